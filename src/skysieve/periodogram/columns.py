@@ -1,0 +1,144 @@
+"""One column of a light curve at a time: what may be given, and how it becomes an array of real numbers.
+
+Nothing is copied unless it has to be (masks, nullable pandas columns, lists of numbers).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_PLAIN = "iuf"
+
+
+def is_cupy(x: Any) -> bool:
+    """Whether ``x`` is a CuPy array (CuPy is never imported here)."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def is_table(x: Any) -> bool:
+    """Whether ``x`` is a table with named columns: astropy, pandas, pyarrow, polars or a dict."""
+    return isinstance(x, Mapping) or any(
+        hasattr(x, name) for name in ("colnames", "column_names", "columns", "iterrows")
+    )
+
+
+def column_names(table: Any) -> list[str]:
+    """Names of the columns of a table."""
+    if isinstance(table, Mapping):
+        return [str(name) for name in table]
+    for attribute in ("colnames", "column_names", "columns"):
+        names = getattr(table, attribute, None)
+        if names is not None:
+            return [str(name) for name in names]
+    raise TypeError(f"data is a {type(table).__name__}; a table or a dict of columns is expected")
+
+
+def pick(table: Any, column: Any, argument: str) -> Any:
+    """The column that a string names; anything else is taken to be the column itself."""
+    if not isinstance(column, str):
+        return column
+    names = column_names(table)
+    if column not in names:
+        raise ValueError(f"{argument}={column!r} is not a column of data; there are: {', '.join(names)}")
+    return table[column]
+
+
+def is_ragged(x: Any) -> bool:
+    """Whether ``x`` is a list (tuple, object array) of arrays rather than one array."""
+    if isinstance(x, np.ndarray):
+        return x.dtype == object and x.ndim == 1 and x.size > 0 and np.ndim(x[0]) > 0
+    return isinstance(x, (list, tuple)) and len(x) > 0 and not isinstance(x[0], str) and np.ndim(x[0]) > 0
+
+
+def numeric(x: Any, name: str) -> Any:
+    """An array of real numbers, masked entries as NaN; a view of ``x`` wherever that can be.
+
+    Raises
+    ------
+    TypeError
+        For text, complex numbers, dates, booleans and objects.
+    """
+    if (type(x) is np.ndarray or is_cupy(x)) and x.dtype.kind in _PLAIN:
+        return x
+    unmasked = getattr(x, "unmasked", None)
+    if unmasked is not None:  # astropy Masked
+        x = np.ma.MaskedArray(np.asarray(unmasked), np.asarray(x.mask))
+    elif hasattr(x, "to_numpy") and not isinstance(getattr(x, "dtype", None), np.dtype):
+        x = _nullable(x)
+    if isinstance(x, np.ma.MaskedArray):
+        data = _checked(np.asarray(x.data), name)
+        mask = np.ma.getmaskarray(x)
+        return np.where(mask, np.nan, data) if mask.any() else data
+    try:
+        array = np.asarray(x)
+    except ValueError:
+        raise ValueError(
+            f"{name} is a list of pieces of unequal depth or length; numbers, or a list of 1-D arrays, are expected"
+        ) from None
+    return _checked(array, name)
+
+
+def _nullable(x: Any) -> Any:
+    """A pandas column of a nullable type, or an Arrow or polars column: missing entries become NaN."""
+    try:
+        return x.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        return x.to_numpy()
+
+
+def _checked(array: Any, name: str) -> Any:
+    if array.size == 0 and array.dtype.kind in "fO":
+        return array.astype(np.float64)
+    if array.dtype.kind not in _PLAIN:
+        kind = {"U": "text", "S": "text", "T": "text", "c": "complex numbers", "b": "booleans", "O": "Python objects"}
+        kind |= {"M": "dates (give an astropy Time instead)", "m": "time differences (give an astropy TimeDelta instead)"}
+        raise TypeError(f"{name} holds {kind.get(array.dtype.kind, 'records')} ({array.dtype}); real numbers are expected")
+    return array
+
+
+def time_resolution(t: Any) -> float:
+    """Spacing of the floating-point numbers at the largest of ``t``; 0 if they are float64 or whole numbers."""
+    if t.dtype.kind != "f" or t.dtype.itemsize >= 8 or t.size == 0:
+        return 0.0
+    low, high = float(t.min()), float(t.max())
+    if not np.isfinite(low) or not np.isfinite(high):
+        finite = t[abs(t) < float("inf")]
+        if finite.size == 0:
+            return 0.0
+        low, high = float(finite.min()), float(finite.max())
+    return float(np.spacing(t.dtype.newbyteorder("=").type(max(abs(low), abs(high)))))
+
+
+def group_rows(ids: Any) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+    """Objects of a column of ids, in order of first appearance.
+
+    Returns the id of each object, the offsets of its rows, and the order in which rows are to be
+    taken (stable; None if the rows of each object already stand together).
+    """
+    if np.any(np.asarray(getattr(ids, "mask", False))):
+        raise ValueError(f"id of row {int(np.argmax(np.asarray(ids.mask)))} is masked; every row needs one")
+    ids = np.asarray(getattr(ids, "unmasked", ids))
+    if ids.ndim != 1:
+        raise ValueError(f"id has shape {ids.shape}; one id per row is expected")
+    if ids.dtype == object:
+        odd = [j for j, value in enumerate(ids) if not isinstance(value, (str, int, np.integer))]
+        if odd:
+            raise TypeError(f"id of row {odd[0]} is {ids[odd[0]]!r}; text or whole numbers are expected")
+        ids = ids.astype(str)
+    elif ids.dtype.kind == "f" and np.isnan(ids).any():
+        raise ValueError(f"id of row {int(np.argmax(np.isnan(ids)))} is nan; every row needs one")
+    starts = np.flatnonzero(np.concatenate([np.ones(min(ids.size, 1), bool), ids[1:] != ids[:-1]]))
+    names, first, code = np.unique(ids[starts], return_index=True, return_inverse=True)
+    if names.size == starts.size:
+        return ids[starts], np.append(starts, ids.size).astype(np.int64), None
+    rank = np.empty(names.size, np.int64)
+    rank[np.argsort(first)] = np.arange(names.size)
+    codes = np.repeat(rank[code], np.diff(np.append(starts, ids.size)))
+    counts = np.bincount(codes, minlength=names.size)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    return names[np.argsort(first)], offsets, np.argsort(codes, kind="stable")

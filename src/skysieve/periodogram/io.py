@@ -1,0 +1,309 @@
+"""Light-curve files in, tables of periods out.
+
+Reads CSV and other delimited text, whitespace tables, Parquet, FITS and ECSV; writes CSV, Parquet,
+FITS and ECSV.  A file is read whole, only the columns that are needed; its objects are then
+searched a chunk at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .columns import Columns, MissingColumn, Wanted, choose, plain
+from .textfile import BadFile, read_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["BadFile", "LightCurves", "MissingColumn", "Wanted", "check_output", "read_light_curves", "write_table"]
+
+OUTPUT_SUFFIXES = (".csv", ".parquet", ".fits", ".ecsv")
+
+
+@dataclass(frozen=True)
+class LightCurves:
+    """The light curves of one file, object after object.
+
+    Rows of object ``i`` are ``offsets[i]:offsets[i+1]`` of ``t`` (days), ``y`` and ``dy`` (None
+    where the file has no errors).  ``notes`` are lines worth showing to the user.
+    """
+
+    path: Path
+    ids: NDArray[Any]
+    t: NDArray[np.float64]
+    y: NDArray[np.float64]
+    dy: NDArray[np.float64] | None
+    offsets: NDArray[np.int64]
+    taken: str
+    value_name: str
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_magnitude(self) -> bool:
+        """Whether brighter is smaller, so that plots turn the axis round."""
+        name = plain(self.value_name)
+        return "mag" in name or len(self.value_name) == 1 and name != "y"
+
+    def rows(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, NDArray[np.int64]]:
+        """``t, y, dy, offsets`` of objects ``start:stop``, offsets from 0; views, not copies."""
+        a, b = int(self.offsets[start]), int(self.offsets[stop])
+        dy = None if self.dy is None else self.dy[a:b]
+        return self.t[a:b], self.y[a:b], dy, self.offsets[start : stop + 1] - a
+
+    def chunks(self, max_objects: int = 20_000, max_rows: int = 4_000_000) -> Iterator[tuple[int, int]]:
+        """Ranges of objects, at least one object each, within both limits where possible."""
+        start = 0
+        while start < len(self):
+            limit = int(np.searchsorted(self.offsets, self.offsets[start] + max_rows, side="right")) - 1
+            stop = min(len(self), start + max_objects, max(limit, start + 1))
+            yield start, stop
+            start = stop
+
+
+def read_light_curves(path: str | os.PathLike[str], wanted: Wanted | None = None, *, band: str | None = None) -> LightCurves:
+    """Read the light curves of one file, whatever its format.
+
+    Parameters
+    ----------
+    path : path
+        CSV, whitespace or other delimited text (also gzipped), ECSV, FITS table or Parquet.
+        The content decides, not the suffix.
+    wanted : Wanted, optional
+        Columns by name, or by number from 1.  Those not named are found by their usual names; a
+        file without a header by its number of columns.
+    band : str, optional
+        Keep only the rows whose band column holds this value.
+
+    Returns
+    -------
+    LightCurves
+        Objects in the order of their first rows.  Without an id column the file is one object,
+        named after the file.
+
+    Raises
+    ------
+    BadFile
+        The file is empty or cannot be read; the message names the row where there is one.
+    MissingColumn
+        A column is not there; the message lists those that are.
+
+    Examples
+    --------
+    >>> from skysieve.periodogram.demo import star_file
+    >>> star = read_light_curves(star_file())
+    >>> len(star), len(star.t), star.taken
+    (1, 1251, 'time = mjd, mag = mag, err = mag_err')
+    """
+    path = Path(path)
+    wanted = wanted or Wanted()
+    with path.open("rb") as f:
+        magic = f.read(10)
+    if not magic:
+        raise BadFile("is empty")
+    if magic[:4] == b"PAR1":
+        names, columns, data = _read_parquet(path, wanted)
+    elif magic[:9] == b"SIMPLE  =" or magic.startswith(b"# %ECSV") or path.suffix.lower() == ".ecsv":
+        names, columns, data = _read_astropy(path, wanted, fits=magic[:1] == b"S")
+    elif path.name.lower().endswith((".fits.gz", ".fit.gz")):
+        names, columns, data = _read_astropy(path, wanted, fits=True)
+    else:
+        names, columns, data = read_text(path, wanted)
+    if len(data["time"]) == 0:
+        raise BadFile("has no rows")
+    return _group(path, names, columns, data, band)
+
+
+def _numbers(name: str, values: Any) -> NDArray[np.float64]:
+    """A column as native float64, masked cells NaN, times in days."""
+    if hasattr(values, "mjd"):
+        values = values.mjd
+    unit = getattr(values, "unit", None)
+    if unit is not None and getattr(unit, "physical_type", None) == "time":
+        values = values.quantity.to("d") if hasattr(values, "quantity") else values.to("d")
+    values = getattr(values, "value", values)
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.astype(np.float64).filled(np.nan) if values.dtype.kind in "iufb" else np.asarray(values)
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise BadFile(f"column {name!r} holds arrays; one number a row is expected")
+    if array.dtype.kind not in "iufb":
+        for i, cell in enumerate(array):
+            try:
+                float(cell)
+            except (TypeError, ValueError):
+                raise BadFile(f"row {i + 1}: {str(cell)!r} in column {name!r} is not a number") from None
+    return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def _labels(values: Any) -> NDArray[Any]:
+    array = np.asarray(getattr(values, "value", values))
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    if array.dtype.kind in "iu":
+        return array.astype(array.dtype.newbyteorder("="))
+    return array.astype(str)
+
+
+def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, NDArray[Any]]:
+    data: dict[str, NDArray[Any]] = {}
+    for role in ("time", "mag", "err", "id", "band"):
+        at = getattr(columns, role)
+        if at is not None:
+            values = column(names[at])
+            data[role] = _labels(values) if role in ("id", "band") else _numbers(names[at], values)
+    return data
+
+
+def _read_astropy(path: Path, wanted: Wanted, *, fits: bool) -> tuple[list[str], Columns, dict[str, NDArray[Any]]]:
+    import warnings
+
+    from astropy.io import fits as pyfits
+    from astropy.table import Table
+    from astropy.utils.exceptions import AstropyWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AstropyWarning)
+        try:
+            if fits:
+                with pyfits.open(path) as hdus:
+                    tables = [i for i, h in enumerate(hdus) if isinstance(h, (pyfits.BinTableHDU, pyfits.TableHDU))]
+                if not tables:
+                    raise BadFile("is a FITS file without a table")
+                table = Table.read(path, format="fits", hdu=tables[0], unit_parse_strict="silent")
+            else:
+                table = Table.read(path, format="ascii.ecsv")
+        except (OSError, ValueError, TypeError, KeyError) as e:
+            if isinstance(e, BadFile):
+                raise
+            reason = str(e).strip().splitlines() or [type(e).__name__]
+            raise BadFile(f"cannot be read as {'FITS' if fits else 'ECSV'}: {reason[0]}") from None
+        columns = choose(table.colnames, wanted)
+        return table.colnames, columns, _collect(table.colnames, columns, table.__getitem__)
+
+
+def _read_parquet(path: Path, wanted: Wanted) -> tuple[list[str], Columns, dict[str, NDArray[Any]]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise BadFile("is Parquet, which needs pyarrow: pip install 'skysieve[tables]'") from None
+    try:
+        file = pq.ParquetFile(path)
+        names = list(file.schema_arrow.names)
+        columns = choose(names, wanted)
+        needed = [names[i] for role in ("time", "mag", "err", "id", "band") if (i := getattr(columns, role)) is not None]
+        for name in needed:
+            if pa.types.is_nested(file.schema_arrow.field(name).type):
+                raise BadFile(f"column {name!r} holds lists; one row an observation is expected")
+        table = file.read(columns=needed)
+    except (OSError, pa.ArrowException) as e:
+        raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
+    return names, columns, _collect(names, columns, lambda n: table.column(n).to_numpy())
+
+
+def _group(path: Path, names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], band: str | None) -> LightCurves:
+    notes: list[str] = []
+    if band is not None:
+        if "band" not in data:
+            raise MissingColumn(f"--band {band}: found no band column. There are: {', '.join(names)}")
+        text = data["band"].astype(str)
+        keep = text == band
+        if not keep.any():
+            raise BadFile(f"has no row of band {band!r}; there are: {', '.join(sorted(set(text)))}")
+        data = {role: a[keep] for role, a in data.items()}
+    elif "band" in data and len(bands := np.unique(data["band"].astype(str))) > 1:
+        some = ", ".join(bands[:8])
+        notes.append(f"rows of {len(bands)} bands ({some}) are searched as one series; --band keeps one")
+    if "id" in data:
+        ids, order, offsets = _runs(data["id"])
+        if order is not None:
+            data = {role: a[order] for role, a in data.items() if role != "id"}
+    else:
+        name = path.name[: -len("".join(path.suffixes[-2:]))] if path.suffix == ".gz" else path.stem
+        ids, offsets = np.array([name]), np.array([0, len(data["time"])], np.int64)
+    return LightCurves(
+        path=path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
+        taken=columns.taken(names), value_name=names[columns.mag], notes=notes,
+    )  # fmt: skip
+
+
+def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Objects in order of first appearance; the row order that brings each together (None: already so)."""
+    new = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
+    unique, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    if len(unique) == len(new):
+        return labels[new], None, np.append(new, len(labels)).astype(np.int64)
+    rank = np.empty(len(unique), np.int64)
+    rank[np.argsort(first)] = np.arange(len(unique))
+    key = rank[inverse.ravel()]
+    counts = np.bincount(key, minlength=len(unique))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return labels[np.sort(first)], np.argsort(key, kind="stable"), offsets
+
+
+def check_output(path: Path) -> None:
+    """Say now, not after an hour of work, that a table cannot be written there.
+
+    Raises
+    ------
+    BadFile
+        Unknown suffix, no such folder, or pyarrow missing for Parquet.
+    """
+    if path.suffix.lower() not in OUTPUT_SUFFIXES:
+        raise BadFile(f"unknown output format {path.suffix!r}; use one of {', '.join(OUTPUT_SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise BadFile(f"the folder {path.parent} does not exist")
+    if path.suffix.lower() == ".parquet":
+        from importlib.util import find_spec
+
+        if find_spec("pyarrow") is None:
+            raise BadFile("Parquet output needs pyarrow: pip install 'skysieve[tables]'")
+
+
+def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mapping[str, str] | None = None) -> None:
+    """Write columns of equal length as CSV, Parquet, FITS or ECSV, by the suffix of ``path``.
+
+    The table appears under its name only when it is whole: it is written beside it and renamed.
+    """
+    check_output(path)
+    kind = path.suffix.lower()
+    part = path.with_name(f".{path.stem}.{os.getpid()}.part{kind}")
+    try:
+        if kind == ".csv":
+            _write_csv(columns, part)
+        elif kind == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            fields = [pa.array(v.tolist() if v.dtype.kind in "UO" else v) for v in columns.values()]
+            pq.write_table(pa.table(fields, names=list(columns)), part)
+        else:
+            from astropy.table import Table
+
+            table = Table({k: (v.astype(str) if v.dtype.kind == "O" else v) for k, v in columns.items()})
+            for name, unit in (units or {}).items():
+                table[name].unit = unit
+            table.write(part, format="fits" if kind == ".fits" else "ascii.ecsv", overwrite=True)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_csv(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
+    import csv
+
+    with path.open("w", newline="", encoding="utf-8") as f:
+        writer = csv.writer(f, lineterminator="\n")
+        writer.writerow(columns)
+        lists = [["" if math.isnan(x) else x for x in v.tolist()] if v.dtype.kind == "f" else v.tolist() for v in columns.values()]
+        writer.writerows(zip(*lists, strict=True))
