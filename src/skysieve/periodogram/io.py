@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import Columns, MissingColumn, Wanted, choose, plain
+from .colnames import Columns, MissingColumn, Wanted, choose, plain
 from .textfile import BadFile, read_text
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class LightCurves:
             start = stop
 
 
-def read_light_curves(path: str | os.PathLike[str], wanted: Wanted | None = None, *, band: str | None = None) -> LightCurves:
+def read_light_curves(
+    path: str | os.PathLike[str], wanted: Wanted | None = None, *, band: str | None = None
+) -> LightCurves:
     """Read the light curves of one file, whatever its format.
 
     Parameters
@@ -201,7 +203,9 @@ def _read_parquet(path: Path, wanted: Wanted) -> tuple[list[str], Columns, dict[
         file = pq.ParquetFile(path)
         names = list(file.schema_arrow.names)
         columns = choose(names, wanted)
-        needed = [names[i] for role in ("time", "mag", "err", "id", "band") if (i := getattr(columns, role)) is not None]
+        needed = [
+            names[i] for role in ("time", "mag", "err", "id", "band") if (i := getattr(columns, role)) is not None
+        ]
         for name in needed:
             if pa.types.is_nested(file.schema_arrow.field(name).type):
                 raise BadFile(f"column {name!r} holds lists; one row an observation is expected")
@@ -211,7 +215,9 @@ def _read_parquet(path: Path, wanted: Wanted) -> tuple[list[str], Columns, dict[
     return names, columns, _collect(names, columns, lambda n: table.column(n).to_numpy())
 
 
-def _group(path: Path, names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], band: str | None) -> LightCurves:
+def _group(
+    path: Path, names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], band: str | None
+) -> LightCurves:
     notes: list[str] = []
     if band is not None:
         if "band" not in data:
@@ -305,5 +311,8 @@ def _write_csv(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as f:
         writer = csv.writer(f, lineterminator="\n")
         writer.writerow(columns)
-        lists = [["" if math.isnan(x) else x for x in v.tolist()] if v.dtype.kind == "f" else v.tolist() for v in columns.values()]
+        lists = [
+            ["" if math.isnan(x) else x for x in v.tolist()] if v.dtype.kind == "f" else v.tolist()
+            for v in columns.values()
+        ]
         writer.writerows(zip(*lists, strict=True))

@@ -123,7 +123,13 @@ def simulate_light_curves(
 
 
 def benchmark_batch(
-    lcper: ArrayLike, lcamp: ArrayLike, obsno: ArrayLike, *, absmag: ArrayLike = 18.0, span: int = 120, seed: int = 200724
+    lcper: ArrayLike,
+    lcamp: ArrayLike,
+    obsno: ArrayLike,
+    *,
+    absmag: ArrayLike = 18.0,
+    span: int = 120,
+    seed: int = 200724,
 ) -> SimulatedLightCurves:
     """The batch that the benchmarks and tests use, made from the columns of ``simobj.200724_1.dat``.
 
