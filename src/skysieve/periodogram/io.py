@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .colnames import Columns, MissingColumn, Wanted, choose, plain
-from .textfile import BadFile, read_text
+from skysieve.periodogram.colnames import Columns, MissingColumn, Wanted, choose, plain
+from skysieve.periodogram.textfile import BadFile, read_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class LightCurves:
     def is_magnitude(self) -> bool:
         """Whether brighter is smaller, so that plots turn the axis round."""
         name = plain(self.value_name)
-        return "mag" in name or len(self.value_name) == 1 and name != "y"
+        return "mag" in name or (len(self.value_name) == 1 and name != "y")
 
     def rows(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, NDArray[np.int64]]:
         """``t, y, dy, offsets`` of objects ``start:stop``, offsets from 0; views, not copies."""
@@ -281,10 +281,12 @@ def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mappi
 
     The table appears under its name only when it is whole: it is written beside it and renamed.
     """
+    from skysieve.periodogram.export import replace_file
+
     check_output(path)
     kind = path.suffix.lower()
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{kind}")
-    try:
+
+    def write(part: Path) -> None:
         if kind == ".csv":
             _write_csv(columns, part)
         elif kind == ".parquet":
@@ -300,9 +302,8 @@ def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mappi
             for name, unit in (units or {}).items():
                 table[name].unit = unit
             table.write(part, format="fits" if kind == ".fits" else "ascii.ecsv", overwrite=True)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+
+    replace_file(path, write)
 
 
 def _write_csv(columns: Mapping[str, NDArray[Any]], path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from .colnames import Columns, Wanted, by_count, choose
+from skysieve.periodogram.colnames import Columns, Wanted, by_count, choose
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,0 +1,162 @@
+"""The command line: mounts the domains' commands; ``skysieve info``, ``skysieve demo``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skysieve import __version__
+from skysieve.periodogram.cli import period
+
+COMMANDS = {"period": period}
+"""Commands of the domains."""
+
+DEMOS = {"periodogram": "skysieve.periodogram.demo:run"}
+"""Parts of the demo: ``run(out, console, device)`` returns what fell short, one line each."""
+
+METHODS = {"periodogram": "skysieve.periodogram.workload:METHODS"}
+"""Methods of each domain, for ``skysieve info``."""
+
+PACKAGES = ("numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "cupy")
+
+app = typer.Typer(
+    name="skysieve",
+    help="GPU-speed searches for astronomers. Start with: skysieve demo",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+
+
+def _load(place: str) -> object:
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"skysieve {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def info() -> None:
+    """Versions, devices and methods: what to send with a bug report."""
+    import platform
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from skysieve.core.device import cuda_problem, driver_version, resolve
+    from skysieve.core.errors import format_bytes
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("skysieve", __version__)
+    table.add_row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for package in PACKAGES:
+        table.add_row(package, _package_version(package))
+    cpu = resolve("cpu")[0]
+    table.add_row("cpu", f"{_cpu_name()}, {cpu.sm_count} cores usable, {format_bytes(cpu.free_memory)} of memory free")
+    problem = cuda_problem()
+    if problem is None:
+        for gpu in resolve("cuda:all"):
+            memory = f"{format_bytes(gpu.free_memory)} of {format_bytes(gpu.total_memory)} free"
+            capability = ".".join(map(str, gpu.compute_capability))
+            table.add_row(
+                f"cuda:{gpu.index}", f"{gpu.name}, {memory}, compute capability {capability}, driver {driver_version()}"
+            )
+    else:
+        table.add_row("gpu", f"none: {problem}")
+    for domain, place in METHODS.items():
+        methods = _load(place)
+        assert isinstance(methods, tuple)
+        table.add_row(f"{domain} methods", ", ".join(methods))
+    Console(highlight=False).print(table)
+
+
+def _package_version(package: str) -> str:
+    """Version of an installed package, found without importing it."""
+    from importlib import metadata
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        return "not installed"
+    names = metadata.packages_distributions().get(package, [])
+    return ", ".join(f"{metadata.version(n)}" + (f" ({n})" if n != package else "") for n in dict.fromkeys(names))
+
+
+def _cpu_name() -> str:
+    import platform
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the plots.", show_default=True)] = Path(
+        "demo-output"
+    ),
+    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1.")] = "auto",
+) -> None:
+    """Find a real star's period and those of simulated asteroids; a minute at most."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        typer.echo(f"skysieve: --out {out}: {e.strerror}", err=True)
+        raise typer.Exit(2) from None
+    short: list[str] = []
+    try:
+        for place in DEMOS.values():
+            run = _load(place)
+            assert callable(run)
+            short += run(out, console, device)
+    except (ValueError, RuntimeError) as e:
+        typer.echo(f"skysieve: {e}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo(f"skysieve: interrupted; the plots made so far are in {out}", err=True)
+        raise typer.Exit(130) from None
+    for line in short:
+        console.print(f"FAILED: {line}", style="bold red")
+    if short:
+        raise typer.Exit(1)
+    console.print(f"[bold green]All as expected.[/] Plots are in {out}{'' if out.is_absolute() else '/'}")
+
+
+def main() -> None:
+    """Entry point of the ``skysieve`` command."""
+    try:
+        app()
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()
