@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TIME_NAMES = (
-    "time", "t", "bjd", "hjd", "jd", "mjd", "bmjd", "hmjd", "btjd", "bkjd", "bjdtdb", "hjdutc", "jdutc", "mjdtai", "mjdutc",
-    "midpointmjdtai", "midpointtai", "midpointmjd", "midmjd", "expmidptmjd", "expmjd", "obsmjd", "mjdobs", "obsjd",
+    "time", "t", "bjd", "hjd", "jd", "mjd", "bmjd", "hmjd", "btjd", "bkjd", "bjdtdb", "hjdutc", "jdutc", "mjdtai",
+    "mjdutc", "midpointmjdtai", "midpointtai", "midpointmjd", "midmjd", "expmidptmjd", "expmjd", "obsmjd", "mjdobs", "obsjd",
     "obstime", "timeobs", "observationtime", "timebtjd", "timebkjd", "timemjd", "timejd", "timehjd", "timebjd", "days",
     "date", "dates", "epoch",
 )  # fmt: skip
@@ -26,8 +26,8 @@ ERROR_NAMES = (
 )  # fmt: skip
 ID_NAMES = (
     "id", "objid", "objectid", "diaobjectid", "ssobjectid", "sourceid", "oid", "object", "obj", "objname",
-    "source", "name", "starid", "star", "target", "targetid", "targetname", "ticid", "tic", "kic", "epic", "designation",
-    "lcid", "asteroid", "number",
+    "source", "name", "starid", "star", "target", "targetid", "targetname", "ticid", "tic", "kic", "epic",
+    "designation", "lcid", "asteroid", "number",
 )  # fmt: skip
 BAND_NAMES = ("band", "filter", "filtercode", "filt", "passband", "fid", "bandpass", "filtername")
 

@@ -134,7 +134,7 @@ def _numbers(name: str, values: Any) -> NDArray[np.float64]:
         values = values.quantity.to("d") if hasattr(values, "quantity") else values.to("d")
     values = getattr(values, "value", values)
     if isinstance(values, np.ma.MaskedArray):
-        values = values.astype(np.float64).filled(np.nan) if values.dtype.kind in "iufb" else np.asarray(values)
+        values = np.ma.filled(values.astype(np.float64), np.nan) if values.dtype.kind in "iufb" else np.asarray(values)
     array = np.asarray(values)
     if array.ndim != 1:
         raise BadFile(f"column {name!r} holds arrays; one number a row is expected")
