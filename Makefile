@@ -1,0 +1,74 @@
+# make demo   the package at work on real and made data (sets itself up the first time)
+# make test   formatters, types and tests; what CI runs
+# make help   the rest
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+JOBS   := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+.PHONY: help demo test test-all test-gpu lint types unit format wheel clean
+
+help:
+	@echo "make demo      run 'skysieve demo'"
+	@echo "make test      ruff, mypy and the tests that take minutes"
+	@echo "make test-all  the slow tests and every CUDA architecture too"
+	@echo "make test-gpu  the tests that need a GPU; writes tests/gpu_record.json"
+	@echo "make format    put the sources into form"
+	@echo "make wheel     build dist/*.whl"
+	@echo "make clean     remove what these made"
+
+demo: $(VENV)/.runs
+	$(BIN)/skysieve demo
+
+test: lint types unit
+
+lint: $(VENV)/.tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.tests
+	$(BIN)/mypy
+
+unit: $(VENV)/.tests
+	$(PYTEST) -m "not slow"
+
+test-all: lint types $(VENV)/.tests
+	$(PYTEST)
+
+test-gpu: $(VENV)/.tests
+	$(BIN)/python -m pytest -q -m gpu
+
+format: $(VENV)/.tests
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(VENV)/.tests
+	$(BIN)/hatchling build -t wheel
+
+clean:
+	rm -rf $(VENV) build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Set-up. A stamp is newer than pyproject.toml when its set of packages is in place; with the packages for
+# the tests there is nothing left to install for the demo.
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing. On Debian: apt install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$$($(PYTHON) -V) is too old: 3.11 or later is needed (make PYTHON=python3.12 ...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "Python's venv or ensurepip is missing. On Debian: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runs: pyproject.toml | $(VENV)/.made
+	@[ $(VENV)/.tests -nt pyproject.toml ] || $(call install,.[plot$(comma)tables])
+	@touch $@
+
+$(VENV)/.tests: pyproject.toml | $(VENV)/.made
+	@$(call install,.[test] ruff mypy)
+	@touch $@
+
+comma := ,
+install = { echo "Installing the packages; the first time takes a few minutes (some 300 MB)." && \
+  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e $(1); } || \
+  { echo "pip could not install the packages: is the package index reachable (pip config list, proxy)?" >&2; exit 1; }

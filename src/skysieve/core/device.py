@@ -1,0 +1,202 @@
+"""From ``device="auto" | "cpu" | "cuda" | "cuda:1" | "cuda:all"`` to devices with their limits.
+
+Nothing of CUDA is touched before a GPU is asked for.  When one cannot be used, `cuda_problem` tells the
+four cases apart: no driver, a driver too old for the installed CuPy, no CuPy, no GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import logging
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from skysieve.core.errors import DeviceUnavailable
+from skysieve.core.memory import available_host_memory
+from skysieve.core.pipeline import usable_cores
+
+__all__ = ["Device", "cuda_problem", "driver_version", "resolve"]
+
+logger = logging.getLogger("skysieve")
+
+_NAME = re.compile(r"cpu|auto|cuda(?::(\d+|all))?")
+_EXPECTED = "expected 'auto', 'cpu', 'cuda', 'cuda:N' (N a device number) or 'cuda:all'"
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE of the driver API
+
+
+@dataclass(frozen=True)
+class Device:
+    """One place where a search can run.
+
+    Attributes
+    ----------
+    kind : {"cpu", "cuda"}
+    index : int
+        Number of the GPU; 0 for the CPU.
+    name : str
+    total_memory : int
+        Bytes.
+    compute_capability : tuple of int
+        ``(major, minor)``; ``(0, 0)`` for the CPU.
+    sm_count : int
+        Multiprocessors of the GPU, or cores that this process may use.
+    shared_per_block : int
+        Most bytes of shared memory that a block can ask for; 0 for the CPU.
+    """
+
+    kind: str
+    index: int
+    name: str
+    total_memory: int
+    compute_capability: tuple[int, int] = (0, 0)
+    sm_count: int = 1
+    shared_per_block: int = 0
+
+    @property
+    def free_memory(self) -> int:
+        """Bytes free now (for a GPU: outside this process's memory pool, plus what the pool can give again)."""
+        if self.kind == "cpu":
+            return available_host_memory()
+        import cupy
+
+        with cupy.cuda.Device(self.index):
+            free, _ = cupy.cuda.runtime.memGetInfo()
+            return int(free) + int(cupy.get_default_memory_pool().free_bytes())
+
+    def __str__(self) -> str:
+        return self.name if self.kind == "cpu" else f"cuda:{self.index} ({self.name})"
+
+
+def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
+    """The devices that a request means; more than one only for ``"cuda:all"``.
+
+    Raises
+    ------
+    ValueError
+        The request cannot be read.
+    DeviceUnavailable
+        A GPU was asked for by name and cannot be used; says what is missing and how to get it.
+
+    Examples
+    --------
+    >>> resolve("cpu")[0].kind
+    'cpu'
+    """
+    if isinstance(device, Device):
+        return (device,)
+    match = _NAME.fullmatch(device) if isinstance(device, str) else None
+    if match is None:
+        raise ValueError(f"device={device!r}: {_EXPECTED}")
+    if device == "cpu":
+        return (_cpu(),)
+    problem = cuda_problem()
+    if problem is not None:
+        if device == "auto":
+            _log_fallback(str(problem))
+            return (_cpu(),)
+        raise problem
+    count = _device_count()
+    if match[1] == "all":
+        return tuple(_cuda(i) for i in range(count))
+    index = int(match[1] or 0)
+    if index >= count:
+        raise DeviceUnavailable(f"device={device!r}: no such GPU", f"{count} found: cuda:0 to cuda:{count - 1}")
+    return (_cuda(index),)
+
+
+def cuda_problem() -> DeviceUnavailable | None:
+    """Why no GPU can be used, as the error to raise; None when one can."""
+    driver, found = _ask_driver()
+    if driver is None:
+        return DeviceUnavailable(
+            "no CUDA driver was found (libcuda is missing)",
+            "Install the driver of your NVIDIA GPU, or use device='cpu'",
+        )
+    if found == 0:
+        return DeviceUnavailable("the CUDA driver finds no GPU", "Check nvidia-smi and CUDA_VISIBLE_DEVICES")
+    if importlib.util.find_spec("cupy") is None:
+        return DeviceUnavailable("CuPy is not installed", f"pip install '{_extra(driver)}'")
+    try:
+        import cupy
+
+        built = int(cupy.cuda.runtime.runtimeGetVersion())
+    except (ImportError, RuntimeError) as error:  # a library of the CUDA runtime is missing or broken
+        return DeviceUnavailable(f"CuPy cannot be loaded: {error}", f"pip install '{_extra(driver)}'")
+    if driver // 1000 < built // 1000:
+        return DeviceUnavailable(
+            f"the CUDA driver is too old: it serves CUDA {_text(driver)}, the installed CuPy needs {_text(built)}",
+            f"Update the driver, or: pip uninstall cupy-cuda{built // 1000}x; pip install '{_extra(driver)}'",
+        )
+    return None
+
+
+def driver_version() -> str | None:
+    """CUDA version that the installed driver serves, as ``"13.0"``; None without a driver."""
+    driver, _ = _ask_driver()
+    return None if driver is None else _text(driver)
+
+
+def _text(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _extra(driver: int) -> str:
+    return "skysieve[cuda13]" if driver >= 13000 else "skysieve[cuda12]"
+
+
+@functools.cache
+def _ask_driver() -> tuple[int | None, int]:
+    """Version of the CUDA driver (None without one) and the number of GPUs it shows, asked without CuPy."""
+    try:
+        cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None, 0
+    version, count = ctypes.c_int(0), ctypes.c_int(0)
+    if cuda.cuDriverGetVersion(ctypes.byref(version)) != 0 or version.value == 0:
+        return None, 0
+    status = cuda.cuInit(0)
+    if status == 0:
+        status = cuda.cuDeviceGetCount(ctypes.byref(count))
+    if status not in (0, _NO_DEVICE):
+        logger.warning("the CUDA driver answers with error %d", status)
+    return version.value, count.value
+
+
+@functools.cache
+def _log_fallback(reason: str) -> None:
+    """Once for each reason in a process."""
+    logger.info("device='auto' takes the CPU: %s", reason)
+
+
+def _device_count() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.getDeviceCount())
+
+
+@functools.cache
+def _cpu() -> Device:
+    name = platform.processor() or platform.machine()
+    return Device("cpu", 0, f"CPU ({name}, {usable_cores()} cores)", available_host_memory(), sm_count=usable_cores())
+
+
+@functools.cache
+def _cuda(index: int) -> Device:
+    import cupy
+
+    p: dict[str, Any] = cupy.cuda.runtime.getDeviceProperties(index)
+    name = p["name"].decode() if isinstance(p["name"], bytes) else str(p["name"])
+    return Device(
+        "cuda",
+        index,
+        name,
+        int(p["totalGlobalMem"]),
+        (int(p["major"]), int(p["minor"])),
+        int(p["multiProcessorCount"]),
+        int(p["sharedMemPerBlockOptin"]),
+    )

@@ -1,0 +1,77 @@
+"""What the package raises beyond Python's own errors.
+
+Wrong arguments raise ``ValueError`` or ``TypeError``; the classes here are for what the machine, not the
+caller, got in the way of.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DeviceUnavailable", "KernelError", "MemoryBudgetError", "SkysieveError", "format_bytes"]
+
+
+def format_bytes(n: float) -> str:
+    """Bytes for a person.
+
+    >>> format_bytes(3 * 2**30)
+    '3.0 GiB'
+    """
+    if n < 1024:
+        return f"{n:.0f} B"
+    value = float(n)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} PiB"
+
+
+class SkysieveError(Exception):
+    """Base of the errors that only this package raises."""
+
+
+class DeviceUnavailable(SkysieveError, RuntimeError):
+    """The device asked for cannot be used.
+
+    Parameters
+    ----------
+    missing : str
+        What is missing, in one clause.
+    remedy : str
+        What the user can do, mostly an install line.
+    """
+
+    def __init__(self, missing: str, remedy: str = "") -> None:
+        self.missing = missing
+        self.remedy = remedy
+        super().__init__(f"{missing}. {remedy}" if remedy else missing)
+
+    def __reduce__(self) -> tuple[type[DeviceUnavailable], tuple[str, str]]:
+        return type(self), (self.missing, self.remedy)
+
+
+class MemoryBudgetError(SkysieveError, MemoryError):
+    """The smallest step of a job needs more memory than the budget.
+
+    Parameters
+    ----------
+    what : str
+        The thing that does not fit.
+    needed, budget : float
+        Bytes.
+    """
+
+    def __init__(self, what: str, needed: float, budget: float) -> None:
+        self.what = what
+        self.needed = int(needed)
+        self.budget = int(budget)
+        super().__init__(
+            f"{what} needs {format_bytes(needed)} ({int(needed)} bytes), the budget is "
+            f"{format_bytes(budget)} ({int(budget)} bytes)"
+        )
+
+    def __reduce__(self) -> tuple[type[MemoryBudgetError], tuple[str, int, int]]:
+        return type(self), (self.what, self.needed, self.budget)
+
+
+class KernelError(SkysieveError, RuntimeError):
+    """A CUDA kernel cannot be read, compiled or launched."""

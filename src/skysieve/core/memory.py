@@ -1,0 +1,178 @@
+"""Memory budgets and the chunk sizes that follow from them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+
+__all__ = ["available_host_memory", "items_per_chunk", "parse_budget", "ragged_chunks"]
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS[_letter + "b"] = 1000**_power
+    _UNITS[_letter + "ib"] = _UNITS[_letter] = 1024**_power
+_PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*|%)\s*", re.IGNORECASE)
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def parse_budget(memory: str | float | None, available: int, default: float = 0.5) -> int:
+    """Bytes that a job may use.
+
+    Parameters
+    ----------
+    memory : str, number or None
+        ``"80%"`` of what is available; ``"2 GiB"``, ``"500 MB"``, ``"4G"``; a number of bytes; None for
+        the ``default`` share of what is available.
+    available : int
+        Free bytes of the device, now.
+    default : float
+        Share taken for None.
+
+    Returns
+    -------
+    int
+        Never more than can be counted in 64 bits; may exceed ``available`` when the user said so.
+
+    Raises
+    ------
+    ValueError
+        When ``memory`` is not positive or cannot be read.
+
+    Examples
+    --------
+    >>> parse_budget("25%", 4000), parse_budget("2 kB", 4000), parse_budget(500e6, 4000), parse_budget(None, 4000)
+    (1000, 2000, 500000000, 2000)
+    """
+    expected = "expected a share such as '80%', an amount such as '2 GiB', a number of bytes, or None"
+    if memory is None:
+        return max(1, int(default * available))
+    if isinstance(memory, str):
+        match = _PATTERN.fullmatch(memory)
+        if match is None:
+            raise ValueError(f"memory={memory!r}: {expected}")
+        number, unit = float(match[1]), match[2].lower()
+        if unit == "%":
+            if not 0 < number <= 100:
+                raise ValueError(f"memory={memory!r}: a share lies above 0% and at most 100%")
+            return max(1, int(number / 100 * available))
+        if unit not in _UNITS:
+            raise ValueError(f"memory={memory!r}: unknown unit {match[2]!r}; {expected}")
+        size = number * _UNITS[unit]
+    else:
+        size = float(memory)
+    if not 1 <= size < 2**63:
+        raise ValueError(f"memory={memory!r}: {expected}")
+    return int(size)
+
+
+def items_per_chunk(bytes_per_item: float, budget: int, n_items: int, fixed: float = 0, what: str = "one item") -> int:
+    """How many equal items fit in the budget beside ``fixed`` bytes; at least 1, at most ``n_items``.
+
+    Raises
+    ------
+    MemoryBudgetError
+        When not even one fits.
+    """
+    room = budget - fixed
+    if room < bytes_per_item:
+        raise MemoryBudgetError(what, fixed + bytes_per_item, budget)
+    return max(1, min(n_items, int(room // max(bytes_per_item, 1))))
+
+
+def ragged_chunks(
+    sizes: Sequence[int] | np.ndarray, budget: int, fixed: float = 0, what: str = "item"
+) -> Iterator[tuple[int, int]]:
+    """Ranges ``start, stop`` of neighbouring items whose bytes together keep within the budget.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Bytes of each item.
+    budget : int
+        Bytes of a chunk, ``fixed`` included.
+    fixed : float
+        Bytes that every chunk needs whatever it holds.
+    what : str
+        What to call an item in the error.
+
+    Raises
+    ------
+    MemoryBudgetError
+        When one item alone is over the budget.
+
+    Examples
+    --------
+    >>> list(ragged_chunks([3, 3, 3, 5, 1], 6))
+    [(0, 2), (2, 3), (3, 5)]
+    """
+    ends = np.cumsum(np.asarray(sizes, dtype=np.float64))
+    room = budget - fixed
+    start, base = 0, 0.0
+    while start < len(ends):
+        stop = int(np.searchsorted(ends, base + room, side="right"))
+        if stop == start:
+            raise MemoryBudgetError(f"{what} {start}", fixed + ends[start] - base, budget)
+        yield start, stop
+        start, base = stop, float(ends[stop - 1])
+
+
+def available_host_memory() -> int:
+    """Bytes of main memory that this process can still take: the system's, or its container's if less."""
+    return min(_system_available(), _cgroup_available())
+
+
+def _system_available() -> int:
+    if sys.platform == "win32":
+        return _windows_available()
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:  # macOS, BSD: no better word from the standard library than all of it
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return int(fields["MemAvailable" if "MemAvailable" in fields else "MemFree"].split()[0]) * 1024
+
+
+def _windows_available() -> int:
+    class Status(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ulong), ("load", ctypes.c_ulong), ("bytes", ctypes.c_ulonglong * 7)]
+
+    status = Status()
+    status.length = ctypes.sizeof(Status)
+    ctypes.CDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(status.bytes[1])
+
+
+def _cgroup_available() -> int:
+    """What the control groups of this process leave (version 2, every level; version 1, its root)."""
+    folders = [(_CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")]
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return sys.maxsize
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    level = _CGROUP / own.lstrip("/")
+    while level.is_relative_to(_CGROUP):
+        folders.append((level, "memory.max", "memory.current", "inactive_file"))
+        level = level.parent
+    return min(_cgroup_room(*folder) for folder in folders)
+
+
+def _cgroup_room(folder: Path, limit: str, usage: str, reclaimable: str) -> int:
+    """Limit less use, where cached file pages that can be dropped do not count as used."""
+    try:
+        top = (folder / limit).read_text(encoding="ascii").strip()
+        if top == "max":
+            return sys.maxsize
+        used = int((folder / usage).read_text(encoding="ascii"))
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+    except OSError:
+        return sys.maxsize
+    return max(0, int(top) - used + int(stat.get(reclaimable, 0)))

@@ -1,0 +1,197 @@
+"""A device made of the host: runs the package's own ``.cu`` files and ``cuda.py`` on NumPy arrays.
+
+``ShimRuntime`` stands in for `skysieve.core.kernels.CudaRuntime`.  Sources are compiled by g++ behind
+``shim/cuda_shim.h`` (see there what it checks) and kept in ``build/shim``.  Typical use::
+
+    runtime = shim_runtime()            # skips the test, with the reason, without g++
+    engine = cuda.Engine(spec, runtime=runtime)
+
+Run again with ``order="backwards"``: another answer is a race.  With SKYSIEVE_SHIM_SANITIZE=1 everything is
+built with AddressSanitizer and UBSan; `run_sanitized` starts such a pytest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skysieve.core.device import Device
+from skysieve.core.errors import KernelError
+from skysieve.core.kernel_source import load_source
+from skysieve.core.kernels import check_launch
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADERS = Path(__file__).resolve().parent / "shim"
+BUILD = ROOT / "build" / "shim"
+SANITIZE = "SKYSIEVE_SHIM_SANITIZE"
+FLAGS = ("-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
+SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+
+_DYNAMIC = re.compile(
+    r"extern\s+__shared__\s+((?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?([A-Za-z_][\w:<> ]*?)\s+(\w+)\s*\[\s*\]\s*;"
+)
+
+
+def shim_runtime(order: str = "forwards", sm: tuple[int, int] = (9, 0)) -> ShimRuntime:
+    """A shim runtime, or a skipped test where g++ is missing."""
+    if compiler() is None:
+        pytest.skip("the host shim needs g++ (apt install g++)")
+    return ShimRuntime(order, sm)
+
+
+def compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "g++"))
+
+
+class ShimRuntime:
+    """See `skysieve.core.kernels.Runtime`; ``xp`` is NumPy."""
+
+    xp = np
+
+    def __init__(self, order: str = "forwards", sm: tuple[int, int] = (9, 0)) -> None:
+        if order not in ("forwards", "backwards"):
+            raise ValueError(f"order={order!r}")
+        self.order = order
+        self.device = Device("cuda", 0, "host shim", 2**30, sm, 2, 227 * 1024)
+        self.launches: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = []
+
+    def module(self, package, name, build=None, defines=None) -> ShimModule:
+        source = load_source(package, name)
+        return ShimModule(self, name, source.assemble(build, defines), source.kernels)
+
+    def text_module(self, text: str, kernels: tuple[str, ...], name: str = "text.cu") -> ShimModule:
+        """Kernels from a string, for tests of the shim itself."""
+        return ShimModule(self, name, f'#line 1 "{name}"\n{text}', kernels)
+
+    def synchronize(self) -> None:
+        """Launches end before they return."""
+
+
+class ShimModule:
+    """See `skysieve.core.kernels.Module`."""
+
+    def __init__(self, runtime: ShimRuntime, name: str, text: str, kernels: tuple[str, ...]) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._kernels = kernels
+        self._library = _load(text, kernels)
+        self._library.shim_error.restype = ctypes.c_char_p
+        self._parameters: dict[str, list[int]] = {}
+
+    def launch(self, kernel, grid, block, args, shared_mem=0, stream=None) -> None:
+        """Run a kernel to its end.
+
+        Raises
+        ------
+        KernelError
+            The kernel did what a GPU does not define: see ``cuda_shim.h``.
+        """
+        if not check_launch(kernel, grid, block, args):
+            return
+        self._runtime.launches.append((kernel, tuple(grid), tuple(block), int(shared_mem)))
+        sizes = self._sizes(kernel)
+        if len(args) != len(sizes):
+            raise KernelError(f"{kernel} takes {len(sizes)} arguments, {len(args)} given")
+        values = [_value(kernel, i, a, size) for i, (a, size) in enumerate(zip(args, sizes, strict=True))]
+        pointers = (ctypes.c_void_p * max(1, len(values)))(*[v.ctypes.data for v in values])
+        config = (ctypes.c_uint * 7)(*_three(grid), *_three(block), shared_mem)
+        self._library.shim_set_order(int(self._runtime.order == "backwards"))
+        if getattr(self._library, f"shim_launch_{kernel}")(config, pointers):
+            raise KernelError(f"{self._name}: {kernel}: {self._library.shim_error().decode()}")
+
+    def attributes(self, kernel: str) -> dict[str, int]:
+        self._sizes(kernel)
+        return {"registers": 32, "shared": 0, "local": 0, "max_threads": 1024}
+
+    def _sizes(self, kernel: str) -> list[int]:
+        if kernel not in self._kernels:
+            raise KernelError(f"{self._name} has no kernel {kernel!r}")
+        if kernel not in self._parameters:
+            sizes = (ctypes.c_int * 64)()
+            count = getattr(self._library, f"shim_parameters_{kernel}")(sizes)
+            self._parameters[kernel] = list(sizes[:count])
+        return self._parameters[kernel]
+
+
+def _three(numbers) -> tuple[int, int, int]:
+    x, y, z = (*map(int, numbers), 1, 1)[:3]
+    return x, y, z
+
+
+def _value(kernel: str, i: int, a, size: int) -> np.ndarray:
+    """The bytes of argument ``i`` (``size`` of its parameter, negative for a pointer), in an array that owns them."""
+    if size < 0:
+        if a is None:
+            return np.zeros(1, np.uintp)
+        if isinstance(a, np.ndarray):
+            if not a.flags.c_contiguous or not a.dtype.isnative:
+                raise KernelError(f"{kernel}: argument {i} is not a contiguous array of native byte order")
+            return np.array([a.ctypes.data], np.uintp)
+        if isinstance(a, np.uintp | np.uint64 | np.int64):
+            return np.array([a])
+        raise KernelError(f"{kernel}: argument {i} is a {type(a).__name__}, the parameter is a pointer")
+    if not isinstance(a, np.generic):
+        raise KernelError(f"{kernel}: argument {i} is a {type(a).__name__}, expected a NumPy scalar of {size} bytes")
+    if a.dtype.itemsize != size:
+        raise KernelError(f"{kernel}: argument {i} has {a.dtype.itemsize} bytes ({a.dtype}), the parameter {size}")
+    return np.frombuffer(np.asarray(a).tobytes(), np.uint8)
+
+
+def host_source(text: str, kernels: tuple[str, ...]) -> str:
+    """The text for g++: dynamic shared arrays become pointers on their line, launchers follow at the end."""
+    text = _DYNAMIC.sub(r"\2* const \3 = reinterpret_cast<\2*>(shim::dynamic_shared);", text)
+    return "\n".join([text, '#line 1 "launchers"', "SHIM_COMMON", *(f"SHIM_KERNEL({kernel})" for kernel in kernels), ""])
+
+
+@functools.cache
+def _load(text: str, kernels: tuple[str, ...]) -> ctypes.CDLL:
+    sanitize = SANITIZER_FLAGS if os.environ.get(SANITIZE) else ()
+    code = host_source(text, kernels)
+    headers = "".join(p.read_text() for p in sorted(HEADERS.glob("*.h")))
+    key = hashlib.sha256("\0".join([code, headers, *FLAGS, *sanitize, str(compiler())]).encode()).hexdigest()[:24]
+    library = BUILD / f"{key}.so"
+    if not library.exists():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        stem = BUILD / f"{key}-{os.getpid()}"
+        stem.with_suffix(".cpp").write_text(code)
+        command = [compiler(), *FLAGS, *sanitize, "-include", str(HEADERS / "cuda_shim.h")]
+        command += ["-o", str(stem.with_suffix(".so")), str(stem.with_suffix(".cpp"))]
+        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+        result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        stem.with_suffix(".cpp").unlink()
+        if result.returncode:
+            raise KernelError(f"g++ does not compile this kernel source:\n{result.stderr[:4000]}")
+        stem.with_suffix(".so").replace(library)
+    return ctypes.CDLL(str(library))
+
+
+def run_sanitized(*pytest_args: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a process of its own, with every kernel under AddressSanitizer and UBSan.
+
+    Skips the calling test where g++ or its sanitizers are missing.
+    """
+    if compiler() is None:
+        pytest.skip("the host shim needs g++ (apt install g++)")
+    libraries = []
+    for name in ("libasan.so", "libstdc++.so"):
+        found = subprocess.run([str(compiler()), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+        path = Path(found.stdout.strip())
+        if not path.is_absolute():
+            pytest.skip(f"this g++ has no {name}")
+        libraries.append(str(path.resolve()))
+    environment = dict(os.environ)
+    environment |= {SANITIZE: "1", "LD_PRELOAD": " ".join(libraries)}
+    environment |= {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if p)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *pytest_args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=600)

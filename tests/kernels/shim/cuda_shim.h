@@ -1,0 +1,365 @@
+// Runs an unmodified CUDA source on the host: g++ -include cuda_shim.h.
+//
+// Every thread of a block is a fibre (ucontext) with its own stack; one fibre runs at a time and gives way
+// only where a CUDA thread can wait: __syncthreads, __syncwarp, shuffles, votes.  Blocks run one after another.
+// Blocks and fibres run forwards or backwards (shim_set_order): a kernel whose result depends on that races.
+// Checked: shuffles that read lanes outside the mask or ended ones, lanes outside their own mask, masks that
+// differ within one operation, barriers that some threads never reach, dynamic shared memory past its size
+// (with AddressSanitizer).  Not shown: races inside a warp, memory order, tensor cores, asynchronous copies.
+// Static shared memory keeps its bytes from one block to the next, as on a GPU; the dynamic one is filled
+// with NaN before each block.
+//
+// SKYSIEVE_HOST_SHIM is defined; __CUDA_ARCH__ is not, so that feature macros take their plain branch.
+#pragma once
+#include <ucontext.h>
+#include <sys/mman.h>
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#define SKYSIEVE_HOST_SHIM 1
+
+#include "cuda_types.h"
+
+namespace shim {
+
+constexpr unsigned kMaxThreads = 1024, kStack = 256 * 1024, kDynamicMax = 227 * 1024, kAll = 0xffffffffu;
+
+enum class State { ready, block_wait, warp_wait, ended };
+
+enum class Op { none, sync, shuffle, vote, match };
+
+struct Fibre {
+  ucontext_t context;
+  uint3 tid;
+  unsigned linear;
+  State state;
+  Op op;                    // what a warp_wait waits for
+  unsigned mask, source;    // lanes taking part; lane to read from
+  uint64_t value, result;
+  int predicate;            // of __syncthreads_count and its like
+  void* fake_stack;
+};
+
+struct Machine {
+  dim3 grid, block;
+  uint3 bid;
+  unsigned threads = 0;
+  bool backwards = false;
+  std::function<void()> body;
+  std::vector<Fibre> fibres;
+  unsigned char* stacks = nullptr;
+  ucontext_t scheduler;
+  void* scheduler_fake = nullptr;
+  const void* scheduler_bottom = nullptr;
+  size_t scheduler_size = 0;
+  Fibre* current = nullptr;
+  int votes = 0;            // threads with a true predicate at the last block barrier
+  char error[512] = "";
+};
+
+inline Machine& machine() { static Machine m; return m; }
+inline Fibre& self() { return *machine().current; }
+inline unsigned char* stack_of(unsigned i) { return machine().stacks + size_t(i) * kStack; }
+alignas(1024) inline unsigned char dynamic_shared[kDynamicMax];
+
+inline void to_scheduler(bool last = false) {
+  Machine& m = machine();
+  Fibre* f = m.current;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(last ? nullptr : &f->fake_stack, m.scheduler_bottom, m.scheduler_size);
+#endif
+  swapcontext(&f->context, &m.scheduler);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(f->fake_stack, &m.scheduler_bottom, &m.scheduler_size);
+#endif
+  (void)last;
+}
+
+template <class... A> void fail(const char* format, A... a) {
+  Machine& m = machine();
+  if (!m.error[0]) {
+    int n = std::snprintf(m.error, sizeof m.error, "block (%u,%u,%u) thread (%u,%u,%u): ", m.bid.x, m.bid.y, m.bid.z,
+                          m.current ? self().tid.x : 0, m.current ? self().tid.y : 0, m.current ? self().tid.z : 0);
+    std::snprintf(m.error + n, sizeof m.error - size_t(n), format, a...);
+  }
+  if (m.current) for (;;) to_scheduler();   // never resumed: the launch is given up
+}
+
+inline void complete_if_all_here(unsigned warp, unsigned mask, Op op) {
+  Machine& m = machine();
+  unsigned lanes = std::min(32u, m.threads - warp * 32), here = 0;
+  Fibre* w = &m.fibres[warp * 32];
+  for (unsigned l = 0; l < lanes; l++) {
+    if (!(mask >> l & 1) || w[l].state == State::ended) continue;
+    if (w[l].state != State::warp_wait) return;
+    if (w[l].mask != mask) {
+      if (w[l].mask >> (m.current->linear & 31) & 1)
+        fail("lane %u waits with mask %08x, others of the same operation with %08x", l, w[l].mask, mask);
+      return;
+    }
+    if (w[l].op != op) fail("lane %u of mask %08x is in another warp operation", l, mask);
+    here |= 1u << l;
+  }
+  uint64_t ballot = 0;
+  for (unsigned l = 0; l < lanes; l++) if ((here >> l & 1) && w[l].value) ballot |= 1ull << l;
+  for (unsigned l = 0; l < lanes; l++) {
+    if (!(here >> l & 1)) continue;
+    Fibre& f = w[l];
+    if (op == Op::shuffle) {
+      if (!(here >> f.source & 1)) fail("shuffle of lane %u reads lane %u, which takes no part (mask %08x)", l, f.source, mask);
+      f.result = w[f.source].value;
+    } else if (op == Op::vote) {
+      f.result = ballot;
+    } else if (op == Op::match) {
+      f.result = 0;
+      for (unsigned k = 0; k < lanes; k++) if ((here >> k & 1) && w[k].value == f.value) f.result |= 1ull << k;
+    }
+    f.state = State::ready;
+  }
+}
+
+inline uint64_t warp_operation(Op op, unsigned mask, uint64_t value, unsigned source) {
+  Fibre& f = self();
+  if (!(mask >> (f.linear & 31) & 1)) fail("lane %u is not in its own mask %08x", f.linear & 31, mask);
+  f.op = op; f.mask = mask; f.value = value; f.source = source; f.state = State::warp_wait;
+  complete_if_all_here(f.linear / 32, mask, op);
+  if (f.state != State::ready) to_scheduler();
+  return f.result;
+}
+
+inline int block_barrier(int predicate) {
+  self().predicate = predicate != 0;
+  self().state = State::block_wait;
+  to_scheduler();
+  return machine().votes;
+}
+
+inline void entry() {
+  Machine& m = machine();
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &m.scheduler_bottom, &m.scheduler_size);
+#endif
+  m.body();
+  Fibre& f = self();
+  f.state = State::ended;
+  Fibre* w = &m.fibres[f.linear / 32 * 32];
+  for (unsigned l = 0; l < 32 && f.linear / 32 * 32 + l < m.threads; l++)
+    if (w[l].state == State::warp_wait && (w[l].mask >> (f.linear & 31) & 1)) {
+      complete_if_all_here(f.linear / 32, w[l].mask, w[l].op);
+      break;
+    }
+  to_scheduler(true);
+}
+
+inline void resume(Fibre& f) {
+  Machine& m = machine();
+  m.current = &f;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&m.scheduler_fake, stack_of(f.linear), kStack);
+#endif
+  swapcontext(&m.scheduler, &f.context);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(m.scheduler_fake, nullptr, nullptr);
+#endif
+  m.current = nullptr;
+}
+
+inline bool run_block(unsigned shared) {
+  Machine& m = machine();
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(dynamic_shared, kDynamicMax);
+  __asan_unpoison_memory_region(m.stacks, size_t(m.threads) * kStack);
+#endif
+  std::memset(dynamic_shared, 0xff, shared);
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_poison_memory_region(dynamic_shared + shared, kDynamicMax - shared);
+#endif
+  for (unsigned i = 0; i < m.threads; i++) {
+    Fibre& f = m.fibres[i];
+    f.linear = i;
+    f.tid = make_uint3(i % m.block.x, i / m.block.x % m.block.y, i / (m.block.x * m.block.y));
+    f.state = State::ready;
+    f.fake_stack = nullptr;
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = stack_of(i);
+    f.context.uc_stack.ss_size = kStack;
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, entry, 0);
+  }
+  for (;;) {
+    bool ran = false;
+    for (unsigned k = 0; k < m.threads; k++) {
+      Fibre& f = m.fibres[m.backwards ? m.threads - 1 - k : k];
+      if (f.state != State::ready) continue;
+      ran = true;
+      resume(f);
+      if (m.error[0]) return false;
+    }
+    if (ran) continue;
+    unsigned at_barrier = 0, ended = 0, votes = 0, stuck = 0;
+    for (unsigned i = 0; i < m.threads; i++) {
+      const Fibre& f = m.fibres[i];
+      if (f.state == State::block_wait) { at_barrier++; votes += unsigned(f.predicate); }
+      else if (f.state == State::ended) ended++;
+      else stuck = i;
+    }
+    if (ended == m.threads) return true;
+    if (at_barrier + ended < m.threads) {
+      m.current = &m.fibres[stuck];
+      const unsigned mask = m.current->mask;
+      std::snprintf(m.error, sizeof m.error,
+                    "block (%u,%u,%u): thread %u waits for lanes of mask %08x that never come; %u threads are at __syncthreads, "
+                    "%u have ended", m.bid.x, m.bid.y, m.bid.z, stuck, mask, at_barrier, ended);
+      m.current = nullptr;
+      return false;
+    }
+    m.votes = int(votes);
+    for (unsigned i = 0; i < m.threads; i++) if (m.fibres[i].state == State::block_wait) m.fibres[i].state = State::ready;
+  }
+}
+
+inline int run_grid(const unsigned* c, std::function<void()> body) {
+  Machine& m = machine();
+  m.grid = dim3(c[0], c[1], c[2]);
+  m.block = dim3(c[3], c[4], c[5]);
+  m.threads = c[3] * c[4] * c[5];
+  m.body = std::move(body);
+  m.error[0] = 0;
+  if (m.threads > kMaxThreads || c[6] > kDynamicMax) {
+    std::snprintf(m.error, sizeof m.error, "%u threads and %u bytes of shared memory: too much for a block", m.threads, c[6]);
+    return 1;
+  }
+  if (!m.stacks) {
+    m.stacks = static_cast<unsigned char*>(mmap(nullptr, size_t(kMaxThreads) * kStack, PROT_READ | PROT_WRITE,
+                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (m.stacks == MAP_FAILED) { std::perror("cuda_shim: stacks"); std::abort(); }
+  }
+  m.fibres.resize(m.threads);
+  const uint64_t blocks = uint64_t(c[0]) * c[1] * c[2];
+  for (uint64_t k = 0; k < blocks; k++) {
+    const uint64_t b = m.backwards ? blocks - 1 - k : k;
+    m.bid = make_uint3(unsigned(b % c[0]), unsigned(b / c[0] % c[1]), unsigned(b / c[0] / c[1]));
+    if (!run_block(c[6])) return 1;
+  }
+  return 0;
+}
+
+template <class X> using Plain = std::remove_cv_t<std::remove_reference_t<X>>;
+
+template <class... A, size_t... I>
+int launch(void (*kernel)(A...), const unsigned* config, void** args, std::index_sequence<I...>) {
+  (void)args;
+  return run_grid(config, [&] { kernel(*static_cast<Plain<A>*>(args[I])...); });
+}
+template <class... A> int launch(void (*kernel)(A...), const unsigned* config, void** args) {
+  return launch(kernel, config, args, std::index_sequence_for<A...>());
+}
+// Parameter i: its size, negative for a pointer.  Returns the number of parameters.
+template <class... A> int parameters(void (*)(A...), int* sizes) {
+  int i = 0;
+  ((sizes[i++] = std::is_pointer_v<A> ? -int(sizeof(A)) : int(sizeof(A))), ...);
+  return i;
+}
+
+template <class V> uint64_t to_bits(V v) {
+  static_assert(sizeof(V) == 4 || sizeof(V) == 8, "shuffles move 4 or 8 bytes");
+  uint64_t bits = 0;
+  std::memcpy(&bits, &v, sizeof v);
+  return bits;
+}
+template <class V> V from_bits(uint64_t bits) { V v; std::memcpy(&v, &bits, sizeof v); return v; }
+inline unsigned lane() { return self().linear & 31; }
+template <class V> V shuffle(unsigned mask, V v, unsigned source) {
+  return from_bits<V>(warp_operation(Op::shuffle, mask, to_bits(v), source));
+}
+
+}  // namespace shim
+
+#define SHIM_KERNEL(name)                                                                                             \
+  extern "C" int shim_launch_##name(const unsigned* config, void** args) { return shim::launch(name, config, args); } \
+  extern "C" int shim_parameters_##name(int* sizes) { return shim::parameters(name, sizes); }
+#define SHIM_COMMON                                                                     \
+  extern "C" const char* shim_error() { return shim::machine().error; }                 \
+  extern "C" void shim_set_order(int backwards) { shim::machine().backwards = backwards; }
+
+#define threadIdx (shim::self().tid)
+#define blockIdx (shim::machine().bid)
+#define blockDim (shim::machine().block)
+#define gridDim (shim::machine().grid)
+constexpr int warpSize = 32;
+
+// ---------------------------------------------------------------- barriers, shuffles, votes
+inline void __syncthreads() { shim::block_barrier(0); }
+inline int __syncthreads_count(int p) { return shim::block_barrier(p); }
+inline int __syncthreads_or(int p) { return shim::block_barrier(p) != 0; }
+inline int __syncthreads_and(int p) { return shim::block_barrier(!p) == 0; }
+inline void __syncwarp(unsigned mask = shim::kAll) { shim::warp_operation(shim::Op::sync, mask, 0, 0); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+inline void __threadfence_system() {}
+
+template <class V> V __shfl_sync(unsigned mask, V v, int source, int width = 32) {
+  const unsigned l = shim::lane(), base = l & ~unsigned(width - 1);
+  return shim::shuffle(mask, v, base | (unsigned(source) & unsigned(width - 1)));
+}
+template <class V> V __shfl_up_sync(unsigned mask, V v, unsigned delta, int width = 32) {
+  const unsigned l = shim::lane(), in = l & unsigned(width - 1);
+  return shim::shuffle(mask, v, in >= delta ? l - delta : l);
+}
+template <class V> V __shfl_down_sync(unsigned mask, V v, unsigned delta, int width = 32) {
+  const unsigned l = shim::lane(), in = l & unsigned(width - 1);
+  return shim::shuffle(mask, v, in + delta < unsigned(width) ? l + delta : l);
+}
+template <class V> V __shfl_xor_sync(unsigned mask, V v, int x, int width = 32) {
+  const unsigned l = shim::lane(), other = l ^ unsigned(x);
+  return shim::shuffle(mask, v, other < (l & ~unsigned(width - 1)) + unsigned(width) ? other : l);
+}
+inline unsigned __ballot_sync(unsigned mask, int p) { return unsigned(shim::warp_operation(shim::Op::vote, mask, p != 0, 0)); }
+inline int __any_sync(unsigned mask, int p) { return __ballot_sync(mask, p) != 0; }
+inline int __all_sync(unsigned mask, int p) { return __ballot_sync(mask, !p) == 0; }
+template <class V> unsigned __match_any_sync(unsigned mask, V v) {
+  return unsigned(shim::warp_operation(shim::Op::match, mask, shim::to_bits(v), 0));
+}
+inline unsigned __activemask() {
+  const shim::Machine& m = shim::machine();
+  unsigned active = 0, first = shim::self().linear & ~31u;
+  for (unsigned l = 0; l < 32 && first + l < m.threads; l++) active |= unsigned(m.fibres[first + l].state != shim::State::ended) << l;
+  return active;
+}
+inline void __trap() { shim::fail("__trap()"); }
+inline void __nanosleep(unsigned) {}
+
+// ---------------------------------------------------------------- atomics: one fibre runs at a time
+namespace shim {
+template <class V> struct Same { typedef V type; };   // no deduction from the value: it converts, as in CUDA
+template <class V> using same = typename Same<V>::type;
+template <class V> V replace(V* p, V with) { V old = *p; *p = with; return old; }
+}  // namespace shim
+template <class V> V atomicAdd(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p + v)); }
+template <class V> V atomicSub(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p - v)); }
+template <class V> V atomicMin(V* p, shim::same<V> v) { return shim::replace<V>(p, std::min(*p, v)); }
+template <class V> V atomicMax(V* p, shim::same<V> v) { return shim::replace<V>(p, std::max(*p, v)); }
+template <class V> V atomicExch(V* p, shim::same<V> v) { return shim::replace<V>(p, v); }
+template <class V> V atomicAnd(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p & v)); }
+template <class V> V atomicOr(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p | v)); }
+template <class V> V atomicXor(V* p, shim::same<V> v) { return shim::replace<V>(p, V(*p ^ v)); }
+template <class V> V atomicCAS(V* p, shim::same<V> expected, shim::same<V> v) { return shim::replace<V>(p, *p == expected ? v : *p); }
+inline unsigned atomicInc(unsigned* p, unsigned top) { return shim::replace<unsigned>(p, *p >= top ? 0u : *p + 1); }
+inline unsigned atomicDec(unsigned* p, unsigned top) { return shim::replace<unsigned>(p, *p == 0 || *p > top ? top : *p - 1); }
+
+#include "cuda_math.h"
