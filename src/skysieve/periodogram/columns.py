@@ -5,19 +5,24 @@ Nothing is copied unless it has to be (masks, nullable pandas columns, lists of 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from skysieve.core.arrays import as_array, is_device_array
+
 _PLAIN = "iuf"
-
-
-def is_cupy(x: Any) -> bool:
-    """Whether ``x`` is a CuPy array (CuPy is never imported here)."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(x, cupy.ndarray)
+_KINDS = {
+    "U": "text",
+    "S": "text",
+    "T": "text",
+    "c": "complex numbers",
+    "b": "booleans",
+    "O": "Python objects",
+    "M": "dates (give an astropy Time instead)",
+    "m": "time differences (give an astropy TimeDelta instead)",
+}
 
 
 def is_table(x: Any) -> bool:
@@ -63,8 +68,10 @@ def numeric(x: Any, name: str) -> Any:
     TypeError
         For text, complex numbers, dates, booleans and objects.
     """
-    if (type(x) is np.ndarray or is_cupy(x)) and x.dtype.kind in _PLAIN:
+    if type(x) is np.ndarray and x.dtype.kind in _PLAIN:
         return x
+    if is_device_array(x):
+        return _checked(as_array(x), name)
     unmasked = getattr(x, "unmasked", None)
     if unmasked is not None:  # astropy Masked
         x = np.ma.MaskedArray(np.asarray(unmasked), np.asarray(x.mask))
@@ -75,7 +82,7 @@ def numeric(x: Any, name: str) -> Any:
         mask = np.ma.getmaskarray(x)
         return np.where(mask, np.nan, data) if mask.any() else data
     try:
-        array = np.asarray(x)
+        array = as_array(x)
     except ValueError:
         raise ValueError(
             f"{name} is a list of pieces of unequal depth or length; numbers, or a list of 1-D arrays, are expected"
@@ -95,9 +102,8 @@ def _checked(array: Any, name: str) -> Any:
     if array.size == 0 and array.dtype.kind in "fO":
         return array.astype(np.float64)
     if array.dtype.kind not in _PLAIN:
-        kind = {"U": "text", "S": "text", "T": "text", "c": "complex numbers", "b": "booleans", "O": "Python objects"}
-        kind |= {"M": "dates (give an astropy Time instead)", "m": "time differences (give an astropy TimeDelta instead)"}
-        raise TypeError(f"{name} holds {kind.get(array.dtype.kind, 'records')} ({array.dtype}); real numbers are expected")
+        kind = _KINDS.get(array.dtype.kind, "records")
+        raise TypeError(f"{name} holds {kind} ({array.dtype}); real numbers are expected")
     return array
 
 

@@ -1,0 +1,471 @@
+"""The public functions of the periodogram: arguments checked, backend chosen, result assembled."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.device import Device, resolve
+from skysieve.core.errors import SkysieveError
+from skysieve.periodogram import checks
+from skysieve.periodogram.grid import GridRule, grid_warnings, make_rule, refusal
+from skysieve.periodogram.outcome import assemble, settle
+from skysieve.periodogram.series import CurveSet, light_curves
+from skysieve.periodogram.units import Units, strip_frequency, unit_of
+from skysieve.periodogram.workload import Engine, Grids, Output, Scan, Spec, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from numpy.typing import ArrayLike
+
+    from skysieve.periodogram.result import LombScargleResult
+
+__all__ = ["LombScarglePlan", "lombscargle"]
+
+
+def make_engine(
+    spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
+) -> tuple[Engine, Device]:
+    """The backend for a device: the one place where it is chosen."""
+    devices = resolve(device)
+    if devices[0].kind == "cpu":
+        from skysieve.periodogram import cpu
+
+        return cpu.Engine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
+    from skysieve.periodogram import cuda
+
+    one = devices[0] if len(devices) == 1 else devices
+    return cuda.Engine(spec, device=one, memory=memory, threads=threads), devices[0]
+
+
+def lombscargle(
+    t: Any,
+    y: Any,
+    dy: Any = None,
+    *,
+    frequency: ArrayLike | None = None,
+    fmin: Any = None,
+    fmax: Any = None,
+    nf: int | None = None,
+    samples_per_peak: float = 5,
+    nyquist_factor: float = 5,
+    grid: str = "auto",
+    fit_mean: bool = True,
+    center_data: bool = True,
+    normalization: str = "standard",
+    n_peaks: int = 0,
+    return_power: bool = True,
+    nan_policy: str = "omit",
+    method: str = "auto",
+    device: str | Device = "auto",
+    dtype: Any = "float64",
+    offsets: ArrayLike | None = None,
+    id: Any = None,
+    data: Any = None,
+    memory: str | float | None = None,
+    threads: int | None = None,
+    progress: bool | Callable[[int, int], None] = False,
+    out: Any = None,
+) -> LombScargleResult:
+    """Lomb-Scargle periodogram of one light curve or of many, with its best periods.
+
+    Parameters
+    ----------
+    t, y : array_like, Quantity, Time, list of arrays, or str
+        Times and values.  One light curve: both of shape (n_times,).  Many on the same times: `y` of
+        shape (n, n_times), `t` of shape (n_times,) or that of `y`.  Many of unequal length: lists of n
+        1-D arrays; or flat arrays with `offsets` or `id`; or the names of columns of `data`.
+        A Time is taken in days since its first entry.  Any order, repeated times allowed.
+    dy : float, array_like, Quantity, list or str, optional
+        Standard errors of `y`, in the same form, or one number; rows are weighted by ``dy**-2``.
+    frequency : array_like, shape (nf,), optional
+        Frequencies to try, cyclic, in 1/unit(t), in any order; instead of the rules below.  Evenly
+        spaced ones are recognised and are much faster.
+    fmin, fmax : float or Quantity, optional
+        Ends of the grid.  Default: those of astropy's rule, ``fmin = df / 2`` and
+        ``fmax = nyquist_factor * N / (2 T)``, with N the usable rows and T the time span.
+    nf : int, optional
+        Number of frequencies, both ends included.  Default: ``df = 1 / (samples_per_peak * T)``.
+    samples_per_peak, nyquist_factor : float
+        See above.
+    grid : {"auto", "shared", "per-object"}
+        One grid for all objects of a batch, or one each from its own N and T.  "auto" shares it when
+        it does not depend on the data (`frequency`, or all of `fmin`, `fmax`, `nf`) and when the
+        objects share their times.  "shared" takes the longest T and the median of N/T.
+    fit_mean : bool
+        Fit a constant at every frequency (the generalised periodogram).
+    center_data : bool
+        Subtract the weighted mean first.
+    normalization : {"standard", "model", "log", "psd", "scargle"}
+        The four of astropy, and the unnormalised power of Gowanlock et al. ``N/2 sum(w y^2) P``.
+    n_peaks : int
+        Peaks to return: the highest local maxima at least 1/T apart; at least the best is always found.
+    return_power : bool
+        Keep the powers.  Without them nothing of size objects x frequencies is ever held.
+    nan_policy : {"omit", "raise"}
+        Rows with NaN, inf or a mask are left out and counted, or refused.
+    method : {"auto", "direct", "nufft", "finufft"}
+        "direct" sums over all rows (exact), "nufft" and "finufft" use fast transforms on regular grids;
+        "auto" takes the one that is fastest by measured cost.  ``result.method`` tells which.
+    device : {"auto", "cpu", "cuda", "cuda:N"}
+        "auto" is a GPU if a usable one is found.
+    dtype : {"float64", "float32"}
+        Arithmetic and powers; phases are reduced in float64 either way.
+    offsets : array_like of int, shape (n + 1,), optional
+        Rows of object ``i`` are ``offsets[i]:offsets[i + 1]`` of flat `t`, `y`, `dy`.
+    id : array_like or str, optional
+        Object of each row of flat `t`, `y`, `dy`; rows of an object need not stand together.
+    data : Table, TimeSeries, DataFrame or dict, optional
+        Where `t`, `y`, `dy` and `id` are column names.
+    memory : str or float, optional
+        Working memory: "80%" of what is free, "2 GiB", or bytes.
+    threads : int, optional
+        CPU threads; default all.
+    progress : bool or callable
+        Show a bar, or call ``progress(done, total)`` now and then.
+    out : ndarray, optional
+        Where powers go: C-contiguous, of `dtype`, shape (nf,), (n, nf), or (total,) for grids per object.
+
+    Returns
+    -------
+    LombScargleResult
+        ``.period``, ``.peaks``, ``.frequency``, ``.power``, ``.status``, ``.plot()``, ``.to_table()``,
+        ``.save()``.  Quantities where `t` (or `y`) had a unit.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit; for one light curve also if it has under 4 usable rows, equal
+        times, constant `y` or an error that is not positive.  In a batch such an object gets NaN and a
+        `Status`, and the others are searched.
+    MemoryBudgetError
+        If the powers do not fit into memory.
+    DeviceUnavailable
+        If the device asked for cannot be used.
+
+    Notes
+    -----
+    With weights ``w = dy^-2 / sum(dy^-2)`` the power is the reduction of chi-square by a sinusoid
+    relative to a constant [1]_ (eqs. 5-15); the grid and the normalisations are those of [2]_; the
+    batch of unequal light curves on a GPU follows [3]_.
+
+    References
+    ----------
+    .. [1] Zechmeister & Kuerster 2009, A&A 496, 577
+    .. [2] VanderPlas 2018, ApJS 236, 16
+    .. [3] Gowanlock et al. 2021, Astronomy and Computing 36, 100472
+
+    Examples
+    --------
+    >>> import numpy as np, skysieve
+    >>> rng = np.random.default_rng(1)
+    >>> t = np.sort(rng.uniform(0, 50, 300))
+    >>> y = 15 + 0.3 * np.sin(2 * np.pi * t / 0.7) + rng.normal(0, 0.1, 300)
+    >>> result = skysieve.lombscargle(t, y, 0.1, fmin=0.1, fmax=5, nf=5000, n_peaks=3)
+    >>> round(float(result.period), 2)
+    0.7
+
+    A batch of unequal light curves, peaks only:
+
+    >>> batch = skysieve.lombscargle([t, t[:200]], [y, y[:200]], fmin=0.1, fmax=5, nf=5000, return_power=False)
+    >>> [round(float(p), 2) for p in batch.period]
+    [0.7, 0.7]
+    """
+    with LombScarglePlan(
+        frequency=frequency,
+        fmin=fmin,
+        fmax=fmax,
+        nf=nf,
+        samples_per_peak=samples_per_peak,
+        nyquist_factor=nyquist_factor,
+        grid=grid,
+        fit_mean=fit_mean,
+        center_data=center_data,
+        normalization=normalization,
+        n_peaks=n_peaks,
+        return_power=return_power,
+        nan_policy=nan_policy,
+        method=method,
+        device=device,
+        dtype=dtype,
+        memory=memory,
+        threads=threads,
+    ) as plan:
+        curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
+        return plan._search(curves, progress, out, stacklevel=4)
+
+
+class LombScarglePlan:
+    """A periodogram search set up once, for many batches on one grid.
+
+    Checks the options, chooses the device and keeps its tables, buffers and compiled kernels between
+    calls.  Use it as a context manager, or call `close`.
+
+    Parameters
+    ----------
+    frequency, fmin, fmax, nf, samples_per_peak, nyquist_factor, grid : optional
+        Grid, as for `lombscargle`.
+    fit_mean, center_data, normalization, n_peaks, return_power, nan_policy, method, device, dtype : optional
+        As for `lombscargle`.
+    memory, threads : optional
+        As for `lombscargle`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For options that do not fit.
+    DeviceUnavailable
+        If the device asked for cannot be used.
+
+    Examples
+    --------
+    >>> import numpy as np, skysieve
+    >>> t = np.sort(np.random.default_rng(2).uniform(0, 30, 100))
+    >>> with skysieve.LombScarglePlan(fmin=0.1, fmax=2, nf=1000) as plan:
+    ...     periods = [float(plan.execute(t, np.sin(2 * np.pi * t / p)).period) for p in (1.5, 3)]
+    >>> [round(p, 2) for p in periods]
+    [1.5, 3.0]
+    """
+
+    def __init__(
+        self,
+        *,
+        frequency: ArrayLike | None = None,
+        fmin: Any = None,
+        fmax: Any = None,
+        nf: int | None = None,
+        samples_per_peak: float = 5,
+        nyquist_factor: float = 5,
+        grid: str = "auto",
+        fit_mean: bool = True,
+        center_data: bool = True,
+        normalization: str = "standard",
+        n_peaks: int = 0,
+        return_power: bool = True,
+        nan_policy: str = "omit",
+        method: str = "auto",
+        device: str | Device = "auto",
+        dtype: Any = "float64",
+        memory: str | float | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._spec = checks.make_spec(fit_mean, center_data, normalization, n_peaks, return_power, method, dtype)
+        self._nan_policy = checks.one_of("nan_policy", nan_policy, checks.NAN_POLICIES)
+        self._bounds = {"frequency": frequency, "fmin": fmin, "fmax": fmax}
+        self._rule_options: dict[str, Any] = {
+            "nf": nf,
+            "samples_per_peak": samples_per_peak,
+            "nyquist_factor": nyquist_factor,
+            "layout": grid,
+        }
+        self._rules: dict[str, GridRule] = {}
+        time_unit = next((u**-1 for u in map(unit_of, self._bounds.values()) if u is not None), None)
+        self._rule(Units(time=time_unit))  # errors now rather than at the first batch
+        self._engine: Engine | None
+        self._engine, self._device = make_engine(self._spec, device, memory, threads)
+
+    def __enter__(self) -> LombScarglePlan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._engine is None else str(self._device)
+        return f"<LombScarglePlan: {self._spec.normalization}, {self._spec.method}, {self._spec.dtype}; {state}>"
+
+    def close(self) -> None:
+        """Give back threads and device memory; the plan cannot be used any more."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def execute(
+        self,
+        t: Any,
+        y: Any,
+        dy: Any = None,
+        *,
+        offsets: ArrayLike | None = None,
+        id: Any = None,
+        data: Any = None,
+        progress: bool | Callable[[int, int], None] = False,
+        out: Any = None,
+    ) -> LombScargleResult:
+        """Search one light curve or a batch; arguments, result and errors as those of `lombscargle`.
+
+        Raises
+        ------
+        ValueError
+            As for `lombscargle`, or if the plan is closed.
+        """
+        return self._search(light_curves(t, y, dy, offsets=offsets, id=id, data=data), progress, out, stacklevel=4)
+
+    def describe(
+        self,
+        t: Any = None,
+        y: Any = None,
+        dy: Any = None,
+        *,
+        offsets: ArrayLike | None = None,
+        id: Any = None,
+        data: Any = None,
+    ) -> dict[str, Any]:
+        """What the plan would do, without doing it.
+
+        Parameters
+        ----------
+        t, y, dy, offsets, id, data : optional
+            Light curves; with them the answer also holds the method, bytes and expected seconds.
+
+        Returns
+        -------
+        dict
+            ``device``, ``dtype``, ``normalization``, ``method``, and with light curves ``n_objects``,
+            ``n_points``, ``n_frequencies``, ``shared_grid`` and what the backend tells.
+        """
+        engine = self._open()
+        spec = self._spec
+        told: dict[str, Any] = {
+            "device": str(self._device),
+            "dtype": spec.dtype.name,
+            "normalization": spec.normalization,
+            "method": spec.method,
+            "n_peaks": spec.n_peaks,
+            "return_power": spec.return_power,
+        }
+        if t is None and data is None:
+            return told
+        curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
+        grids, _ = self._grids(engine, curves)
+        n = curves.source.n_objects
+        told |= {
+            "n_objects": n,
+            "n_points": int(curves.source.offsets[-1]),
+            "n_frequencies": int(grids.offsets(n)[-1]),
+            "shared_grid": grids.shared,
+        }
+        return told | engine.describe(curves.source, grids)
+
+    def _open(self) -> Engine:
+        if self._engine is None:
+            raise ValueError("the plan is closed")
+        return self._engine
+
+    def _rule(self, units: Units) -> GridRule:
+        """The grid in the unit of these times; kept for the next batch."""
+        key = str(units.time)
+        if key not in self._rules:
+            bounds = {name: strip_frequency(value, name, units) for name, value in self._bounds.items()}
+            self._rules[key] = make_rule(**bounds, **self._rule_options)
+        return self._rules[key]
+
+    def _grids(self, engine: Engine, curves: CurveSet) -> tuple[Grids, Scan | None]:
+        """Grids for these light curves, and the first look at them if one was taken."""
+        rule = self._rule(curves.units)
+        scan = None
+        span, n_used = np.empty(0), np.empty(0, np.int64)
+        if curves.single or rule.needs_spans or self._nan_policy == "raise":
+            scan = engine.scan(curves.source)
+            if self._nan_policy == "raise":
+                checks.refuse_missing(curves, scan)
+            if curves.single and scan.status[0] != Status.OK:
+                raise ValueError(checks.explain(curves, scan))
+            good = scan.status == Status.OK
+            span, n_used = np.where(good, scan.span, np.nan), np.where(good, scan.n_used, 0)
+        shared = curves.single or rule.is_shared(curves.same_times)
+        grids = rule.build(span, n_used, shared=shared)
+        if grids.shared and grids.nf[0] == 0 and np.isfinite(span).any():
+            longest = int(np.nanargmax(span))
+            raise ValueError(refusal(rule, float(span[longest]), int(n_used[longest])))
+        if grids.values is not None and self._spec.method not in ("auto", "direct"):
+            raise ValueError(f"method={self._spec.method!r} needs evenly spaced frequencies; use 'auto' or 'direct'")
+        checks.refuse_coarse_times(curves, grids)
+        return grids, scan
+
+    def _search(
+        self, curves: CurveSet, progress: bool | Callable[[int, int], None], out: Any, stacklevel: int
+    ) -> LombScargleResult:
+        engine, spec = self._open(), self._spec
+        if curves.on_device and self._device.kind == "cpu":
+            raise TypeError("t, y or dy is on a GPU, but the search runs on the CPU; use device='cuda' or NumPy arrays")
+        grids, scan = self._grids(engine, curves)
+        rule = self._rule(curves.units)
+        if scan is not None:
+            _warn(rule, grids, scan.span, scan.status, stacklevel)
+        listed = rule.frequencies
+        n = curves.source.n_objects
+        power = self._power(curves, grids, n, out, None if listed is None else listed.position)
+        output = Output.allocate(n, spec.n_peaks, power)
+        if n and grids.nf.any():
+            with _reporting(progress) as callback:
+                engine.execute(curves.source, grids, output, callback)
+        settle(output, grids, scan if scan is not None or grids.nf.any() else engine.scan(curves.source))
+        if curves.single and output.status[0] != Status.OK:
+            raise SkysieveError(f"the light curve could not be searched: {Status(int(output.status[0])).text}")
+        if scan is None:
+            _warn(rule, grids, output.span, output.status, stacklevel)
+        result = assemble(
+            output,
+            grids,
+            single=curves.single,
+            units=curves.units,
+            ids=curves.ids,
+            frequencies=listed,
+            device="cpu" if self._device.kind == "cpu" else f"cuda:{self._device.index}",
+            dtype=spec.dtype.name,
+            normalization=spec.normalization,
+            fit_mean=spec.fit_mean,
+            has_dy=curves.source.has_dy,
+        )
+        if out is not None and listed is not None and listed.position is not None:
+            out[...] = getattr(result.power, "value", result.power)
+        return result
+
+    def _power(self, curves: CurveSet, grids: Grids, n: int, out: Any, position: Any) -> Any:
+        """A flat array for the powers, where the input lives: the user's own, or a new one if it fits."""
+        if not self._spec.return_power:
+            if out is not None:
+                raise ValueError("out is given, but return_power=False")
+            return None
+        total = n * int(grids.nf[0]) if grids.shared else int(grids.nf.sum())
+        if out is not None:
+            n_listed = int(grids.nf[0]) if position is None else len(position)
+            shape = (n_listed,) if curves.single else (n, n_listed)
+            checks.check_out(out, shape if grids.shared else (total,), self._spec)
+            if position is None:
+                return out.reshape(-1)
+        xp: Any = importlib.import_module("cupy") if curves.on_device else np
+        free = self._device.free_memory if curves.on_device else resolve("cpu")[0].free_memory
+        checks.refuse_large_power(n, total, self._spec.dtype.itemsize, free, 1 if position is None else 2)
+        return xp.empty(total, self._spec.dtype)
+
+
+def _warn(rule: GridRule, grids: Grids, span: Any, status: Any, stacklevel: int) -> None:
+    for message in grid_warnings(rule, grids, np.where(status == Status.OK, span, np.nan)):
+        warnings.warn(message, UserWarning, stacklevel=stacklevel)
+
+
+@contextmanager
+def _reporting(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None] | None]:
+    """The callback for a backend: none, the user's, or one that draws a bar on the standard error."""
+    if callable(progress):
+        yield progress
+        return
+    if not checks.flag("progress", progress):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("Lomb-Scargle", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

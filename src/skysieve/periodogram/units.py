@@ -1,0 +1,118 @@
+"""Units taken off on the way in and put back on the way out; dates turned into days.
+
+astropy is imported only when something with a unit has arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from skysieve.core.arrays import is_device_array
+
+
+@dataclass(frozen=True)
+class Units:
+    """Unit of the times and of the values; None where plain numbers were given."""
+
+    time: Any = None
+    y: Any = None
+
+    @property
+    def frequency(self) -> Any:
+        """Unit of frequencies, or None."""
+        return None if self.time is None else self.time**-1
+
+    def power(self, normalization: str, has_dy: bool) -> Any:
+        """Unit of the power: that of ``y**2`` where the formula leaves it, else dimensionless (None without units)."""
+        if self.y is None:
+            return None
+        if normalization == "scargle" or (normalization == "psd" and not has_dy):
+            return self.y**2
+        return self.y**0
+
+    def with_time(self, values: Any) -> Any:
+        """Periods or times with their unit."""
+        return attach(values, self.time)
+
+    def with_frequency(self, values: Any) -> Any:
+        """Frequencies with their unit."""
+        return attach(values, self.frequency)
+
+
+def attach(values: Any, unit: Any) -> Any:
+    """``values`` as a Quantity without a copy; as they are if ``unit`` is None or they are on a GPU."""
+    return values if unit is None or is_device_array(values) else values << unit
+
+
+def unit_of(x: Any) -> Any:
+    """Unit of a Quantity or of a table column that has one, else None."""
+    unit = getattr(x, "unit", None)
+    if unit is None:
+        return None
+    from astropy.units import UnitBase
+
+    unit = getattr(unit, "function_unit", unit)  # a Magnitude: its mag
+    return unit if isinstance(unit, UnitBase) else None
+
+
+def is_date(x: Any) -> bool:
+    """Whether ``x`` is an astropy Time or TimeDelta."""
+    return type(x).__module__.startswith("astropy.time")
+
+
+def strip(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
+    """Bare numbers and their unit; converted to ``unit`` if one is given.
+
+    Raises
+    ------
+    ValueError
+        If the units cannot be converted, or only one of the two sides has any.
+    """
+    own = unit_of(x)
+    if own is None:
+        if unit is not None and not unit.is_equivalent(""):
+            raise ValueError(f"{name} has no unit; one that converts to {unit} is expected")
+        return x, unit
+    bare = getattr(x, "value", x)
+    if unit is None or own == unit:
+        return bare, own
+    from astropy.units import UnitConversionError
+
+    try:
+        factor = own.to(unit)
+    except UnitConversionError:
+        raise ValueError(f"{name} has the unit {own}; one that converts to {unit} is expected") from None
+    return bare * factor, unit
+
+
+def strip_times(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
+    """As `strip`; a Time becomes days since its first entry, a TimeDelta days (float64, from both its parts)."""
+    if not is_date(x):
+        return strip(x, name, unit)
+    from astropy import units
+    from astropy.time import TimeDelta
+
+    mask = np.asarray(getattr(x, "mask", False))
+    if not isinstance(x, TimeDelta) and x.size:
+        start = int(np.argmin(mask.reshape(-1))) if mask.ndim else 0
+        x = x - x.reshape(-1)[start]
+    days = x.to_value("jd")
+    days = np.where(mask, np.nan, np.asarray(getattr(days, "unmasked", days)))
+    return strip(days << units.day, name, unit)
+
+
+def strip_frequency(value: Any, name: str, units: Units) -> Any:
+    """``frequency``, ``fmin`` or ``fmax`` as bare numbers in 1/unit(t)."""
+    if value is None:
+        return None
+    own = unit_of(value)
+    if units.time is None:
+        if own is not None:
+            raise ValueError(f"{name} has the unit {own}, but t has none; give both a unit or neither")
+        return value
+    if own is None:
+        raise ValueError(f"{name} has no unit, but t is in {units.time}; give {name} a unit such as 1/{units.time}")
+    return strip(value, name, units.frequency)[0]

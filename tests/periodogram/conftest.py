@@ -1,0 +1,32 @@
+"""Fixtures for the tests of the layer above the backends."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+from tests.periodogram.standin import StandIn
+
+from skysieve.core.device import resolve
+from skysieve.periodogram import api
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Plans get an engine of direct sums; ``["engine"]`` is the last one made, ``["fail"]`` the objects it fails on."""
+    state: dict[str, Any] = {"engine": None, "fail": ()}
+
+    def make(spec: Any, device: Any, memory: Any, threads: Any) -> Any:
+        state["engine"] = StandIn(spec, state["fail"])
+        return state["engine"], resolve(device)[0]
+
+    monkeypatch.setattr(api, "make_engine", make)
+    return state
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> None:
+    """The CPU backend."""
+    if importlib.util.find_spec("skysieve.periodogram.cpu") is None:
+        request.getfixturevalue("standin")
