@@ -286,7 +286,7 @@ class Job:
         merged = join([f for _, f in self.found])
         if not self.quiet:
             show_periods(self.console, self.found, self.request)
-            for line in summary(merged, seconds, self.n_files):
+            for line in summary(merged, seconds, len(self.found)):
                 self.say(line)
         if self.output is not None:
             self._write(self.output)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 TIME_NAMES = (
     "time", "t", "bjd", "hjd", "jd", "mjd", "bmjd", "hmjd", "btjd", "bkjd", "bjdtdb", "hjdutc", "jdutc", "mjdtai",
-    "mjdutc", "midpointmjdtai", "midpointtai", "midpointmjd", "midmjd", "expmidptmjd", "expmjd", "obsmjd", "mjdobs", "obsjd",
+    "mjdutc", "midpointmjdtai", "midpointtai",
+    "midpointmjd", "midmjd", "expmidptmjd", "expmjd", "obsmjd", "mjdobs", "obsjd",
     "obstime", "timeobs", "observationtime", "timebtjd", "timebkjd", "timemjd", "timejd", "timehjd", "timebjd", "days",
     "date", "dates", "epoch",
 )  # fmt: skip

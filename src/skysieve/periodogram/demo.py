@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.periodogram.io import read_light_curves
+from skysieve.periodogram.plotfiles import save_plot, search_with_units
 from skysieve.periodogram.report import clock
 from skysieve.periodogram.simulate import SimulatedLightCurves, simulate_asteroids
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from rich.console import Console
 
-STAR, STAR_PERIOD, STAR_TOLERANCE = "MACHO 1.3568.288", 0.55572, 1e-5
+STAR, STAR_PERIOD, STAR_TOLERANCE = "MACHO 1.3444.614", 0.93697, 1e-5
 """Days; the tolerance is one unit of the published period's last digit."""
 
 N_ASTEROIDS = 200
@@ -35,7 +37,7 @@ SHOWN = 10
 
 def star_file() -> Path:
     """The carried light curve of the demo's star; its source is told in the README.md beside it."""
-    return Path(str(resources.files("skysieve.periodogram") / "data" / "macho_1.3568.288_B.csv"))
+    return Path(str(resources.files("skysieve.periodogram") / "data" / "macho_1.3444.614_B.csv"))
 
 
 def within(found: NDArray[np.float64], true: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -68,24 +70,20 @@ def _star(out: Path, console: Console, device: str) -> list[str]:
     import skysieve
 
     star = read_light_curves(star_file())
-    console.rule(f"[bold]Period of a star: {STAR}, an RR Lyrae star", align="left")
+    console.rule(f"[bold]A real star: the eclipses of {STAR}", align="left")
     with console.status("Getting ready; the first run on a machine compiles for a while ..."):
         skysieve.lombscargle(star.t[:50], star.y[:50], fmin=1.0, fmax=2.0, nf=64, device=device)
     started = time.perf_counter()
-    result = skysieve.lombscargle(
+    result = search_with_units(
         star.t, star.y, star.dy, fmin=0.1, fmax=10, samples_per_peak=10, n_peaks=5, device=device
     )
     seconds = time.perf_counter() - started
-    found = float(result.period)
+    found = float(result.period.value)
     console.print(f"{len(star.t):,} observations over {np.ptp(star.t):,.0f} d, {len(result.frequency):,} frequencies")
     console.print(f"period found {found:.5f} d, known {STAR_PERIOD:.5f} d; {clock(seconds)} ({result.method})")
     if _draws():
-        import matplotlib
-
-        matplotlib.use("Agg")
-        figure = result.plot(star.t, star.y, star.dy)
-        figure.suptitle(f"{STAR}: {found:.5f} d")
-        _save(figure, out / "star.png", console)
+        save_plot(result, star.t, star.y, star.dy, out / "star.png", title=STAR, magnitudes=True)
+        console.print(f"wrote {out / 'star.png'}", soft_wrap=True)
     if abs(found - STAR_PERIOD) > STAR_TOLERANCE:
         return [f"{STAR}: period {found:.6f} d, {STAR_PERIOD} +- {STAR_TOLERANCE:g} d expected"]
     return []
@@ -115,15 +113,15 @@ def _asteroids(out: Path, console: Console, device: str, n_asteroids: int) -> li
         f"{many.sum()} with {MANY_POINTS} points or more (at least {LEAST_RATE:.0%} expected)"
     )
     if _draws():
-        _save(_recovery_figure(made, found, good), out / "asteroids.png", console)
+        _recovery_figure(made, found, good).savefig(out / "asteroids.png", dpi=120)
         pick = int(np.argmin(np.abs(made.n_obs - 150) + 1e6 * ~good))
-        a, b = made.offsets[pick : pick + 2]
-        one = skysieve.lombscargle(
-            made.t[a:b], made.y[a:b], made.dy[a:b], fmin=FMIN, fmax=FMAX, nf=NF, n_peaks=5, device=device
+        rows = slice(*made.offsets[pick : pick + 2])
+        one = search_with_units(
+            made.t[rows], made.y[rows], made.dy[rows], fmin=FMIN, fmax=FMAX, nf=NF, n_peaks=5, device=device
         )
-        figure = one.plot(made.t[a:b], made.y[a:b], made.dy[a:b])
-        figure.suptitle(f"Simulated asteroid {pick}: light-curve period {float(one.period) * 24:.3f} h")
-        _save(figure, out / "asteroid.png", console)
+        title = f"Simulated asteroid {pick}: rotation period {48 * found[pick]:.3f} h, twice the light curve's"
+        save_plot(one, made.t[rows], made.y[rows], made.dy[rows], out / "asteroid.png", title=title, magnitudes=True)
+        console.print(f"wrote {out / 'asteroids.png'} and {out / 'asteroid.png'}", soft_wrap=True)
     else:
         console.print("no plots: pip install 'skysieve[plot]'")
     if rate < LEAST_RATE:
@@ -144,11 +142,12 @@ def _table(made: SimulatedLightCurves, found: NDArray[np.float64], good: NDArray
     console.print(table)
 
 
-def _recovery_figure(made: SimulatedLightCurves, found: NDArray[np.float64], good: NDArray[np.bool_]) -> object:
-    import matplotlib.pyplot as plt
+def _recovery_figure(made: SimulatedLightCurves, found: NDArray[np.float64], good: NDArray[np.bool_]) -> Figure:
+    from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
-    figure, axes = plt.subplots(figsize=(6.4, 5.6), layout="constrained")
+    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+    axes = figure.add_subplot()
     low, high = 2 * 24 / FMAX, 2 * 24 / FMIN
     axes.plot([low, 1.2 * high], [low, 1.2 * high], color="0.8", lw=1, zorder=0)
     size = 10 + 12 * np.sqrt(made.n_obs / 100)
@@ -168,13 +167,3 @@ def _recovery_figure(made: SimulatedLightCurves, found: NDArray[np.float64], goo
         axis.set_major_formatter(ScalarFormatter())
     axes.legend(loc="lower right", frameon=False)
     return figure
-
-
-def _save(figure: object, path: Path, console: Console) -> None:
-    import matplotlib.pyplot as plt
-    from matplotlib.figure import Figure
-
-    assert isinstance(figure, Figure)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    console.print(f"wrote {path}", soft_wrap=True)

@@ -104,7 +104,7 @@ def read_light_curves(
     >>> from skysieve.periodogram.demo import star_file
     >>> star = read_light_curves(star_file())
     >>> len(star), len(star.t), star.taken
-    (1, 1251, 'time = mjd, mag = mag, err = mag_err')
+    (1, 1235, 'time = mjd, mag = mag, err = mag_err')
     """
     path = Path(path)
     wanted = wanted or Wanted()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from skysieve.periodogram.workload import Status
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from skysieve.periodogram.io import LightCurves
+    from skysieve.periodogram.result import LombScargleResult
     from skysieve.periodogram.search import Request
 
 
@@ -23,27 +29,62 @@ def file_name(stem: str, label: str, n_objects: int) -> str:
     return re.sub(r"[^\w.+-]+", "_", name) + ".png"
 
 
-def plot_objects(curves: LightCurves, request: Request, folder: Path, limit: int) -> int:
-    """Draw the first ``limit`` objects that have a period; returns how many were drawn."""
-    import matplotlib
+def search_with_units(t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None, **arguments: Any) -> LombScargleResult:
+    """`skysieve.lombscargle` of one light curve, its times in days and frequencies in 1/day, so that plots name units.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    A light curve that cannot be searched gives a result whose ``status`` says why.
+    """
+    from astropy.units import day
 
     import skysieve
 
+    given = {k: v / day if k in ("fmin", "fmax") and v is not None else v for k, v in arguments.items()}
+    return skysieve.lombscargle(t * day, y, dy, offsets=[0, len(t)], **given)[0]
+
+
+def save_plot(
+    result: LombScargleResult,
+    t: NDArray[Any],
+    y: NDArray[Any],
+    dy: NDArray[Any] | None,
+    path: Path,
+    *,
+    title: str,
+    magnitudes: bool,
+    value: str = "",
+) -> None:
+    """Periodogram above, folded light curve below; ``t`` in days."""
+    from astropy.units import day
+
+    label = value or ("Magnitude" if magnitudes else "Flux")
+    figure = result.plot(t * day, y, dy, magnitudes=magnitudes, labels=("Phase", label), title=title)
+    if len(figure.axes) > 1:
+        # A few wild points must not squeeze the rest: show the middle 99% and a quarter more at either end.
+        low, high = np.nanpercentile(y[np.isfinite(y)], [0.5, 99.5])
+        margin = 0.25 * (high - low)
+        bottom, top = sorted(figure.axes[1].get_ylim())
+        bottom, top = max(bottom, low - margin), min(top, high + margin)
+        figure.axes[1].set_ylim((top, bottom) if magnitudes else (bottom, top))
+    figure.savefig(path, dpi=120)
+
+
+def plot_objects(curves: LightCurves, request: Request, folder: Path, limit: int) -> int:
+    """Draw the first ``limit`` objects that have a period; returns how many were drawn."""
     drawn = 0
     for i in range(len(curves)):
         if drawn >= limit:
             break
-        t, y, dy, offsets = curves.rows(i, i + 1)
-        result = skysieve.lombscargle(t, y, dy, offsets=offsets, return_power=True, **request.arguments)[0]
+        t, y, dy, _ = curves.rows(i, i + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said already by the search of the whole file
+            result = search_with_units(t, y, dy, **request.arguments)
         if result.status != Status.OK:
             continue
         label = str(curves.ids[i])
-        figure = result.plot(t, y, dy)
-        figure.suptitle(label)
-        figure.savefig(folder / file_name(curves.path.stem, label, len(curves)), dpi=120)
-        plt.close(figure)
+        title = f"{label}: rotation period {request.scale / result.best_frequency.value:.6g} {request.unit}"
+        save_plot(
+            result, t, y, dy, folder / file_name(curves.path.stem, label, len(curves)),
+            title=title if request.asteroid else label, magnitudes=curves.is_magnitude, value=curves.value_name,
+        )  # fmt: skip
         drawn += 1
     return drawn

@@ -100,6 +100,7 @@ def _plain(console: Console, label: str) -> Callable[[int, int], None]:
 
 def show_periods(console: Console, found: list[tuple[str, Found]], request: Request) -> None:
     """The best period of each object (first 20), or every peak where there is one object."""
+    from rich.markup import escape
     from rich.table import Table
 
     several = len(found) > 1
@@ -111,7 +112,7 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
         table.add_column("file", overflow="fold")
     table.add_column("peak" if one else "id", overflow="fold")
     for name in (heading, "frequency [1/d]", "power"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(escape(name), justify="right", no_wrap=True)
     if not one:
         table.add_column("points", justify="right")
         table.add_column("note")
@@ -127,10 +128,10 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
                 cells = ["", "", ""]
                 if np.isfinite(nu):
                     cells = [f"{request.scale / nu:.7g}", f"{nu:.8g}", f"{f.power[i, k]:.5f}"]
-                row = [str(k + 1) if one else str(f.ids[i]), *cells]
+                row = [str(k + 1) if one else escape(str(f.ids[i])), *cells]
                 if not one:
                     row += [f"{f.n_used[i]:,}", "" if text[i] == "ok" else str(text[i])]
-                table.add_row(*([file, *row] if several else row))
+                table.add_row(*([escape(file), *row] if several else row))
             shown += 1
     if one and not table.row_count:
         return
