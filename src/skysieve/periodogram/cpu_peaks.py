@@ -1,0 +1,124 @@
+"""numba kernels: the k best peaks of a periodogram that is seen one block at a time.
+
+A candidate is a sample above its left and not below its right neighbour (the ends of the grid count).  Peaks are
+chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``apart`` samples
+from all chosen.  Candidates are kept as rows of ``index, left, power, right`` until the object is complete.
+
+Dropping candidates early is exact: once the k-th choice among those seen has power p, later candidates can
+only raise the k-th choice (each choice they displace makes room for one at least as high), and a candidate below
+it can neither be chosen nor suppress one that is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+FULL = 4096
+"""Candidates kept before the hopeless ones are dropped."""
+
+
+@njit(cache=True, nogil=True)
+def find_candidates(block, n, base, state, found, count):  # type: ignore[no-untyped-def]
+    """Add the candidates among ``block[:n]``, samples ``base..`` of one object, to ``found[count:]``.
+
+    ``state`` carries the last two samples between blocks, [before last, last], -inf before the first; the last
+    sample of a block is judged with the next block (:func:`finish_candidates` ends the object).
+    Returns ``found`` (grown where needed) and the count.
+    """
+    left, here = state[0], state[1]
+    for i in range(n):
+        right = np.float64(block[i])
+        # NaN compares false: a neighbour that is NaN never bars a candidate, and NaN is never one
+        if here > -np.inf and not here <= left and not right > here:
+            if count == found.shape[0]:
+                grown = np.empty((2 * count, 4))
+                grown[:count] = found
+                found = grown
+            found[count, 0] = base + i - 1
+            found[count, 1] = left
+            found[count, 2] = here
+            found[count, 3] = right
+            count += 1
+        left, here = here, right
+    state[0], state[1] = left, here
+    return found, count
+
+
+@njit(cache=True, nogil=True)
+def finish_candidates(end, state, found, count):  # type: ignore[no-untyped-def]
+    """Judge the last sample of the grid (``end`` samples in all)."""
+    closing = np.full(1, -np.inf)
+    return find_candidates(closing, 1, end, state, found, count)
+
+
+@njit(cache=True, nogil=True)
+def position(index, values):  # type: ignore[no-untyped-def]
+    """Where a sample stands on the axis on which ``apart`` is measured."""
+    return values[np.int64(index)] if values.shape[0] > 0 else index
+
+
+@njit(cache=True, nogil=True)
+def choose(found, count, values, apart, chosen):  # type: ignore[no-untyped-def]
+    """Greedy choice: rows of ``found`` into ``chosen``; returns how many.
+
+    ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.
+    """
+    alive = np.ones(count, np.bool_)
+    taken = 0
+    last = -1.0
+    while taken < chosen.shape[0]:
+        best, power = -1, -np.inf
+        for i in range(count):
+            if not alive[i]:
+                continue
+            if last >= 0 and abs(position(found[i, 0], values) - last) < apart:
+                alive[i] = False
+            elif found[i, 2] > power:
+                best, power = i, found[i, 2]
+        if best < 0:
+            break
+        chosen[taken] = best
+        last = position(found[best, 0], values)
+        taken += 1
+    return taken
+
+
+@njit(cache=True, nogil=True)
+def drop_hopeless(found, count, values, apart, chosen):  # type: ignore[no-untyped-def]
+    """Keep the candidates that can still matter; returns their number."""
+    taken = choose(found, count, values, apart, chosen)
+    if taken < chosen.shape[0]:
+        return count
+    floor = found[chosen[taken - 1], 2]
+    kept = 0
+    for i in range(count):
+        if found[i, 2] >= floor:
+            found[kept] = found[i]
+            kept += 1
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def refine(found, taken, chosen, f0, df, values, index, frequency, power):  # type: ignore[no-untyped-def]
+    """Chosen rows to ``index, frequency, power``, by the parabola through three samples where there are three."""
+    for k in range(taken):
+        i, left, here, right = found[chosen[k]]
+        j = np.int64(i)
+        shift, top = 0.0, here
+        # steps to the neighbours, in units of df (regular) or of frequency
+        below, above, middle, step = 1.0, 1.0, f0 + i * df, df
+        if values.shape[0] > 0:
+            middle, step = values[j], 1.0
+            below = values[j] - values[j - 1] if j > 0 else 1.0
+            above = values[j + 1] - values[j] if j + 1 < values.shape[0] else 1.0
+        if np.isfinite(left) and np.isfinite(right) and below > 0.0 and above > 0.0:
+            rise, fall = (here - left) / below, (right - here) / above
+            curvature = (fall - rise) / (below + above)
+            if curvature < 0.0:
+                slope = (rise * above + fall * below) / (below + above)
+                shift = min(0.5 * above, max(-0.5 * below, -0.5 * slope / curvature))
+                top = here + shift * (slope + shift * curvature)
+        index[k] = j
+        frequency[k] = middle + shift * step
+        power[k] = top

@@ -1,0 +1,112 @@
+"""numba kernels: from raw rows to clean, sorted, centred light curves.
+
+Rows with a non-finite t, y or dy are dropped; times are sorted and taken relative to the first; errors become
+weights that sum to 1; y is centred and scaled so that sum(w y^2) = 1.  Values are scaled by their largest
+(errors by their smallest) before they are squared, so that nothing over- or underflows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .workload import MIN_POINTS, Status
+
+EMPTY, TOO_FEW, BAD_ERRORS = int(Status.EMPTY), int(Status.TOO_FEW_POINTS), int(Status.BAD_ERRORS)
+CONSTANT, EQUAL, OK = int(Status.CONSTANT_Y), int(Status.EQUAL_TIMES), int(Status.OK)
+
+
+@njit(cache=True, nogil=True)
+def scan_object(t, y, dy, has_dy, lo, hi):  # type: ignore[no-untyped-def]
+    """Rows used, first time, span, status, whether the used times are sorted and no row is dropped."""
+    n, tmin, tmax, ymin, ymax, bad, clean = 0, np.inf, -np.inf, np.inf, -np.inf, False, True
+    last = -np.inf
+    for j in range(lo, hi):
+        if not (np.isfinite(t[j]) and np.isfinite(y[j]) and (not has_dy or np.isfinite(dy[j]))):
+            clean = False
+            continue
+        n += 1
+        tmin, tmax = min(tmin, t[j]), max(tmax, t[j])
+        ymin, ymax = min(ymin, y[j]), max(ymax, y[j])
+        if has_dy and dy[j] <= 0.0:
+            bad = True
+        if t[j] < last:
+            clean = False
+        last = t[j]
+    status = OK
+    if n == 0:
+        status = EMPTY
+    elif bad:
+        status = BAD_ERRORS
+    elif n < MIN_POINTS:
+        status = TOO_FEW
+    elif tmax == tmin:
+        status = EQUAL
+    elif ymax == ymin:
+        status = CONSTANT
+    if n == 0:
+        tmin, tmax = np.nan, np.nan
+    return n, tmin, tmax - tmin, status, clean
+
+
+@njit(cache=True, nogil=True)
+def scan(t, y, dy, has_dy, offsets, first, last, n_used, t_min, span, status):  # type: ignore[no-untyped-def]
+    """:func:`scan_object` for objects ``first:last``."""
+    for i in range(first, last):
+        n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, offsets[i], offsets[i + 1])
+
+
+@njit(cache=True, nogil=True)
+def prepare(  # type: ignore[no-untyped-def]
+    t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t_min, span, status, yy, weight
+):
+    """Clean objects ``first:last``; object ``i`` fills ``n_used[i]`` rows of tt, w, wy from ``offsets[i]`` on.
+
+    ``yy`` is the weighted mean square of the (centred) y and ``weight`` the sum of 1/dy^2 (N without errors):
+    what the psd normalisation needs.
+    """
+    for i in range(first, last):
+        lo, hi = offsets[i], offsets[i + 1]
+        n, t0, span[i], status[i], clean = scan_object(t, y, dy, has_dy, lo, hi)
+        n_used[i], t_min[i] = n, t0
+        if status[i] != OK:
+            continue
+        k = lo
+        smallest, largest = np.inf, 0.0
+        for j in range(lo, hi):
+            if clean or (np.isfinite(t[j]) and np.isfinite(y[j]) and (not has_dy or np.isfinite(dy[j]))):
+                tt[k] = t[j] - t0
+                wy[k] = y[j]
+                w[k] = dy[j] if has_dy else 1.0
+                smallest = min(smallest, w[k])
+                k += 1
+        end = lo + n
+        if not clean:
+            order = np.argsort(tt[lo:end], kind="mergesort")
+            tt[lo:end] = tt[lo:end][order]
+            wy[lo:end] = wy[lo:end][order]
+            w[lo:end] = w[lo:end][order]
+        total = 0.0
+        for j in range(lo, end):
+            r = smallest / w[j]
+            w[j] = r * r
+            total += w[j]
+        for j in range(lo, end):
+            w[j] /= total
+        mean = 0.0
+        if center:
+            base = wy[lo]  # a first guess keeps the sum small when y has a large offset
+            for j in range(lo, end):
+                mean += w[j] * (wy[j] - base)
+            mean += base
+        for j in range(lo, end):
+            wy[j] -= mean
+            largest = max(largest, abs(wy[j]))
+        square = 0.0
+        for j in range(lo, end):
+            wy[j] /= largest
+            square += w[j] * wy[j] * wy[j]
+        for j in range(lo, end):
+            wy[j] *= w[j] / np.sqrt(square)
+        yy[i] = square * largest * largest
+        weight[i] = total / (smallest * smallest)

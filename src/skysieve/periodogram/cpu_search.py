@@ -1,0 +1,214 @@
+"""numba kernels: whole objects, or stretches of one, from prepared light curves to powers and peaks.
+
+Every method computes *stretches* of neighbouring frequencies and hands them to :func:`deliver`, in order.  A
+stretch depends on nothing but its object and its place, so the same bits come out however objects and stretches
+are dealt to threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .comb import TAPS, M
+from .cpu_comb import comb_band, comb_setup
+from .cpu_direct import COARSE, PER_COARSE, direct_range
+from .cpu_peaks import FULL, choose, drop_hopeless, find_candidates, finish_candidates, refine
+from .cpu_sums import exact_power, grid_point
+from .workload import METHODS
+
+STANDARD, MODEL, LOG, SCALED = range(4)
+FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
+NUFFT = METHODS.index("nufft")
+IRREGULAR_STRETCH = 1024
+DIRECT_STRETCH = COARSE * PER_COARSE
+
+
+@njit(cache=True, nogil=True)
+def normalize(block, n, form, scale):  # type: ignore[no-untyped-def]
+    """Standard power to the form wanted, in place (VanderPlas 2018, section 5; astropy's names)."""
+    if form == MODEL:
+        for k in range(n):
+            block[k] = block[k] / (1 - block[k])
+    elif form == LOG:
+        for k in range(n):
+            block[k] = -np.log(1 - block[k])
+    elif form == SCALED:
+        for k in range(n):
+            block[k] = block[k] * scale
+
+
+@njit(cache=True, nogil=True)
+def fold_counts(combs, cycles):  # type: ignore[no-untyped-def]
+    """:func:`skysieve.periodogram.comb.folds`, compiled."""
+    span = M * combs * cycles
+    return int(np.ceil((span + TAPS + 1) / M)), int(np.ceil((2 * span + 1.5 * TAPS + 1) / M))
+
+
+@njit(cache=True, nogil=True)
+def apart_of(curves, grid, i, df):  # type: ignore[no-untyped-def]
+    """Least distance of two peaks, 1/T: in samples, or in frequency for irregular grids."""
+    return 1.0 / curves.span[i] if grid.values.shape[0] > 0 else np.ceil(1.0 / (curves.span[i] * df) - 1e-9)
+
+
+@njit(cache=True, nogil=True)
+def deliver(block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers, state, found, count, chosen):  # type: ignore[no-untyped-def]
+    """Take the standard powers of samples ``base:base + n`` of object ``i``: mend, normalise, store, look for peaks."""
+    lo = curves.start[i]
+    hi = lo + curves.n_used[i]
+    if flagged:
+        for k in range(n):
+            if np.isnan(block[k]):
+                f, f_low = grid_point(f0, df, np.float64(base + k))
+                block[k] = exact_power(
+                    f, f_low, curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi], hi - lo, floating_mean, work.c, work.s
+                )
+    normalize(block, n, form, curves.scale[i])
+    if answers.power.shape[0] > 0:
+        at = answers.power_start[i] + base
+        for k in range(n):
+            answers.power[at + k] = block[k]
+    found, count = find_candidates(block, n, base, state, found, count)
+    if count > FULL:
+        count = drop_hopeless(found, count, grid.values, apart, chosen)
+    return found, count
+
+
+@njit(cache=True, nogil=True)
+def conclude(i, f0, df, grid, apart, answers, found, count, chosen):  # type: ignore[no-untyped-def]
+    """The k best of an object's candidates into ``answers``."""
+    taken = choose(found, count, grid.values, apart, chosen)
+    refine(
+        found, taken, chosen, f0, df, grid.values, answers.index[i], answers.frequency[i], answers.peak_power[i]
+    )
+
+
+@njit(cache=True, nogil=True)
+def sums_to_powers(block, n, sums, scale, floating_mean, guard):  # type: ignore[no-untyped-def]
+    """Standard powers from complex sums ``sums[w y, w at 2f, w]``; NaN where CC SS - CS^2 <= guard."""
+    flagged = False
+    for k in range(n):
+        ch, sh = sums[0, k].real, sums[0, k].imag
+        c2, s2 = sums[1, k].real, sums[1, k].imag
+        cc, ss, cs = 0.5 + 0.5 * c2, 0.5 - 0.5 * c2, 0.5 * s2
+        if floating_mean:
+            c, s = sums[2, k].real, sums[2, k].imag
+            cc, ss, cs = cc - c * c, ss - s * s, cs - c * s
+        det = cc * ss - cs * cs
+        if det > guard:
+            block[k] = scale * (ch * (ss * ch - cs * sh) + sh * (cc * sh - cs * ch)) / det
+        else:
+            block[k] = np.nan
+            flagged = True
+    return flagged
+
+
+@njit(cache=True, nogil=True)
+def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):  # type: ignore[no-untyped-def]
+    """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True when some are NaN and want mending."""
+    lo, n = curves.start[i], curves.n_used[i]
+    t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
+    if method == NUFFT:
+        folds1, folds2 = fold_counts(combs, df * curves.span[i])
+        f, f_low = grid_point(f0, df, np.float64(combs) * modes * (k + 0.5))
+        return comb_band(
+            f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, work.block
+        )
+    if grid.values.shape[0] == 0:
+        first = k * DIRECT_STRETCH
+        coarse = min(COARSE, (nf - first + PER_COARSE - 1) // PER_COARSE)
+        return direct_range(f0, df, first, coarse, t, w, wy, n, work, floating_mean, guard, work.block)
+    base = k * IRREGULAR_STRETCH
+    for q in range(min(IRREGULAR_STRETCH, nf - base)):
+        work.block[q] = exact_power(grid.values[base + q], 0.0, t, w, wy, n, floating_mean, work.c, work.s)
+    return False
+
+
+@njit(cache=True, nogil=True)
+def search(method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean, guard):  # type: ignore[no-untyped-def]
+    """Search the objects ``which``, in stretches of ``length`` samples.
+
+    With ``last < 0`` every object is done whole and its peaks are concluded.  Otherwise ``which`` is one object, of
+    which the stretches ``first:last`` are done; its candidates come back, less those at the seams, with the
+    first two and the last two samples: ``found, count, seam``.
+    """
+    chosen = np.empty(answers.index.shape[1], np.int64)
+    found = np.empty((FULL + 64, 4))
+    state = np.empty(2)
+    seam = np.empty(4)
+    count = 0
+    for i in which:
+        j = 0 if grid.shared else i
+        f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+        apart = apart_of(curves, grid, i, df)
+        state[0] = state[1] = -np.inf
+        count = 0
+        stop = (nf + length - 1) // length if last < 0 else last
+        if method == NUFFT:
+            lo, n = curves.start[i], curves.n_used[i]
+            comb_setup(curves.t[lo : lo + n], n, df, combs, constants.taps, work)
+        for k in range(first, stop):
+            base = k * length
+            n = min(length, nf - base)
+            flagged = stretch(
+                method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard
+            )
+            found, count = deliver(
+                work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers,
+                state, found, count, chosen,
+            )  # fmt: skip
+            if last >= 0 and k == first:
+                seam[0], seam[1] = work.block[0], work.block[1]
+        if last < 0:
+            found, count = finish_candidates(nf, state, found, count)
+            conclude(i, f0, df, grid, apart, answers, found, count, chosen)
+    if last >= 0:
+        seam[2], seam[3] = state[0], state[1]
+        if first > 0 and count > 0 and found[0, 0] == first * length:
+            found[:-1] = found[1:].copy()
+            count -= 1
+    return found, count, seam
+
+
+@njit(cache=True, nogil=True)
+def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):  # type: ignore[no-untyped-def]
+    """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
+    chosen = np.empty(answers.index.shape[1], np.int64)
+    found = np.empty((FULL + 64, 4))
+    state = np.full(2, -np.inf)
+    count = 0
+    j = 0 if grid.shared else i
+    f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+    apart = apart_of(curves, grid, i, df)
+    for base in range(0, nf, IRREGULAR_STRETCH):
+        n = min(IRREGULAR_STRETCH, nf - base)
+        flagged = sums_to_powers(work.block, n, sums[:, base : base + n], scale, floating_mean, guard)
+        found, count = deliver(
+            work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers,
+            state, found, count, chosen,
+        )  # fmt: skip
+    found, count = finish_candidates(nf, state, found, count)
+    conclude(i, f0, df, grid, apart, answers, found, count, chosen)
+
+
+@njit(cache=True, nogil=True)
+def join(i, parts, seams, bounds, grid, curves, answers):  # type: ignore[no-untyped-def]
+    """Conclude an object from its stretches: ``parts`` are their candidates one after another, ``seams`` the
+    first two and last two samples of each, ``bounds`` where they start (and the end of the grid)."""
+    n = len(seams)
+    found = np.empty((len(parts) + 2 * n, 4))
+    found[: len(parts)] = parts
+    count = len(parts)
+    for k in range(n):
+        before = seams[k - 1, 3] if k > 0 else -np.inf
+        after = seams[k + 1, 0] if k + 1 < n else -np.inf
+        rows = ((bounds[k], before, seams[k, 0], seams[k, 1]), (bounds[k + 1] - 1, seams[k, 2], seams[k, 3], after))
+        for side in range(2):
+            at, left, here, right = rows[side]
+            if (side == 1 or k > 0) and here > -np.inf and not here <= left and not right > here:
+                found[count, 0], found[count, 1], found[count, 2], found[count, 3] = at, left, here, right
+                count += 1
+    found = found[:count][np.argsort(found[:count, 0])]
+    chosen = np.empty(answers.index.shape[1], np.int64)
+    j = 0 if grid.shared else i
+    conclude(i, grid.f0[j], grid.df[j], grid, apart_of(curves, grid, i, grid.df[j]), answers, found, count, chosen)

@@ -1,0 +1,391 @@
+"""Explicit SIMD for the numba kernels of the comb NUFFT: 16-point transforms across lanes.
+
+numba has no vector types, and LLVM's own vectoriser gives up on bodies of this size (dozens of
+pointers to prove apart).  The functions below are numba intrinsics that write LLVM vector code
+directly: one *lane* is one comb, a vector holds the same cell of ``LANES`` combs, and no data ever
+cross lanes.  LLVM lowers the vectors to whatever the machine has (AVX-512, AVX2, NEON, SSE).
+
+Layout of "lane" arrays: for each complex cell, ``lanes`` real parts, then ``lanes`` imaginary
+parts, contiguous, with ``lanes = LANES``.
+
+A 16-point DFT with a shift, ``X[b] = sum_j v[j] exp(2 pi i j (b + phi) / 16)``, is four stages of
+butterflies ``a, b -> a + k b, a - k b`` in which every twiddle factor, the shift included, is one of
+eight constants: k0 = e(phi/2), k1 = e(phi/4), k2, k3 = e((phi + {0, 1})/8),
+k4..7 = e((phi + {0, 1, 2, 3})/16), with e(x) = exp(2 pi i x).  Decimation in time; 32 butterflies of
+6 fused multiply-adds (``a - k b`` as ``2 a - (a + k b)``); the constants of the other half of a stage
+are i times these.  Outputs come in the order of :func:`position`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 8
+"""Combs that one vector holds: 64 bytes of float64, 32 of float32 (16 lanes of float32 measured no faster on a
+machine with 512-bit vectors, and twice the combs wind the cells round twice as many circles)."""
+
+OUTPUTS = {64: 12, 32: 10}
+"""Of the 16 outputs of a second-stage transform, those inside the band: by bits of the element (``comb.KERNELS``)."""
+
+CONSTANTS = 8
+"""Complex constants of one shifted 16-point DFT."""
+
+
+def position(b: int) -> int:
+    """Register that holds output ``b`` after the butterflies."""
+    return _eight(0, b) if b < 8 else _eight(1, b - 8)
+
+
+def _four(j: int, b: int) -> int:
+    return j + (8 if b & 1 else 0) + (4 if b & 2 else 0)
+
+
+def _eight(j: int, b: int) -> int:
+    return _four(j, b) if b < 4 else _four(j + 2, b - 4)
+
+
+class _Lanes:
+    """Emits vector instructions for one element type into one IR builder."""
+
+    def __init__(self, context: Any, builder: Any, array_type: Any) -> None:
+        self.context, self.builder = context, builder
+        self.outputs = OUTPUTS[array_type.dtype.bitwidth]
+        self.scalar = context.get_value_type(array_type.dtype)
+        self.lanes = LANES
+        self.vector = ir.VectorType(self.scalar, self.lanes)
+        name = f"llvm.fma.v{self.lanes}f{array_type.dtype.bitwidth}"
+        fnty = ir.FunctionType(self.vector, [self.vector] * 3)
+        self._fma = cgutils.get_or_insert_function(builder.module, fnty, name)
+
+    def data(self, array_type: Any, value: Any) -> Any:
+        return self.context.make_array(array_type)(self.context, self.builder, value).data
+
+    def at(self, pointer: Any, offset: Any, constant: int = 0) -> Any:
+        index = self.builder.add(offset, ir.Constant(offset.type, constant)) if constant else offset
+        return self.builder.gep(pointer, [index], inbounds=True)
+
+    def load(self, pointer: Any) -> Any:
+        cast = self.builder.bitcast(pointer, self.vector.as_pointer())
+        value = self.builder.load(cast, align=self.scalar_bytes, typ=self.vector)
+        return value
+
+    def store(self, value: Any, pointer: Any) -> None:
+        cast = self.builder.bitcast(pointer, self.vector.as_pointer())
+        self.builder.store(value, cast, align=self.scalar_bytes)
+
+    @property
+    def scalar_bytes(self) -> int:
+        return 8 if isinstance(self.scalar, ir.DoubleType) else 4
+
+    def splat(self, scalar: Any) -> Any:
+        undef = ir.Constant(self.vector, ir.Undefined)
+        one = self.builder.insert_element(undef, scalar, ir.Constant(ir.IntType(32), 0))
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
+        return self.builder.shuffle_vector(one, undef, mask)
+
+    def constant(self, x: float) -> Any:
+        return ir.Constant(self.vector, [x] * self.lanes)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self.builder.call(self._fma, [a, b, c])
+
+    def neg(self, a: Any) -> Any:
+        return self.builder.fneg(a)
+
+    # ------------------------------------------------------------ the transform
+    def dft16(self, v: list[Any], k: list[Any]) -> None:
+        """In place: ``v`` holds 16 (re, im) pairs, ``k`` the 8 constants."""
+        two = self.constant(2.0)
+
+        def butterfly(i: int, j: int, kx: Any, ky: Any, nkx: Any, nky: Any, rotated: bool) -> None:
+            if rotated:  # k -> i k
+                kx, ky, nky = nky, kx, nkx
+            (ax, ay), (bx, by) = v[i], v[j]
+            tx = self.fma(nky, by, self.fma(kx, bx, ax))
+            ty = self.fma(ky, bx, self.fma(kx, by, ay))
+            v[j] = (self.fma(two, ax, self.neg(tx)), self.fma(two, ay, self.neg(ty)))
+            v[i] = (tx, ty)
+
+        def constants(i: int) -> tuple[Any, Any, Any, Any]:
+            x, y = k[i]()
+            return x, y, self.neg(x), self.neg(y)
+
+        c = constants(0)
+        for j in range(8):
+            butterfly(j, j + 8, *c, False)
+        c = constants(1)
+        for j in range(4):
+            butterfly(_four(j, 0), _four(j, 2), *c, False)
+            butterfly(_four(j, 1), _four(j, 3), *c, True)
+        for half in range(2):
+            c = constants(2 + half)
+            for j in range(2):
+                butterfly(_eight(j, half), _eight(j, half + 4), *c, False)
+                butterfly(_eight(j, half + 2), _eight(j, half + 6), *c, True)
+        for b in range(4):
+            c = constants(4 + b)
+            butterfly(position(b), position(b + 8), *c, False)
+            butterfly(position(b + 4), position(b + 12), *c, True)
+
+
+    def constants(self, table: Any, offset: Any) -> list[Any]:
+        """Loaders of the eight constants that start at ``table[offset]``."""
+
+        def loader(i: int) -> Any:
+            base = 2 * self.lanes * i
+            return lambda: (self.load(self.at(table, offset, base)), self.load(self.at(table, offset, base + self.lanes)))
+
+        return [loader(i) for i in range(CONSTANTS)]
+
+    def load_pair(self, pointer: Any, offset: Any, constant: int) -> tuple[Any, Any]:
+        return self.load(self.at(pointer, offset, constant)), self.load(self.at(pointer, offset, constant + self.lanes))
+
+    def splat_pair(self, pointer: Any, re: Any, im: Any, constant: int) -> tuple[Any, Any]:
+        x, y = (self.splat(self.builder.load(self.at(pointer, i, constant))) for i in (re, im))
+        return x, y
+
+    def multiply_add(self, r: tuple[Any, Any], z: tuple[Any, Any], a: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Complex ``a + r z``."""
+        x = self.fma(self.neg(r[1]), z[1], self.fma(r[0], z[0], a[0]))
+        return x, self.fma(r[1], z[0], self.fma(r[0], z[1], a[1]))
+
+    def store_pair(self, pair: tuple[Any, Any], pointer: Any, offset: Any, constant: int) -> None:
+        self.store(pair[0], self.at(pointer, offset, constant))
+        self.store(pair[1], self.at(pointer, offset, constant + self.lanes))
+
+
+@intrinsic
+def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    """``a * b + c`` with one rounding (float64 scalars)."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.fma(*args)
+
+    return types.float64(types.float64, types.float64, types.float64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last):  # type: ignore[no-untyped-def]
+    """Shifted 16-point DFTs of all lanes.
+
+    ``src`` and ``dst`` are lane arrays; input ``j`` is at ``src[s0 + j * s_stride]`` and output ``b`` goes to
+    ``dst[d0 + b * d_stride]`` (elements; strides are literal integers); with ``last``
+    (literal 0 or 1) only the first ``OUTPUTS`` are written.  ``table[k0:]`` holds the constants.
+    """
+    sig = types.void(src, types.intp, s_stride, table, types.intp, dst, types.intp, d_stride, last)
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        e = _Lanes(context, builder, signature.args[0])
+        a, k, d = (e.data(signature.args[i], args[i]) for i in (0, 3, 5))
+        ss, ds, last_ = (signature.args[i].literal_value for i in (2, 7, 8))
+        v = [e.load_pair(a, args[1], j * ss) for j in range(16)]
+        e.dft16(v, e.constants(k, args[4]))
+        for b in range(e.outputs if last_ else 16):
+            e.store_pair(v[position(b)], d, args[6], b * ds)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def dft16_cells(typingctx, cells, re, im, s_stride, table, k0, dst, d0, d_stride):  # type: ignore[no-untyped-def]
+    """As :func:`dft16_lanes`, from scalar cells ``cells[re + j s_stride], cells[im + j s_stride]`` that all lanes share."""
+    sig = types.void(cells, types.intp, types.intp, s_stride, table, types.intp, dst, types.intp, d_stride)
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        e = _Lanes(context, builder, signature.args[0])
+        g, k, d = (e.data(signature.args[i], args[i]) for i in (0, 4, 6))
+        ss, ds = (signature.args[i].literal_value for i in (3, 8))
+        v = [e.splat_pair(g, args[1], args[2], j * ss) for j in range(16)]
+        e.dft16(v, e.constants(k, args[5]))
+        for b in range(16):
+            e.store_pair(v[position(b)], d, args[7], b * ds)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def dft16_twice(typingctx, cells, re, im, s_stride, circle, fold, f0, table, k0, dst, d0, d_stride):  # type: ignore[no-untyped-def]
+    """As :func:`dft16_cells`, of cells that wind round twice: ``cell[j] + fold[1] * cell[j + circle]``."""
+    sig = types.void(
+        cells, types.intp, types.intp, s_stride, circle, fold, types.intp, table, types.intp, dst, types.intp, d_stride
+    )
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        e = _Lanes(context, builder, signature.args[0])
+        g, f, k, d = (e.data(signature.args[i], args[i]) for i in (0, 5, 7, 9))
+        ss, turn, ds = (signature.args[i].literal_value for i in (3, 4, 11))
+        r = e.load_pair(f, args[6], 2 * e.lanes)
+        v = []
+        for j in range(16):
+            once, again = (e.splat_pair(g, args[1], args[2], j * ss + s * turn) for s in range(2))
+            v.append(e.multiply_add(r, again, once))
+        e.dft16(v, e.constants(k, args[8]))
+        for b in range(16):
+            e.store_pair(v[position(b)], d, args[10], b * ds)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def fold_cell(typingctx, cells, re, im, circle, folds, fold, f0, dst, d0):  # type: ignore[no-untyped-def]
+    """``dst[d0:]`` (one cell of all lanes) = sum over ``s < folds`` of ``fold[s] * cell[s * circle]``."""
+    sig = types.void(cells, types.intp, types.intp, circle, types.intp, fold, types.intp, dst, types.intp)
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        e = _Lanes(context, builder, signature.args[0])
+        g, f, d = (e.data(signature.args[i], args[i]) for i in (0, 5, 7))
+        turn = ir.Constant(args[1].type, signature.args[3].literal_value)
+        wide = ir.Constant(args[1].type, 2 * e.lanes)
+        sums = [cgutils.alloca_once(builder, e.vector) for _ in range(2)]
+        for cell in sums:
+            builder.store(e.constant(0.0), cell)
+        with cgutils.for_range(builder, args[4]) as loop:
+            step = builder.mul(loop.index, turn)
+            value = e.splat_pair(g, builder.add(args[1], step), builder.add(args[2], step), 0)
+            r = e.load_pair(f, builder.add(args[6], builder.mul(loop.index, wide)), 0)
+            so_far = (builder.load(sums[0]), builder.load(sums[1]))
+            for cell, part in zip(sums, e.multiply_add(r, value, so_far), strict=True):
+                builder.store(part, cell)
+        e.store_pair((builder.load(sums[0]), builder.load(sums[1])), d, args[8], 0)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def tap_weights(typingctx, coefficients, u, n_coefficients, taps, dst, d0):  # type: ignore[no-untyped-def]
+    """``dst[d0 + a] = sum_k coefficients[k, a] u**k`` for ``a < taps``; evaluated in float64, stored in dst's type."""
+    sig = types.void(coefficients, types.float64, n_coefficients, taps, dst, types.intp)
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        e = _Lanes(context, builder, signature.args[0])
+        c = e.data(signature.args[0], args[0])
+        d = e.data(signature.args[4], args[4])
+        n, taps_ = (signature.args[i].literal_value for i in (2, 3))
+        zero = ir.Constant(ir.IntType(64), 0)
+        u_ = e.splat(args[1])
+        for first in range(0, taps_, e.lanes):
+            acc = e.load(e.at(c, zero, (n - 1) * taps_ + first))
+            for k in range(n - 2, -1, -1):
+                acc = e.fma(acc, u_, e.load(e.at(c, zero, k * taps_ + first)))
+            narrow = context.get_value_type(signature.args[4].dtype)
+            if narrow != e.scalar:
+                vector = ir.VectorType(narrow, e.lanes)
+                acc = builder.fptrunc(acc, vector)
+                pointer = builder.bitcast(e.at(d, args[5], first), vector.as_pointer())
+                builder.store(acc, pointer, align=4)
+            else:
+                e.store(acc, e.at(d, args[5], first))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def spread(typingctx, cells, re, im, weights, w0, length, x, y):  # type: ignore[no-untyped-def]
+    """``cells[re + a] += weights[w0 + a] * x`` and ``cells[im + a] += ... * y`` for ``a < length`` (literal, whole vectors)."""
+    sig = types.void(cells, types.intp, types.intp, weights, types.intp, length, cells.dtype, cells.dtype)
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        e = _Lanes(context, builder, signature.args[0])
+        g, w = e.data(signature.args[0], args[0]), e.data(signature.args[3], args[3])
+        parts = [(args[1], e.splat(args[6])), (args[2], e.splat(args[7]))]
+        for first in range(0, signature.args[5].literal_value, e.lanes):
+            weight = e.load(e.at(w, args[4], first))
+            for base, value in parts:
+                at = e.at(g, base, first)
+                e.store(e.fma(weight, value, e.load(at)), at)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def power_lanes(typingctx, x, xw, xy, x2, n, scale, s0, s_stride, out, o0, o_stride, floating_mean, worst, guard):  # type: ignore[no-untyped-def]
+    """Lomb-Scargle power of ``n`` (literal; 0 stands for OUTPUTS) cells of all lanes from their three transforms.
+
+    ``x[xw:]``, ``x[xy:]``, ``x[x2:]`` are contiguous cells of the transforms of w, w y at f and of w at 2f,
+    each to be multiplied by the real ``scale[s0 + i * s_stride]`` (``s_stride`` literal; 0 with ``scale`` = 1 for
+    exact sums).  Power goes to ``out[o0 + i * o_stride]``, NaN where CC SS - CS^2 is not above ``guard``; ``worst``
+    keeps the smallest CC SS - CS^2 of each lane.  Without ``floating_mean`` (literal 0) the transform of w at f is not read.
+    """
+    sig = types.void(
+        x, types.intp, types.intp, types.intp, n, scale, types.intp, s_stride, out, types.intp, types.intp, floating_mean, worst, x.dtype
+    )
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        e = _Lanes(context, builder, signature.args[0])
+        xs, sc, ou, wo = (e.data(signature.args[i], args[i]) for i in (0, 5, 8, 12))
+        n_, stride, mean = (signature.args[i].literal_value for i in (4, 7, 11))
+        zero = ir.Constant(ir.IntType(64), 0)
+        half = e.constant(0.5)
+        guard, missing = e.splat(args[13]), e.constant(float("nan"))
+        smallest = e.load(e.at(wo, zero))
+        for i in range(n_ or e.outputs):
+            k = e.load(e.at(sc, args[6], i * stride))
+            hk = builder.fmul(half, k)
+            wx, wy = e.load_pair(xs, args[3], 2 * e.lanes * i)
+            yx, yy = e.load_pair(xs, args[2], 2 * e.lanes * i)
+            cc, ss, cs = e.fma(hk, wx, half), e.fma(e.neg(hk), wx, half), builder.fmul(hk, wy)
+            if mean:
+                c, s = (builder.fmul(k, p) for p in e.load_pair(xs, args[1], 2 * e.lanes * i))
+                nc, ns = e.neg(c), e.neg(s)
+                cc, ss, cs = e.fma(nc, c, cc), e.fma(ns, s, ss), e.fma(nc, s, cs)
+            det = e.fma(cc, ss, e.neg(builder.fmul(cs, cs)))
+            ch, sh = builder.fmul(k, yx), builder.fmul(k, yy)
+            # num = ch (SS ch - CS sh) + sh (CC sh - CS ch)
+            first = e.fma(ss, ch, e.neg(builder.fmul(cs, sh)))
+            second = e.fma(cc, sh, e.neg(builder.fmul(cs, ch)))
+            num = e.fma(ch, first, builder.fmul(sh, second))
+            at = builder.add(args[9], builder.mul(args[10], ir.Constant(args[10].type, i)))
+            safe = builder.fcmp_ordered(">", det, guard)
+            e.store(builder.select(safe, builder.fdiv(num, det), missing), e.at(ou, at))
+            smallest = builder.select(builder.fcmp_ordered("<", det, smallest), det, smallest)
+        e.store(smallest, e.at(wo, zero))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):  # type: ignore[no-untyped-def]
+    """Products of a coarse and a fine phase table, summed over ``n`` points.
+
+    ``left[l0 + 2 * channels * j + 2 * h]``, ``+ 1``: strength times cosine and sine of the coarse phase, channel
+    ``h``, point ``j``.  ``right[r0 + 4 * lanes * j:]``: lane vectors cos b, sin b, cos 2b, sin 2b of the fine
+    phases; channel 1 (w at 2f) takes the doubled ones.  ``acc[a0:]`` gains, for each channel, four lane
+    vectors: sums of (cos cos), (sin sin), (sin cos), (cos sin).
+    """
+    sig = types.void(left, types.intp, right, types.intp, types.intp, acc, types.intp, channels)
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        e = _Lanes(context, builder, signature.args[2])
+        a, b, c = (e.data(signature.args[i], args[i]) for i in (0, 2, 5))
+        n_channels = signature.args[7].literal_value
+        sums = [cgutils.alloca_once(builder, e.vector) for _ in range(4 * n_channels)]
+        for i, cell in enumerate(sums):
+            builder.store(e.load(e.at(c, args[6], i * e.lanes)), cell)
+        with cgutils.for_range(builder, args[4]) as loop:
+            width = ir.Constant(args[1].type, 2 * n_channels)
+            at_left = builder.add(args[1], builder.mul(loop.index, width))
+            at_right = builder.add(args[3], builder.mul(loop.index, ir.Constant(args[3].type, 4 * e.lanes)))
+            fine = [e.load(e.at(b, at_right, i * e.lanes)) for i in range(4)]
+            for h in range(n_channels):
+                cos_b, sin_b = (fine[2], fine[3]) if h == 1 else (fine[0], fine[1])
+                x, y = (e.splat(builder.load(e.at(a, at_left, 2 * h + i))) for i in range(2))
+                for i, (p, q) in enumerate(((x, cos_b), (y, sin_b), (y, cos_b), (x, sin_b))):
+                    cell = sums[4 * h + i]
+                    builder.store(e.fma(p, q, builder.load(cell)), cell)
+        for i, cell in enumerate(sums):
+            e.store(builder.load(cell), e.at(c, args[6], i * e.lanes))
+        return context.get_dummy_value()
+
+    return sig, codegen
