@@ -292,7 +292,7 @@ class Job:
             self._write(self.output)
             self.say(f"wrote {self.output}")
         if self.plot is not None:
-            self.say(f"wrote {self.plotted} plots into {self.plot}")
+            self.say(f"wrote {self.plotted} plot{'s' if self.plotted != 1 else ''} into {self.plot}")
         return FAILED_SOME if self.bad_files else 0
 
     def _bad(self, text: str) -> None:

@@ -133,7 +133,7 @@ def _table(made: SimulatedLightCurves, found: NDArray[np.float64], good: NDArray
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("asteroid", "points", "recovered [h]", "true [h]", ""):
+    for name in ("asteroid", "points", "recovered, h", "true, h", "recovered?"):
         table.add_column(name, justify="right")
     for i in range(min(SHOWN, len(made))):
         mark = "[green]yes[/]" if good[i] else "[red]no[/]"
