@@ -142,7 +142,7 @@ def read_text(path: Path, wanted: Wanted) -> tuple[list[str], Columns, dict[str,
             with open_text(path) as f:
                 head = [split(s, layout.delimiter)[0] for _, s in zip(range(2000), _data(f, layout), strict=False)]
             names, columns = by_count(len(layout.first), _first_is_id(layout, head), wanted)
-        data = _fast(path, layout, columns)
+        data = _fast(path, layout, columns) if _even(path, layout, len(names)) else None
         if data is None:
             data = _careful(path, layout, names, columns)
     except UnicodeDecodeError:
@@ -156,6 +156,14 @@ def _data(f: TextIO, layout: Layout) -> Iterator[str]:
     for n, line in enumerate(f):
         if n >= layout.skip and line.strip() and not line.lstrip().startswith("#"):
             yield line
+
+
+def _even(path: Path, layout: Layout, n: int) -> bool:
+    """Whether every row has as many cells as there are columns, as far as counting tells."""
+    with open_text(path) as f:
+        if layout.delimiter is None:
+            return all(len(line.split()) == n for line in _data(f, layout))
+        return all(line.count(layout.delimiter) == n - 1 for line in _data(f, layout))
 
 
 def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.generic]] | None:
@@ -204,6 +212,8 @@ def _careful(path: Path, layout: Layout, names: list[str], columns: Columns) -> 
             if n <= layout.skip or not line.strip() or line.lstrip().startswith("#"):
                 continue
             row = split(line.rstrip("\r\n"), layout.delimiter)
+            if len(row) == len(names) + 1 and not row[-1]:
+                row.pop()  # a delimiter at the end of the line
             if len(row) != len(names):
                 raise BadFile(f"line {n} has {len(row)} cells, {len(names)} expected")
             for role, i in at:
