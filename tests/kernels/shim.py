@@ -150,7 +150,9 @@ def _value(kernel: str, i: int, a, size: int) -> np.ndarray:
 def host_source(text: str, kernels: tuple[str, ...]) -> str:
     """The text for g++: dynamic shared arrays become pointers on their line, launchers follow at the end."""
     text = _DYNAMIC.sub(r"\2* const \3 = reinterpret_cast<\2*>(shim::dynamic_shared);", text)
-    return "\n".join([text, '#line 1 "launchers"', "SHIM_COMMON", *(f"SHIM_KERNEL({kernel})" for kernel in kernels), ""])
+    return "\n".join(
+        [text, '#line 1 "launchers"', "SHIM_COMMON", *(f"SHIM_KERNEL({kernel})" for kernel in kernels), ""]
+    )
 
 
 @functools.cache
@@ -184,7 +186,9 @@ def run_sanitized(*pytest_args: str) -> subprocess.CompletedProcess[str]:
         pytest.skip("the host shim needs g++ (apt install g++)")
     libraries = []
     for name in ("libasan.so", "libstdc++.so"):
-        found = subprocess.run([str(compiler()), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            [str(compiler()), f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        )
         path = Path(found.stdout.strip())
         if not path.is_absolute():
             pytest.skip(f"this g++ has no {name}")
@@ -193,5 +197,17 @@ def run_sanitized(*pytest_args: str) -> subprocess.CompletedProcess[str]:
     environment |= {SANITIZE: "1", "LD_PRELOAD": " ".join(libraries)}
     environment |= {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
     environment["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if p)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *pytest_args]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        *pytest_args,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=600)

@@ -154,24 +154,26 @@ def test_order_shows_a_race(barrier, same):
     assert np.array_equal(*outs) is same
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("if (threadIdx.x < 10) __shfl_sync(0xffffffffu, 1, 0); else __syncthreads();", "never come"),
-        ("if (threadIdx.x < 16) *o = __shfl_sync(0x0000ffffu, 1, 20);", "takes no part"),
-        ("if (threadIdx.x == 20) *o = __shfl_sync(0x0000ffffu, 1, 0);", "not in its own mask"),
-        ("__syncwarp(threadIdx.x ? 0xffffffffu : 0x0000ffffu);", "waits with mask"),
-        ("if (threadIdx.x & 1) __syncwarp(); else *o = __any_sync(0xffffffffu, 1);", "another warp operation"),
-        ("if (threadIdx.x == 3) __trap();", r"thread \(3,0,0\): __trap"),
-    ],
-)
-def test_undefined_behaviour_is_refused(runtime, body, message):
-    module = runtime.text_module('extern "C" __global__ void bad(int* o) { ' + body + " }", ("bad",))
-    with pytest.raises(KernelError, match=message):
-        module.launch("bad", (2,), (32,), (np.zeros(1, np.int32),))
-    good = runtime.text_module('extern "C" __global__ void good(int* o) { *o = 1; }', ("good",))
+UNDEFINED = {
+    "if (threadIdx.x < 10) __shfl_sync(0xffffffffu, 1, 0); else __syncthreads();": "never come",
+    "if (threadIdx.x < 16) *o = __shfl_sync(0x0000ffffu, 1, 20);": "takes no part",
+    "if (threadIdx.x == 20) *o = __shfl_sync(0x0000ffffu, 1, 0);": "not in its own mask",
+    "__syncwarp(threadIdx.x ? 0xffffffffu : 0x0000ffffu);": "waits with mask",
+    "if (threadIdx.x & 1) __syncwarp(); else *o = __any_sync(0xffffffffu, 1);": "another warp operation",
+    "if (threadIdx.x == 3) __trap();": r"thread \(3,0,0\): __trap",
+}
+
+
+@pytest.mark.parametrize("k", range(len(UNDEFINED)))
+def test_undefined_behaviour_is_refused(runtime, k):
+    bodies = [*UNDEFINED, "*o = 1;"]
+    names = tuple(f"k{i}" for i in range(len(bodies)))
+    text = "".join(f'extern "C" __global__ void k{i}(int* o) {{ {body} }}\n' for i, body in enumerate(bodies))
+    module = runtime.text_module(text, names)
     out = np.zeros(1, np.int32)
-    good.launch("good", (1,), (32,), (out,))
+    with pytest.raises(KernelError, match=list(UNDEFINED.values())[k]):
+        module.launch(names[k], (2,), (32,), (out,))
+    module.launch(names[-1], (1,), (32,), (out,))  # the launch after a failed one is a fresh start
     assert out[0] == 1
 
 

@@ -1,0 +1,130 @@
+"""Test data, the gpu marker, and the record of what a GPU has run.
+
+Imports nothing but the standard library, pytest and `skysieve.core`: the GPU machines lack the rest.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from skysieve.core.device import cuda_problem, driver_version, resolve
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "src" / "skysieve"
+RECORD = Path(__file__).with_name("gpu_record.json")
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """Folder of the test data: SKYSIEVE_TEST_DATA, else ``../shared/data`` beside the repository."""
+    folder = Path(os.environ.get("SKYSIEVE_TEST_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no test data in {folder}; SKYSIEVE_TEST_DATA names the folder that has it")
+    return folder
+
+
+# ---------------------------------------------------------------- tests that need a GPU
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    wanted = [item for item in items if item.get_closest_marker("gpu")]
+    problem = cuda_problem() if wanted else None
+    if problem is not None:
+        for item in wanted:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {problem.missing}"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m gpu`` leave files without such tests unread: they may import what a GPU machine lacks."""
+    if config.option.markexpr != "gpu" or not collection_path.match("test_*.py"):
+        return None
+    return None if "mark.gpu" in collection_path.read_text(encoding="utf-8") else True
+
+
+# ---------------------------------------------------------------- the GPU record
+
+
+def kernel_hashes(folder: Path = SOURCES) -> dict[str, str]:
+    """SHA-256 of every ``.cu`` and ``.cuh``, by its path in the package."""
+    files = sorted(p for p in folder.rglob("*.cu*") if p.suffix in (".cu", ".cuh"))
+    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def changed_kernels(hashes: dict[str, str], record: Path = RECORD) -> list[str]:
+    """Kernel files whose present text no recorded GPU run has seen pass."""
+    if not record.exists():
+        return list(hashes)
+    recorded = json.loads(record.read_text(encoding="utf-8"))
+    seen = recorded["kernels"] if recorded["tests"]["failed"] == 0 else {}
+    return [name for name, digest in hashes.items() if seen.get(name) != digest]
+
+
+class GpuRecord:
+    """Counts the outcome of a ``pytest -m gpu`` run and writes it at its end."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, str] = {}
+        self.hashes = kernel_hashes()  # what the run starts with is what it compiles
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.outcomes[report.nodeid] = "failed"
+        elif report.when == "call" and report.passed:
+            self.outcomes.setdefault(report.nodeid, "passed")
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        tests = list(self.outcomes.values())
+        if tests and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            RECORD.write_text(json.dumps(self.content(tests), indent=2) + "\n", encoding="utf-8")
+
+    def content(self, tests: list[str]) -> dict[str, object]:
+        from cupy_backends.cuda.libs import nvrtc
+
+        return {
+            "gpu": [device.name for device in resolve("cuda:all")],
+            "driver": driver_version(),
+            "nvrtc": ".".join(str(n) for n in nvrtc.getVersion()),
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "commit": _commit(),
+            "tests": {"passed": tests.count("passed"), "failed": tests.count("failed")},
+            "kernels": self.hashes,
+        }
+
+
+def _commit() -> str:
+    try:
+        result = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return result.stdout.strip() or "unknown"
+
+
+def is_whole_gpu_run(config: pytest.Config) -> bool:
+    """A run of every gpu test: ``-m gpu`` alone; part of them proves too little for the record."""
+    option = config.option
+    return option.markexpr == "gpu" and not option.keyword and not option.deselect and not _names_a_test(config)
+
+
+def _names_a_test(config: pytest.Config) -> bool:
+    named = [Path(arg.split("::")[0]).resolve() for arg in config.args]
+    return any("::" in arg for arg in config.args) or not all(p in (ROOT, ROOT / "tests") for p in named)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist: the main one keeps the record
+        return
+    if is_whole_gpu_run(config) and cuda_problem() is None:
+        config.pluginmanager.register(GpuRecord(), "skysieve-gpu-record")
+        return
+    changed = changed_kernels(kernel_hashes())
+    if changed:
+        config.issue_config_time_warning(
+            pytest.PytestWarning(f"no GPU has run these kernels as they are now: {', '.join(changed)}"), stacklevel=2
+        )

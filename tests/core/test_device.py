@@ -1,0 +1,161 @@
+"""Which device a request means, and why a GPU cannot be used: the four cases, made by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import pickle
+import sys
+import types
+
+import pytest
+
+from skysieve.core import device
+from skysieve.core.device import Device, cuda_problem, driver_version, resolve
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, SkysieveError
+
+
+def fake_cupy(monkeypatch, built=13000, gpus=2):
+    """A CuPy with ``gpus`` cards, as far as devices are asked for."""
+
+    class Card:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc):
+            return None
+
+    properties = {"name": b"Card", "totalGlobalMem": 80 << 30, "major": 9, "minor": 0}
+    properties |= {"multiProcessorCount": 132, "sharedMemPerBlockOptin": 232448}
+    runtime = types.SimpleNamespace(
+        runtimeGetVersion=lambda: built,
+        getDeviceCount=lambda: gpus,
+        getDeviceProperties=lambda i: properties,
+        memGetInfo=lambda: (70 << 30, 80 << 30),
+    )
+    module = types.ModuleType("cupy")
+    module.cuda = types.SimpleNamespace(runtime=runtime, Device=Card)
+    module.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 1 << 30)
+    module.__spec__ = importlib.util.spec_from_loader("cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    device._log_fallback.cache_clear()
+    device._cuda.cache_clear()
+    yield
+    device._cuda.cache_clear()
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """Set what the driver answers: ``driver(version, gpus)``."""
+    return lambda version, gpus: monkeypatch.setattr(device, "_ask_driver", lambda: (version, gpus))
+
+
+def test_the_cpu():
+    (cpu,) = resolve("cpu")
+    assert (cpu.kind, cpu.index, cpu.compute_capability, cpu.shared_per_block) == ("cpu", 0, (0, 0), 0)
+    assert cpu.free_memory > 0
+    assert cpu.sm_count >= 1
+    assert resolve(cpu) == (cpu,)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "CPU", "", 0, None])
+def test_requests_that_cannot_be_read(name):
+    with pytest.raises(ValueError, match=r"device=.*expected 'auto', 'cpu'"):
+        resolve(name)
+
+
+def test_gpus(monkeypatch, driver):
+    driver(13000, 2)
+    fake_cupy(monkeypatch)
+    assert [d.index for d in resolve("cuda:all")] == [0, 1]
+    assert resolve("auto") == resolve("cuda") == resolve("cuda:0")
+    (card,) = resolve("cuda:1")
+    assert (card.name, card.compute_capability, card.sm_count, card.shared_per_block) == ("Card", (9, 0), 132, 232448)
+    assert card.free_memory == 71 << 30
+    assert str(card) == "cuda:1 (Card)"
+    assert driver_version() == "13.0"
+    with pytest.raises(DeviceUnavailable, match=r"'cuda:2': no such GPU. 2 found: cuda:0 to cuda:1"):
+        resolve("cuda:2")
+
+
+def test_no_driver(driver):
+    driver(None, 0)
+    with pytest.raises(DeviceUnavailable, match="libcuda is missing"):
+        resolve("cuda")
+    assert driver_version() is None
+
+
+def test_no_gpu(driver):
+    driver(12080, 0)
+    with pytest.raises(DeviceUnavailable, match="finds no GPU"):
+        resolve("cuda:all")
+
+
+@pytest.mark.parametrize(("version", "extra"), [(13000, "cuda13"), (13020, "cuda13"), (12040, "cuda12")])
+def test_no_cupy(monkeypatch, driver, version, extra):
+    driver(version, 1)
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeviceUnavailable, match=rf"CuPy is not installed. pip install 'skysieve\[{extra}\]'"):
+        resolve("cuda")
+
+
+def test_a_cupy_that_does_not_load(monkeypatch, driver):
+    driver(13000, 1)
+    module = fake_cupy(monkeypatch)
+
+    def broken():
+        raise ImportError("libcudart.so.13: cannot open shared object file")
+
+    module.cuda.runtime.runtimeGetVersion = broken
+    with pytest.raises(DeviceUnavailable, match=r"CuPy cannot be loaded: libcudart.so.13"):
+        resolve("cuda")
+
+
+def test_a_driver_too_old(monkeypatch, driver):
+    driver(12040, 1)
+    fake_cupy(monkeypatch, built=13000)
+    with pytest.raises(DeviceUnavailable, match=r"serves CUDA 12.4, the installed CuPy needs 13.0") as caught:
+        resolve("cuda")
+    assert "skysieve[cuda12]" in caught.value.remedy
+    driver(13000, 1)
+    fake_cupy(monkeypatch, built=13020)  # minor versions of CUDA are compatible
+    assert cuda_problem() is None
+
+
+def test_auto_falls_back_and_says_so_once(driver, caplog):
+    driver(None, 0)
+    with caplog.at_level(logging.INFO, logger="skysieve"):
+        assert resolve("auto") == resolve("cpu")
+        assert resolve("auto") == resolve("cpu")
+    assert [r.message for r in caplog.records] == [
+        f"device='auto' takes the CPU: {DeviceUnavailable('no CUDA driver was found (libcuda is missing)')}. "
+        "Install the driver of your NVIDIA GPU, or use device='cpu'"
+    ]
+
+
+def test_errors_travel_between_processes():
+    for error in (DeviceUnavailable("no GPU", "buy one"), MemoryBudgetError("a map", 10, 5)):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (str(copy), vars(copy)) == (str(error), vars(error))
+        assert isinstance(copy, SkysieveError)
+    assert isinstance(DeviceUnavailable("x"), RuntimeError)
+
+
+def test_the_driver_of_this_machine_is_asked_without_fault():
+    version, gpus = device._ask_driver()
+    assert version is None or version >= 11000
+    assert gpus >= 0
+
+
+def test_a_device_is_a_value():
+    assert Device("cuda", 0, "a", 1) == Device("cuda", 0, "a", 1)
+    with pytest.raises(AttributeError):
+        Device("cuda", 0, "a", 1).name = "b"

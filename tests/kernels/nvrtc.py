@@ -1,0 +1,60 @@
+"""Compile CUDA sources without a GPU, and read what a kernel takes from the assembler's report."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from skysieve.core.kernels import COMPILE_OPTIONS
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)\w?'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
+_USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of one kernel: registers a thread, static shared memory of a block, stack and spill stores of a thread (bytes)."""
+
+    regs: int
+    smem: int
+    stack: int
+    spills: int
+
+
+def compile_for(code: str, name: str, arch: int) -> dict[str, Usage]:
+    """What every kernel of ``code`` takes on ``sm_<arch>``.
+
+    Raises
+    ------
+    AssertionError
+        It does not compile; with the compiler's log.
+    """
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc")
+    options = [o.encode() for o in (*COMPILE_OPTIONS, f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v")]
+    _, program = nvrtc.nvrtcCreateProgram(code.encode(), name.encode(), 0, [], [])
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(program)
+    text = log.decode(errors="replace").rstrip("\0 ")
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, f"{name} for sm_{arch}:\n{text}"
+    return usage(text)
+
+
+def usage(log: str) -> dict[str, Usage]:
+    """Kernel name to `Usage`, from what ptxas prints with -v."""
+    found: dict[str, Usage] = {}
+    kernel, stack, spills = "", 0, 0
+    for line in log.splitlines():
+        if match := _ENTRY.search(line):
+            kernel, stack, spills = match[1], 0, 0
+        elif match := _SPILLS.search(line):
+            stack, spills = int(match[1]), int(match[2])
+        elif kernel and (match := _USED.search(line)):
+            found[kernel] = Usage(int(match[1]), int(match[2] or 0), stack, spills)
+            kernel = ""
+    return found

@@ -1,0 +1,90 @@
+"""Every ``.cu`` of the package compiles for the architectures it claims, within its budgets; no GPU is needed.
+
+sm_75, 90 and 120 in every run; all that the header claims in the slow one.  The pinned NVRTC (13.0) keeps the
+numbers of registers the same from run to run.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+import skysieve
+from skysieve.core.kernel_source import KernelSource, load_source
+from tests.kernels.nvrtc import compile_for, usage
+
+ROOT = Path(skysieve.__file__).parent
+FAST = (75, 90, 120)
+
+
+def _sources() -> list[KernelSource]:
+    return [
+        load_source(".".join(["skysieve", *path.relative_to(ROOT).parent.parts]), path.name)
+        for path in sorted(ROOT.rglob("*.cu"))
+    ]
+
+
+def _cases() -> list[object]:
+    """One test a file, build and architecture; so that xdist spreads them."""
+    return [
+        pytest.param(s, build, arch, id=f"{s.name}-{build}-sm{arch}", marks=() if arch in FAST else pytest.mark.slow)
+        for s in _sources()
+        for build in s.builds
+        for arch in s.archs
+    ]
+
+
+@pytest.mark.parametrize("source", _sources(), ids=lambda s: s.name)
+def test_header_block(source):
+    assert set(FAST) <= set(source.archs), "the header names no '// archs:', or not 75, 90 and 120"
+    assert source.kernels, 'no extern "C" __global__ function was found'
+    assert source.builds
+
+
+@pytest.mark.parametrize(("source", "build", "arch"), _cases())
+def test_compiles_within_budget(source, build, arch):
+    found = compile_for(source.assemble(build), source.name, arch)
+    assert set(found) == set(source.kernels)
+    budgets = [b for b in source.budgets if b.build == build]
+    for limit in budgets:
+        if limit.arch not in (None, arch):
+            continue
+        used = found[limit.kernel]
+        assert limit.regs is None or used.regs <= limit.regs, f"{limit.kernel}: {used}"
+        assert limit.smem is None or used.smem <= limit.smem, f"{limit.kernel}: {used}"
+        assert used.spills <= limit.spills, f"{limit.kernel}: {used}"
+    spilling = {name for name, used in found.items() if used.spills} - {limit.kernel for limit in budgets}
+    assert not spilling, f"these spill and have no budget: {found}"
+
+
+def test_usage_reads_spills_and_shared_memory():
+    heavy = """
+extern "C" __global__ void __launch_bounds__(1024) heavy(double* a, int n) {
+  __shared__ double s[100];
+  double x[64];
+  for (int i = 0; i < 64; i++) x[i] = a[i * n + threadIdx.x];
+  for (int k = 0; k < n; k++) for (int i = 0; i < 64; i++) x[i] = fma(x[i], x[(i + 1) & 63], x[(i * 7) & 63]);
+  s[threadIdx.x % 100] = x[0];
+  __syncthreads();
+  for (int i = 0; i < 64; i++) a[i * n + threadIdx.x] = x[i] + s[(n + i) % 100];
+}"""
+    used = compile_for(heavy, "heavy.cu", 90)["heavy"]
+    assert used.smem == 800
+    assert used.regs <= 64  # 65536 registers for 1024 threads
+    assert used.spills > 0
+    assert usage("nothing of use") == {}
+
+
+def test_a_source_that_does_not_compile_is_reported_with_its_line():
+    with pytest.raises(AssertionError, match=r"bad\.cu\(3\): error"):
+        compile_for('#line 1 "bad.cu"\n\n\nextern "C" __global__ void k() { nothing(); }', "x.cu", 90)
+
+
+def test_nvrtc_is_the_pinned_one():
+    try:
+        found = version("nvidia-cuda-nvrtc")
+    except PackageNotFoundError:
+        pytest.skip("nvidia-cuda-nvrtc is not installed")
+    assert found.startswith("13.0."), "budgets of registers hold for NVRTC 13.0"

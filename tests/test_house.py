@@ -1,0 +1,78 @@
+"""The package as a whole: what importing it costs, its public names, what the wheel holds, the files' form."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import skysieve
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("astropy", "cupy", "finufft", "matplotlib", "numba", "numpy", "pandas", "pyarrow", "rich", "scipy", "typer")
+
+
+def _loaded_after(statement: str) -> set[str]:
+    """Which of HEAVY a fresh Python holds after a statement."""
+    code = f"import sys\n{statement}\nprint(*[m for m in {HEAVY} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "src")
+    return set(result.stdout.split())
+
+
+def test_import_loads_nothing_heavy():
+    assert _loaded_after("import skysieve, skysieve.periodogram; skysieve.__version__; dir(skysieve)") == set()
+
+
+@pytest.mark.parametrize("module", ["device", "errors", "kernels", "memory", "pipeline", "progress", "arrays"])
+def test_core_needs_numpy_alone(module):
+    assert _loaded_after(f"import skysieve.core.{module}") <= {"numpy"}
+
+
+@pytest.mark.parametrize("name", ["skysieve", "skysieve.periodogram"])
+def test_public_names_resolve(name):
+    module = importlib.import_module(name)
+    assert sorted(module.__all__) == sorted({*module.__all__})
+    for public in module.__all__:
+        assert getattr(module, public) is not None
+        assert public in dir(module)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = module.nothing
+
+
+def test_version_is_kept_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "version" not in project
+    assert f"## [{skysieve.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"version: {skysieve.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_wheel_is_pure_and_holds_the_kernels(tmp_path):
+    pytest.importorskip("hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == f"skysieve-{skysieve.__version__}-py3-none-any.whl"
+    names = set(zipfile.ZipFile(wheel).namelist())
+    source = ROOT / "src"
+    expected = {p.relative_to(source).as_posix() for p in source.rglob("*") if p.suffix in (".py", ".cu", ".cuh")}
+    assert expected <= names
+    assert {"skysieve/py.typed", "skysieve/core/selftest.cu"} <= names
+
+
+def _sources() -> list[Path]:
+    folders = [ROOT / "src", ROOT / "tests", ROOT / "benchmarks"]
+    return sorted(p for f in folders for p in f.rglob("*") if p.suffix in (".py", ".cu", ".cuh", ".h"))
+
+
+def test_no_file_is_left_unfinished_or_over_long():
+    mark = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3]) + r")\b")
+    unfinished = [p.name for p in _sources() if mark.search(p.read_text(encoding="utf-8"))]
+    assert unfinished == []
+    long = [p.name for p in _sources() if p.read_text(encoding="utf-8").count("\n") > 500]
+    assert long == [], "past 500 lines: split it, or let its first docstring say why and name it here"
