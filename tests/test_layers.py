@@ -31,7 +31,7 @@ def dotted(path: Path) -> str:
 
 
 def imports(tree: ast.AST, top_only: bool = False) -> set[str]:
-    """Dotted names that a module imports; ``if TYPE_CHECKING`` does not count, function bodies do unless ``top_only``."""
+    """Dotted names that a module imports, but not under ``if TYPE_CHECKING``; ``top_only`` leaves functions out."""
     found: set[str] = set()
     waiting: list[ast.AST] = [tree]
     while waiting:

@@ -15,7 +15,6 @@ def test_float64_comes_back_without_a_copy():
     a = np.linspace(0, 1, 7)
     a.flags.writeable = False
     assert np.shares_memory(as_float64(a, "t"), a)
-    assert as_float64(a, "t") is a or as_float64(a, "t").base is a
 
 
 @pytest.mark.parametrize(

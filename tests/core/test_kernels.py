@@ -56,7 +56,7 @@ def test_header_block(package):
     code = source.assemble("f32", {"BANDS": 7, "N": 9})
     assert code.startswith('#define REAL float\n#define N 9\n#define BANDS 7\n#line 1 "k.cu"\n')
     assert source.assemble().startswith("#define REAL double\n#define WIDE 1\n")
-    with pytest.raises(KernelError, match="k.cu has no build 'f16'; it has: f64, f32"):
+    with pytest.raises(KernelError, match=r"k\.cu has no build 'f16'; it has: f64, f32"):
         source.assemble("f16")
 
 

@@ -16,7 +16,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 @dataclass(frozen=True)
 class Usage:
-    """Of one kernel: registers a thread, static shared memory of a block, stack and spill stores of a thread (bytes)."""
+    """Of a kernel: registers a thread; bytes of static shared memory a block, of stack and spill stores a thread."""
 
     regs: int
     smem: int

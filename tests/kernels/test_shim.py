@@ -74,9 +74,11 @@ def test_shared_memory_structs_and_three_dimensions(runtime):
     module = runtime.text_module(
         """
 struct Job { double scale; int shift; };
-extern "C" __global__ void __launch_bounds__(2 * (12), 1) turn(const double* __restrict__ x, double2* y, const __grid_constant__ Job job) {
+extern "C" __global__ void __launch_bounds__(2 * (12), 1) turn(const double* __restrict__ x, double2* y,
+                                                              const __grid_constant__ Job job) {
   extern __shared__ __align__(16) double2 line[];
-  const int i = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z), n = blockDim.x * blockDim.y * blockDim.z;
+  const int i = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const int n = blockDim.x * blockDim.y * blockDim.z;
   const int b = blockIdx.x + gridDim.x * blockIdx.y;
   double s, c;
   sincospi(job.scale * x[b * n + i], &s, &c);
