@@ -3,7 +3,7 @@
 import skysieve
 from skysieve.periodogram.simulate import simulate_asteroids
 
-with skysieve.LombScarglePlan(fmin=0.16, fmax=24, nf=10_000, n_peaks=3, return_power=False) as plan:
+with skysieve.LombScarglePlan(fmin=0.16, fmax=24, nf=28_608, n_peaks=3, return_power=False) as plan:
     for night in range(3):
         made = simulate_asteroids(20, seed=night)
         result = plan.execute(made.t, made.y, made.dy, offsets=made.offsets)

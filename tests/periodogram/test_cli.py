@@ -1,0 +1,288 @@
+"""``skysieve period`` as a user meets it: answers, messages, exit codes, files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import skysieve
+from skysieve.cli import app
+from skysieve.periodogram.io import write_table
+from skysieve.periodogram.report import clock
+from skysieve.periodogram.simulate import simulate_light_curves
+
+PERIODS = np.array([0.31, 0.77, 1.9])
+GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Path:
+    """Three objects of 80 points and one of 3."""
+    made = simulate_light_curves([*PERIODS, 1.0], 0.8, [80, 80, 80, 3], seed=4)
+    path = tmp_path / "batch.csv"
+    ids = np.repeat(["a", "b", "c", "short"], made.n_obs)
+    write_table({"name": ids, "mjd": made.t + 59000, "mag": made.y, "magerr": made.dy}, path)
+    return path
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        whole = parquet.read_table(path)
+        return {name: whole.column(name).to_numpy() for name in whole.column_names}
+    from astropy.table import Table
+
+    table = Table.read(path)
+    table.convert_bytestring_to_unicode()
+    return {
+        n: np.ma.filled(table[n], np.nan) if table[n].dtype.kind == "f" else np.asarray(table[n])
+        for n in table.colnames
+    }
+
+
+def test_batch_to_every_format(batch: Path, tmp_path: Path) -> None:
+    for suffix in ("csv", "parquet", "fits", "ecsv"):
+        out = tmp_path / f"p.{suffix}"
+        result = run("period", batch, *GRID, "--peaks", "2", "-o", out)
+        assert result.exit_code == 0, result.stderr
+        table = read(out)
+        assert [str(i) for i in table["id"]] == ["a", "b", "c", "short"]
+        # Half the width of a peak, P^2 / (2 T), is the most a period can be off in its own peak.
+        assert (np.abs(table["period"][:3] - PERIODS) < PERIODS**2 / 240).all()
+        assert (table["period_2"][:3] != table["period"][:3]).all()
+        np.testing.assert_allclose(table["period"][:3], 1 / table["frequency"][:3], rtol=1e-14)
+        assert np.isnan(table["period"][3])
+        assert [str(s) for s in table["status"]] == ["ok", "ok", "ok", "too_few_points"]
+        assert table["n_used"].tolist() == [80, 80, 80, 3]
+    assert "id = name, time = mjd, mag = mag, err = magerr" in result.stderr
+    assert "1 of 4 without a period: 1 fewer than 4 usable rows" in result.stderr
+    assert re.search(r"^a +0\.31\d+ ", result.stdout, re.M)
+
+
+def test_asteroid_prints_the_rotation_in_hours(test_data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ida.csv"
+    file = test_data / "lomb_scargle" / "243_normalized_ztf_filter2.txt"
+    result = run(
+        "period", file, "--asteroid", "--min-period", "2", "--max-period", "96", "--samples-per-peak", "10", "-o", out
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "rotation period [h]" in result.stdout
+    assert re.search(r"^1 +4\.63[34]", result.stdout, re.M)
+    table = read(out)
+    assert abs(table["rotation_period_h"][0] - 4.634) < 0.001
+    np.testing.assert_allclose(table["rotation_period_h"], 48 / table["frequency"], rtol=1e-14)
+
+
+def test_units(batch: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    for options, column, scale in (
+        (("--hours", "--min-period", "4.8", "--max-period", "120"), "period_h", 24),
+        (("--period-unit", "min", "--min-period", "288", "--max-period", "7200"), "period_min", 1440),
+        (("--min-period", "0.2", "--max-period", "5"), "period", 1),
+    ):
+        assert run("period", batch, *options, "-q", "-o", out).exit_code == 0
+        np.testing.assert_allclose(read(out)[column][:3], PERIODS * scale, rtol=0.01)
+    seconds = tmp_path / "s.csv"
+    rows = np.genfromtxt(batch, delimiter=",", names=True, dtype=None, encoding="utf-8")
+    write_table({"id": rows["name"], "t": rows["mjd"] * 86400, "y": rows["mag"]}, seconds)
+    assert run("period", seconds, "--time-unit", "s", *GRID, "-q", "-o", out).exit_code == 0
+    assert np.abs(read(out)["period"][0] - 0.31) < 0.01
+
+
+def test_options_reach_the_search(batch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def stop(*args: Any, **options: Any) -> None:
+        seen.update(options, dy=args[2])
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr(skysieve, "lombscargle", stop, raising=False)
+    options = ("--no-fit-mean", "--normalization", "psd", "--peaks", "7", "--method", "direct", "--dtype", "float32")
+    result = run("period", batch, *options, "--device", "cpu", "--samples-per-peak", "9", "--fmax", "3", "--no-err")
+    assert (result.exit_code, "skysieve: seen enough" in result.stderr) == (2, True)
+    assert not seen["fit_mean"]
+    assert not seen["return_power"]
+    want = {"normalization": "psd", "n_peaks": 7, "method": "direct", "dtype": "float32", "device": "cpu", "dy": None}
+    want |= {"samples_per_peak": 9, "fmin": None, "fmax": 3.0, "nf": None}
+    assert {k: seen[k] for k in want} == want
+
+
+def test_one_bad_file_costs_that_file(batch: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.touch()
+    out = tmp_path / "p.csv"
+    result = run("period", empty, batch, tmp_path / "none.csv", *GRID, "-o", out)
+    assert result.exit_code == 1
+    assert f"skysieve: {empty}: is empty" in result.stderr
+    assert "none.csv: No such file" in result.stderr
+    table = read(out)
+    assert set(table["file"]) == {"batch.csv"}
+    assert len(table["id"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--mag", "flux"), "no column 'flux' for --mag; there are: name, mjd, mag, magerr"),
+        (("--fmin", "1", "--max-period", "3"), "periods or as frequencies, not both"),
+        (("--min-period", "3", "--max-period", "1"), "--min-period 3 is not below --max-period 1"),
+        (("--fmin", "0"), "--fmin 0: a positive number is expected"),
+        (("--fmin", "1", "--fmax", "1"), "not below"),
+        (("--fmin", "1", "--fmax", "2", "--nf", "1"), "nf"),
+        (("--fmin", "1e-3", "--fmax", "1e6", "--nf", "1000000000000"), "1000000000000|1e\\+?12|1,000,000,000,000"),
+        (("--device", "tpu"), "tpu"),
+        (("--hours", "--period-unit", "s"), "contradict"),
+        (("-o", "out.txt"), "unknown output format '.txt'"),
+        (("-o", "nowhere/out.csv"), "folder nowhere does not exist"),
+        (("--band", "r"), "found no band column"),
+    ],
+)
+def test_user_mistakes(batch: Path, options: tuple[str, ...], message: str) -> None:
+    result = run("period", batch, *options)
+    assert result.exit_code == 2
+    complaint = [line for line in result.stderr.splitlines() if line.startswith("skysieve:")]
+    assert len(complaint) == 1
+    assert re.search(message, complaint[0])
+    assert "Traceback" not in result.stderr
+
+
+def test_bad_cell_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text("time,mag\n1,2\n2,x\n")
+    result = run("period", path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"skysieve: {path}: line 3: 'x' in column 'mag' is not a number\n"
+
+
+def test_interrupt_keeps_what_is_done(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skysieve.periodogram.io import LightCurves
+
+    whole = skysieve.lombscargle
+    calls: list[int] = []
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(*args, **options)
+
+    def singles(self: LightCurves) -> Iterator[tuple[int, int]]:
+        return ((i, i + 1) for i in range(len(self)))
+
+    monkeypatch.setattr(skysieve, "lombscargle", interrupted)
+    monkeypatch.setattr(LightCurves, "chunks", singles)
+    out = tmp_path / "p.csv"
+    result = run("period", batch, *GRID, "-o", out)
+    assert result.exit_code == 130
+    assert "interrupted; the periods of the 2 objects that were done are in" in result.stderr
+    assert not out.exists()
+    assert read(tmp_path / "p.partial.csv")["id"].tolist() == ["a", "b"]
+
+
+def test_plots(batch: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "plots"
+    result = run("period", batch, *GRID, "--plot", folder)
+    assert result.exit_code == 0, result.stderr
+    pictures = sorted(folder.iterdir())
+    assert [p.name for p in pictures] == ["batch_a.png", "batch_b.png", "batch_c.png"]
+    assert all(p.read_bytes().startswith(b"\x89PNG") and p.stat().st_size > 10_000 for p in pictures)
+
+
+def test_quiet_and_many_rows(tmp_path: Path) -> None:
+    made = simulate_light_curves(np.full(25, 0.5), 0.8, np.full(25, 20), seed=1)
+    path = tmp_path / "many.txt"
+    rows = zip(np.repeat(np.arange(25), made.n_obs), made.t, made.y, made.dy, strict=True)
+    path.write_text("".join(f"{i}, {t}, {y}, {e}\n" for i, t, y, e in rows))
+    result = run("period", path, *GRID)
+    assert len(re.findall(r"^\d+ ", result.stdout, re.M)) == 20
+    assert "... and 5 more" in result.stdout
+    assert "25 objects, 500 points" in result.stderr
+    silent = run("period", path, *GRID, "-q")
+    assert (silent.exit_code, silent.stdout, silent.stderr) == (0, "", "")
+
+
+def test_progress_on_a_terminal_and_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from rich.console import Console
+
+    from skysieve.periodogram import report
+
+    def shown(terminal: bool) -> str:
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=terminal, width=100)
+        with report.progress_bar(console, "stars.csv", 4000, quiet=False) as progress:
+            assert progress is not None
+            progress(1000, 4000)
+            progress(2000, 4000)
+        return text.getvalue()
+
+    bar = shown(True)
+    assert "2,000 of 4,000 objects" in bar
+    assert "left" in bar
+    assert shown(False) == "", "nothing within the first seconds"
+    monkeypatch.setattr(report, "PLAIN_EVERY", 0.0)
+    assert re.search(r"stars\.csv: 2,000 of 4,000 objects, [\d,]+ objects/s, .* left", shown(False))
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(59.96, "60.0 s"), (3600, "1 h 0 min"), (119.7, "2 min 0 s")])
+def test_clock(seconds: float, shown: str) -> None:
+    assert clock(seconds) == shown
+
+
+def test_info_and_version() -> None:
+    result = run("info")
+    assert result.exit_code == 0
+    for word in ("numpy", "numba", "finufft", "astropy", "cupy", "cpu", "periodogram methods", "direct, nufft"):
+        assert word in result.stdout
+    assert run("--version").stdout == f"skysieve {skysieve.__version__}\n"
+
+
+def test_the_command_line_is_light() -> None:
+    """Help must not wait for numba or astropy."""
+    code = "import sys, skysieve.cli; print({'numba', 'astropy', 'matplotlib', 'scipy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+    assert done.stdout.strip() == "set()"
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return os.environ | {"PYTHONPATH": str(Path(skysieve.__file__).parents[1])}
+
+
+def test_demo(tmp_path: Path) -> None:
+    result = run("demo", "--out", tmp_path / "d")
+    assert result.exit_code == 0, result.stdout
+    assert "period found 0.93697 d, known 0.93697 d" in result.stdout
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["asteroid.png", "asteroids.png", "star.png"]
+
+
+def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skysieve.periodogram import demo
+
+    whole: Callable[..., Any] = skysieve.lombscargle
+
+    def shuffled(t: Any, y: Any, dy: Any = None, **options: Any) -> Any:
+        if options.get("nf") == demo.NF:
+            y = np.random.default_rng(0).permutation(y)
+        return whole(t, y, dy, **options)
+
+    monkeypatch.setattr(skysieve, "lombscargle", shuffled)
+    result = run("demo", "--out", tmp_path / "d")
+    assert result.exit_code == 1
+    assert re.search(r"FAILED: asteroids with 100 points or more: \d+\.\d% recovered, 95% expected", result.stdout)
