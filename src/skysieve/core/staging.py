@@ -1,0 +1,196 @@
+"""Move arrays between host and GPU through pinned buffers on streams of their own.
+
+A `Lane` is one stream with its buffers, on the device and pinned on the host, kept between uses.  A pipeline
+holds two or three lanes: while one computes, the next one's data cross the bus, and a third one's results are
+copied into the user's (pageable) memory by several threads.  On a runtime whose arrays are NumPy's (the tests'
+host shim) the same calls copy at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from skysieve.core.kernels import Runtime
+from skysieve.core.pipeline import usable_cores
+
+__all__ = ["Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "make_lane"]
+
+ALIGN = 256
+_SERIAL = 1 << 20  # bytes that one thread copies as fast as several
+_PINNED = 1  # cudaMemoryTypeHost
+
+
+class Copier:
+    """Copies between host arrays with several threads; one thread saturates neither bus nor memory."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = max(1, min(8, threads or usable_cores()))
+        self._pool: ThreadPoolExecutor | None = None
+
+    def start(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
+        """Begin copying each ``source`` into its ``destination`` (1-D, equal lengths); wait on what is returned.
+
+        Small copies are done before this returns.
+        """
+        work: list[Future[None]] = []
+        for destination, source in pairs:
+            if self._threads == 1 or source.nbytes <= _SERIAL:
+                np.copyto(destination, source)
+                continue
+            pool = self._pool = self._pool or ThreadPoolExecutor(self._threads, "skysieve-copy")
+            parts = min(4 * self._threads, max(2, source.nbytes // _SERIAL))
+            cuts = np.linspace(0, len(source), parts + 1).astype(np.int64)
+            for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+                work.append(pool.submit(np.copyto, destination[a:b], source[a:b]))
+        return work
+
+    def copy(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
+        """As `start`, but waits."""
+        for future in self.start(pairs):
+            future.result()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+
+class Lane:
+    """One stream and the buffers that go with it; see `CudaLane` and `HostLane`."""
+
+    stream: Any = None
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.xp = runtime.xp
+        self._device: dict[str, Any] = {}
+        self._host: dict[str, Any] = {}
+
+    def array(self, name: str, size: int, dtype: Any, zero: bool = False) -> Any:
+        """Device array of ``size`` elements, from the lane's buffer ``name``, which grows as needed.
+
+        Holds what the last user left; ``zero`` clears the buffer whenever it has to grow.
+        """
+        nbytes = max(1, int(size)) * np.dtype(dtype).itemsize
+        held = self._device.get(name)
+        if held is None or held.nbytes < nbytes:
+            self._device.pop(name, None)
+            held = None
+            self.synchronize()
+            grown = -(-(nbytes + nbytes // 8) // ALIGN) * ALIGN
+            with self:
+                held = self.xp.zeros(grown, np.uint8) if zero else self.xp.empty(grown, np.uint8)
+            self._device[name] = held
+        return held[:nbytes].view(dtype)[: int(size)]
+
+    def pinned(self, name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
+        """Page-locked host array of ``size`` elements, from the lane's buffer ``name``."""
+        nbytes = max(1, int(size)) * np.dtype(dtype).itemsize
+        held = self._host.get(name)
+        if held is None or held.nbytes < nbytes:
+            self._host.pop(name, None)
+            held = self._host[name] = self._allocate(nbytes + nbytes // 8)
+        view: np.ndarray[Any, Any] = held[:nbytes].view(dtype)[: int(size)]
+        return view
+
+    def free(self) -> None:
+        """Wait, then let go of every buffer."""
+        self.synchronize()
+        self._device.clear()
+        self._host.clear()
+
+    def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
+
+    def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
+        """Start copying pinned ``source`` into the device array ``target``."""
+        raise NotImplementedError
+
+    def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
+        """Start copying the device array ``source`` into pinned ``target``."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Wait for everything started on this lane."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Lane:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+class HostLane(Lane):
+    """A lane whose device is the host: copies happen at once."""
+
+    def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
+        return np.zeros(nbytes, np.uint8)
+
+    def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
+        target[...] = source
+
+    def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
+        target[...] = source
+
+    def synchronize(self) -> None:
+        return None
+
+
+class CudaLane(Lane):
+    """A lane on a GPU: a non-blocking stream; entering it makes device and stream current."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self._index = runtime.device.index
+        with self.xp.cuda.Device(self._index):
+            self.stream = self.xp.cuda.Stream(non_blocking=True)
+        self._entered: list[tuple[Any, Any]] = []
+
+    def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
+        memory = self.xp.cuda.alloc_pinned_memory(nbytes)
+        return np.frombuffer(memory, np.uint8, nbytes)
+
+    def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
+        runtime = self.xp.cuda.runtime
+        runtime.memcpyAsync(
+            target.data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, self.stream.ptr
+        )
+
+    def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
+        runtime = self.xp.cuda.runtime
+        runtime.memcpyAsync(
+            target.ctypes.data, source.data.ptr, target.nbytes, runtime.memcpyDeviceToHost, self.stream.ptr
+        )
+
+    def synchronize(self) -> None:
+        self.stream.synchronize()
+
+    def __enter__(self) -> Lane:
+        device = self.xp.cuda.Device(self._index)
+        device.__enter__()
+        self.stream.__enter__()
+        self._entered.append((device, self.stream))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        device, stream = self._entered.pop()
+        stream.__exit__(*exc)
+        device.__exit__(*exc)
+
+
+def make_lane(runtime: Runtime) -> Lane:
+    """A lane for the runtime's kind of arrays."""
+    return HostLane(runtime) if runtime.xp is np else CudaLane(runtime)
+
+
+def is_pinned(runtime: Runtime, array: Any) -> bool:
+    """True when ``array`` is a NumPy array in page-locked memory: the GPU can write there itself."""
+    if runtime.xp is np or not isinstance(array, np.ndarray) or array.size == 0:
+        return False
+    attributes = runtime.xp.cuda.runtime.pointerGetAttributes(array.ctypes.data)
+    return int(attributes.type) == _PINNED

@@ -1,0 +1,343 @@
+"""The periodogram on NVIDIA GPUs: chunks of objects through a pipeline of lanes, on one card or several.
+
+``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``).  A chunk's rows go to the GPU through pinned
+buffers while the chunk before is computed and the one before that is copied home; a chunk that does not fit is
+halved; chunks of a GPU that fails are done again on the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.core.arrays import is_device_array, to_host
+from skysieve.core.device import Device
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.core.kernels import CudaRuntime, Runtime
+from skysieve.core.memory import parse_budget
+from skysieve.core.progress import Reporter
+from skysieve.core.staging import Copier, is_pinned
+from skysieve.periodogram.cuda_cost import DEFAULTS
+from skysieve.periodogram.cuda_jobs import Again, Plan, deliver, job_of, largest_cycles, make_job
+from skysieve.periodogram.cuda_worker import Job, Worker
+from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
+
+logger = logging.getLogger("skysieve")
+
+LANES = 3
+FEWEST_ROWS = 1 << 16
+"""A chunk of fewer rows does not fill the GPU."""
+MOST_ROWS = 1 << 20
+MOST_INDEX = 2**31 - 1
+
+
+class Engine:
+    """Lomb-Scargle periodograms on GPUs.
+
+    Parameters
+    ----------
+    spec : Spec
+        What to compute.
+    device : Device or sequence of Device
+        GPUs of `skysieve.core.device.resolve`.
+    memory : str, number or None
+        Budget of device memory, of each GPU; half of what is free by default.
+    threads : int, optional
+        Threads that copy between pinned and pageable memory.
+    runtime : Runtime or sequence of Runtime, optional
+        Instead of ``device``: where the kernels run.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        device: Device | Sequence[Device] | None = None,
+        memory: str | float | None = None,
+        threads: int | None = None,
+        runtime: Runtime | Sequence[Runtime] | None = None,
+    ) -> None:
+        if spec.method == "finufft":
+            raise ValueError("method='finufft' runs on the CPU only; the GPU has 'auto', 'direct' and 'nufft'")
+        self.spec = spec
+        self._memory = memory
+        self._copier = Copier(threads)
+        if runtime is None:
+            devices = (device,) if isinstance(device, Device) else tuple(device or ())
+            if not devices:
+                raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
+            runtimes: tuple[Runtime, ...] = tuple(CudaRuntime(d) for d in devices)
+        else:
+            runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
+        self.workers = [Worker(r, spec, LANES, self._copier) for r in runtimes]
+        self.costs = DEFAULTS[spec.dtype]
+
+    # ------------------------------------------------------------------ the engine's four verbs
+
+    def scan(self, source: Source) -> Scan:
+        """See `workload.Engine.scan`."""
+        parts = []
+        worker = self._worker_of(source)
+        for start, stop in self._chunks(source.offsets, 120, 300.0, worker):
+            t, y, dy, offsets = source.read(start, stop)
+            parts.append(worker.scan(t, y, dy, offsets))
+        names = ("n_used", "n_dropped", "t_min", "span", "status")
+        if not parts:
+            return Scan(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.uint8))
+        return Scan(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
+
+    def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
+        """See `workload.Engine.execute`."""
+        if source.n_objects == 0:
+            return
+        if int(np.max(grids.nf)) > MOST_INDEX:
+            raise ValueError(f"nf={int(np.max(grids.nf))}: the GPU takes at most {MOST_INDEX} frequencies an object")
+        first = self._worker_of(source, output)
+        plan = self._plan(source, grids, output)
+        chunks = self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), first)
+        reporter = Reporter(progress, source.n_objects)
+        one = len(self.workers) == 1 or len(chunks) == 1 or is_device_array(output.power) or self._on_device(source)
+        run = _Run(plan, source, output, reporter, deque(chunks))
+        workers = [first] if one else self.workers
+        if len(workers) == 1:
+            run.work(workers[0], alone=True)
+        else:
+            run.share(workers)
+        run.repeat(workers[0] if workers[0] not in run.lost else next(w for w in workers if w not in run.lost))
+
+    def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        n = source.n_objects
+        plan = self._plan(source, grids, Output.allocate(0, self.spec.n_peaks))
+        offsets = source.offsets
+        cycles = self._first_cycles(source, grids)
+        nf = int(np.max(grids.nf))
+        layout = plan.layout(nf, cycles, n)
+        mean = float(offsets[-1]) / max(1, n)
+        seconds = 1e-9 * n * (
+            self.costs.comb_time(layout, mean) if layout is not None else self.costs.direct_time(nf, mean)
+        )  # fmt: skip
+        return {
+            "method": "nufft" if layout is not None else "direct",
+            "device": ", ".join(str(w.runtime.device) for w in self.workers),
+            "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
+            "expected_seconds": seconds / len(self.workers),
+            "layout": layout,
+        }
+
+    def close(self) -> None:
+        """Give back threads and device memory."""
+        for worker in self.workers:
+            worker.close()
+        self._copier.close()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _plan(self, source: Source, grids: Grids, output: Output) -> Plan:
+        start = grids.offsets(source.n_objects) if output.power is not None else None
+        wave = 2 * self.workers[0].runtime.device.sm_count
+        return Plan(self.spec, grids, self.costs, wave, start)
+
+    def _first_cycles(self, source: Source, grids: Grids) -> float:
+        t, _, _, offsets = source.read(0, 1)
+        return largest_cycles(t, offsets, grids.df[:1])
+
+    def _object_bytes(self, plan: Plan, source: Source) -> float:
+        return plan.object_bytes(int(np.max(plan.grids.nf)), self._first_cycles(source, plan.grids))
+
+    @staticmethod
+    def _on_device(source: Source) -> bool:
+        return source.n_objects > 0 and is_device_array(source.read(0, 1)[0])
+
+    def _worker_of(self, source: Source, output: Output | None = None) -> Worker:
+        """The worker whose GPU holds the arrays; the first one for arrays of the host."""
+        array = source.read(0, 1)[0] if source.n_objects else None
+        if output is not None and is_device_array(output.power):
+            array = output.power
+        if not is_device_array(array):
+            return self.workers[0]
+        index = int(array.device.id)
+        for worker in self.workers:
+            if worker.runtime.device.index == index:
+                return worker
+        raise ValueError(f"the arrays are on cuda:{index}, the engine works on {self.workers[0].runtime.device}")
+
+    def _chunks(self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker) -> list[tuple[int, int]]:
+        """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap."""
+        budget = parse_budget(self._memory, worker.free_memory) / LANES
+        n = len(offsets) - 1
+        rows = np.diff(offsets)
+        target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), FEWEST_ROWS, MOST_ROWS))
+        most = min(1.0, budget / max(1.0, object_bytes * n + row_bytes * float(offsets[-1])))
+        weight = np.maximum(rows / target, (rows * row_bytes + object_bytes) / budget) if most < 1 else rows / target
+        ends = np.cumsum(weight)
+        cuts, base, start = [], 0.0, 0
+        while start < n:
+            stop = max(start + 1, int(np.searchsorted(ends, base + 1.0 + 1e-9, side="right")))
+            cuts.append((start, stop))
+            start, base = stop, float(ends[stop - 1])
+        return cuts
+
+
+class _Run:
+    """One `execute`: a queue of chunks that workers draw from, and what has to be done again."""
+
+    def __init__(self, plan: Plan, source: Source, output: Output, reporter: Reporter, queue: deque[tuple[int, int]]) -> None:
+        self.plan, self.source, self.output, self.reporter = plan, source, output, reporter
+        self.queue = queue
+        self.again = Again([], [])
+        self.lost: list[Worker] = []
+        self.error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._open = 0
+        self._changed = threading.Condition(self._lock)
+
+    def _next(self, wait: bool) -> tuple[int, int] | None:
+        """The next chunk; None when none is left (and, with ``wait``, none can come back from another worker)."""
+        with self._changed:
+            while True:
+                if self.error is not None:
+                    return None
+                if self.queue:
+                    self._open += 1
+                    return self.queue.popleft()
+                if not wait or not self._open:
+                    return None
+                self._changed.wait()
+
+    def _closed(self, back: Sequence[tuple[int, int]] = (), done: int = 1) -> None:
+        with self._changed:
+            self._open -= done
+            self.queue.extendleft(back)
+            self._changed.notify_all()
+
+    def work(self, worker: Worker, alone: bool) -> None:
+        """Draw chunks until none is left: begin each on the next lane, finish a lane's old one before."""
+        busy: deque[tuple[Any, Job, tuple[int, int]]] = deque()
+        free = deque(worker.lanes)
+        try:
+            while True:
+                chunk = self._next(wait=not alone and not busy)
+                if chunk is None:
+                    if not busy:
+                        return
+                    self._finish(worker, *busy[0])
+                    free.append(busy.popleft()[0])
+                    continue
+                if not free:
+                    self._finish(worker, *busy[0])
+                    free.append(busy.popleft()[0])
+                lane = free.popleft()
+                try:
+                    job = make_job(self.plan, self.source, *chunk, self.output)
+                    self._place_power(worker, lane, job)
+                    busy.append((lane, job, chunk))
+                    worker.begin(lane, job)
+                except MemoryError as error:
+                    if busy and busy[-1][2] == chunk:
+                        busy.pop()
+                    free.append(lane)
+                    while busy:
+                        self._finish(worker, *busy[0])
+                        free.append(busy.popleft()[0])
+                    self._halve(worker, chunk, error)
+        except RuntimeError as error:
+            back = [c for _, _, c in busy]
+            if "chunk" in locals() and chunk is not None and chunk not in back:
+                back.append(chunk)
+            if alone:
+                raise
+            self.lost.append(worker)
+            logger.warning("%s failed (%s); its objects go to the other devices", worker.runtime.device, error)
+            with self._changed:
+                self.error_of_last = error
+            self._closed(back, len(back))
+
+    def share(self, workers: Sequence[Worker]) -> None:
+        """Several workers draw from the queue, the costliest chunks first."""
+        rows = self.source.offsets
+        self.queue = deque(sorted(self.queue, key=lambda c: int(rows[c[0]] - rows[c[1]])))
+        errors: list[BaseException] = []
+
+        def run(worker: Worker) -> None:
+            try:
+                self.work(worker, alone=False)
+            except BaseException as error:
+                errors.append(error)
+                with self._changed:
+                    self.error = error
+                    self._changed.notify_all()
+
+        threads = [threading.Thread(target=run, args=(w,), name=f"skysieve-gpu-{i}") for i, w in enumerate(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        if len(self.lost) == len(workers):
+            raise self.error_of_last
+
+    def repeat(self, worker: Worker) -> None:
+        """Take objects again whose span or candidates were beyond what their chunk had room for."""
+        respan, cycles = sorted(self.again.respan), self.again.cycles
+        self.again.respan = []
+        for i in respan:
+            self._single(worker, i, cycles, all_candidates=False)
+        overflow = sorted(set(self.again.overflow))
+        self.again.overflow = []
+        for i in overflow:
+            self._single(worker, i, None, all_candidates=True)
+        if self.again.overflow or self.again.respan:
+            raise RuntimeError(f"objects {self.again.overflow + self.again.respan} cannot be completed")
+
+    def _single(self, worker: Worker, i: int, cycles: float | None, all_candidates: bool) -> None:
+        lane = worker.lanes[0]
+        if cycles is None:
+            df = self.plan.grids.of(i)[1]
+            cycles = float(self.output.span[i]) * df
+        job = make_job(self.plan, self.source, i, i + 1, self.output, cycles=cycles, all_candidates=all_candidates)
+        self._place_power(worker, lane, job)
+        worker.begin(lane, job)
+        self._finish(worker, lane, job, None)
+
+    def _halve(self, worker: Worker, chunk: tuple[int, int], error: MemoryError) -> None:
+        start, stop = chunk
+        for lane in worker.lanes:
+            lane.free()
+        if stop - start == 1:
+            self._closed()
+            raise MemoryBudgetError(f"object {start}", self.plan.row_bytes(), 0) from error
+        middle = (start + stop) // 2
+        logger.warning("%s is out of memory for objects %d to %d: trying halves", worker.runtime.device, start, stop - 1)
+        self._closed([(middle, stop), (start, middle)])
+
+    def _place_power(self, worker: Worker, lane: Any, job: Job) -> None:
+        """Where the chunk's powers land on the host: the user's array if it is page-locked, else the lane's buffer."""
+        power = self.output.power
+        if power is None or is_device_array(power) or self.plan.power_start is None:
+            return
+        direct = self._target(job)
+        job.host_power = direct if is_pinned(worker.runtime, power) else lane.pinned("power", job.n_powers, power.dtype)
+
+    def _target(self, job: Job) -> Any:
+        assert self.plan.power_start is not None and isinstance(job.objects, slice)
+        a = int(self.plan.power_start[job.objects.start])
+        return self.output.power[a : a + job.n_powers]
+
+    def _finish(self, worker: Worker, lane: Any, job: Job, chunk: tuple[int, int] | None) -> None:
+        lane.synchronize()
+        if job.host_power is not None:
+            target = self._target(job)
+            if target.ctypes.data != job.host_power.ctypes.data:
+                worker.copier.copy([(target, job.host_power)])
+        with self._lock:
+            deliver(job, self.plan, self.output, self.again)
+        if chunk is not None:
+            self._closed()
+            self.reporter.add(chunk[1] - chunk[0])

@@ -1,0 +1,50 @@
+"""Which method serves an object faster on this GPU: a model of two lines, with defaults and a short calibration."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from skysieve.periodogram.cuda_tables import Layout
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nanoseconds of the whole GPU, for one precision.
+
+    ``comb`` for one comb of a band pair, ``spread`` for one point of a band pair, ``pair`` for one point and
+    frequency summed directly, ``direct`` for one frequency whatever the number of points.
+    """
+
+    comb: float = 5.1
+    spread: float = 0.095
+    pair: float = 4.2e-4
+    direct: float = 5.0e-3
+
+    def comb_time(self, layout: Layout, points: float) -> float:
+        """Nanoseconds of one object by the comb."""
+        return layout.pairs * (layout.combs * self.comb + points * self.spread * layout.blocks)
+
+    def direct_time(self, nf: float, points: float) -> float:
+        """Nanoseconds of one object by direct sums."""
+        return nf * (self.direct + points * self.pair)
+
+    def crossover(self, layout: Layout, dtype: np.dtype[Any]) -> float:
+        """Objects of at most this many points are summed directly."""
+        nf = 2 * layout.pairs * layout.combs * layout.modes
+        slope = nf * self.pair - layout.pairs * self.spread
+        if slope <= 0:
+            return 0.0
+        return (layout.pairs * layout.combs * self.comb - nf * self.direct) / slope
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+DEFAULTS = {
+    np.dtype(np.float64): Costs(),
+    np.dtype(np.float32): Costs(comb=2.9, spread=0.055, pair=6.0e-4, direct=4.0e-3),
+}
+"""An H100's; other cards keep the ratios roughly."""

@@ -1,0 +1,138 @@
+"""Layout and tables of the banded comb NUFFT for the GPU (pure NumPy; the mathematics is in ``comb``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.periodogram.comb import KERNELS, TAPS, Kernel, M, shift_constants, unit
+
+OUTPUTS = 16 * 13
+"""Most outputs of one FFT that the kernel keeps (13 a thread)."""
+MOST_MODES = {np.dtype(np.float64): 200, np.dtype(np.float32): 160}
+"""Most modes used of 256: past these the aliasing (float64) or rounding (float32) error is too large."""
+FEWEST_MODES = 160
+"""The kernel is not made for fewer: more oversampling than 1.6 gains nothing."""
+FOLDS = (1, 2, 4)
+"""Circles that the cells of f may wind round, one build each."""
+GROUP = 8
+"""Combs staged together; a band of at most this many is searched as one stretch."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the frequencies of a plan are dealt to blocks; see ``ls_comb.cu``.
+
+    ``most_cycles`` is the largest ``df * span`` of an object that the layout serves.
+    """
+
+    build: str
+    combs: int
+    per_block: int
+    pairs: int
+    modes: int
+    fold: int
+    most_cycles: float
+
+    @property
+    def blocks(self) -> int:
+        """Blocks a band pair."""
+        return -(-self.combs // self.per_block)
+
+    @property
+    def columns(self) -> bool:
+        return self.build.endswith("columns")
+
+    @property
+    def group(self) -> int:
+        return GROUP if self.combs >= GROUP else 4
+
+    def edges(self) -> int:
+        """Stretches of an object with an edge value at either end (times ``blocks``)."""
+        return self.pairs * 2 * self.modes if self.columns else self.pairs
+
+    def shared_bytes(self, itemsize: int, split: bool) -> int:
+        """Dynamic shared memory of a block: cells, exchange, staged powers."""
+        exchange = 4 * 16 * 17 * (1 if split else 2)
+        return (2 * 1024 * self.fold + exchange) * 2 * itemsize + 2 * self.modes * self.group * itemsize
+
+
+def choose_layout(nf: int, cycles: float, dtype: np.dtype[Any], objects: int, wave: int) -> Layout | None:
+    """The layout for grids of up to ``nf`` frequencies and ``df * span`` up to ``cycles``; None when no comb pays.
+
+    ``wave`` is the number of blocks that run at once: a few objects are cut finer to fill it.
+    """
+    fold = next((f for f in FOLDS if _most_combs(f, cycles) >= 4), None)
+    if fold is None:
+        return None
+    top, most = MOST_MODES[dtype], _most_combs(fold, cycles)
+    pairs = 1
+    while True:
+        combs = 4 * -(-nf // (4 * 2 * pairs * top))
+        if combs <= most:
+            break
+        pairs = max(pairs + 1, -(-nf // (2 * top * most)))
+    modes = max(16, -(-nf // (2 * pairs * combs)))
+    f = "f64" if dtype == np.float64 else "f32"
+    columns = combs > GROUP
+    per_block = combs
+    if columns and objects * pairs < wave:
+        per_block = min(combs, max(12, 4 * -(-combs * objects * pairs // (4 * wave))))
+    if columns:
+        fold = 1
+    build = f + ("columns" if columns else "" if fold == 1 else f"x{fold}")
+    return Layout(build, combs, per_block, pairs, modes, fold, _limit(fold) / combs)
+
+
+def _limit(fold: int) -> float:
+    """Circles that a series may span so that every tap of every point falls on a cell."""
+    return (M * fold - TAPS) / M - 1e-9
+
+
+def _most_combs(fold: int, cycles: float) -> int:
+    """Combs for the span in multiples of 4 (one a warp); the columns build has only one fold."""
+    if cycles <= 0:
+        return 1 << 26
+    n = int(_limit(fold) / cycles) // 4 * 4
+    return n if fold == 1 else min(n, 4)
+
+
+def spreading_kernel(modes: int, dtype: np.dtype[Any]) -> Kernel:
+    """The kernel of the precision, its shape fitted to the modes in use."""
+    return replace(KERNELS[dtype], modes=max(modes, FEWEST_MODES))
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the kernel reads for each comb of a block."""
+
+    first: NDArray[Any]
+    second: NDArray[Any]
+    fold: NDArray[Any]
+    deconvolve: NDArray[Any]
+    taps: NDArray[np.float64]
+
+
+@lru_cache(maxsize=16)
+def make_tables(combs: int, per_block: int, modes: int, dtype: np.dtype[Any]) -> Tables:
+    """Tables of combs 0 .. per_block - 1; a block that starts at another comb moves its strengths instead."""
+    complex_type = np.complex128 if dtype == np.float64 else np.complex64
+    kernel = spreading_kernel(modes, dtype)
+    centre = modes // 2
+    fraction = np.arange(per_block) / combs
+    shift = fraction - centre
+    second = np.stack([shift_constants((b + shift) / 16) for b in range(16)], axis=-1)  # [8, comb, 16]
+    m = np.arange(OUTPUTS)[None, :] - centre + fraction[:, None]
+    edge = kernel.modes / 2 + 0.99
+    transform = kernel.transform()(np.clip(m, -edge, edge))
+    return Tables(
+        first=np.ascontiguousarray(shift_constants(shift).T, complex_type),
+        second=np.ascontiguousarray(np.moveaxis(second, 1, 0), complex_type),
+        fold=np.ascontiguousarray(unit(fraction), complex_type),
+        deconvolve=np.ascontiguousarray(1 / transform, dtype),
+        taps=np.ascontiguousarray(kernel.coefficients()),
+    )

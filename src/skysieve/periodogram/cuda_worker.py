@@ -1,0 +1,306 @@
+"""One GPU's share of a periodogram job: upload a chunk of objects, launch its kernels, bring the answers home.
+
+Launches only; the mathematics is in the ``.cu`` files, the layout in ``cuda_tables`` and ``cuda_parts``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.core.arrays import is_device_array
+from skysieve.core.kernels import Module, Runtime
+from skysieve.core.staging import Copier, Lane, make_lane
+from skysieve.periodogram import cuda_structs as cs
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part, edge_bytes
+from skysieve.periodogram.cuda_tables import Layout, Tables, make_tables
+from skysieve.periodogram.workload import Scan, Spec
+
+PACKAGE = "skysieve.periodogram"
+GUARD = {("comb", 8): 1e-3, ("direct", 8): 1e-3, ("comb", 4): 0.02, ("direct", 4): 0.02}
+"""Determinants CC SS - CS^2 at or below these are taken again from exact centred sums."""
+SCALE_KIND = {"psd": 1, "scargle": 2}
+NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
+WEIGHT_PAD = 64
+"""Rows of weights that may be read past the last one."""
+_DIRECT_LIMIT = np.inf
+
+
+@dataclass
+class Job:
+    """One chunk: its light curves, its grids, where its answers go.
+
+    ``objects`` are the numbers of the answers' rows.  ``start`` says where the powers of an object begin, in
+    the chunk's own power buffer, or in the user's device array.
+    """
+
+    t: Any
+    y: Any
+    dy: Any
+    offsets: NDArray[np.int64]
+    objects: NDArray[np.int64] | slice
+    f0: NDArray[np.float64]
+    df: NDArray[np.float64]
+    nf: NDArray[np.int64]
+    shared: bool
+    parts: list[Part]
+    values: NDArray[np.float64] | None = None
+    start: NDArray[np.int64] | None = None
+    n_powers: int = 0
+    device_power: Any = None
+    host_power: NDArray[Any] | None = None
+    results: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def n_objects(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.offsets[-1])
+
+
+class Worker:
+    """Kernels, tables and lanes of one GPU."""
+
+    def __init__(self, runtime: Runtime, spec: Spec, lanes: int = 3, copier: Copier | None = None) -> None:
+        self.runtime = runtime
+        self.spec = spec
+        self.itemsize = spec.dtype.itemsize
+        self.build = "f64" if spec.dtype == np.float64 else "f32"
+        self.copier = copier or Copier()
+        self.lanes = [make_lane(runtime) for _ in range(lanes)]
+        self._tables: dict[Any, tuple[Any, ...]] = {}
+        self._values: tuple[NDArray[np.float64] | None, Any] = (None, None)
+
+    def module(self, name: str, build: str | None = None) -> Module:
+        return self.runtime.module(PACKAGE, name, build or self.build)
+
+    @property
+    def free_memory(self) -> int:
+        """Bytes that the device can still give; all of it where the device is the host."""
+        device = self.runtime.device
+        return device.total_memory if self.runtime.xp is np else device.free_memory
+
+    def close(self) -> None:
+        """Give back buffers and tables."""
+        for lane in self.lanes:
+            lane.free()
+        self._tables.clear()
+        self._values = (None, None)
+
+    # ------------------------------------------------------------------ upload
+
+    def _upload(self, lane: Lane, name: str, arrays: dict[str, Any]) -> dict[str, Any]:
+        """Host arrays to the device in one transfer; those already there stay where they are."""
+        out: dict[str, Any] = {k: a for k, a in arrays.items() if a is None or is_device_array(a)}
+        host = {k: np.ascontiguousarray(a) for k, a in arrays.items() if k not in out}
+        if self.runtime.xp is np:
+            return {**out, **host}
+        places, total = {}, 0
+        for k, a in host.items():
+            places[k] = total
+            total += -(-a.nbytes // 256) * 256
+        if not total:
+            return out
+        pinned, device = lane.pinned(name, total, np.uint8), lane.array(name, total, np.uint8)
+        self.copier.copy([(pinned[p : p + host[k].nbytes], host[k].reshape(-1).view(np.uint8)) for k, p in places.items()])
+        lane.to_device(device, pinned)
+        for k, p in places.items():
+            out[k] = device[p : p + host[k].nbytes].view(host[k].dtype)
+        return out
+
+    def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
+        """The list of frequencies on the device, kept between chunks."""
+        if values is None:
+            return None
+        if self._values[0] is not values:
+            with lane:
+                self._values = (values, self.runtime.xp.asarray(values))
+                lane.synchronize()
+        return self._values[1]
+
+    def _device_tables(self, lane: Lane, layout: Layout) -> tuple[Any, ...]:
+        key = (layout.combs, layout.per_block, layout.modes)
+        if key not in self._tables:
+            if len(self._tables) >= 8:
+                self._tables.pop(next(iter(self._tables)))
+            made: Tables = make_tables(*key, self.spec.dtype)
+            with lane:
+                xp = self.runtime.xp
+                parts = (made.first, made.second, made.fold, made.deconvolve, made.taps)
+                self._tables[key] = tuple(xp.asarray(a) for a in parts)
+                lane.synchronize()
+        return self._tables[key]
+
+    # ------------------------------------------------------------------ scan
+
+    def scan(self, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Scan:
+        """First look at the objects of a chunk."""
+        lane, n = self.lanes[0], len(offsets) - 1
+        data = self._upload(lane, "data", {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
+        info = lane.array("info", n, cs.INFO)
+        with lane:
+            self._prepare(lane, data, n, info, scan_only=True)
+            host = lane.pinned("info", n, cs.INFO)
+            lane.to_host(host, info)
+        lane.synchronize()
+        return scan_of(host)
+
+    def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
+        given: dict[str, Any] = {
+            "df": None, "tp": None, "wv": None, "owner": None, "row": None, "count": None, "floor": None,
+            "most_cycles": 0.0, "grid_stride": 0, "scan_only": False,
+        } | more  # fmt: skip
+        centre = self.spec.center_data or self.spec.fit_mean
+        kind = SCALE_KIND.get(self.spec.normalization, 0)
+        args = cs.fill(
+            cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
+            centre=centre, scale_kind=kind, **given,
+        )  # fmt: skip
+        long = len(data["t"]) > 1000 * max(n, 1)
+        self.module("ls_prepare.cu").launch("ls_prepare", (n,), (512 if long else 128,), (args,), stream=lane.stream)
+
+    # ------------------------------------------------------------------ one chunk
+
+    def begin(self, lane: Lane, job: Job) -> None:
+        """Upload and launch everything of a chunk; returns before the GPU is done."""
+        n, rows, spec = job.n_objects, job.n_rows, self.spec
+        small: dict[str, Any] = {
+            "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
+            "start": job.start,
+        }  # fmt: skip
+        for i, part in enumerate(job.parts):
+            small[f"order{i}"], small[f"tasks{i}"] = part.order, part.tasks
+        data = self._upload(lane, "data", {"t": job.t, "y": job.y, "dy": job.dy, **small})
+        stride = 0 if job.shared else 1
+        cycles = min((p.layout.most_cycles for p in job.parts if p.layout is not None), default=_DIRECT_LIMIT)
+        k, t = spec.n_peaks, spec.dtype
+        answers = lane.array("answers", self._answer_bytes(n), np.uint8)
+        info, frequency, best, index, flags = self._answers(answers, n)
+        work = {
+            "tp": lane.array("tp", rows + WEIGHT_PAD, np.float64), "wv": lane.array("wv", 2 * (rows + WEIGHT_PAD), np.float64),
+            "owner": lane.array("owner", rows, np.int32),
+        }  # fmt: skip
+        count, floor = lane.array("count", n, np.uint32), lane.array("floor", n, np.uint32)
+        values = self._device_values(lane, job.values)
+        power = job.device_power
+        if power is None and job.n_powers:
+            power = lane.array("power", job.n_powers, t)
+        with lane:
+            self._prepare(
+                lane, data, n, info, df=data["df"], row=lane.array("row", rows, np.int32), count=count, floor=floor,
+                most_cycles=cycles, grid_stride=stride, **work,
+            )  # fmt: skip
+            common = {
+                "tp": work["tp"], "wv": work["wv"], "offsets": data["offsets"], "info": info, "f0": data["f0"],
+                "df": data["df"], "grid_stride": stride,
+            }  # fmt: skip
+            for i, part in enumerate(job.parts):
+                if not len(part.order):
+                    continue
+                size = self.itemsize
+                candidates = lane.array(f"list{i}", n * part.cap * CANDIDATE_BYTES[size], np.uint8)
+                edge = lane.array(f"edge{i}", edge_bytes(part, n, size), np.uint8)
+                peaks = {"list": candidates, "count": count, "floor": floor, "edge": edge, "cap": part.cap, "wanted": k}
+                more = common | peaks | {
+                    "order": data[f"order{i}"], "tasks": data[f"tasks{i}"], "nf": data["nf"], "start": data["start"],
+                    "norm": NORM[spec.normalization], "fit_mean": spec.fit_mean, "edges": part.edges,
+                    "power": power if power is not None else None,
+                }  # fmt: skip
+                if part.kind == "comb":
+                    self._comb(lane, part, owner=work["owner"], rows=rows, n=n, **more)
+                else:
+                    self._direct(lane, part, values=values, **more)
+                layout = part.layout
+                args = cs.fill(
+                    cs.BEST, info=info, f0=data["f0"], df=data["df"], nf=data["nf"], frequencies=values,
+                    order=data[f"order{i}"], **peaks, index=index, frequency=frequency, best=best, flags=flags,
+                    grid_stride=stride, unused=0, edges=part.edges,
+                    modes=layout.modes if layout else 1, P=layout.combs if layout else 1, S=layout.per_block if layout else 1,
+                    blocks=layout.blocks if layout else 1, stretch=_stretch(part),
+                )  # fmt: skip
+                self.module("ls_peaks.cu").launch("ls_peaks", (len(part.order),), (128,), (args,), stream=lane.stream)
+            host = lane.pinned("answers", len(answers), np.uint8)
+            lane.to_host(host, answers)
+            if job.host_power is not None and job.n_powers:
+                lane.to_host(job.host_power, power[: job.n_powers])
+        job.results = dict(zip(("info", "frequency", "best", "index", "flags"), self._answers(host, n), strict=True))
+
+    def _answer_bytes(self, n: int) -> int:
+        return n * (cs.INFO.itemsize + self.spec.n_peaks * 20 + 4)
+
+    def _answers(self, raw: Any, n: int) -> tuple[Any, ...]:
+        """Info, peak frequency, power and index, and flags, as views of one buffer."""
+        k, out, at = self.spec.n_peaks, [], 0
+        for dtype, each in ((cs.INFO, 1), (np.float64, k), (np.float64, k), (np.int32, k), (np.int32, 1)):
+            size = n * each * np.dtype(dtype).itemsize
+            out.append(raw[at : at + size].view(dtype))
+            at += size
+        return tuple(out)
+
+    def _comb(self, lane: Lane, part: Part, *, owner: Any, rows: int, n: int, **more: Any) -> None:
+        layout, t = part.layout, self.spec.dtype
+        assert layout is not None
+        first, second, fold, deconvolve, taps = self._device_tables(lane, layout)
+        cell = lane.array("cell", 2 * (rows + WEIGHT_PAD), np.int32, zero=True)
+        at_f = lane.array("at_f", 16 * (rows + WEIGHT_PAD), t, zero=True)
+        at_2f = lane.array("at_2f", 16 * (rows + WEIGHT_PAD), t, zero=True)
+        circle = 256.0 * layout.combs
+        args = cs.fill(
+            cs.WEIGHTS, tp=more["tp"], owner=owner, taps=taps, df=more["df"], cell=cell, at_f=at_f, at_2f=at_2f,
+            cells=circle, rows=rows, grid_stride=more["grid_stride"],
+        )  # fmt: skip
+        self.module("ls_prepare.cu").launch("ls_weights", (-(-rows // 16),), (256,), (args,), stream=lane.stream)
+        module, spread = self.module("ls_comb.cu", layout.build), None
+        if layout.blocks > 1:
+            spread = lane.array("spread", n * layout.pairs * 2 * 1024 * layout.fold * 2, t)
+            names = ("tp", "wv", "offsets", "info", "f0", "df", "grid_stride")
+            args = cs.fill(
+                cs.SPREAD, cell=cell, at_f=at_f, at_2f=at_2f, out=spread, circle=circle, modes=layout.modes,
+                P=layout.combs, pairs=layout.pairs, **{k: more[k] for k in names},
+            )  # fmt: skip
+            grid = n * layout.pairs * 48 * layout.fold
+            module.launch("ls_spread", (grid,), (256,), (args,), stream=lane.stream)
+        args = cs.fill(
+            cs.COMB, cell=cell, at_f=at_f, at_2f=at_2f, spread=spread, first=first, second=second, fold=fold,
+            deconvolve=deconvolve, circle=circle, guard=GUARD["comb", self.itemsize], modes=layout.modes, P=layout.combs,
+            S=layout.per_block, pairs=layout.pairs, blocks=layout.blocks, group=layout.group, zero=0, **more,
+        )  # fmt: skip
+        split = self.build == "f64" and not layout.columns
+        shared = layout.shared_bytes(self.itemsize, split)
+        module.launch("ls_comb", (part.launches * layout.blocks,), (128,), (args,), shared_mem=shared, stream=lane.stream)
+
+    def _direct(self, lane: Lane, part: Part, *, values: Any, **more: Any) -> None:
+        guard = GUARD["direct", self.itemsize]
+        args = cs.fill(cs.DIRECT, frequencies=values, guard=guard, blocks=part.stretches, unused=0, **more)
+        module = self.module("ls_direct.cu")
+        if part.kind == "direct":
+            module.launch("ls_direct", (part.launches,), (256,), (args,), stream=lane.stream)
+            return
+        module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=lane.stream)
+        blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
+        names = ("power", "start", "info", "nf", "order", "count", "floor", "edge", "cap", "wanted", "list", "grid_stride")
+        args = cs.fill(cs.SEARCH, blocks=blocks, **{k: more[k] for k in names})
+        self.module("ls_peaks.cu").launch("ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=lane.stream)
+
+
+def _stretch(part: Part) -> int:
+    """Neighbouring indices between edge values; 0 where columns have their own rule."""
+    if part.layout is None:
+        return 2048
+    return 0 if part.layout.columns else 2 * part.layout.modes * part.layout.combs
+
+
+def scan_of(info: NDArray[Any]) -> Scan:
+    """A `Scan` from the kernel's records."""
+    return Scan(
+        n_used=info["n"].astype(np.int64),
+        n_dropped=info["dropped"].astype(np.int64),
+        t_min=info["t_min"].copy(),
+        span=info["span"].copy(),
+        status=info["status"].astype(np.uint8),
+    )

@@ -1,0 +1,406 @@
+// Banded comb NUFFT, fused from prepared light curves to normalised powers and peak candidates.
+//
+// Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df, which lets the
+// series fill the circle of a 256-point FFT. One block (4 warps) = one object, two neighbouring bands, S combs; a half warp
+// does one 256-point FFT as 16 x 16, 16 elements a thread. Strengths (w, w y at f; w at 2f) are spread once for all combs:
+// the comb's offset is a shift of the DFT's output index, absorbed in its twiddles. Powers of up to 8 combs are staged in
+// shared memory in order of frequency, then searched for local maxima and, if wanted, written in whole sectors.
+//
+// Operations for one frequency: 3 channels x 256/modes x (2 x 24 FMA x 16/16 + 6) = about 230 FMA, and 96 FMA x points /
+// (modes P) of spreading. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the second-level
+// cache), the powers once. Limit: shared-memory wavefronts (about 75% busy in float64) under the latency of the FFT.
+//
+// archs: 75 80 86 89 90 100 120
+// build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD
+// build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
+// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DFOLD=2
+// build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DFOLD=4
+// build: f32 -DREAL=float -DMINB=4
+// build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
+// build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2
+// build: f32x4 -DREAL=float -DMINB=2 -DFOLD=4
+// budget: f64 kernel=ls_comb regs<=168 spills<=512 arch=90
+// budget: f64columns kernel=ls_comb regs<=255 spills<=0 arch=90
+// budget: f32 kernel=ls_comb regs<=128 spills<=256 arch=90
+#include "ls_common.cuh"
+#include "ls_dft.cuh"
+
+#ifndef MINB
+#define MINB 3             // blocks a multiprocessor
+#endif
+#ifndef FOLD
+#define FOLD 1             // circles that the cells of f may wind round; 2f winds round twice as many
+#endif
+#define ND 13              // outputs a thread: at most 208 modes of 256
+#define NW 4
+#define THREADS (32 * NW)
+#define CELLS (1024 * FOLD)          // of one band: w 256, wy 256, w at 2f 512, each times FOLD
+#define PAD (16 * 17)
+#ifdef SPLIT               // exchange real parts, then imaginary parts: half the space
+#define EXCHANGE (NW * PAD)
+#define CHUNK 80
+#else
+#define EXCHANGE (2 * NW * PAD)
+#define CHUNK 128          // points a chunk and segment: 12 CHUNK strengths fit the exchange area
+#endif
+
+struct Comb {
+  const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
+  const int* offsets; const Info* info; const int* order; const int2* tasks; const C* spread;
+  const C* first; const C* second; const C* fold; const T* deconvolve;
+  const double* f0; const double* df; const int* nf; const long long* start;
+  T* power; Peaks peaks; double circle; double guard;
+  int modes, P, S, pairs, blocks, group, grid_stride, norm, fit_mean, zero, edges;
+};
+
+// The table constants are read anew for each channel where registers are short: an offset that is always 0, unknown to the
+// compiler, keeps it from holding them. The streamed weights then go past the first-level cache.
+#ifdef RELOAD
+#if ON_DEVICE
+__device__ __forceinline__ double stream(const double* p) { double v; asm("ld.global.nc.L1::no_allocate.f64 %0, [%1];" : "=d"(v) : "l"(p)); return v; }
+__device__ __forceinline__ float stream(const float* p) { float v; asm("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
+__device__ __forceinline__ double2 table(const double2* p) { double2 v; asm volatile("ld.global.nc.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p)); return v; }
+__device__ __forceinline__ float2 table(const float2* p) { float2 v; asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p)); return v; }
+__device__ __forceinline__ double table(const double* p) { double v; asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(v) : "l"(p)); return v; }
+__device__ __forceinline__ float table(const float* p) { float v; asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
+#else
+__device__ __forceinline__ T stream(const T* p) { return *p; }
+template <typename X> __device__ __forceinline__ X table(const X* p) { return *p; }
+#endif
+#else
+__device__ __forceinline__ T stream(const T* p) { return __ldg(p); }
+template <typename X> __device__ __forceinline__ X table(const X* p) { return __ldg(p); }
+#endif
+
+// Place of (column, comb of the group) in the staging area: columns are rows of `group` values, the comb turned by the column
+// so that the 16 columns that a half warp stores fall on different banks.
+struct Stage {
+  T* at; int lg, turn;
+  __device__ __forceinline__ int place(int column, int g) const { return (column << lg) + (g ^ ((column >> turn) & ((1 << lg) - 1))); }
+  __device__ __forceinline__ T& operator()(int column, int g) const { return at[place(column, g)]; }
+  __device__ __forceinline__ T& flat(int i) const { return at[place(i >> lg, i & ((1 << lg) - 1))]; }
+};
+
+// Exact cell c of a band's grids from points whose first tap lies in (c - 16, c]: one block = (object, band pair, 16 cells).
+// For long series searched in several blocks a band: spread once here, not once a block. Half warp = band, lane = cell;
+// 8 warps share the points, summed in a fixed order.
+struct Spread {
+  const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
+  const int* offsets; const Info* info; const double* f0; const double* df; C* out;
+  double circle; int modes, P, pairs, grid_stride;
+};
+extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
+  __shared__ C part[8][32][2];
+  __shared__ C strength[8][2][2][32];
+  __shared__ int first[8][32];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, h = lane >> 4, a = lane & 15;
+  const int rows = 48 * FOLD;
+  int task = blockIdx.x;
+  const int strip = task % rows; task /= rows;
+  const int pair = task % A.pairs, o = task / A.pairs;
+  if (A.info[o].status != 0) return;
+  const int lo = A.offsets[o], n = A.info[o].n;
+  const bool twice = strip >= 16 * FOLD;
+  const int c0 = (twice ? strip - 16 * FOLD : strip) * 16, mine = c0 + a;
+  const double f0 = A.f0[o * A.grid_stride], df = A.df[o * A.grid_stride], shift = 8.0 / (A.circle * df);
+  // points with first cell in (c0 - 16, c0 + 16): cells rise with time
+  int b0 = 0, b1 = n;
+  for (int l = 0, r = n; l < r;) { const int m = (l + r) >> 1, c = twice ? A.cell[lo + m].y : A.cell[lo + m].x; if (c > c0 - 16) r = m; else l = m + 1; b0 = r; }
+  if (n && (twice ? A.cell[lo + n - 1].y : A.cell[lo + n - 1].x) <= c0 - 16) b0 = n;
+  for (int l = b0, r = n; l < r;) { const int m = (l + r) >> 1, c = twice ? A.cell[lo + m].y : A.cell[lo + m].x; if (c >= c0 + 16) r = m; else l = m + 1; b1 = r; }
+  if (n && (twice ? A.cell[lo + n - 1].y : A.cell[lo + n - 1].x) < c0 + 16) b1 = n;
+  C s1 = mk(0, 0), s2 = mk(0, 0);
+  const T* weights = twice ? A.at_2f : A.at_f;
+  for (int p0 = b0 + warp * 32; p0 < b1; p0 += 256) {
+    const int m = min(32, b1 - p0), p = lo + p0 + min(lane, m - 1);
+    const double2 wv = A.wv[p];
+    const double time = A.tp[p] + shift;
+    __syncwarp();
+    first[warp][lane] = twice ? A.cell[p].y : A.cell[p].x;
+    for (int b = 0; b < 2; b++) {
+      T s, c; sincos_cycles(cycles(f0, ((double)(2 * pair + b) * A.modes + (A.modes >> 1)) * A.P, df, time), s, c);
+      const T w = (T)wv.x, v = (T)wv.y;
+      strength[warp][b][0][lane] = twice ? mk(w * (c * c - s * s), 2 * w * c * s) : mk(w * c, w * s);
+      strength[warp][b][1][lane] = mk(v * c, v * s);
+    }
+    __syncwarp();
+    for (int i = 0; i < m; i++) {
+      const unsigned tap = (unsigned)(mine - first[warp][i]);
+      if (tap < 16u) {
+        const T k = weights[(size_t)(lo + p0 + i) * 16 + a];
+        const C x = strength[warp][h][0][i], z = strength[warp][h][1][i];
+        s1.x = fma(k, x.x, s1.x); s1.y = fma(k, x.y, s1.y); s2.x = fma(k, z.x, s2.x); s2.y = fma(k, z.y, s2.y);
+      }
+    }
+  }
+  part[warp][lane][0] = s1; part[warp][lane][1] = s2;
+  __syncthreads();
+  if (warp < 2 && !(twice && warp)) {
+    C x = part[0][lane][warp];
+    for (int k = 1; k < 8; k++) { x.x += part[k][lane][warp].x; x.y += part[k][lane][warp].y; }
+    C* out = A.out + ((size_t)(o * A.pairs + pair) * 2 + h) * CELLS;
+    out[(twice ? 512 * FOLD : 256 * FOLD * warp) + mine] = x;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  C* grid = (C*)raw;                    // two bands of CELLS
+  C* exchange = grid + 2 * CELLS;       // FFT exchange; strengths during the spreading
+  T* staged = (T*)(exchange + EXCHANGE);
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, h = lane >> 4, a = lane & 15;
+  int task = blockIdx.x;
+  const int block = task % A.blocks; task /= A.blocks;
+  int pair, o;
+  if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
+  else { pair = (int)(task % A.pairs); o = A.order[task / A.pairs]; }
+  const Info info = A.info[o];
+  const int lo = A.offsets[o], n = info.n, gi = o * A.grid_stride, nf = A.nf[gi];
+  const double f0 = A.f0[gi], df = A.df[gi], shift = 8.0 / (A.circle * df);
+  const int P = A.P, modes = A.modes, r0 = block * A.S, send = min(A.S, P - r0), lg = A.group == 8 ? 3 : 2;
+  const long long band = (long long)modes * P, base = 2 * pair * band;
+  const int columns = 2 * modes;
+  const Stage stage = {staged, lg, (sizeof(T) == 8 ? 4 : 5) - lg};
+  if (info.status != 0) {               // no answer: NaN, where powers are written
+    if (A.power)
+      for (long long i = tid; i < columns * (long long)send; i += THREADS) {
+        const long long k = base + (i / send) * P + r0 + i % send;
+        if (k < nf) A.power[A.start[o] + k] = missing();
+      }
+    return;
+  }
+
+  if (A.spread) {                       // grids from ls_spread, moved by the offset of this block's first comb
+    const C* in = A.spread + (size_t)(o * A.pairs + pair) * 2 * CELLS;
+    const double step = (double)r0 / ((double)P * 256);
+    for (int i = tid; i < 2 * CELLS; i += THREADS) {
+      const int inband = i & (CELLS - 1), cell = inband < 256 * FOLD ? inband : inband < 512 * FOLD ? inband - 256 * FOLD : inband - 512 * FOLD;
+      const C v = in[i];
+      T s, c; sincos_cycles(step * cell, s, c);
+      grid[i] = mk(fma(c, v.x, -s * v.y), fma(c, v.y, s * v.x));
+    }
+  } else {
+    // Points are sorted by time, so the window of 16 cells under the kernel only moves forward: lane a keeps the sum of the
+    // window's one cell with (cell mod 16) = a in registers and stores it once, when the window leaves it. Even warps: w and
+    // wy (same weights), odd warps: w at 2f; warps 0, 1 take the first half of the points, 2, 3 the second.
+    for (int i = tid; i < 2 * CELLS; i += THREADS) grid[i] = mk(0, 0);
+    C* strength = exchange;             // [3 channels][2 bands][2 segments][CHUNK]
+    int* cells1 = (int*)staged;         // the staging area is idle: first cells at f and at 2f, [2 segments][CHUNK] each
+    int* cells2 = cells1 + 2 * CHUNK;
+    const int seg = warp >> 1, two = warp & 1;
+    const int n0 = min(n, (((n + 1) >> 1) + 7) & ~7), mine = seg ? n - n0 : n0;
+    C acc = mk(0, 0), acc2 = mk(0, 0); int now = -1;
+    C* G = grid + h * CELLS + two * 512 * FOLD;
+    for (int c0 = 0; c0 < n0; c0 += CHUNK) {
+      __syncthreads();
+      for (int e = tid; e < 4 * CHUNK; e += THREADS) {
+        const int b = e & 1, i = (e >> 1) % CHUNK, sg = (e >> 1) / CHUNK, left = (sg ? n - n0 : n0) - c0;
+        if (i < min(CHUNK, (left + 7) & ~7)) {
+          const int p = lo + (sg ? n0 : 0) + c0 + min(i, left - 1);
+          const double2 wv = A.wv[p];
+          const T w = i < left ? (T)wv.x : (T)0, v = i < left ? (T)wv.y : (T)0;
+          const int slot = sg * CHUNK + i;
+          if (!b) { const int2 c = A.cell[p]; cells1[slot] = c.x; cells2[slot] = c.y; }
+          T s, c; sincos_cycles(cycles(f0, (double)(base + b * band + (long long)(modes >> 1) * P + r0), df, A.tp[p] + shift), s, c);
+          strength[b * 2 * CHUNK + slot] = mk(w * c, w * s);
+          strength[(2 + b) * 2 * CHUNK + slot] = mk(v * c, v * s);
+          strength[(4 + b) * 2 * CHUNK + slot] = mk(w * (c * c - s * s), 2 * w * c * s);
+        }
+      }
+      __syncthreads();
+      const int m = min(CHUNK, mine - c0);
+      if (m > 0) {
+        const T* weight = (two ? A.at_2f : A.at_f) + (size_t)(lo + seg * n0 + c0) * 16 + a;     // rows past the end are readable
+        const int4* cl = (const int4*)((two ? cells2 : cells1) + seg * CHUNK);
+        const C* sg = strength + ((two ? 4 : 0) + h) * 2 * CHUNK + seg * CHUNK;
+        const C* sh = sg + 4 * CHUNK;
+        T next[8];
+#pragma unroll
+        for (int u = 0; u < 8; u++) next[u] = stream(weight + u * 16);
+        if (now < 0) { const int c = cl[0].x; now = c + ((a - c) & 15); }
+#define POINT(CELL, U)                                                                                         \
+        { const int to = CELL + ((a - CELL) & 15);                                                             \
+          if (to != now) { G[now] = acc; acc = mk(0, 0); if (!TWO) { G[now + 256 * FOLD] = acc2; acc2 = mk(0, 0); } now = to; } \
+          acc.x = fma(k[U], s1[(U) & 3].x, acc.x); acc.y = fma(k[U], s1[(U) & 3].y, acc.y);                    \
+          if (!TWO) { acc2.x = fma(k[U], s2[(U) & 3].x, acc2.x); acc2.y = fma(k[U], s2[(U) & 3].y, acc2.y); } }
+#define SPREAD_POINTS                                                                                          \
+        for (int i0 = 0; i0 < m; i0 += 8) {                                                                    \
+          T k[8];                                                                                              \
+          _Pragma("unroll") for (int u = 0; u < 8; u++) { k[u] = next[u]; next[u] = stream(weight + (i0 + 8 + u) * 16); } \
+          _Pragma("unroll") for (int v = 0; v < 2; v++) {                                                      \
+            const int4 cc = cl[(i0 >> 2) + v]; C s1[4], s2[4];                                                 \
+            _Pragma("unroll") for (int u = 0; u < 4; u++) { s1[u] = sg[i0 + 4 * v + u]; if (!TWO) s2[u] = sh[i0 + 4 * v + u]; } \
+            POINT(cc.x, 4 * v) POINT(cc.y, 4 * v + 1) POINT(cc.z, 4 * v + 2) POINT(cc.w, 4 * v + 3) } }
+        if (two) { constexpr bool TWO = true; SPREAD_POINTS } else { constexpr bool TWO = false; SPREAD_POINTS }
+      }
+    }
+    if (seg && mine > 0) { G[now] = acc; if (!two) G[now + 256 * FOLD] = acc2; }
+    __syncthreads();
+    if (!seg && n > 0) {
+      C g = G[now]; G[now] = mk(g.x + acc.x, g.y + acc.y);
+      if (!two) { g = G[now + 256 * FOLD]; G[now + 256 * FOLD] = mk(g.x + acc2.x, g.y + acc2.y); }
+    }
+  }
+  __syncthreads();
+
+#ifdef SPLIT
+  T* ex = (T*)exchange + (warp * 2 + h) * PAD;
+#else
+  C* ex = exchange + (warp * 2 + h) * PAD;
+#endif
+  const C* g0 = grid + h * CELLS + a;
+  const T mean = A.fit_mean ? (T)1 : (T)0;
+  const double scale = info.scale;
+#ifdef COLUMNS
+  T held[4], before[4];                 // per column of this thread: the last power, and the one before it
+#pragma unroll
+  for (int u = 0; u < 4; u++) held[u] = before[u] = missing();
+#endif
+
+  for (int done = 0; done < send; done += A.group) {
+    const int count = min(A.group, send - done);
+    bool odd = false;
+    for (int g = warp; g < count; g += NW) {
+      const int s = done + g;
+      const C* Us = A.first + s * 8; const C* Vs = A.second + s * 128 + a; const T* D = A.deconvolve + (size_t)s * (16 * ND) + a;
+      C v[16];
+      T q1[ND], q2[ND], q3[ND];
+      int zo = 0;
+      auto ku = [&](int i) { return table(Us + zo + i); };
+      auto kv = [&](int i) { return table(Vs + zo + i * 16); };
+      auto fft = [&]() {
+        dft16(v, ku);
+        __syncwarp();
+#ifdef SPLIT
+        T re[16];
+#pragma unroll
+        for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].x;
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 16; j++) re[j] = ex[a * 17 + j];
+        __syncwarp();
+#pragma unroll
+        for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 16; j++) v[j] = mk(re[j], ex[a * 17 + j]);
+#else
+#pragma unroll
+        for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)];
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 16; j++) v[j] = ex[a * 17 + j];
+#endif
+        dft16(v, kv);
+      };
+      auto load = [&](const C* from, int circles) {      // cell c + 256 m folds on cell c with fold^m
+#pragma unroll
+        for (int j = 0; j < 16; j++) v[j] = from[16 * j];
+        if (circles > 1) {
+          const C turn = table(A.fold + s + zo);
+          C k = turn;
+          for (int m = 1; m < circles; m++) {
+#pragma unroll
+            for (int j = 0; j < 16; j++) { const C z = from[256 * m + 16 * j];
+              v[j] = mk(fma(-k.y, z.y, fma(k.x, z.x, v[j].x)), fma(k.y, z.x, fma(k.x, z.y, v[j].y))); }
+            k = mk(k.x * turn.x - k.y * turn.y, k.x * turn.y + k.y * turn.x);
+          }
+        }
+      };
+#pragma unroll
+      for (int ch = 0; ch < 3; ch++) {
+#ifdef RELOAD
+        zo = ch * A.zero;
+#endif
+        load(g0 + (ch == 0 ? 512 * FOLD : ch == 1 ? 0 : 256 * FOLD), ch == 0 ? 2 * FOLD : FOLD);
+        fft();
+        if (ch == 0) {
+#pragma unroll
+          for (int d = 0; d < ND; d++) { const T k = (T)0.5 * table(D + zo + 16 * d); q1[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
+        } else if (ch == 1) {
+#pragma unroll
+          for (int d = 0; d < ND; d++) {
+            const T k = table(D + zo + 16 * d), km = k * mean, c = km * v[place(d)].x, z = km * v[place(d)].y;
+            const T cc = fma(-c, c, (T)0.5 + q1[d]), ss = fma(-z, z, (T)0.5 - q1[d]), cs = fma(-c, z, q2[d]);
+            const T det = fma(cc, ss, -cs * cs);
+            const T r = det > (T)A.guard ? k * k * reciprocal(det) : missing();      // suspicious: done exactly below
+            q1[d] = ss * r; q2[d] = cc * r; q3[d] = (T)-2 * cs * r;
+          }
+        } else {
+#pragma unroll
+          for (int d = 0; d < ND; d++) {
+            const T c = v[place(d)].x, z = v[place(d)].y;
+            const T p = normalise(fma(fma(q1[d], c, q3[d] * z), c, q2[d] * z * z), scale, A.norm);
+            const int q = a + 16 * d;
+            if (q < modes) {
+              stage(h * modes + q, g) = p;
+              odd |= p != p && base + (h * modes + q) * (long long)P + r0 + s < nf;
+            }
+          }
+        }
+      }
+    }
+    if (__syncthreads_or(odd)) {                     // whole warps go over the staged powers and replace what is missing
+      for (int i = warp * 32; i < columns << lg; i += THREADS) {
+        const int e = i + lane, col = e >> lg, g = e & (A.group - 1);
+        const long long k = base + (long long)col * P + r0 + done + g;
+        unsigned todo = __ballot_sync(FULL, e < columns << lg && g < count && k < nf && !(stage(col, g) == stage(col, g)));
+        while (todo) {
+          const int bit = __ffs(todo) - 1; todo &= todo - 1;
+          const long long kk = __shfl_sync(FULL, k, bit);
+          const double p = exact_power<false>(A.tp + lo, A.wv + lo, n, f0, (double)kk, df, A.fit_mean != 0);
+          if (lane == bit) stage(col, g) = (T)normalise(p, scale, A.norm);
+        }
+      }
+      __syncthreads();
+        }
+    // ---- staged powers: write them, look for local maxima
+#ifndef COLUMNS
+    {
+      const int total = (int)min((long long)columns << lg, (long long)nf - base);
+      if (A.power) for (int i = tid; i < total; i += THREADS) A.power[A.start[o] + base + i] = stage.flat(i);
+      const int each = ((columns << lg) + THREADS - 1) / THREADS;
+      search_stretch(A.peaks, o, base, total, each, info.apart, A.peaks.edge + ((size_t)o * A.edges + pair) * 2, [&](int i) { return stage.flat(i); });
+    }
+#else
+    {
+      if (A.power)
+        for (int i = tid; i < columns << lg; i += THREADS) {
+          const int col = i >> lg, g = i & (A.group - 1);
+          const long long k = base + (long long)col * P + r0 + done + g;
+          if (g < count && k < nf) A.power[A.start[o] + k] = stage(col, g);
+        }
+      const unsigned floor = __shfl_sync(FULL, lane ? 0u : *(volatile unsigned*)(A.peaks.floor + o), 0);
+      unsigned best = 0;
+      const bool last = done + count == send;
+#pragma unroll
+      for (int u = 0; u < 4; u++) {
+        const int col = tid + u * THREADS;
+        if (col < columns) {
+          const long long k0 = base + (long long)col * P + r0 + done;
+          T* edge = A.peaks.edge + (((size_t)o * A.edges + (2 * pair * modes + col)) * A.blocks + block) * 2;
+          for (int g = 0; g < count && k0 + g < nf; g++) {
+            const T p = stage(col, g);
+            if (done + g == 0) edge[0] = p;
+            else if (is_peak(before[u], held[u], p)) {
+              const unsigned key = key_of(held[u]);
+              if (done + g > 1 && key > best) best = key;
+              if (key >= floor) emit(A.peaks, o, k0 + g - 1, before[u], held[u], p);
+            }
+            before[u] = held[u]; held[u] = p;
+          }
+          const long long k1 = min(k0 + count, (long long)nf);           // one past the last power here
+          if (k1 > base + (long long)col * P + r0 && (last || (k0 < nf && k1 == nf))) {
+            edge[1] = held[u];
+            if (is_peak(before[u], held[u], missing()) && key_of(held[u]) >= floor) emit(A.peaks, o, k1 - 1, before[u], held[u], missing());
+            if (k1 == nf) held[u] = before[u] = missing();
+          }
+        }
+      }
+      const int stride = min(33, 1 + (int)((2ll * min(info.apart, 100000000) + A.group) / P));
+      if (__popc(__ballot_sync(FULL, best > floor)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, stride);
+    }
+    if (done + count < send) __syncthreads();
+#endif
+  }
+}

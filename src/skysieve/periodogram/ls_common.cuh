@@ -1,0 +1,170 @@
+// What the periodogram's kernels share: precisions, phases, block sums, peak candidates, the exact power.
+#pragma once
+
+#ifndef REAL
+#define REAL double
+#endif
+typedef REAL T;
+template <typename X> struct Pair;
+template <> struct Pair<double> { typedef double2 type; };
+template <> struct Pair<float> { typedef float2 type; };
+typedef Pair<T>::type C;
+
+#if defined(__CUDA_ARCH__)
+#define ON_DEVICE 1
+#else
+#define ON_DEVICE 0
+#endif
+#define FULL 0xffffffffu
+
+__device__ __forceinline__ C mk(T x, T y) { C c; c.x = x; c.y = y; return c; }
+__device__ __forceinline__ T missing() { return (T)__longlong_as_double(0x7ff8000000000000ll); }
+__device__ __forceinline__ double missing64() { return __longlong_as_double(0x7ff8000000000000ll); }
+
+// Reciprocal of a positive number: the special unit's estimate and one cubic step (20 -> 60 bits).
+__device__ __forceinline__ double reciprocal(double x) {
+#if ON_DEVICE
+  double r; asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
+  double e = fma(-x, r, 1.0); e = fma(e, e, e); return fma(e, r, r);
+#else
+  return 1.0 / x;
+#endif
+}
+__device__ __forceinline__ float reciprocal(float x) {
+#if ON_DEVICE
+  float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r;
+#else
+  return 1.0f / x;
+#endif
+}
+
+// (f0 + k df) t modulo 1 for exact f0 and df: every product carries its rounding error along.
+__device__ __forceinline__ double cycles(double f0, double k, double df, double t) {
+  double step = k * df, rest = fma(k, df, -step);
+  double a = f0 * t, b = step * t;
+  double low = fma(f0, t, -a) + fma(step, t, -b) + rest * t;
+  return ((a - rint(a)) + (b - rint(b))) + low;
+}
+__device__ __forceinline__ double cycles_at(double f, double t) {
+  double a = f * t, low = fma(f, t, -a);
+  return (a - rint(a)) + low;
+}
+__device__ __forceinline__ void sincos_cycles(double x, double& s, double& c) { sincospi(2 * (x - rint(x)), &s, &c); }
+__device__ __forceinline__ void sincos_cycles(double x, float& s, float& c) { sincospif(2 * (float)(x - rint(x)), &s, &c); }
+
+// An order-preserving key of 32 bits for positive numbers, rounded down; 0 for everything else.
+__device__ __forceinline__ unsigned key_of(double p) { return p > 0 ? (unsigned)__double2hiint(p) : 0u; }
+__device__ __forceinline__ unsigned key_of(float p) { return p > 0 ? (unsigned)__float_as_int(p) : 0u; }
+
+__device__ __forceinline__ unsigned warp_max(unsigned v) {
+#if ON_DEVICE && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(FULL, v);
+#else
+  for (int k = 16; k; k >>= 1) { unsigned o = __shfl_xor_sync(FULL, v, k); v = o > v ? o : v; }
+  return v;
+#endif
+}
+__device__ __forceinline__ double warp_sum(double v) {
+  for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
+  return v;
+}
+
+// What prepare leaves for one object; n is 0 unless status is 0.
+struct Info { int n, dropped, status, apart; double t_min, span, scale; };
+
+// Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p).
+__device__ __forceinline__ double normalise(double p, double scale, int norm) {
+  return norm == 0 ? p * scale : norm == 1 ? p / (1 - p) : -log1p(-p);
+}
+__device__ __forceinline__ float normalise(float p, double scale, int norm) {
+  return norm == 0 ? p * (float)scale : norm == 1 ? p / (1 - p) : -log1pf(-p);
+}
+
+// ---------------------------------------------------------------- the exact power
+// Standard power from sums centred before they are squared (Zechmeister & Kuerster 2009, eqs. 5-15), by one warp, in float64.
+#define SINGULAR 1e-14
+struct Sums { double cc, ss, cs, yc, ys; };
+__device__ __forceinline__ double power_of(const Sums& s) {
+  double det = s.cc * s.ss - s.cs * s.cs;
+  if (!(det > SINGULAR * s.cc * s.ss)) return missing64();
+  return (s.yc * (s.ss * s.yc - s.cs * s.ys) + s.ys * (s.cc * s.ys - s.cs * s.yc)) / det;
+}
+// LIST: the frequency is f0 itself; otherwise f0 + k df. t relative, wv = (w, wy), n rows.
+template <bool LIST> __device__ double exact_power(const double* t, const double2* wv, int n, double f0, double k, double df, bool mean) {
+  const int lane = threadIdx.x & 31;
+  double mc = 0, ms = 0;
+  if (mean) {
+    for (int i = lane; i < n; i += 32) {
+      double s, c; sincos_cycles(LIST ? cycles_at(f0, t[i]) : cycles(f0, k, df, t[i]), s, c);
+      mc = fma(wv[i].x, c, mc); ms = fma(wv[i].x, s, ms);
+    }
+    mc = warp_sum(mc); ms = warp_sum(ms);
+  }
+  Sums q = {0, 0, 0, 0, 0};
+  for (int i = lane; i < n; i += 32) {
+    double s, c; sincos_cycles(LIST ? cycles_at(f0, t[i]) : cycles(f0, k, df, t[i]), s, c);
+    const double2 v = wv[i];
+    c -= mc; s -= ms;
+    q.cc = fma(v.x * c, c, q.cc); q.ss = fma(v.x * s, s, q.ss); q.cs = fma(v.x * c, s, q.cs);
+    q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
+  }
+  q.cc = warp_sum(q.cc); q.ss = warp_sum(q.ss); q.cs = warp_sum(q.cs); q.yc = warp_sum(q.yc); q.ys = warp_sum(q.ys);
+  return power_of(q);
+}
+
+// ---------------------------------------------------------------- peak candidates
+// A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
+// before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edges.
+struct Candidate { int index, unused; T here, before, after; };
+struct Peaks {                 // where candidates of object o go: list[o * cap ...], counted in count[o]
+  Candidate* list; unsigned* count; unsigned* floor; T* edge; int cap, wanted;
+};
+__device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
+__device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
+  unsigned slot = atomicAdd(k.count + o, 1u);
+  if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.unused = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
+}
+// A floor under the k-th accepted peak of object o. best: this lane's highest peak (0: none). Lanes `stride` apart hold peaks at least
+// two exclusion lengths apart, so no accepted peak can shade two of them: the k-th highest of those lanes is a valid floor.
+__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, int stride) {
+  const int lane = threadIdx.x & 31;
+  unsigned v = 0;
+  if (32 / stride >= k.wanted) {
+    unsigned mine = lane % stride ? 0 : best;
+    for (int r = 0; r < k.wanted; r++) {
+      v = warp_max(mine);
+      if (!v) break;
+      const unsigned who = __ballot_sync(FULL, mine == v);
+      if (lane == __ffs(who) - 1) mine = 0;
+    }
+  }
+  unsigned old = 0;
+  if (!lane) old = v ? atomicMax(k.floor + o, v) : *(volatile unsigned*)(k.floor + o);
+  old = __shfl_sync(FULL, old, 0);
+  return old > v ? old : v;
+}
+
+// Local maxima of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looks
+// at `each` (at most 32) neighbours, a warp raises the floor and gives out what reaches it. Powers outside are other blocks':
+// the first and last value are left at `edge` for them.
+template <typename Get> __device__ __forceinline__ void search_stretch(const Peaks& k, int o, long long base, int total, int each, int apart, T* edge, const Get& get) {
+  const int b0 = threadIdx.x * each, b1 = min(b0 + each, total);
+  unsigned found = 0, best = 0;
+  T x = b0 > 0 && b0 < total ? get(b0 - 1) : missing(), y = b0 < total ? get(b0) : missing();
+  for (int i = b0; i < b1; i++) {
+    const T z = i + 1 < total ? get(i + 1) : missing();
+    if (is_peak(x, y, z)) {
+      found |= 1u << (i - b0);
+      if (i > 0 && i + 1 < total) { const unsigned v = key_of(y); best = v > best ? v : best; }
+    }
+    x = y; y = z;
+  }
+  const int stride = min(33, 1 + (2 * min(apart, 100000) + each - 1) / each);
+  const unsigned floor = raise_floor(k, o, best, stride);
+  while (found) {
+    const int i = b0 + __ffs(found) - 1; found &= found - 1;
+    y = get(i);
+    if (key_of(y) >= floor) emit(k, o, base + i, i > 0 ? get(i - 1) : missing(), y, i + 1 < total ? get(i + 1) : missing());
+  }
+  if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
+}

@@ -1,0 +1,34 @@
+// 16-point DFT with a shifted output index, all twiddles inside the butterflies.
+#pragma once
+
+// X[b] = sum_j v[j] exp(2 pi i j (b + phi) / 16), output b at place PLACE(b). The constants, with e(x) = exp(2 pi i x):
+// k(0) = e(phi/2), k(1) = e(phi/4), k(2), k(3) = e((phi + c)/8), k(4..7) = e((phi + c)/16).
+// A butterfly gives a + k b and 2 a - (a + k b): six fused multiply-adds. TURN: k stands for i k.
+template <bool TURN> __device__ __forceinline__ void butterfly(C& a, C& b, const C k) {
+  const T kx = TURN ? -k.y : k.x, ky = TURN ? k.x : k.y;
+  const T x = fma(-ky, b.y, fma(kx, b.x, a.x)), y = fma(ky, b.x, fma(kx, b.y, a.y));
+  b.x = fma((T)2, a.x, -x); b.y = fma((T)2, a.y, -y);
+  a.x = x; a.y = y;
+}
+__device__ __host__ constexpr int place4(int j, int b) { return j + ((b & 1) ? 8 : 0) + ((b & 2) ? 4 : 0); }
+__device__ __host__ constexpr int place8(int j, int b) { return b < 4 ? place4(j, b) : place4(j + 2, b - 4); }
+__device__ __host__ constexpr int place(int b) { return b < 8 ? place8(0, b) : place8(1, b - 8); }
+
+template <typename K> __device__ __forceinline__ void dft16(C (&v)[16], const K& k) {
+  { const C c = k(0);
+#pragma unroll
+    for (int j = 0; j < 8; j++) butterfly<false>(v[j], v[j + 8], c); }
+  { const C c = k(1);
+#pragma unroll
+    for (int j = 0; j < 4; j++) { butterfly<false>(v[place4(j, 0)], v[place4(j, 2)], c); butterfly<true>(v[place4(j, 1)], v[place4(j, 3)], c); } }
+  { const C c = k(2), d = k(3);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      butterfly<false>(v[place8(j, 0)], v[place8(j, 4)], c); butterfly<false>(v[place8(j, 1)], v[place8(j, 5)], d);
+      butterfly<true>(v[place8(j, 2)], v[place8(j, 6)], c); butterfly<true>(v[place8(j, 3)], v[place8(j, 7)], d); } }
+#pragma unroll
+  for (int b = 0; b < 4; b++) {
+    const C c = k(4 + b);
+    butterfly<false>(v[place(b)], v[place(b + 8)], c); butterfly<true>(v[place(b + 4)], v[place(b + 12)], c);
+  }
+}

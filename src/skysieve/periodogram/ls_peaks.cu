@@ -1,0 +1,120 @@
+// From candidates to the k best peaks of each object, and candidates of powers that lie in device memory.
+//
+// ls_peaks: one block = one object. Missing neighbours of candidates at the ends of a block's stretch come from the edge
+// values; then k rounds of: drop what is nearer than 1/T to the last accepted, take the highest (ties to the lower
+// frequency). 16-32 bytes a candidate and round from the second-level cache: latency, about 2 us a round.
+// ls_candidates: one thread = one power, read with its neighbours; limited by memory (4 or 8 bytes a power).
+//
+// archs: 75 80 86 89 90 100 120
+// build: f64 -DREAL=double
+// build: f32 -DREAL=float
+// budget: f64 kernel=ls_peaks regs<=64 smem<=512
+// budget: f64 kernel=ls_candidates regs<=64 smem<=0
+#include "ls_common.cuh"
+
+struct Best {
+  const Info* info; const double* f0; const double* df; const int* nf; const double* frequencies; const int* order;
+  Peaks peaks; int* index; double* frequency; double* best; int* flags;
+  int grid_stride, modes, P, S, blocks, stretch, edges, unused;
+};
+
+// The edge value of the stretch that holds index j. side 0: its first value, 1: its last.
+__device__ T edge_value(const Best& A, int o, int j, int side) {
+  size_t e;
+  if (A.stretch) e = (size_t)o * A.edges + j / A.stretch;
+  else {
+    const long long band = (long long)A.modes * A.P;
+    const int b = (int)(j / band), rest = (int)(j % band), q = rest / A.P, r = rest % A.P;
+    e = ((size_t)o * A.edges + (b * A.modes + q)) * A.blocks + r / A.S;
+  }
+  return A.peaks.edge[e * 2 + side];
+}
+__device__ bool starts_stretch(const Best& A, int j) { return A.stretch ? j % A.stretch == 0 : (j % ((long long)A.modes * A.P)) % A.P % A.S == 0; }
+
+extern "C" __global__ void __launch_bounds__(128) ls_peaks(const Best A) {
+  __shared__ double top[4]; __shared__ int where[4], slot[4]; __shared__ int chosen;
+  const int o = A.order[blockIdx.x], tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int k = A.peaks.wanted;
+  const Info info = A.info[o];
+  const int gi = o * A.grid_stride, nf = A.nf[gi];
+  const unsigned count = info.status ? 0 : A.peaks.count[o];
+  const int n = (int)min(count, (unsigned)A.peaks.cap);
+  if (!tid) A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0;
+  Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
+  const unsigned floor = info.status ? 0 : A.peaks.floor[o];
+  for (int i = tid; i < n; i += 128) {
+    Candidate c = list[i];
+    bool keep = key_of(c.here) >= floor;
+    if (keep && A.edges) {
+      if (c.before != c.before && c.index > 0 && starts_stretch(A, c.index)) c.before = edge_value(A, o, c.index - 1, 1);
+      if (c.after != c.after && c.index + 1 < nf && starts_stretch(A, c.index + 1)) c.after = edge_value(A, o, c.index + 1, 0);
+      keep = is_peak(c.before, c.here, c.after);
+    }
+    if (!keep) c.here = missing();
+    list[i] = c;
+  }
+  int last = -1;
+  for (int r = 0; r < k; r++) {
+    double p = 0; int j = -1, s = -1;
+    for (int i = tid; i < n; i += 128) {
+      const T here = list[i].here;
+      if (here != here) continue;
+      const int index = list[i].index;
+      if (last >= 0) {
+        bool near;
+        if (A.frequencies) near = fabs(A.frequencies[index] - A.frequencies[last]) * info.span < 1 - 1e-9;
+        else near = abs(index - last) < info.apart;
+        if (near) { list[i].here = missing(); continue; }
+      }
+      if (j < 0 || here > p || (here == p && index < j)) { p = here; j = index; s = i; }
+    }
+    for (int step = 16; step; step >>= 1) {
+      const double q = __shfl_xor_sync(FULL, p, step);
+      const int jj = __shfl_xor_sync(FULL, j, step), ss = __shfl_xor_sync(FULL, s, step);
+      if (jj >= 0 && (j < 0 || q > p || (q == p && jj < j))) { p = q; j = jj; s = ss; }
+    }
+    if (!lane) { top[warp] = p; where[warp] = j; slot[warp] = s; }
+    __syncthreads();
+    if (!tid) {
+      for (int w = 1; w < 4; w++)
+        if (where[w] >= 0 && (j < 0 || top[w] > p || (top[w] == p && where[w] < j))) { p = top[w]; j = where[w]; s = slot[w]; }
+      chosen = j;
+      double f = missing64(), best = missing64();
+      if (j >= 0) {
+        const Candidate c = list[s];
+        const double x0 = A.frequencies ? A.frequencies[j] : A.f0[gi] + j * A.df[gi];
+        f = x0; best = c.here;
+        const bool inside = j > 0 && j + 1 < nf && isfinite((double)c.before) && isfinite((double)c.after);
+        if (inside) {
+          const double h0 = A.frequencies ? x0 - A.frequencies[j - 1] : A.df[gi], h1 = A.frequencies ? A.frequencies[j + 1] - x0 : A.df[gi];
+          const double d0 = (double)c.here - c.before, d1 = (double)c.after - c.here;
+          const double bend = (d1 / h1 - d0 / h0) / (h0 + h1), slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1);
+          if (bend < 0) {
+            const double step = fmin(fmax(-slope / (2 * bend), -h0 / 2), h1 / 2);
+            f = x0 + step; best = c.here + slope * step + bend * step * step;
+          }
+        }
+      }
+      const size_t out = (size_t)o * k + r;
+      A.index[out] = j; A.frequency[out] = f; A.best[out] = best;
+    }
+    __syncthreads();
+    last = chosen;
+    if (last < 0) {
+      if (!tid) for (int q = r + 1; q < k; q++) { const size_t out = (size_t)o * k + q; A.index[out] = -1; A.frequency[out] = missing64(); A.best[out] = missing64(); }
+      return;
+    }
+  }
+}
+
+// Candidates of powers in device memory: block = (object, 256 powers).
+struct Search { const T* power; const long long* start; const Info* info; const int* nf; const int* order; Peaks peaks; int blocks, grid_stride; };
+extern "C" __global__ void __launch_bounds__(256) ls_candidates(const Search A) {
+  const int o = A.order[blockIdx.x / A.blocks], nf = A.nf[o * A.grid_stride];
+  if (A.info[o].status) return;
+  const T* p = A.power + A.start[o];
+  const long long j = (long long)(blockIdx.x % A.blocks) * 256 + threadIdx.x;
+  if (j >= nf) return;
+  const T x = j ? p[j - 1] : missing(), y = p[j], z = j + 1 < nf ? p[j + 1] : missing();
+  if (is_peak(x, y, z)) emit(A.peaks, o, j, x, y, z);
+}

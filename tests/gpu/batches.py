@@ -1,0 +1,97 @@
+"""Made light curves and their exact powers for the GPU's tests: NumPy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from skysieve.periodogram.workload import Grids, Output, Spec
+
+
+@dataclass
+class FlatSource:
+    """Rows of all objects one after another (NumPy or CuPy)."""
+
+    t: Any
+    y: Any
+    dy: Any
+    offsets: np.ndarray
+
+    @property
+    def n_objects(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def has_dy(self) -> bool:
+        return self.dy is not None
+
+    def read(self, start, stop):
+        a, b = int(self.offsets[start]), int(self.offsets[stop])
+        dy = None if self.dy is None else self.dy[a:b]
+        return self.t[a:b], self.y[a:b], dy, self.offsets[start : stop + 1] - a
+
+
+def batch(lengths, span=120.0, seed=1, offset=0.0, errors=True):
+    """Sinusoids seen on nights over ``span`` days, noise and (heteroscedastic) errors."""
+    rng = np.random.default_rng(seed)
+    t, y, dy = [], [], []
+    for n in lengths:
+        days = np.sort(rng.integers(0, int(span), n) + 0.3 + 0.4 * rng.random(n))
+        days[0], days[-1] = 0.3, span - 0.3
+        error = 0.02 + 0.05 * rng.random(n)
+        error[rng.random(n) < 0.2] *= 10
+        t.append(days + offset)
+        y.append(15 + 0.3 * rng.random() * np.sin(2 * np.pi * days / (0.1 + 2 * rng.random())) + error * rng.standard_normal(n))
+        dy.append(error)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return FlatSource(np.concatenate(t), np.concatenate(y), np.concatenate(dy) if errors else None, offsets)
+
+
+def log_normal_lengths(n, seed=1):
+    """Numbers of points with median 110 and mean about 165."""
+    rng = np.random.default_rng(seed)
+    return np.clip(np.rint(np.exp(np.log(110) + 0.9 * rng.standard_normal(n))), 5, 1671).astype(int)
+
+
+def shared_grid(f0, df, nf):
+    return Grids(np.array([f0], float), np.array([df], float), np.array([nf], np.int64), True)
+
+
+def run(engine, source, grids, power=True, xp=np):
+    """Execute and return the output; powers in a fresh poisoned array."""
+    spec = engine.spec
+    n = int(grids.offsets(source.n_objects)[-1])
+    out = Output.allocate(source.n_objects, spec.n_peaks, xp.full(n, -7.0, spec.dtype) if power else None)
+    engine.execute(source, grids, out)
+    return out
+
+
+def direct_power(source, i, frequency, fit_mean=True, center_data=True):
+    """Standard power of one object by sums centred before they are squared, float64, and the determinant."""
+    a, b = source.offsets[i], source.offsets[i + 1]
+    t, y = source.t[a:b], source.y[a:b]
+    w = np.ones_like(y) if source.dy is None else 1 / source.dy[a:b] ** 2
+    w = w / w.sum()
+    if fit_mean or center_data:
+        y = y - (w * y).sum()
+    yy = (w * y**2).sum()
+    t = t - t.min()
+    power, det = np.empty(len(frequency)), np.empty(len(frequency))
+    for first in range(0, len(frequency), 2048):
+        f = np.asarray(frequency[first : first + 2048], np.longdouble)[:, None]
+        phase = f * t
+        angle = (2 * np.pi * (phase - np.rint(phase))).astype(float)
+        c, s = np.cos(angle), np.sin(angle)
+        if fit_mean:
+            c, s = c - (c @ w)[:, None], s - (s @ w)[:, None]
+        cc, ss, cs, yc, ys = c**2 @ w, s**2 @ w, (c * s) @ w, c @ (w * y), s @ (w * y)
+        d = cc * ss - cs**2
+        power[first : first + 2048] = (ss * yc**2 + cc * ys**2 - 2 * cs * yc * ys) / d / yy
+        det[first : first + 2048] = d
+    return power, det
+
+
+def default_spec(**changes):
+    return Spec(**({"n_peaks": 5} | changes))
