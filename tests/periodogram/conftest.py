@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
@@ -19,14 +18,7 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def make(spec: Any, device: Any, memory: Any, threads: Any) -> Any:
         state["engine"] = StandIn(spec, state["fail"])
-        return state["engine"], resolve(device)[0]
+        return state["engine"], resolve("cpu")[0]
 
     monkeypatch.setattr(api, "make_engine", make)
     return state
-
-
-@pytest.fixture
-def engine(request: pytest.FixtureRequest) -> None:
-    """The CPU backend."""
-    if importlib.util.find_spec("skysieve.periodogram.cpu") is None:
-        request.getfixturevalue("standin")

@@ -15,7 +15,7 @@ from skysieve.periodogram import checks
 from skysieve.periodogram.grid import GridRule, grid_warnings, make_rule, refusal
 from skysieve.periodogram.outcome import assemble, settle
 from skysieve.periodogram.series import CurveSet, light_curves
-from skysieve.periodogram.units import Units, strip_frequency, unit_of
+from skysieve.periodogram.units import Units, one_time_unit, strip_frequency
 from skysieve.periodogram.workload import Engine, Grids, Output, Scan, Spec, Status
 
 if TYPE_CHECKING:
@@ -265,8 +265,7 @@ class LombScarglePlan:
             "layout": grid,
         }
         self._rules: dict[str, GridRule] = {}
-        time_unit = next((u**-1 for u in map(unit_of, self._bounds.values()) if u is not None), None)
-        self._rule(Units(time=time_unit))  # errors now rather than at the first batch
+        self._rule(Units(time=one_time_unit(self._bounds)))  # errors now rather than at the first batch
         self._engine: Engine | None
         self._engine, self._device = make_engine(self._spec, device, memory, threads)
 

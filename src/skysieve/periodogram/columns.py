@@ -126,8 +126,9 @@ def group_rows(ids: Any) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any
     Returns the id of each object, the offsets of its rows, and the order in which rows are to be
     taken (stable; None if the rows of each object already stand together).
     """
-    if np.any(np.asarray(getattr(ids, "mask", False))):
-        raise ValueError(f"id of row {int(np.argmax(np.asarray(ids.mask)))} is masked; every row needs one")
+    mask = getattr(ids, "mask", None)  # a method of a pandas column, an array of a masked one
+    if mask is not None and not callable(mask) and np.any(mask):
+        raise ValueError(f"id of row {int(np.argmax(mask))} is masked; every row needs one")
     ids = np.asarray(getattr(ids, "unmasked", ids))
     if ids.ndim != 1:
         raise ValueError(f"id has shape {ids.shape}; one id per row is expected")

@@ -26,6 +26,9 @@ MAX_FREQUENCIES = 10**10
 PHASE_TOLERANCE = 1e-10
 """An array of frequencies is regular when no phase ``f T`` is moved by more than this many cycles."""
 
+FEWEST_SEARCHED = 10
+"""A shorter list of frequencies is a question about these, not a search: it is not called too coarse."""
+
 LAYOUTS = ("auto", "shared", "per-object")
 
 
@@ -298,10 +301,12 @@ def grid_warnings(rule: GridRule, grids: Grids, span: NDArray[np.float64]) -> Se
                 f"the lowest frequency, {lowest:.6g}, is under 1/T{whose} (T = {float(np.max(searched)):.6g} at most): "
                 "less than one cycle is seen, and a period longer than the data is poorly determined"
             )
+    if rule.frequencies is not None and rule.frequencies.rising.size < FEWEST_SEARCHED:
+        return found
     if grids.values is None:
         step = grids.df if grids.df.size == 1 else grids.df[has_span]
     else:
-        step = np.median(np.diff(grids.values), keepdims=True) if grids.values.size > 1 else np.zeros(1)
+        step = np.median(np.diff(grids.values), keepdims=True)
     too_coarse = step * searched
     n_coarse = int(np.count_nonzero(too_coarse > 1))
     if n_coarse:

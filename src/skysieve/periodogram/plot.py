@@ -79,6 +79,8 @@ def periodogram(result: LombScargleResult, *, axis: str = "auto", ax: Axes | Non
         raise ValueError("a batch is drawn one light curve at a time: result[i].plot()")
     if result.power is None:
         raise ValueError("the powers were not kept (return_power=False)")
+    if result.power.size == 0:
+        raise ValueError(f"there is no power to draw: {Status(int(result.status)).text}")
     if axis not in AXES:
         raise ValueError(f"axis={axis!r}; expected one of {', '.join(map(repr, AXES))}")
     frequency = np.asarray(_bare(result.frequency), dtype=np.float64)
@@ -148,7 +150,7 @@ def fit_sinusoid(
     if not fit_mean:
         mean = float(np.average(y, weights=weight**2))
         design = design[:, 1:]
-    found: NDArray[np.float64] = np.linalg.lstsq(design * weight[:, None], (y - mean) * weight, rcond=None)[0]
+    found: NDArray[Any] = np.linalg.lstsq(design * weight[:, None], (y - mean) * weight, rcond=None)[0]
     return found if fit_mean else np.array([mean, found[0], found[1]])
 
 

@@ -243,7 +243,8 @@ def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
     shared = not is_ragged(t)
     if not shared and len(t) != n:
         raise ValueError(f"t has {len(t)} light curves, y has {n}")
-    if dy is not None and np.ndim(dy if not is_ragged(dy) else dy[0]) > 0 and len(dy) != n:
+    dy_of_each = dy is not None and (is_ragged(dy) or np.ndim(dy) > 0)
+    if dy_of_each and len(dy) != n:
         raise ValueError(f"dy has {len(dy)} light curves, y has {n}")
     errors: list[Any] | None = None if dy is None else []
     values, times = [], []
@@ -263,7 +264,7 @@ def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
                 f"t[{i}] has shape {ti.shape} and y[{i}] has shape {yi.shape}; equal 1-D ones are expected"
             )
         if errors is not None:
-            item = dy if np.ndim(dy) == 0 else dy[i]
+            item = dy[i] if dy_of_each else dy
             errors.append(_broadcast(_errors(item, y_unit, f"dy[{i}]"), yi.shape, f"dy[{i}]"))
         times.append(ti)
         values.append(yi)

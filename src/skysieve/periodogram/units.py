@@ -116,3 +116,16 @@ def strip_frequency(value: Any, name: str, units: Units) -> Any:
     if own is None:
         raise ValueError(f"{name} has no unit, but t is in {units.time}; give {name} a unit such as 1/{units.time}")
     return strip(value, name, units.frequency)[0]
+
+
+def one_time_unit(bounds: dict[str, Any]) -> Any:
+    """Unit of time in which `bounds` (frequencies by argument name, or None) are given; None without units."""
+    units = {name: unit_of(value) for name, value in bounds.items() if value is not None}
+    having = [name for name, unit in units.items() if unit is not None]
+    if not having:
+        return None
+    unit = units[having[0]]
+    for name, other in units.items():
+        if other is None:
+            raise ValueError(f"{having[0]} has the unit {unit}, but {name} has none; give both a unit or neither")
+    return unit**-1

@@ -1,0 +1,406 @@
+"""The public functions: forms of input, grids, normalisations, plans; the CPU backend underneath."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from astropy import units as u
+from astropy.time import Time
+from astropy.timeseries import LombScargle
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skysieve.core import device
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, SkysieveError
+from skysieve.periodogram import reference
+from skysieve.periodogram.api import LombScarglePlan, lombscargle
+from skysieve.periodogram.workload import Status
+
+GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 600}
+TOLERANCE = 1e-9
+"""Default float64 of the project, N_t >= 10."""
+
+
+def curve(n=60, seed=0, period=0.7, span=20.0):
+    rng = np.random.default_rng([seed, n])
+    t = rng.uniform(0, span, n)
+    dy = rng.uniform(0.05, 0.2, n)
+    return t, 10 + np.sin(2 * np.pi * t / period + seed) + dy * rng.standard_normal(n), dy
+
+
+def frequencies(fmin=0.2, fmax=3.0, nf=600):
+    return fmin + (fmax - fmin) / (nf - 1) * np.arange(nf)
+
+
+def test_one_light_curve():
+    t, y, dy = curve()
+    result = lombscargle(t, y, dy, **GRID, n_peaks=4)
+    truth = reference.power(t, y, dy, frequency=frequencies()).power
+    assert result.power.shape == result.frequency.shape == (600,)
+    np.testing.assert_allclose(result.power, truth.astype(float), atol=TOLERANCE)
+    np.testing.assert_array_equal(result.frequency, frequencies())
+    peaks = reference.peaks(frequencies(), truth, 4, np.ptp(t))
+    np.testing.assert_array_equal(result.peaks.index, peaks.index)
+    np.testing.assert_allclose(result.peaks.frequency, peaks.frequency, rtol=1e-7)
+    np.testing.assert_allclose(result.peaks.period, 1 / peaks.frequency, rtol=1e-7)
+    assert result.period == pytest.approx(0.7, rel=5e-3)
+    assert result.period == result.peaks.period[0] == 1 / result.best_frequency
+    assert result.best_power == result.peaks.power[0]
+    assert (result.status, result.n_used, result.n_dropped) == (Status.OK, 60, 0)
+    assert result.span == np.ptp(t)
+    assert isinstance(result.method, str)
+    assert (result.device, result.dtype) == ("cpu", "float64")
+
+
+@pytest.mark.parametrize("normalization", ["standard", "model", "log", "psd", "scargle"])
+@pytest.mark.parametrize("errors", ["none", "number", "array"])
+def test_normalisations(normalization, errors):
+    t, y, dy = curve(seed=1)
+    dy = {"none": None, "number": 0.1, "array": dy}[errors]
+    result = lombscargle(t, y, dy, **GRID, normalization=normalization)
+    truth = reference.power(t, y, dy, frequency=frequencies(), normalization=normalization).power.astype(float)
+    np.testing.assert_allclose(result.power, truth, atol=TOLERANCE * max(1, truth.max()) ** 2)
+    if normalization != "scargle":
+        theirs = LombScargle(t, y, dy, normalization=normalization).power(frequencies(), method="slow")
+        np.testing.assert_allclose(result.power, theirs, atol=TOLERANCE * max(1, truth.max()) ** 2)
+
+
+def test_grid_of_the_data_is_that_of_astropy():
+    t, y, dy = curve()
+    result = lombscargle(t, y, dy)
+    frequency, power = LombScargle(t, y, dy).autopower(method="slow")
+    np.testing.assert_allclose(result.frequency, frequency, rtol=1e-15)
+    np.testing.assert_allclose(result.power, power, atol=TOLERANCE)
+
+
+def forms():
+    """The same three objects on the same grid in every form of a batch."""
+    curves = [curve(n, seed=n, period=0.5 + n / 100) for n in (30, 55, 41)]
+    t, y, dy = ([c[k] for c in curves] for k in range(3))
+    flat = [np.concatenate(x) for x in (t, y, dy)]
+    offsets = np.array([0, 30, 85, 126])
+    ids = np.repeat([5, 9, 2], [30, 55, 41])
+    shuffle = np.argsort(np.concatenate([np.arange(n) * 100 / n for n in (30, 55, 41)]), kind="stable")
+    mixed = [x[shuffle] for x in flat]
+    return curves, {
+        "lists": ((t, y, dy), {}),
+        "offsets": (flat, {"offsets": offsets}),
+        "ids": (flat, {"id": ids}),
+        "mixed ids": (mixed, {"id": ids[shuffle]}),
+        "table": (("a", "b", "c"), {"data": dict(zip("abcd", [*mixed, ids[shuffle]], strict=True)), "id": "d"}),
+    }
+
+
+@pytest.mark.parametrize("form", ["lists", "offsets", "ids", "mixed ids", "table"])
+@pytest.mark.parametrize("options", [GRID, {"fmin": 0.2, "fmax": 3.0}, {}], ids=["shared", "per object", "automatic"])
+def test_a_batch_is_its_light_curves(form, options):
+    curves, given_as = forms()
+    arguments, keywords = given_as[form]
+    batch = lombscargle(*arguments, **keywords, **options, n_peaks=3)
+    expected_ids = {"lists": None, "offsets": None}.get(form, [5, 9, 2])
+    assert (None if batch.ids is None else sorted(batch.ids)) == (expected_ids and sorted(expected_ids))
+    assert len(batch) == 3
+    for i, (t, y, dy) in enumerate(curves):
+        alone = lombscargle(t, y, dy, **options, n_peaks=3)
+        one = batch[i] if batch.ids is None else batch.of([5, 9, 2][i])
+        np.testing.assert_array_equal(one.frequency, alone.frequency)
+        np.testing.assert_allclose(one.power, alone.power, atol=TOLERANCE)
+        np.testing.assert_array_equal(one.peaks.index, alone.peaks.index)
+        np.testing.assert_allclose(one.period, alone.period, rtol=1e-8)
+        assert (one.n_used, one.span, one.status) == (len(t), np.ptp(t), Status.OK)
+
+
+def test_many_on_the_same_times_share_their_grid():
+    t, y, dy = curve()
+    batch = lombscargle(t, np.stack([y, y[::-1]]), dy)
+    assert batch.power.shape == (2, len(batch.frequency))
+    for i, values in enumerate((y, y[::-1])):
+        np.testing.assert_allclose(batch.power[i], lombscargle(t, values, dy).power, atol=TOLERANCE)
+    each = lombscargle(t, np.stack([y, y]), grid="per-object")
+    np.testing.assert_array_equal(each.frequency[1], batch.frequency)
+
+
+def test_shared_grid_on_request():
+    a, b = curve(40), curve(50, span=10.0)
+    batch = lombscargle([a[0], b[0]], [a[1], b[1]], fmax=2.0, grid="shared")
+    assert batch.power.shape == (2, len(batch.frequency))
+    assert batch.frequency[1] - batch.frequency[0] == pytest.approx(1 / (5 * np.ptp(a[0])))
+
+
+@pytest.mark.parametrize("policy", ["regular", "periods", "repeated"])
+def test_listed_frequencies_keep_their_order(policy):
+    t, y, dy = curve()
+    listed = {
+        "regular": np.linspace(0.3, 2.5, 300),
+        "periods": 1 / np.linspace(0.4, 3.0, 300),
+        "repeated": np.repeat(np.linspace(2.5, 0.3, 150), 2),
+    }[policy]
+    result = lombscargle(t, y, dy, frequency=listed, n_peaks=2)
+    np.testing.assert_array_equal(result.frequency, listed)
+    truth = reference.power(t, y, dy, frequency=listed).power.astype(float)
+    np.testing.assert_allclose(result.power, truth, atol=TOLERANCE)
+    assert result.peaks.index[0] == np.argmax(truth)
+    assert abs(result.best_frequency - listed[result.peaks.index[0]]) < np.abs(np.diff(listed)).max()
+    single = lombscargle(t, y, dy, frequency=listed[:1])
+    np.testing.assert_allclose(single.power, truth[:1], atol=TOLERANCE)
+
+
+def test_transforms_need_an_even_grid():
+    t, y, _ = curve()
+    with pytest.raises(ValueError, match=r"method='nufft' needs evenly spaced"):
+        lombscargle(t, y, frequency=1 / np.linspace(0.4, 3, 50), method="nufft")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6), st.integers(8, 40), st.integers(0, 5))
+def test_order_of_rows_and_rows_to_leave_out_change_nothing(seed, n, n_bad):
+    t, y, dy = curve(n, seed=seed)
+    rng = np.random.default_rng(seed)
+    shuffle = rng.permutation(n + n_bad)
+    hole = [np.nan, np.inf, -np.inf]
+    worse = [np.append(x, rng.uniform(0, 1, n_bad))[shuffle] for x in (t, y, dy)]
+    for row in np.flatnonzero(shuffle >= n):
+        worse[rng.integers(3)][row] = hole[rng.integers(3)]
+    before = [x.copy() for x in worse]
+    clean, result = lombscargle(t, y, dy, **GRID), lombscargle(*worse, **GRID)
+    np.testing.assert_allclose(result.power, clean.power, atol=TOLERANCE * 10)
+    assert (result.n_used, result.n_dropped) == (n, n_bad)
+    for x, copy in zip(worse, before, strict=True):
+        np.testing.assert_array_equal(x, copy)
+
+
+def test_units_go_through():
+    t, y, dy = curve()
+    bare = lombscargle(t, y, dy, **GRID, n_peaks=2)
+    per_day = {"fmin": 0.2 / u.day, "fmax": 3 / u.day, "nf": 600}
+    result = lombscargle(t * u.day, y * u.mag, dy * u.mag, **per_day, n_peaks=2)
+    assert result.frequency.unit == result.peaks.frequency.unit == 1 / u.day
+    assert result.period.unit == result.peaks.period.unit == result.span.unit == u.day
+    assert result.power.unit == u.dimensionless_unscaled
+    np.testing.assert_array_equal(result.power.value, bare.power)
+    per_hour = {"fmin": 0.2 / 24 / u.hour, "fmax": 3 / 24 / u.hour, "nf": 600}
+    hours = lombscargle(t * u.day, y * u.mag, dy * u.mag, **per_hour)
+    np.testing.assert_allclose(hours.frequency.to_value(1 / u.day), bare.frequency, rtol=1e-12)
+    dated = lombscargle(Time(2_460_000 + t, format="jd"), y, dy, **per_day)
+    assert dated.period.to_value(u.day) == pytest.approx(bare.period, rel=1e-6)
+    automatic = lombscargle(t * u.hour, y)
+    assert automatic.frequency.unit == 1 / u.hour
+
+
+@pytest.mark.parametrize(
+    ("normalization", "errors", "unit"),
+    [
+        ("standard", True, u.dimensionless_unscaled),
+        ("psd", False, u.mag**2),
+        ("psd", True, u.dimensionless_unscaled),
+        ("scargle", True, u.mag**2),
+    ],
+)
+def test_unit_of_the_power(normalization, errors, unit):
+    t, y, dy = curve()
+    result = lombscargle(t, y * u.mag, dy * u.mag if errors else None, **GRID, normalization=normalization)
+    assert result.power.unit == result.best_power.unit == unit
+
+
+def test_peaks_without_powers():
+    t, y, dy = curve()
+    result = lombscargle([t, t], [y, y], [dy, dy], **GRID, return_power=False, n_peaks=5)
+    full = lombscargle(t, y, dy, **GRID, n_peaks=5)
+    assert result.power is None
+    assert result.peaks.index.shape == (2, 5)
+    np.testing.assert_array_equal(result.peaks.index[1], full.peaks.index)
+    assert len(lombscargle(t, y, dy, **GRID).peaks) == 1
+
+
+def test_float32():
+    t, y, dy = curve()
+    result = lombscargle(2_460_000 + t, y, dy, **GRID, dtype="float32")
+    truth = reference.power(2_460_000 + t, y, dy, frequency=frequencies()).power.astype(float)
+    if result.power.dtype == np.float32:
+        np.testing.assert_allclose(result.power, truth, atol=2e-6)
+    assert result.dtype == "float32"
+    assert result.power.dtype == np.float32
+
+
+def test_powers_into_an_array_of_the_user(tmp_path):
+    t, y, dy = curve()
+    expected = lombscargle(t, np.stack([y, y + 1]), dy, **GRID).power
+    out = np.memmap(tmp_path / "power", np.float64, "w+", shape=(2, 600))
+    result = lombscargle(t, np.stack([y, y + 1]), dy, **GRID, out=out)
+    np.testing.assert_array_equal(out, expected)
+    assert np.shares_memory(result.power, out)
+    falling = np.empty(600)
+    lombscargle(t, y, dy, frequency=frequencies()[::-1], out=falling)
+    np.testing.assert_allclose(falling[::-1], expected[0], atol=TOLERANCE)
+    ragged = np.empty(sum(len(f) for f in lombscargle([t, t[:30]], [y, y[:30]], fmax=1.0).frequency))
+    assert np.shares_memory(lombscargle([t, t[:30]], [y, y[:30]], fmax=1.0, out=ragged).power.flat, ragged)
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        (np.empty(599), r"out is float64 of shape \(599,\); float64 of shape \(600,\) is expected"),
+        (np.empty(600, np.float32), r"out is float32"),
+        (np.empty(1200)[::2], r"C-contiguous"),
+        ([0.0] * 600, r"out is list"),
+    ],
+)
+def test_an_array_that_does_not_fit_the_powers(out, words):
+    t, y, dy = curve()
+    with pytest.raises(ValueError, match=words):
+        lombscargle(t, y, dy, **GRID, out=out)
+
+
+def test_out_without_powers():
+    t, y, dy = curve()
+    with pytest.raises(ValueError, match="return_power=False"):
+        lombscargle(t, y, dy, **GRID, out=np.empty(600), return_power=False)
+
+
+def test_powers_over_the_memory_are_refused_before_any_work(standin):
+    y = np.broadcast_to(np.zeros(10), (10**8, 10))
+    with pytest.raises(MemoryBudgetError, match=r"100000000 light curves .* \(return_power=False with n_peaks=5.* TiB"):
+        lombscargle(np.arange(10.0), y, fmin=0.1, fmax=1, nf=10**6)
+    assert standin["engine"].reads == []
+
+
+def test_plan_serves_many_batches():
+    first, second = curve(40), curve(52, seed=3)
+    with LombScarglePlan(**GRID, n_peaks=2) as plan:
+        for t, y, dy in (first, second):
+            result, alone = plan.execute(t, y, dy), lombscargle(t, y, dy, **GRID, n_peaks=2)
+            np.testing.assert_allclose(result.power, alone.power, atol=TOLERANCE)
+            np.testing.assert_array_equal(result.peaks.index, alone.peaks.index)
+        batch = plan.execute([first[0], second[0]], [first[1], second[1]])
+        assert batch.power.shape == (2, 600)
+        told = plan.describe(first[0], first[1])
+        assert (told["n_objects"], told["n_points"], told["n_frequencies"]) == (1, 40, 600)
+        assert told["shared_grid"] is True
+        assert plan.describe()["dtype"] == "float64"
+        assert "standard" in repr(plan)
+    assert "closed" in repr(plan)
+    with pytest.raises(ValueError, match="the plan is closed"):
+        plan.execute(*first)
+    plan.close()
+
+
+def test_plan_refuses_its_options_at_once():
+    with pytest.raises(ValueError, match="nf=1"):
+        LombScarglePlan(fmin=0.1, fmax=1, nf=1)
+    with pytest.raises(ValueError, match=r"fmin=2 must be below fmax=1"):
+        LombScarglePlan(fmin=2 / u.day, fmax=1 / u.day)
+
+
+def test_progress():
+    t, y, _ = curve()
+    seen = []
+    lombscargle([t] * 3, [y] * 3, **GRID, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (3, 3)
+    assert seen == sorted(seen)
+    with pytest.raises(TypeError, match="progress='yes'"):
+        lombscargle(t, y, **GRID, progress="yes")
+
+
+def test_progress_bar_goes_to_the_standard_error(capsys):
+    t, y, _ = curve()
+    lombscargle(t, y, **GRID, progress=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_device_that_is_not_there():
+    t, y, _ = curve()
+    with pytest.raises(ValueError, match=r"device='gpu'"):
+        lombscargle(t, y, device="gpu")
+
+
+def test_no_gpu_is_said_and_not_passed_over(monkeypatch):
+    monkeypatch.setattr(device, "cuda_problem", lambda: DeviceUnavailable("no CUDA driver was found", "install it"))
+    t, y, _ = curve()
+    with pytest.raises(DeviceUnavailable, match=r"no CUDA driver was found\. install it"):
+        lombscargle(t, y, **GRID, device="cuda")
+    assert lombscargle(t, y, **GRID, device="auto").device == "cpu"
+
+
+def test_failure_of_the_device_is_an_error_alone_and_a_status_in_a_batch(standin):
+    t, y, _ = curve()
+    standin["fail"] = (0,)
+    with pytest.raises(SkysieveError, match="the device failed"):
+        lombscargle(t, y, **GRID)
+    batch = lombscargle([t, t], [y, y], **GRID)
+    assert batch.status.tolist() == [Status.FAILED, Status.OK]
+    assert np.isnan(batch.power[0]).all()
+    assert np.isfinite(batch.power[1]).all()
+
+
+def test_the_engine_is_closed_when_the_search_fails(standin):
+    t, y, _ = curve()
+    with pytest.raises(ValueError, match="y is constant"):
+        lombscargle(t, np.ones_like(y), **GRID)
+    assert standin["engine"].closed
+
+
+def test_warnings_point_at_the_call():
+    t, y, _ = curve()
+    with pytest.warns(UserWarning, match="under 1/T") as caught:
+        lombscargle(t, y, fmin=0.001, fmax=1.0)
+    assert caught[0].filename == __file__
+    with LombScarglePlan(fmin=0.5, fmax=2.0, nf=5) as plan, pytest.warns(UserWarning, match="too coarse") as caught:
+        plan.execute(t, y)
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="too coarse for 2 of 2 objects"):
+        lombscargle([t, t], [y, y], fmin=0.5, fmax=2.0, nf=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lombscargle(t, y)
+
+
+def test_plain_arrays_need_neither_astropy_nor_matplotlib():
+    script = (
+        "import sys, numpy as np, skysieve; t = np.arange(30.0); "
+        "r = skysieve.lombscargle(t, np.sin(t), fmin=0.05, fmax=0.4, nf=50, device='cpu'); assert r.period > 0; "
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'astropy', 'matplotlib', 'pandas', 'cupy', 'rich'}))"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
+    assert told.stdout.strip() == "[]"
+
+
+def environment():
+    """The environment of this process, with the package that is tested here importable."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [GRID, {"fmin": 0.2, "fmax": 3.0}], ids=["shared", "per object"])
+def test_arrays_on_a_gpu_stay_there(options):
+    import cupy
+
+    curves, _ = forms()
+    host = [np.concatenate([c[k] for c in curves]) for k in range(3)]
+    offsets = np.array([0, 30, 85, 126])
+    expected = lombscargle(*host, offsets=offsets, device="cpu", **options)
+    result = lombscargle(*map(cupy.asarray, host), offsets=offsets, **options)
+    power = result.power if options is GRID else result.power.flat
+    assert isinstance(power, cupy.ndarray)
+    there = expected.power if options is GRID else expected.power.flat
+    np.testing.assert_allclose(power.get(), there, atol=TOLERANCE)
+    np.testing.assert_array_equal(result.peaks.index, expected.peaks.index)
+    with pytest.raises(TypeError, match="on a GPU, but the search runs on the CPU"):
+        lombscargle(*map(cupy.asarray, host), offsets=offsets, device="cpu", **options)
+
+
+@pytest.mark.gpu
+def test_one_light_curve_on_a_gpu_and_its_errors():
+    import cupy
+
+    t, y, dy = (cupy.asarray(x) for x in curve())
+    result = lombscargle(t, y, dy, **GRID)
+    assert isinstance(result.power, cupy.ndarray)
+    assert result.period == pytest.approx(0.7, rel=5e-3)
+    dy[7] = 0
+    with pytest.raises(ValueError, match=r"dy\[7\] is 0"):
+        lombscargle(t, y, dy, **GRID)

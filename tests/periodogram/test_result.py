@@ -1,0 +1,330 @@
+"""What a search gives back: access, tables, files, pictures."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import pytest
+from astropy import units as u
+from astropy.table import Table
+
+from skysieve.periodogram import export, plot
+from skysieve.periodogram.api import lombscargle
+from skysieve.periodogram.result import LombScargleResult, Ragged
+from skysieve.periodogram.workload import Status
+
+GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 300}
+RNG = np.random.default_rng(8)
+T = np.sort(RNG.uniform(0, 25, 40))
+Y = 12 + np.sin(2 * np.pi * T / 1.1) + 0.1 * RNG.standard_normal(40)
+DY = np.full(40, 0.1)
+
+
+@pytest.fixture
+def one():
+    return lombscargle(T, Y, DY, **GRID, n_peaks=3)
+
+
+@pytest.fixture
+def batch():
+    """The third object has too few points."""
+    ids = np.repeat(["a", "b", "c"], [40, 30, 3])
+    t, y, dy = (np.concatenate([x, x[:30], x[:3]]) for x in (T, Y, DY))
+    return lombscargle(t, y, dy, id=ids, fmax=2.0, n_peaks=2)
+
+
+def with_units():
+    return lombscargle(T * u.day, Y * u.mag, fmin=0.2 / u.day, fmax=3 / u.day, nf=300, normalization="psd", n_peaks=2)
+
+
+def same(a, b):
+    """Two results hold the same, to the last bit."""
+    for name in ("n_used", "n_dropped", "span", "ids", "method", "status", "frequency", "power"):
+        x, y = getattr(a, name), getattr(b, name)
+        assert type(x) is type(y), name
+        if isinstance(x, Ragged):
+            np.testing.assert_array_equal(x.offsets, y.offsets)
+            x, y = x.flat, y.flat
+        if isinstance(x, u.Quantity):
+            assert x.unit == y.unit
+        if name == "frequency" and not isinstance(x, np.ndarray):
+            x, y = np.concatenate(list(x)), np.concatenate(list(y))
+        assert x is None if y is None else np.array_equal(x, y, equal_nan=np.asarray(x).dtype.kind == "f"), name
+    for name in ("index", "frequency", "period", "power"):
+        np.testing.assert_array_equal(getattr(a.peaks, name), getattr(b.peaks, name))
+    for name in ("device", "dtype", "normalization", "fit_mean", "single", "power_unit"):
+        assert getattr(a, name) == getattr(b, name), name
+
+
+def test_ragged_is_a_sequence():
+    ragged = Ragged(np.arange(6.0), np.array([0, 2, 2, 6]))
+    assert [x.tolist() for x in ragged] == [[0, 1], [], [2, 3, 4, 5]]
+    assert ragged[-1].tolist() == [2, 3, 4, 5]
+    assert [x.tolist() for x in ragged[:2]] == [[0, 1], []]
+    assert repr(ragged) == "<3 arrays, 6 values>"
+    with pytest.raises(IndexError, match="object 3 of 3"):
+        ragged[3]
+
+
+def test_frequencies_of_grids_per_object(batch):
+    assert len(batch.frequency) == 3
+    assert len(batch.frequency[0]) == len(batch.power[0])
+    np.testing.assert_array_equal(batch.frequency[-2], batch.frequency[1])
+    assert len(batch.frequency[:2]) == 2
+    with pytest.raises(IndexError):
+        batch.frequency[3]
+
+
+def test_objects_of_a_batch_by_number_and_id(batch):
+    assert [r.ids for r in batch] == ["a", "b", "c"]
+    assert batch[0].single
+    assert batch[-1].status is Status.TOO_FEW_POINTS
+    assert np.isnan(batch[-1].period)
+    assert batch.of("b").period == batch.period[1] == batch[1].period
+    assert batch[1].power is not None
+    np.testing.assert_array_equal(batch[1].frequency, batch.frequency[1])
+    with pytest.raises(KeyError):
+        batch.of("d")
+    with pytest.raises(IndexError):
+        batch[3]
+
+
+def test_one_has_no_length_and_no_objects(one):
+    with pytest.raises(TypeError, match="no length"):
+        len(one)
+    with pytest.raises(KeyError):
+        one.of("a")
+
+
+def test_results_say_what_they_are(one, batch):
+    assert repr(one).startswith("<LombScargleResult: period 1.1")
+    assert "40 points, 300 frequencies" in repr(one)
+    assert "3 objects (1 without a result), one grid per object" in repr(batch)
+    assert "fewer than 4 usable rows" in repr(batch[2])
+    assert len(repr(one.peaks).splitlines()) == 4
+    assert repr(batch.peaks) == "<Peaks: 3 objects, up to 2 each>"
+
+
+def test_results_cannot_be_changed(one):
+    with pytest.raises(AttributeError):
+        one.power = None
+
+
+def test_table_of_peaks_and_powers(one):
+    peaks = one.to_table()
+    assert peaks.colnames == ["period", "frequency", "power"]
+    np.testing.assert_array_equal(peaks["period"], one.peaks.period)
+    power = one.to_table("power")
+    np.testing.assert_array_equal(power["power"], one.power)
+    assert one.to_table("objects")["status"][0] == "ok"
+    with pytest.raises(ValueError, match="what='all'"):
+        one.to_table("all")
+    without = lombscargle(T, Y, **GRID, return_power=False)
+    with pytest.raises(ValueError, match="return_power=False"):
+        without.to_table("power")
+
+
+def test_table_of_a_batch(batch):
+    table = batch.to_table()
+    columns = ["id", "status", "n_used", "n_dropped", "span", "method"]
+    assert table.colnames == [*columns, "period", "frequency", "power", "period_2", "frequency_2", "power_2"]
+    assert table["id"].tolist() == ["a", "b", "c"]
+    assert table["status"].tolist() == ["ok", "ok", "too_few_points"]
+    np.testing.assert_array_equal(table["period_2"], batch.peaks.period[:, 1])
+    assert table.meta["normalization"] == "standard"
+    for what in ("peaks", "power"):
+        with pytest.raises(ValueError, match="one light curve"):
+            batch.to_table(what)
+    assert with_units().to_table()["period"].unit == u.day
+
+
+@pytest.mark.parametrize("kind", ["one", "batch", "units", "shared", "listed", "no power", "float32"])
+def test_npz_gives_everything_back(kind, tmp_path, one, batch):
+    result = {
+        "one": lambda: one,
+        "batch": lambda: batch,
+        "units": with_units,
+        "shared": lambda: lombscargle(T, np.stack([Y, Y]), **GRID),
+        "listed": lambda: lombscargle(T, Y, frequency=1 / np.linspace(0.4, 3, 50)),
+        "no power": lambda: lombscargle([T], [Y], **GRID, return_power=False),
+        "float32": lambda: lombscargle(T, Y, **GRID, dtype="float32"),
+    }[kind]()
+    path = tmp_path / "result.npz"
+    result.save(path)
+    again = LombScargleResult.load(path)
+    same(result, again)
+    if not result.single:
+        same(result[0], again[0])
+    again.save(path)
+    same(result, LombScargleResult.load(path))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".ecsv", ".fits", ".CSV"])
+def test_table_files(suffix, tmp_path, batch):
+    path = tmp_path / f"periods{suffix}"
+    batch.save(path)
+    if suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = parquet.read_table(path).to_pydict()
+    else:
+        table = Table.read(path, format="ascii.csv") if suffix.lower() == ".csv" else Table.read(path)
+    assert [str(x) for x in table["id"]] == ["a", "b", "c"]
+    np.testing.assert_array_equal(np.asarray(table["period"], float)[:2], batch.period[:2])
+    assert np.isnan(float(np.ma.filled(table["period"][2], np.nan)))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_units_in_files(tmp_path):
+    result = with_units()
+    result.save(tmp_path / "a.ecsv")
+    assert Table.read(tmp_path / "a.ecsv")["frequency"].unit == 1 / u.day
+    parquet = pytest.importorskip("pyarrow.parquet")
+    result.save(tmp_path / "a.parquet")
+    assert parquet.read_schema(tmp_path / "a.parquet").field("period").metadata == {b"unit": b"d"}
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, one, monkeypatch):
+    path = tmp_path / "result.npz"
+    path.write_text("before")
+
+    def broken(*_, **__):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez", broken)
+    with pytest.raises(OSError, match="disk full"):
+        one.save(path)
+    assert path.read_text() == "before"
+    assert [p.name for p in tmp_path.iterdir()] == ["result.npz"]
+
+
+@pytest.mark.parametrize("name", ["result.txt", "result", "result.npz.zip"])
+def test_format_that_is_not_known(name, tmp_path, one):
+    with pytest.raises(ValueError, match=r"must end in one of \.npz, \.parquet"):
+        one.save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_something_else_is_not_loaded(tmp_path):
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    with pytest.raises(ValueError, match="was not written by LombScargleResult"):
+        LombScargleResult.load(tmp_path / "other.npz")
+
+
+def test_parquet_without_its_library(tmp_path, one, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ModuleNotFoundError, match=r"skysieve\[tables\]"):
+        one.save(tmp_path / "a.parquet")
+    assert export.FORMATS[1] == ".parquet"
+
+
+def marked(ax):
+    """Coordinates of the markers of a panel."""
+    return sorted(float(x) for line in ax.lines if line.get_marker() == "o" for x in np.atleast_1d(line.get_xdata()))
+
+
+@pytest.mark.parametrize("axis", ["period", "frequency"])
+def test_periodogram_with_its_peaks(one, axis, tmp_path):
+    figure = plot.periodogram(one, axis=axis)
+    (ax,) = figure.axes
+    np.testing.assert_allclose(marked(ax), np.sort(getattr(one.peaks, axis)))
+    x, y = ax.lines[0].get_data()
+    assert len(x) == 300
+    assert y.max() == one.power.max()
+    assert ax.get_xscale() == ("log" if axis == "period" else "linear")
+    figure.savefig(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000
+
+
+def test_labels_have_units():
+    figure = with_units().plot()
+    (ax,) = figure.axes
+    assert ax.get_xlabel() == "Period [d]"
+    assert ax.get_ylabel() == "Power (psd) [mag2]"
+    assert any("P = 1.1" in text.get_text() and text.get_text().endswith(" d") for text in ax.texts)
+
+
+def test_folded_light_curve_under_its_model(one):
+    figure = one.plot(T, Y, DY, magnitudes=True, labels=("Phase", "mag"), title="a star")
+    _, ax = figure.axes
+    assert ax.yaxis_inverted()
+    assert ax.get_xlim() == (0, 2)
+    assert figure.get_suptitle() == "a star"
+    model = max((line for line in ax.lines if len(line.get_xdata()) == 401), key=lambda line: line.get_linewidth())
+    constant, a, b = plot.fit_sinusoid(T - T.min(), Y, DY, one.period)
+    assert constant == pytest.approx(12, abs=0.1)
+    assert np.hypot(a, b) == pytest.approx(1, abs=0.1)
+    assert np.ptp(model.get_ydata()) == pytest.approx(2 * np.hypot(a, b), rel=1e-3)
+
+
+@pytest.mark.parametrize("fit_mean", [True, False])
+def test_the_drawn_model_has_the_power_of_the_periodogram(fit_mean):
+    """The chi-square that the sinusoid takes away is the standard power, by definition."""
+    dy = np.linspace(0.05, 0.3, 40)
+    result = lombscargle(T, Y, dy, frequency=[0.8, 0.9], fit_mean=fit_mean)
+    constant, a, b = plot.fit_sinusoid(T, Y, dy, 1 / 0.9, fit_mean)
+    angle = 2 * np.pi * 0.9 * T
+    left = np.sum(((Y - constant - a * np.cos(angle) - b * np.sin(angle)) / dy) ** 2)
+    total = np.sum(((Y - np.average(Y, weights=dy**-2)) / dy) ** 2)
+    assert result.power[1] == pytest.approx(1 - left / total, abs=1e-9)
+
+
+def test_folding_leaves_bad_rows_out_and_takes_units():
+    y = np.where(np.arange(40) == 5, np.nan, Y)
+    figure = plot.folded(T * u.day, y * u.mag, DY * u.mag, period=1.1 * 24 * u.hour)
+    (ax,) = figure.axes
+    assert ax.get_ylabel() == "y [mag]"
+    assert ax.get_title() == "folded at P = 1.1 d"
+    for period in (0, -1.0, np.nan):
+        with pytest.raises(ValueError, match="period="):
+            plot.folded(T, Y, period=period)
+    with pytest.raises(ValueError, match="3 usable rows"):
+        plot.folded(T[:3], Y[:3], period=1.0)
+    with pytest.raises(ValueError, match="one light curve"):
+        plot.folded(T, np.stack([Y, Y]), period=1.0)
+
+
+def test_what_cannot_be_drawn(one, batch):
+    with pytest.raises(ValueError, match=r"result\[i\]\.plot"):
+        batch.plot()
+    with pytest.raises(ValueError, match=r"result\[i\]\.plot"):
+        batch.plot(T, Y)
+    with pytest.raises(ValueError, match="both t and y"):
+        one.plot(T)
+    with pytest.raises(ValueError, match="axis='log'"):
+        one.plot(axis="log")
+    with pytest.raises(ValueError, match="return_power=False"):
+        lombscargle(T, Y, **GRID, return_power=False).plot()
+    with pytest.raises(ValueError, match="no power to draw: fewer than 4 usable rows"):
+        batch[2].plot()
+
+
+def test_an_object_without_a_result_is_drawn_empty_on_a_shared_grid():
+    batch = lombscargle([T, T], [Y, np.ones(40)], **GRID)
+    _, fold = batch[1].plot(T, np.ones(40)).axes
+    assert len(fold.lines) == 0
+
+
+def test_millions_of_points_keep_their_extremes_and_do_not_hang(tmp_path):
+    n = 2_000_000
+    x, y = np.linspace(0, 1, n), np.random.default_rng(0).random(n)
+    y[1_234_567] = 7.0
+    y[765_432] = -3.0
+    y[5] = np.nan
+    start = time.perf_counter()
+    a, b = plot.decimate(x, y, 1000)
+    assert time.perf_counter() - start < 5  # 0.1 s measured
+    assert len(a) <= 2000
+    assert np.all(np.diff(a) > 0)
+    assert (np.nanmax(b), np.nanmin(b)) == (7.0, -3.0)
+    figure = plot.folded(x * 100, y, np.ones(n), period=0.37)
+    figure.savefig(tmp_path / "fold.png")
+    assert time.perf_counter() - start < 30  # 2 s measured
+
+
+def test_short_curves_are_drawn_as_they_are():
+    x = np.arange(10.0)
+    a, b = plot.decimate(x, x**2, 100)
+    assert a is x
+    np.testing.assert_array_equal(b, x**2)
