@@ -1,14 +1,14 @@
 """Sphinx configuration: ``sphinx-build -W docs build/docs``."""
 
-from importlib import metadata
+from skysieve import __version__
 
 project = "skysieve"
 author = "the skysieve developers"
 copyright = author
-release = metadata.version("skysieve")
+release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["build"]
 html_theme = "furo"
 html_title = f"skysieve {release}"

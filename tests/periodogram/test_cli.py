@@ -102,6 +102,16 @@ def test_units(batch: Path, tmp_path: Path) -> None:
     assert np.abs(read(out)["period"][0] - 0.31) < 0.01
 
 
+def test_the_range_is_told_where_it_was_left_open(batch: Path) -> None:
+    rows = np.genfromtxt(batch, delimiter=",", names=True, dtype=None, encoding="utf-8")
+    spans = np.array([np.ptp(rows["mjd"][rows["name"] == name]) for name in "abc"])
+    told = re.search(r"note: searched periods of (\S+) to (\S+) d;", run("period", batch).stderr)
+    assert told
+    # astropy's rule: from 2 * samples_per_peak * T down to 2 T / (nyquist_factor * N); shown to 4 digits.
+    np.testing.assert_allclose([float(told[1]), float(told[2])], [2 * spans.min() / 400, 10 * spans.max()], rtol=1e-3)
+    assert "searched periods" not in run("period", batch, *GRID).stderr
+
+
 def test_options_reach_the_search(batch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 

@@ -96,11 +96,13 @@ def search(
 ) -> Iterator[Found]:
     """Search the objects of a file, yielding the answers of each chunk.
 
-    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once.
+    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once,
+    and at the end the range of periods where the user left an end of it open.
     """
     import skysieve
 
     told: set[str] = set()
+    lowest, highest = np.inf, 0.0
     for start, stop in curves.chunks():
         t, y, dy, offsets = curves.rows(start, stop)
 
@@ -117,6 +119,9 @@ def search(
             if note is not None and str(w.message) not in told:
                 told.add(str(w.message))
                 note(str(w.message))
+        grids = result.grids
+        lowest = min(lowest, np.nanmin(grids.f0, initial=np.inf))
+        highest = max(highest, np.nanmax(grids.f0 + grids.df * (grids.nf - 1), initial=0.0))
         n = stop - start
         yield Found(
             ids=curves.ids[start:stop],
@@ -127,3 +132,6 @@ def search(
             frequency=np.asarray(result.peaks.frequency, np.float64).reshape(n, -1),
             power=np.asarray(result.peaks.power, np.float64).reshape(n, -1),
         )
+    if note is not None and highest > 0 and None in (request.arguments.get("fmin"), request.arguments.get("fmax")):
+        short, long = request.scale / highest, request.scale / lowest
+        note(f"searched periods of {short:.4g} to {long:.4g} {request.unit}; --min-period and --max-period set others")
