@@ -30,7 +30,7 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(tree: ast.AST, top_only: bool = False) -> set[str]:
+def imports(tree: ast.AST, package: str, top_only: bool = False) -> set[str]:
     """Dotted names that a module imports, but not under ``if TYPE_CHECKING``; ``top_only`` leaves functions out."""
     found: set[str] = set()
     waiting: list[ast.AST] = [tree]
@@ -43,9 +43,10 @@ def imports(tree: ast.AST, top_only: bool = False) -> set[str]:
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            home = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            module = ".".join([*home, *([node.module] if node.module else [])])
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
         waiting += ast.iter_child_nodes(node)
     return found
 
@@ -62,11 +63,12 @@ def layer(name: str) -> tuple[str, str]:
     return parts[0], role
 
 
-def faults(name: str, tree: ast.AST) -> list[str]:
-    """Broken rules of one module, in words."""
+def faults(name: str, tree: ast.AST, package: str = "") -> list[str]:
+    """Broken rules of one module, in words; ``package`` is where its relative imports start."""
+    package = package or name.rpartition(".")[0]
     domain, role = layer(name)
     found = []
-    for target in sorted(i for i in imports(tree) if i.split(".")[0] == "skysieve"):
+    for target in sorted(i for i in imports(tree, package) if i.split(".")[0] == "skysieve"):
         other, other_role = layer(target)
         if role == "core" and other_role != "core" and target != "skysieve":
             found.append(f"core imports {target}")
@@ -86,14 +88,15 @@ def faults(name: str, tree: ast.AST) -> list[str]:
             found.append(f"{name} imports {target}")
     stem = name.rsplit(".", 1)[-1]
     allowed = {"numba"} if stem.startswith(NUMBA_AT_TOP) else set()
-    heavy = {i.split(".")[0] for i in imports(tree, top_only=True)} & HEAVY - allowed
+    heavy = {i.split(".")[0] for i in imports(tree, package, top_only=True)} & HEAVY - allowed
     found += [f"{module} is imported when the module is" for module in sorted(heavy)]
     return found
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)
 def test_layers(path):
-    assert faults(dotted(path), ast.parse(path.read_text(encoding="utf-8"))) == []
+    package = ".".join(["skysieve", *path.relative_to(ROOT).parts[:-1]])
+    assert faults(dotted(path), ast.parse(path.read_text(encoding="utf-8")), package) == []
 
 
 @pytest.mark.parametrize(
@@ -104,6 +107,9 @@ def test_layers(path):
         ("skysieve.periodogram.cuda_plan", "from skysieve.periodogram.cpu_peaks import x", "cuda imports"),
         ("skysieve.periodogram.cpu", "from skysieve.periodogram.api import lombscargle", "cpu imports"),
         ("skysieve.periodogram.grid", "from skysieve.periodogram import cpu", "grid imports"),
+        ("skysieve.periodogram.cuda", "from .cpu import x", "cuda imports skysieve.periodogram.cpu"),
+        ("skysieve.periodogram.cuda", "from . import api", "cuda imports skysieve.periodogram.api"),
+        ("skysieve.core.memory", "from ..periodogram.grid import x", "core imports skysieve.periodogram.grid"),
         ("skysieve.periodogram.api", "from skysieve.periodogram import reference", "for tests"),
         ("skysieve.periodogram.api", "import astropy.units as u", "astropy is imported"),
         ("skysieve.periodogram.cuda", "try:\n    import cupy\nexcept ImportError: pass", "cupy is imported"),

@@ -233,9 +233,10 @@ def test_compiling_fails(runtime, fake, error, expected, message):
         runtime.module("skysieve.core", "selftest.cu")
 
 
-def test_a_runtime_that_cannot_load_the_compiler(runtime, fake):
+@pytest.mark.parametrize("text", ["CuPy failed to load libnvrtc.so.13: OSError", 'Failure finding "libnvrtc.so.13"'])
+def test_a_runtime_that_cannot_load_the_compiler(runtime, fake, text):
     def fail():
-        raise RuntimeError("CuPy failed to load libnvrtc.so.13: OSError")
+        raise RuntimeError(text)
 
     fake.compile = fail
     with pytest.raises(DeviceUnavailable, match="NVRTC"):

@@ -127,7 +127,7 @@ class CudaModule:
         except (ImportError, OSError) as error:
             raise _no_compiler(error) from error
         except RuntimeError as error:
-            if "nvrtc" in str(error).lower() and "load" in str(error).lower():
+            if any(library in str(error) for library in ("libnvrtc", "nvrtc64")):
                 raise _no_compiler(error) from error
             raise KernelError(f"{name} cannot be made ready on {device}: {error}") from error
 
