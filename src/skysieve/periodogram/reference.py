@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LONG = np.longdouble
 TWO_PI = 2 * np.arctan2(LONG(0), LONG(-1))
 RANK_ONE = 100
-"""The two columns of the fit are one column when det <= RANK_ONE * eps * (CC + SS)^2: rounding noise is all there is."""
+"""The two columns of the fit are one when det <= RANK_ONE * eps * (CC + SS)^2: rounding noise is all there is."""
 
 
 class ReferencePower(NamedTuple):
@@ -96,7 +96,7 @@ def _fit(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Reduction of chi-square and determinant for one block of frequencies (rows) over all points (columns)."""
     ch, sh = (wy * cosine).sum(axis=1), (wy * sine).sum(axis=1)
-    if fit_mean:  # columns made orthogonal to the constant; the same as CC = sum w cos^2 - C^2, without its cancellation
+    if fit_mean:  # columns orthogonal to the constant: CC = sum w cos^2 - C^2 and so on, without the cancellation
         cosine = cosine - (w * cosine).sum(axis=1)[:, None]
         sine = sine - (w * sine).sum(axis=1)[:, None]
     cc, ss, cs = (w * cosine**2).sum(axis=1), (w * sine**2).sum(axis=1), (w * cosine * sine).sum(axis=1)
@@ -110,9 +110,7 @@ def _fit(
     return np.where(det > RANK_ONE * eps * trace**2, full, rank_one), det
 
 
-def normalise(
-    raw: NDArray[Any], yy: Any, sum_inverse_variance: Any, n_points: int, normalization: str
-) -> NDArray[Any]:
+def normalise(raw: NDArray[Any], yy: Any, sum_inverse_variance: Any, n_points: int, normalization: str) -> NDArray[Any]:
     """From the reduction of chi-square (weights of sum 1) to one of the five normalisations."""
     standard = raw / yy
     with np.errstate(divide="ignore", invalid="ignore"):
