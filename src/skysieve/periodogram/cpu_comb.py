@@ -16,14 +16,13 @@ from numba import njit
 from .comb import DEGREE, MAX_FOLDS, TAPS, M
 from .cpu_state import ROW
 from .cpu_sums import cos_sin
-from .simd import LANES, dft16_cells, dft16_lanes, dft16_twice, fold_cell, power_lanes, spread, tap_weights
+from .simd import LANES, dft16_cells, dft16_lanes, dft16_twice, fold_cell, outline, power_lanes, spread, tap_weights
 
 N_COEFFICIENTS = DEGREE + 1
 WIDE = 2 * LANES
 STEP = 16 * WIDE
-STEP_REAL = 16 * LANES
 GROUP = 16 * STEP
-"""Elements of a complex cell of all lanes, of 16 of them (and of the real parts alone), and of 256."""
+"""Elements of a complex cell of all lanes, of 16 of them, and of 256."""
 
 
 @njit(cache=True, nogil=True)
@@ -33,6 +32,7 @@ def comb_setup(t, n, df, combs, coefficients, work):  # type: ignore[no-untyped-
     A row of weights starts at a cell that is a multiple of LANES: windows of neighbouring points then meet at
     whole vectors, which store-to-load forwarding needs.
     """
+    outline()
     per_time = M * combs * df
     origin = (TAPS / 2) / per_time
     for j in range(n):
@@ -57,7 +57,7 @@ def comb_setup(t, n, df, combs, coefficients, work):  # type: ignore[no-untyped-
 @njit(cache=True, nogil=True)
 def strengths(f, f_low, shifted, w, wy, n, floating_mean, c, s, values):  # type: ignore[no-untyped-def]
     """``values[channel, re/im, point]``: w y and w turned by exp(2 pi i f t), w by twice that."""
-    cos_sin(f, f_low, shifted, 0, n, c, s)
+    cos_sin(f, f_low, shifted, np.int64(0), n, c, s)
     for j in range(n):
         values[0, j] = wy[j] * c[j]
         values[1, j] = wy[j] * s[j]
@@ -73,6 +73,7 @@ def strengths(f, f_low, shifted, w, wy, n, floating_mean, c, s, values):  # type
 def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, block):  # type: ignore[no-untyped-def]
     """Standard powers of the band round ``f + f_low`` into ``block[q * combs + r]``, NaN where
     CC SS - CS^2 <= guard; returns whether there are such."""
+    outline()
     cells, scratch, x, worst, values = work.cells, work.scratch, work.x, work.worst, work.values
     channels = 3 if floating_mean else 2
     strengths(f, f_low, work.shifted, w, wy, n, floating_mean, work.c, work.s, values)
@@ -94,15 +95,13 @@ def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work,
             v = (group * 16 + b) * 8 * WIDE
             for k in range(channels):
                 dft16_lanes(scratch, k * GROUP + b * STEP, WIDE, constants.second, v, x, k * STEP, WIDE, 1)
-            at, to = (group * modes + b) * LANES, b * combs + group * LANES
-            if floating_mean:
-                power_lanes(
-                    x, 2 * STEP, 0, STEP, 0, constants.deconvolve, at, STEP_REAL, block, to, 16 * combs, 1, worst, guard
-                )
-            else:
-                power_lanes(
-                    x, 2 * STEP, 0, STEP, 0, constants.deconvolve, at, STEP_REAL, block, to, 16 * combs, 0, worst, guard
-                )
+            for d in range(modes // 16):
+                q, cell = b + 16 * d, d * WIDE
+                at, to = (group * modes + q) * LANES, q * combs + group * LANES
+                if floating_mean:
+                    power_lanes(x, 2 * STEP + cell, cell, STEP + cell, constants.deconvolve, at, block, to, 1, worst, guard)
+                else:
+                    power_lanes(x, 2 * STEP + cell, cell, STEP + cell, constants.deconvolve, at, block, to, 0, worst, guard)
     low = worst[0]
     for i in range(1, LANES):
         low = min(low, worst[i])
@@ -113,6 +112,7 @@ def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work,
 def first_stage(cells, re, size, folds, group, constants, scratch, k):  # type: ignore[no-untyped-def]
     """Fold the cells of one channel onto the circle and do the first 16-point transforms; output ``b`` of
     transform ``a`` goes to the cell ``16 b + a`` of part ``k`` of ``scratch``."""
+    outline()
     im, out = re + size, k * GROUP
     first, u = constants.first, group * 8 * WIDE
     fold, g = constants.fold, group * (2 * MAX_FOLDS + 1) * WIDE

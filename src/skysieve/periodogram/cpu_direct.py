@@ -12,7 +12,7 @@ from __future__ import annotations
 from numba import njit
 
 from .cpu_sums import cos_sin, grid_point
-from .simd import LANES, direct_tile, power_lanes
+from .simd import LANES, direct_tile, outline, power_lanes
 
 FINE_VECTORS = 4
 """Vectors of fine frequencies; one coarse frequency serves ``2 * FINE_VECTORS * lanes`` frequencies."""
@@ -32,6 +32,7 @@ ROW = 4 * LANES
 @njit(cache=True, nogil=True)
 def fine_table(df, t, top, m, work):  # type: ignore[no-untyped-def]
     """Lane vectors cos, sin at the fine frequencies, and at twice them, of points ``top:top + m``."""
+    outline()
     c, s, right = work.c, work.s, work.right
     for k in range(FINE):
         hi, lo = grid_point(0.0, df, k + 0.5)
@@ -48,6 +49,7 @@ def fine_table(df, t, top, m, work):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):  # type: ignore[no-untyped-def]
     """Strengths times cosine and sine of one coarse phase, of points ``top:top + m``."""
+    outline()
     c, s, left = work.c, work.s, work.left
     cos_sin(hi, lo, t, top, m, c, s)
     width = 6 if floating_mean else 4
@@ -66,6 +68,7 @@ def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):  # type: ignore
 def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, block):  # type: ignore[no-untyped-def]
     """Standard powers of the ``n_coarse * PER_COARSE`` grid samples from ``j0`` on into ``block``, NaN where
     CC SS - CS^2 <= guard; returns whether there are such."""
+    outline()
     left, right, acc, x, small, worst = work.left, work.right, work.acc, work.x, work.small, work.worst
     channels = 3 if floating_mean else 2
     size = 4 * channels * LANES
@@ -99,10 +102,12 @@ def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, 
                     x[to + LANES] = sc - cs
                     x[to + 2 * LANES] = cc - ss
                     x[to + 3 * LANES] = sc + cs
-            if floating_mean:
-                power_lanes(x, 2 * ROW, 0, ROW, 2, work.ones, 0, 0, small, 0, LANES, 1, worst, guard)
-            else:
-                power_lanes(x, 2 * ROW, 0, ROW, 2, work.ones, 0, 0, small, 0, LANES, 0, worst, guard)
+            for side in range(2):
+                at, to = 2 * LANES * side, LANES * side
+                if floating_mean:
+                    power_lanes(x, 2 * ROW + at, at, ROW + at, work.ones, 0, small, to, 1, worst, guard)
+                else:
+                    power_lanes(x, 2 * ROW + at, at, ROW + at, work.ones, 0, small, to, 0, worst, guard)
             for k in range(LANES):
                 block[middle - 1 - v * LANES - k] = small[k]
                 block[middle + v * LANES + k] = small[LANES + k]

@@ -13,9 +13,27 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from .simd import outline
 
 FULL = 4096
 """Candidates kept before the hopeless ones are dropped."""
+
+
+@njit(cache=True, nogil=True)
+def copy_row(source, i, target, k):  # type: ignore[no-untyped-def]
+    """Row ``i`` to row ``k``.  (Slice assignment would compile numba's formatting of shape errors: seconds.)"""
+    for column in range(4):
+        target[k, column] = source[i, column]
+
+
+@njit(cache=True, nogil=True)
+def grow(found):  # type: ignore[no-untyped-def]
+    """Twice the room."""
+    n = found.shape[0]
+    grown = np.empty((2 * n, 4))
+    for i in range(n):
+        copy_row(found, i, grown, i)
+    return grown
 
 
 @njit(cache=True, nogil=True)
@@ -26,15 +44,14 @@ def find_candidates(block, n, base, state, found, count):  # type: ignore[no-unt
     sample of a block is judged with the next block (:func:`finish_candidates` ends the object).
     Returns ``found`` (grown where needed) and the count.
     """
+    outline()
     left, here = state[0], state[1]
     for i in range(n):
         right = np.float64(block[i])
         # NaN compares false: a neighbour that is NaN never bars a candidate, and NaN is never one
         if here > -np.inf and not here <= left and not right > here:
             if count == found.shape[0]:
-                grown = np.empty((2 * count, 4))
-                grown[:count] = found
-                found = grown
+                found = grow(found)
             found[count, 0] = base + i - 1
             found[count, 1] = left
             found[count, 2] = here
@@ -48,8 +65,9 @@ def find_candidates(block, n, base, state, found, count):  # type: ignore[no-unt
 @njit(cache=True, nogil=True)
 def finish_candidates(end, state, found, count):  # type: ignore[no-untyped-def]
     """Judge the last sample of the grid (``end`` samples in all)."""
-    closing = np.full(1, -np.inf)
-    return find_candidates(closing, 1, end, state, found, count)
+    closing = np.empty(1)
+    closing[0] = -np.inf
+    return find_candidates(closing, closing.shape[0], end, state, found, count)
 
 
 @njit(cache=True, nogil=True)
@@ -64,7 +82,10 @@ def choose(found, count, values, apart, chosen):  # type: ignore[no-untyped-def]
 
     ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.
     """
-    alive = np.ones(count, np.bool_)
+    outline()
+    alive = np.empty(count, np.bool_)
+    for i in range(count):
+        alive[i] = True
     taken = 0
     last = -1.0
     while taken < chosen.shape[0]:
@@ -87,6 +108,7 @@ def choose(found, count, values, apart, chosen):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def drop_hopeless(found, count, values, apart, chosen):  # type: ignore[no-untyped-def]
     """Keep the candidates that can still matter; returns their number."""
+    outline()
     taken = choose(found, count, values, apart, chosen)
     if taken < chosen.shape[0]:
         return count
@@ -94,7 +116,7 @@ def drop_hopeless(found, count, values, apart, chosen):  # type: ignore[no-untyp
     kept = 0
     for i in range(count):
         if found[i, 2] >= floor:
-            found[kept] = found[i]
+            copy_row(found, i, found, kept)
             kept += 1
     return kept
 
@@ -102,8 +124,10 @@ def drop_hopeless(found, count, values, apart, chosen):  # type: ignore[no-untyp
 @njit(cache=True, nogil=True)
 def refine(found, taken, chosen, f0, df, values, index, frequency, power):  # type: ignore[no-untyped-def]
     """Chosen rows to ``index, frequency, power``, by the parabola through three samples where there are three."""
+    outline()
     for k in range(taken):
-        i, left, here, right = found[chosen[k]]
+        row = chosen[k]
+        i, left, here, right = found[row, 0], found[row, 1], found[row, 2], found[row, 3]
         j = np.int64(i)
         shift, top = 0.0, here
         # steps to the neighbours, in units of df (regular) or of frequency

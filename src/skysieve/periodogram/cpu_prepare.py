@@ -30,7 +30,7 @@ def scan_object(t, y, dy, has_dy, lo, hi):  # type: ignore[no-untyped-def]
         ymin, ymax = min(ymin, y[j]), max(ymax, y[j])
         if has_dy and dy[j] <= 0.0:
             bad = True
-        if t[j] < last:
+        if t[j] <= last:  # equal times too: sorted by value, one order whatever order they came in
             clean = False
         last = t[j]
     status = OK
@@ -54,6 +54,45 @@ def scan(t, y, dy, has_dy, offsets, first, last, n_used, t_min, span, status):  
     """:func:`scan_object` for objects ``first:last``."""
     for i in range(first, last):
         n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, offsets[i], offsets[i + 1])
+
+
+@njit(cache=True, nogil=True)
+def sort_rows(t, a, b, lo, end):  # type: ignore[no-untyped-def]
+    """Heapsort of rows ``lo:end`` of three arrays by ``t``, then a, then b: one order whatever order they came in."""
+    n = end - lo
+    for step in range(n // 2 + n - 1):
+        if step < n // 2:  # build the heap from its last parent up
+            root, size = n // 2 - 1 - step, n
+        else:  # move the largest behind the heap
+            size = n - 1 - (step - n // 2)
+            swap_rows(t, a, b, lo, lo + size)
+            root = 0
+        while True:
+            child = 2 * root + 1
+            if child >= size:
+                break
+            if child + 1 < size and before(t, a, b, lo + child, lo + child + 1):
+                child += 1
+            if not before(t, a, b, lo + root, lo + child):
+                break
+            swap_rows(t, a, b, lo + root, lo + child)
+            root = child
+
+
+@njit(cache=True, nogil=True)
+def before(t, a, b, i, j):  # type: ignore[no-untyped-def]
+    """Whether row ``i`` sorts before row ``j``."""
+    if t[i] != t[j]:
+        return t[i] < t[j]
+    return a[i] < a[j] or (a[i] == a[j] and b[i] < b[j])
+
+
+@njit(cache=True, nogil=True)
+def swap_rows(t, a, b, i, j):  # type: ignore[no-untyped-def]
+    """Exchange rows ``i`` and ``j``."""
+    t[i], t[j] = t[j], t[i]
+    a[i], a[j] = a[j], a[i]
+    b[i], b[j] = b[j], b[i]
 
 
 @njit(cache=True, nogil=True)
@@ -82,10 +121,7 @@ def prepare(  # type: ignore[no-untyped-def]
                 k += 1
         end = lo + n
         if not clean:
-            order = np.argsort(tt[lo:end], kind="mergesort")
-            tt[lo:end] = tt[lo:end][order]
-            wy[lo:end] = wy[lo:end][order]
-            w[lo:end] = w[lo:end][order]
+            sort_rows(tt, wy, w, lo, end)
         total = 0.0
         for j in range(lo, end):
             r = smallest / w[j]

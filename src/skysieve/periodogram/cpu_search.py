@@ -13,9 +13,10 @@ from numba import njit
 from .comb import TAPS, M
 from .cpu_comb import comb_band, comb_setup
 from .cpu_direct import COARSE, PER_COARSE, direct_range
-from .cpu_peaks import FULL, choose, drop_hopeless, find_candidates, finish_candidates, refine
+from .cpu_peaks import FULL, choose, copy_row, drop_hopeless, find_candidates, finish_candidates, refine
 from .cpu_sums import exact_power, grid_point
 from .workload import METHODS
+from .simd import outline
 
 STANDARD, MODEL, LOG, SCALED = range(4)
 FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
@@ -27,6 +28,7 @@ DIRECT_STRETCH = COARSE * PER_COARSE
 @njit(cache=True, nogil=True)
 def normalize(block, n, form, scale):  # type: ignore[no-untyped-def]
     """Standard power to the form wanted, in place (VanderPlas 2018, section 5; astropy's names)."""
+    outline()
     if form == MODEL:
         for k in range(n):
             block[k] = block[k] / (1 - block[k])
@@ -54,6 +56,7 @@ def apart_of(curves, grid, i, df):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def deliver(block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers, state, found, count, chosen):  # type: ignore[no-untyped-def]
     """Take the standard powers of samples ``base:base + n`` of object ``i``: mend, normalise, store, look for peaks."""
+    outline()
     lo = curves.start[i]
     hi = lo + curves.n_used[i]
     if flagged:
@@ -77,6 +80,7 @@ def deliver(block, n, base, flagged, i, f0, df, curves, grid, form, floating_mea
 @njit(cache=True, nogil=True)
 def conclude(i, f0, df, grid, apart, answers, found, count, chosen):  # type: ignore[no-untyped-def]
     """The k best of an object's candidates into ``answers``."""
+    outline()
     taken = choose(found, count, grid.values, apart, chosen)
     refine(
         found, taken, chosen, f0, df, grid.values, answers.index[i], answers.frequency[i], answers.peak_power[i]
@@ -106,6 +110,7 @@ def sums_to_powers(block, n, sums, scale, floating_mean, guard):  # type: ignore
 @njit(cache=True, nogil=True)
 def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):  # type: ignore[no-untyped-def]
     """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True when some are NaN and want mending."""
+    outline()
     lo, n = curves.start[i], curves.n_used[i]
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
     if method == NUFFT:
@@ -136,13 +141,13 @@ def search(method, which, first, last, length, combs, modes, curves, grid, const
     found = np.empty((FULL + 64, 4))
     state = np.empty(2)
     seam = np.empty(4)
-    count = 0
+    count = np.int64(0)  # a literal 0 would make numba compile every callee twice
     for i in which:
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         apart = apart_of(curves, grid, i, df)
         state[0] = state[1] = -np.inf
-        count = 0
+        count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
         if method == NUFFT:
             lo, n = curves.start[i], curves.n_used[i]
@@ -165,8 +170,9 @@ def search(method, which, first, last, length, combs, modes, curves, grid, const
     if last >= 0:
         seam[2], seam[3] = state[0], state[1]
         if first > 0 and count > 0 and found[0, 0] == first * length:
-            found[:-1] = found[1:].copy()
             count -= 1
+            for k in range(count):
+                copy_row(found, k + 1, found, k)
     return found, count, seam
 
 
@@ -175,8 +181,9 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
     """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
     chosen = np.empty(answers.index.shape[1], np.int64)
     found = np.empty((FULL + 64, 4))
-    state = np.full(2, -np.inf)
-    count = 0
+    state = np.empty(2)
+    state[0] = state[1] = -np.inf
+    count = np.int64(0)
     j = 0 if grid.shared else i
     f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
     apart = apart_of(curves, grid, i, df)
@@ -191,24 +198,22 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
     conclude(i, f0, df, grid, apart, answers, found, count, chosen)
 
 
-@njit(cache=True, nogil=True)
 def join(i, parts, seams, bounds, grid, curves, answers):  # type: ignore[no-untyped-def]
     """Conclude an object from its stretches: ``parts`` are their candidates one after another, ``seams`` the
     first two and last two samples of each, ``bounds`` where they start (and the end of the grid)."""
     n = len(seams)
-    found = np.empty((len(parts) + 2 * n, 4))
-    found[: len(parts)] = parts
-    count = len(parts)
+    rows = [parts]
     for k in range(n):
         before = seams[k - 1, 3] if k > 0 else -np.inf
         after = seams[k + 1, 0] if k + 1 < n else -np.inf
-        rows = ((bounds[k], before, seams[k, 0], seams[k, 1]), (bounds[k + 1] - 1, seams[k, 2], seams[k, 3], after))
-        for side in range(2):
-            at, left, here, right = rows[side]
-            if (side == 1 or k > 0) and here > -np.inf and not here <= left and not right > here:
-                found[count, 0], found[count, 1], found[count, 2], found[count, 3] = at, left, here, right
-                count += 1
-    found = found[:count][np.argsort(found[:count, 0])]
+        start = (bounds[k], before, seams[k, 0], seams[k, 1])
+        end = (bounds[k + 1] - 1, seams[k, 2], seams[k, 3], after)
+        for at, left, here, right in ((start, end) if k > 0 else (end,)):
+            if here > -np.inf and not here <= left and not right > here:
+                rows.append(np.array([[at, left, here, right]], np.float64))
+    found = np.concatenate(rows)
+    found = found[np.argsort(found[:, 0])]
     chosen = np.empty(answers.index.shape[1], np.int64)
     j = 0 if grid.shared else i
-    conclude(i, grid.f0[j], grid.df[j], grid, apart_of(curves, grid, i, grid.df[j]), answers, found, count, chosen)
+    apart = apart_of(curves, grid, i, grid.df[j])
+    conclude(i, grid.f0[j], grid.df[j], grid, apart, answers, found, len(found), chosen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .simd import fma
+from .simd import fma, outline
 
 TWO_PI = 2 * np.pi
 SINGULAR = 1e-14
@@ -96,7 +96,8 @@ def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):  # type: ignore[no-untyp
     Zechmeister & Kuerster (2009), eq. 5, with the sums of eq. 7-15 centred before they are squared,
     which keeps CC SS - CS^2 where subtraction afterwards would lose it (few points, f T << 1).
     """
-    cos_sin(f, f_low, t, 0, n, c, s)
+    outline()
+    cos_sin(f, f_low, t, np.int64(0), n, c, s)
     mc, ms = 0.0, 0.0
     if fit_mean:
         mc, ms, _, _ = _weighted_sums(w, wy, c, s, n)

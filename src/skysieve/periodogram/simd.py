@@ -160,6 +160,21 @@ class _Lanes:
 
 
 @intrinsic
+def outline(typingctx):  # type: ignore[no-untyped-def]
+    """Called anywhere in a function: keeps LLVM from inlining that function into its callers.
+
+    numba optimises a function again in every module that calls it; large bodies inlined at each level made the
+    first compilation three times as long.
+    """
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
     """``a * b + c`` with one rounding (float64 scalars)."""
 
@@ -309,47 +324,42 @@ def spread(typingctx, cells, re, im, weights, w0, length, x, y):  # type: ignore
 
 
 @intrinsic(prefer_literal=True)
-def power_lanes(typingctx, x, xw, xy, x2, n, scale, s0, s_stride, out, o0, o_stride, floating_mean, worst, guard):  # type: ignore[no-untyped-def]
-    """Lomb-Scargle power of ``n`` (literal; 0 stands for OUTPUTS) cells of all lanes from their three transforms.
+def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, worst, guard):  # type: ignore[no-untyped-def]
+    """Lomb-Scargle power of one cell of all lanes from its three transforms.
 
-    ``x[xw:]``, ``x[xy:]``, ``x[x2:]`` are contiguous cells of the transforms of w, w y at f and of w at 2f,
-    each to be multiplied by the real ``scale[s0 + i * s_stride]`` (``s_stride`` literal; 0 with ``scale`` = 1 for
-    exact sums).  Power goes to ``out[o0 + i * o_stride]``, NaN where CC SS - CS^2 is not above ``guard``; ``worst``
-    keeps the smallest CC SS - CS^2 of each lane.  Without ``floating_mean`` (literal 0) the transform of w at f is not read.
+    ``x[xw:]``, ``x[xy:]``, ``x[x2:]`` are the cells of the transforms of w, w y at f and of w at 2f, each to be
+    multiplied by the real ``scale[s0:]`` of its lane.  Power goes to ``out[o0:]``, NaN where CC SS - CS^2 is not
+    above ``guard``; ``worst`` keeps the smallest CC SS - CS^2 of each lane.  Without ``floating_mean``
+    (literal 0) the transform of w at f is not read.
     """
     sig = types.void(
-        x, types.intp, types.intp, types.intp, n, scale, types.intp, s_stride, out, types.intp, types.intp, floating_mean, worst, x.dtype
+        x, types.intp, types.intp, types.intp, scale, types.intp, out, types.intp, floating_mean, worst, x.dtype
     )
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         e = _Lanes(context, builder, signature.args[0])
-        xs, sc, ou, wo = (e.data(signature.args[i], args[i]) for i in (0, 5, 8, 12))
-        n_, stride, mean = (signature.args[i].literal_value for i in (4, 7, 11))
+        xs, sc, ou, wo = (e.data(signature.args[i], args[i]) for i in (0, 4, 6, 9))
         zero = ir.Constant(ir.IntType(64), 0)
-        half = e.constant(0.5)
-        guard, missing = e.splat(args[13]), e.constant(float("nan"))
-        smallest = e.load(e.at(wo, zero))
-        for i in range(n_ or e.outputs):
-            k = e.load(e.at(sc, args[6], i * stride))
-            hk = builder.fmul(half, k)
-            wx, wy = e.load_pair(xs, args[3], 2 * e.lanes * i)
-            yx, yy = e.load_pair(xs, args[2], 2 * e.lanes * i)
-            cc, ss, cs = e.fma(hk, wx, half), e.fma(e.neg(hk), wx, half), builder.fmul(hk, wy)
-            if mean:
-                c, s = (builder.fmul(k, p) for p in e.load_pair(xs, args[1], 2 * e.lanes * i))
-                nc, ns = e.neg(c), e.neg(s)
-                cc, ss, cs = e.fma(nc, c, cc), e.fma(ns, s, ss), e.fma(nc, s, cs)
-            det = e.fma(cc, ss, e.neg(builder.fmul(cs, cs)))
-            ch, sh = builder.fmul(k, yx), builder.fmul(k, yy)
-            # num = ch (SS ch - CS sh) + sh (CC sh - CS ch)
-            first = e.fma(ss, ch, e.neg(builder.fmul(cs, sh)))
-            second = e.fma(cc, sh, e.neg(builder.fmul(cs, ch)))
-            num = e.fma(ch, first, builder.fmul(sh, second))
-            at = builder.add(args[9], builder.mul(args[10], ir.Constant(args[10].type, i)))
-            safe = builder.fcmp_ordered(">", det, guard)
-            e.store(builder.select(safe, builder.fdiv(num, det), missing), e.at(ou, at))
-            smallest = builder.select(builder.fcmp_ordered("<", det, smallest), det, smallest)
-        e.store(smallest, e.at(wo, zero))
+        half, guard, missing = e.constant(0.5), e.splat(args[10]), e.constant(float("nan"))
+        k = e.load(e.at(sc, args[5]))
+        hk = builder.fmul(half, k)
+        wx, wy = e.load_pair(xs, args[3], 0)
+        yx, yy = e.load_pair(xs, args[2], 0)
+        cc, ss, cs = e.fma(hk, wx, half), e.fma(e.neg(hk), wx, half), builder.fmul(hk, wy)
+        if signature.args[8].literal_value:
+            c, s = (builder.fmul(k, p) for p in e.load_pair(xs, args[1], 0))
+            nc, ns = e.neg(c), e.neg(s)
+            cc, ss, cs = e.fma(nc, c, cc), e.fma(ns, s, ss), e.fma(nc, s, cs)
+        det = e.fma(cc, ss, e.neg(builder.fmul(cs, cs)))
+        ch, sh = builder.fmul(k, yx), builder.fmul(k, yy)
+        # num = ch (SS ch - CS sh) + sh (CC sh - CS ch)
+        first = e.fma(ss, ch, e.neg(builder.fmul(cs, sh)))
+        second = e.fma(cc, sh, e.neg(builder.fmul(cs, ch)))
+        num = e.fma(ch, first, builder.fmul(sh, second))
+        safe = builder.fcmp_ordered(">", det, guard)
+        e.store(builder.select(safe, builder.fdiv(num, det), missing), e.at(ou, args[7]))
+        worst_ = e.load(e.at(wo, zero))
+        e.store(builder.select(builder.fcmp_ordered("<", det, worst_), det, worst_), e.at(wo, zero))
         return context.get_dummy_value()
 
     return sig, codegen
