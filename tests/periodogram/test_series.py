@@ -290,6 +290,7 @@ def test_single_precision_times_tell_their_resolution():
         ((3.0, 1.0), r"t has shape \(\)"),
         (([], []), r"t and y are empty"),
         ((T, np.ones((3, 0))), r"t has shape \(5,\)"),
+        (([T, T], 3.0), r"t is a list of light curves, y is 3\.0"),
         (([T, T], [Y]), r"t has 2 light curves, y has 1"),
         (([T, T], [Y, Y], [DY]), r"dy has 1 light curves, y has 2"),
         (([T, T], [Y, Y[:3]]), r"t\[1\] has shape \(5,\) and y\[1\] has shape \(3,\)"),

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LombScarglePlan", "lombscargle"]
 
+SMALL_POWER = 2**26
+"""Bytes of powers that are allocated unasked: to ask for the free memory takes longer than a small search."""
+
 
 def make_engine(
     spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
@@ -443,8 +446,10 @@ class LombScarglePlan:
             if position is None:
                 return out.reshape(-1)
         xp: Any = importlib.import_module("cupy") if curves.on_device else np
-        free = self._device.free_memory if curves.on_device else resolve("cpu")[0].free_memory
-        checks.refuse_large_power(n, total, self._spec.dtype.itemsize, free, 1 if position is None else 2)
+        needed = total * self._spec.dtype.itemsize * (1 if position is None else 2)
+        if needed > SMALL_POWER:
+            free = self._device.free_memory if curves.on_device else resolve("cpu")[0].free_memory
+            checks.refuse_large_power(n, total, needed, free)
         return xp.empty(total, self._spec.dtype)
 
 

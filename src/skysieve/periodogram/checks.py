@@ -127,9 +127,8 @@ def refuse_coarse_times(curves: CurveSet, grids: Grids) -> None:
         )
 
 
-def refuse_large_power(n_objects: int, n_values: int, itemsize: int, available: int, copies: int = 1) -> None:
+def refuse_large_power(n_objects: int, n_values: int, needed: int, available: int) -> None:
     """Powers that do not fit into the free memory, before any work is done."""
-    needed = copies * n_values * itemsize
     if needed > available:
         raise MemoryBudgetError(
             f"the power of {n_objects} light curve{'s'[: n_objects != 1]} at {n_values} frequencies in all "

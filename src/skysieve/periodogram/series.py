@@ -239,6 +239,8 @@ def _from_arrays(t: Any, y: Any, dy: Any) -> tuple[RowSource, bool, bool]:
 
 def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
     """A list of arrays for `y`, and for `t` (or one array of times for all) and `dy` (or a number for all)."""
+    if np.ndim(y if not is_ragged(y) else y[0]) == 0:
+        raise ValueError(f"t is a list of light curves, y is {y!r:.50}; a list of 1-D arrays is expected")
     n = len(y)
     shared = not is_ragged(t)
     if not shared and len(t) != n:
@@ -246,11 +248,12 @@ def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
     dy_of_each = dy is not None and (is_ragged(dy) or np.ndim(dy) > 0)
     if dy_of_each and len(dy) != n:
         raise ValueError(f"dy has {len(dy)} light curves, y has {n}")
+    _, y_unit = strip(y[0], "y[0]")
+    error_of_all = None if dy is None or dy_of_each else _errors(dy, y_unit)
     errors: list[Any] | None = None if dy is None else []
     values, times = [], []
     first, time_unit = strip_times(t if shared else t[0], "t" if shared else "t[0]")
     first = numeric(first, "t")
-    _, y_unit = strip(y[0], "y[0]")
     for i in range(n):
         yi = _item(y[i], f"y[{i}]", y_unit)
         ti = first
@@ -264,16 +267,20 @@ def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
                 f"t[{i}] has shape {ti.shape} and y[{i}] has shape {yi.shape}; equal 1-D ones are expected"
             )
         if errors is not None:
-            item = dy[i] if dy_of_each else dy
-            errors.append(_broadcast(_errors(item, y_unit, f"dy[{i}]"), yi.shape, f"dy[{i}]"))
+            error = _errors(dy[i], y_unit, f"dy[{i}]") if error_of_all is None else error_of_all
+            errors.append(_broadcast(error, yi.shape, f"dy[{i}]"))
         times.append(ti)
         values.append(yi)
     sizes = [v.size for v in values]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
     resolution = time_resolution(first) if shared else max(map(time_resolution, times))
-    on_device = any(map(is_device_array, [*values, *times, *(errors or [])]))
+    on_device = next(filter(is_device_array, [*values, *times, *(errors or [])]), None)
+    if on_device is not None:
+        xp = array_module(on_device)
+        times, values = [xp.asarray(x) for x in times], [xp.asarray(x) for x in values]
+        errors = None if errors is None else [xp.asarray(x) for x in errors]
     source = ListSource(times, values, errors, offsets)
-    return CurveSet(source, Units(time_unit, y_unit), False, shared, None, resolution, on_device)
+    return CurveSet(source, Units(time_unit, y_unit), False, shared, None, resolution, on_device is not None)
 
 
 def _item(x: Any, name: str, unit: Any) -> Any:
