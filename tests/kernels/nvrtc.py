@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+import skysieve
+from skysieve.core.kernel_source import KernelSource, load_source
 from skysieve.core.kernels import COMPILE_OPTIONS
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)\w?'")
@@ -22,6 +25,15 @@ class Usage:
     smem: int
     stack: int
     spills: int
+
+
+def package_sources() -> list[KernelSource]:
+    """Every ``.cu`` of the package."""
+    root = Path(skysieve.__file__).parent
+    return [
+        load_source(".".join(["skysieve", *path.relative_to(root).parent.parts]), path.name)
+        for path in sorted(root.rglob("*.cu"))
+    ]
 
 
 def compile_for(code: str, name: str, arch: int) -> dict[str, Usage]:

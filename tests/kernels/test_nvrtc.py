@@ -7,36 +7,25 @@ numbers of registers the same from run to run.
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import pytest
 
-import skysieve
-from skysieve.core.kernel_source import KernelSource, load_source
-from tests.kernels.nvrtc import compile_for, usage
+from tests.kernels.nvrtc import compile_for, package_sources, usage
 
-ROOT = Path(skysieve.__file__).parent
 FAST = (75, 90, 120)
-
-
-def _sources() -> list[KernelSource]:
-    return [
-        load_source(".".join(["skysieve", *path.relative_to(ROOT).parent.parts]), path.name)
-        for path in sorted(ROOT.rglob("*.cu"))
-    ]
 
 
 def _cases() -> list[object]:
     """One test a file, build and architecture; so that xdist spreads them."""
     return [
         pytest.param(s, build, arch, id=f"{s.name}-{build}-sm{arch}", marks=() if arch in FAST else pytest.mark.slow)
-        for s in _sources()
+        for s in package_sources()
         for build in s.builds
         for arch in s.archs
     ]
 
 
-@pytest.mark.parametrize("source", _sources(), ids=lambda s: s.name)
+@pytest.mark.parametrize("source", package_sources(), ids=lambda s: s.name)
 def test_header_block(source):
     assert set(FAST) <= set(source.archs), "the header names no '// archs:', or not 75, 90 and 120"
     assert source.kernels, 'no extern "C" __global__ function was found'
