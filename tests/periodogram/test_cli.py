@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,17 @@ def test_the_range_is_told_where_it_was_left_open(batch: Path) -> None:
 def test_options_reach_the_search(batch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
-    def stop(*args: Any, **options: Any) -> None:
-        seen.update(options, dy=args[2])
+    def stop(_plan: Any, _t: Any, _y: Any, dy: Any, **_options: Any) -> None:
+        seen["dy"] = dy
         raise ValueError("seen enough")
 
-    monkeypatch.setattr(skysieve, "lombscargle", stop, raising=False)
+    def made(plan: Any, **options: Any) -> None:
+        seen.update(options)
+        whole(plan, **options)
+
+    whole = skysieve.LombScarglePlan.__init__
+    monkeypatch.setattr(skysieve.LombScarglePlan, "__init__", made)
+    monkeypatch.setattr(skysieve.LombScarglePlan, "execute", stop)
     options = ("--no-fit-mean", "--normalization", "psd", "--peaks", "7", "--method", "direct", "--dtype", "float32")
     result = run("period", batch, *options, "--device", "cpu", "--samples-per-peak", "9", "--fmax", "3", "--no-err")
     assert (result.exit_code, "skysieve: seen enough" in result.stderr) == (2, True)
@@ -169,6 +175,24 @@ def test_user_mistakes(batch: Path, options: tuple[str, ...], message: str) -> N
     assert "Traceback" not in result.stderr
 
 
+def test_the_data_are_not_overwritten(batch: Path) -> None:
+    before = batch.read_bytes()
+    result = run("period", batch, "-o", batch)
+    assert (result.exit_code, batch.read_bytes() == before) == (2, True)
+    assert "is one of the files to read" in result.stderr
+
+
+def test_chunks_give_what_one_search_gives(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skysieve.periodogram import search
+
+    out = tmp_path / "p.csv"
+    run("period", batch, "--max-period", "10", "-q", "-o", out)
+    before = out.read_text()
+    monkeypatch.setattr(search, "MAX_ROWS", 1)
+    run("period", batch, "--max-period", "10", "-q", "-o", out)
+    assert out.read_text() == before
+
+
 def test_bad_cell_names_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text("time,mag\n1,2\n2,x\n")
@@ -180,7 +204,7 @@ def test_bad_cell_names_file_and_line(tmp_path: Path) -> None:
 def test_interrupt_keeps_what_is_done(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from skysieve.periodogram.io import LightCurves
 
-    whole = skysieve.lombscargle
+    whole = skysieve.LombScarglePlan.execute
     calls: list[int] = []
 
     def interrupted(*args: Any, **options: Any) -> Any:
@@ -189,11 +213,8 @@ def test_interrupt_keeps_what_is_done(batch: Path, tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
         return whole(*args, **options)
 
-    def singles(self: LightCurves) -> Iterator[tuple[int, int]]:
-        return ((i, i + 1) for i in range(len(self)))
-
-    monkeypatch.setattr(skysieve, "lombscargle", interrupted)
-    monkeypatch.setattr(LightCurves, "chunks", singles)
+    monkeypatch.setattr(skysieve.LombScarglePlan, "execute", interrupted)
+    monkeypatch.setattr(LightCurves, "stop_after", lambda self, start, max_objects, max_rows: start + 1)
     out = tmp_path / "p.csv"
     result = run("period", batch, *GRID, "-o", out)
     assert result.exit_code == 130

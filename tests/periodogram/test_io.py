@@ -103,17 +103,18 @@ def test_scattered_rows_come_together_in_order(tmp_path: Path) -> None:
     assert got.offsets.tolist() == [0, 3, 5]
 
 
-def test_chunks_cover_every_object_once() -> None:
+def test_chunks_keep_within_their_limits() -> None:
     star = read_light_curves(star_file())
     many = type(star)(
         path=star.path, ids=np.arange(10), t=np.zeros(55), y=np.zeros(55), dy=None,
         offsets=np.concatenate([[0], np.cumsum(np.arange(1, 11))]), taken="", value_name="mag",
     )  # fmt: skip
-    chunks = list(many.chunks(max_objects=4, max_rows=12))
-    assert [a for a, _ in chunks] == [0, *[b for _, b in chunks[:-1]]]
-    assert chunks[-1][1] == 10
-    rows = many.offsets
-    assert all(b - a <= 4 and (rows[b] - rows[a] <= 12 or b - a == 1) for a, b in chunks)
+    # Objects of 1, 2, ... 10 rows.
+    assert many.stop_after(0, max_objects=4, max_rows=100) == 4
+    assert many.stop_after(0, max_objects=9, max_rows=10) == 4
+    assert many.stop_after(0, max_objects=9, max_rows=9) == 3
+    assert many.stop_after(8, max_objects=9, max_rows=3) == 9, "one object at least"
+    assert many.stop_after(8, max_objects=9, max_rows=100) == 10
 
 
 def test_names() -> None:

@@ -168,7 +168,7 @@ def period(
             "samples_per_peak": samples_per_peak, "fit_mean": not no_fit_mean, "normalization": normalization.value,
             "n_peaks": peaks, "method": method.value, "device": device, "dtype": dtype.value,
         }  # fmt: skip
-        job.prepare(arguments, unit, asteroid, time_unit.value, no_err, band, output, plot, plot_all)
+        job.prepare(files, arguments, unit, asteroid, time_unit.value, no_err, band, output, plot, plot_all)
         code = job.run(files, Wanted(id=id_, time=time_, mag=mag, err=err))
     except UserError as e:
         job.complain(str(e))
@@ -230,6 +230,7 @@ class Job:
 
     def prepare(
         self,
+        files: list[Path],
         arguments: dict[str, Any],
         unit: str,
         asteroid: bool,
@@ -248,6 +249,8 @@ class Job:
         self.time_unit, self.no_err, self.band = time_unit, no_err, band
         self.output, self.plot, self.plot_limit = output, plot, sys.maxsize if plot_all else MAX_PLOTS
         if output is not None:
+            if any(output.resolve() == f.resolve() for f in files):
+                raise UserError(f"{output} is one of the files to read")
             try:
                 check_output(output)
             except BadFile as e:

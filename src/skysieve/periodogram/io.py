@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,14 +60,10 @@ class LightCurves:
         dy = None if self.dy is None else self.dy[a:b]
         return self.t[a:b], self.y[a:b], dy, self.offsets[start : stop + 1] - a
 
-    def chunks(self, max_objects: int = 20_000, max_rows: int = 4_000_000) -> Iterator[tuple[int, int]]:
-        """Ranges of objects, at least one object each, within both limits where possible."""
-        start = 0
-        while start < len(self):
-            limit = int(np.searchsorted(self.offsets, self.offsets[start] + max_rows, side="right")) - 1
-            stop = min(len(self), start + max_objects, max(limit, start + 1))
-            yield start, stop
-            start = stop
+    def stop_after(self, start: int, max_objects: int, max_rows: int) -> int:
+        """End of a run of objects from ``start``: within both limits where possible, one object at least."""
+        limit = int(np.searchsorted(self.offsets, self.offsets[start] + max_rows, side="right")) - 1
+        return min(len(self), start + max_objects, max(limit, start + 1))
 
 
 def read_light_curves(

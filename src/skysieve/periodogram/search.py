@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 HOURS = 24.0
 UNIT_HOURS = {"d": 24.0, "h": 1.0, "min": 1 / 60, "s": 1 / 3600, "yr": 8766.0}
 """Hours in each unit of time that the command line knows."""
+
+
+FIRST_CHUNK, CHUNK_SECONDS, MAX_ROWS = 500, 3.0, 20_000_000
+"""A chunk is what takes some seconds, so that Ctrl-C loses little; it starts small and is limited in rows."""
 
 
 @dataclass(frozen=True)
@@ -103,35 +108,40 @@ def search(
 
     told: set[str] = set()
     lowest, highest = np.inf, 0.0
-    for start, stop in curves.chunks():
-        t, y, dy, offsets = curves.rows(start, stop)
+    start, size = 0, FIRST_CHUNK
+    with skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
+        while start < len(curves):
+            stop = curves.stop_after(start, size, MAX_ROWS)
+            t, y, dy, offsets = curves.rows(start, stop)
 
-        def report(done: int, _total: int, before: int = start) -> None:
-            if progress is not None:
-                progress(before + done, len(curves))
+            def report(done: int, _total: int, before: int = start) -> None:
+                if progress is not None:
+                    progress(before + done, len(curves))
 
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            result = skysieve.lombscargle(
-                t, y, dy, offsets=offsets, return_power=False, progress=report, **request.arguments
+            started = time.monotonic()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                result = plan.execute(t, y, dy, offsets=offsets, progress=report)
+            seconds = max(time.monotonic() - started, 1e-3)
+            size = max(FIRST_CHUNK, min(4 * size, round((stop - start) * CHUNK_SECONDS / seconds)))
+            for w in caught:
+                if note is not None and str(w.message) not in told:
+                    told.add(str(w.message))
+                    note(str(w.message))
+            grids = result.grids
+            lowest = min(lowest, np.nanmin(grids.f0, initial=np.inf))
+            highest = max(highest, np.nanmax(grids.f0 + grids.df * (grids.nf - 1), initial=0.0))
+            n = stop - start
+            yield Found(
+                ids=curves.ids[start:stop],
+                status=np.asarray(result.status),
+                n_used=np.asarray(result.n_used),
+                n_dropped=np.asarray(result.n_dropped),
+                method=np.where(np.asarray(result.status) == Status.OK, result.method, "none").astype(str),
+                frequency=np.asarray(result.peaks.frequency, np.float64).reshape(n, -1),
+                power=np.asarray(result.peaks.power, np.float64).reshape(n, -1),
             )
-        for w in caught:
-            if note is not None and str(w.message) not in told:
-                told.add(str(w.message))
-                note(str(w.message))
-        grids = result.grids
-        lowest = min(lowest, np.nanmin(grids.f0, initial=np.inf))
-        highest = max(highest, np.nanmax(grids.f0 + grids.df * (grids.nf - 1), initial=0.0))
-        n = stop - start
-        yield Found(
-            ids=curves.ids[start:stop],
-            status=np.asarray(result.status),
-            n_used=np.asarray(result.n_used),
-            n_dropped=np.asarray(result.n_dropped),
-            method=np.broadcast_to(np.asarray(result.method), (n,)).astype(str),
-            frequency=np.asarray(result.peaks.frequency, np.float64).reshape(n, -1),
-            power=np.asarray(result.peaks.power, np.float64).reshape(n, -1),
-        )
+            start = stop
     if note is not None and highest > 0 and None in (request.arguments.get("fmin"), request.arguments.get("fmax")):
         short, long = request.scale / highest, request.scale / lowest
         note(f"searched periods of {short:.4g} to {long:.4g} {request.unit}; --min-period and --max-period set others")
