@@ -67,7 +67,7 @@ def _rows(curves: CurveSet, i: int) -> dict[str, NDArray[np.float64]]:
 
 
 def _place(curves: CurveSet, i: int, j: int) -> str:
-    row = curves.source.row(i, j)  # type: ignore[attr-defined]
+    row = curves.source.row(i, j)
     return f"[{row}]" if curves.single else f" of row {row} of {curves.name(i)}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ MAX_OBJECTS = 65536
 GUARD = {np.dtype(np.float64): 2e-3, np.dtype(np.float32): 2e-2}
 """NUFFT powers with CC SS - CS^2 below this are computed again by exact sums: their error is that of the sums
 (5e-12, and 3e-7 in float32) over this.  Direct sums need it only against cancellation."""
-DIRECT_GUARD = {np.dtype(np.float64): 1e-4, np.dtype(np.float32): 2e-2}
+DIRECT_GUARD = {np.dtype(np.float64): 2e-3, np.dtype(np.float32): 2e-2}
 TASKS_PER_THREAD = 4
 NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
 
@@ -102,11 +103,11 @@ class Engine:
         """See `workload.Engine.describe`."""
         seen = self.scan(source)
         n, nf = seen.n_used, np.broadcast_to(grids.nf, seen.n_used.shape)
-        ok = seen.status == Status.OK
-        cycles = np.nan_to_num(seen.span * np.broadcast_to(grids.df, seen.span.shape), nan=1.0)
-        method, _, seconds = cpu_cost.choose(n, nf, cycles, self.dtype, self.spec.method, grids.values is None)
+        ok = (seen.status == Status.OK) & (nf > 0)
+        cycles = (seen.span * np.broadcast_to(grids.df, seen.span.shape))[ok]
+        method, _, seconds = cpu_cost.choose(n[ok], nf[ok], cycles, self.dtype, self.spec.method, grids.values is None)
         largest = int(np.diff(source.offsets).max(initial=0))
-        counts = {name: int(np.sum(ok & (method == i))) for i, name in enumerate(METHODS)}
+        counts = {name: int(np.sum(method == i)) for i, name in enumerate(METHODS)}
         return {
             "device": "cpu",
             "threads": self.pool.workers,
@@ -114,7 +115,7 @@ class Engine:
             "methods": {name: count for name, count in counts.items() if count},
             "working_bytes": int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * 500 * largest,
             "power_bytes": int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0,
-            "expected_seconds": float(seconds[ok].sum()) / self.pool.workers,
+            "expected_seconds": float(seconds.sum()) / self.pool.workers,
         }
 
     # ------------------------------------------------------------------ one chunk
@@ -122,7 +123,7 @@ class Engine:
         """``work(a, b)`` over ranges of ``n`` objects on all threads."""
         pieces = min(n, TASKS_PER_THREAD * self.pool.workers)
         edges = np.linspace(0, n, pieces + 1).astype(int)
-        self.pool.run([partial(work, a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)])
+        self.pool.run([partial(work, a, b) for a, b in pairwise(edges)])
 
     def _prepare(self, source: Source, start: int, stop: int, output: Output) -> cpu_state.Curves:
         """Clean light curves of the chunk; fills what the output says about the rows."""
@@ -134,9 +135,7 @@ class Engine:
         errors = t[:0] if dy is None else dy
         self._spread(
             n,
-            lambda a, b: prepare(
-                t, y, errors, dy is not None, offsets, a, b, self.center, tt, w, wy, *out, yy, weight
-            ),
+            lambda a, b: prepare(t, y, errors, dy is not None, offsets, a, b, self.center, tt, w, wy, *out, yy, weight),
         )
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
         if self.spec.normalization == "scargle":
@@ -159,8 +158,9 @@ class Engine:
             power, power_start[start : stop + 1] - first,
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
         )  # fmt: skip
-        ok = np.flatnonzero(output.status[start:stop] == Status.OK)
-        for i in np.flatnonzero(output.status[start:stop] != Status.OK):
+        good = (output.status[start:stop] == Status.OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
+        ok = np.flatnonzero(good)
+        for i in np.flatnonzero(~good):
             power[answers.power_start[i] : answers.power_start[i + 1]] = np.nan
         reporter.add(stop - start - len(ok))
         if len(ok) == 0:
@@ -261,10 +261,7 @@ class _Job:
         edges = np.linspace(0, stretches, pieces + 1).astype(int)
         edges[-1] = -(-nf // length)
         parts = self.engine.pool.run(
-            [
-                partial(self.search, method, combs, which, int(a), int(b))
-                for a, b in zip(edges[:-1], edges[1:], strict=True)
-            ]
+            [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
         )
         bounds = np.minimum(edges * length, nf)
         found, seams = np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts])

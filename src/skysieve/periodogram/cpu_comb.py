@@ -26,7 +26,7 @@ GROUP = 16 * STEP
 
 
 @njit(cache=True, nogil=True)
-def comb_setup(t, n, df, combs, coefficients, work):  # type: ignore[no-untyped-def]
+def comb_setup(t, n, df, combs, coefficients, work):
     """Cells and kernel weights of every point, on the circle of f and on that of 2f.
 
     A row of weights starts at a cell that is a multiple of LANES: windows of neighbouring points then meet at
@@ -55,7 +55,7 @@ def comb_setup(t, n, df, combs, coefficients, work):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def strengths(f, f_low, shifted, w, wy, n, floating_mean, c, s, values):  # type: ignore[no-untyped-def]
+def strengths(f, f_low, shifted, w, wy, n, floating_mean, c, s, values):
     """``values[channel, re/im, point]``: w y and w turned by exp(2 pi i f t), w by twice that."""
     cos_sin(f, f_low, shifted, np.int64(0), n, c, s)
     for j in range(n):
@@ -70,7 +70,7 @@ def strengths(f, f_low, shifted, w, wy, n, floating_mean, c, s, values):  # type
 
 
 @njit(cache=True, nogil=True)
-def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, block):  # type: ignore[no-untyped-def]
+def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, block):
     """Standard powers of the band round ``f + f_low`` into ``block[q * combs + r]``, NaN where
     CC SS - CS^2 <= guard; returns whether there are such."""
     outline()
@@ -99,9 +99,13 @@ def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work,
                 q, cell = b + 16 * d, d * WIDE
                 at, to = (group * modes + q) * LANES, q * combs + group * LANES
                 if floating_mean:
-                    power_lanes(x, 2 * STEP + cell, cell, STEP + cell, constants.deconvolve, at, block, to, 1, worst, guard)
+                    power_lanes(
+                        x, 2 * STEP + cell, cell, STEP + cell, constants.deconvolve, at, block, to, 1, worst, guard
+                    )
                 else:
-                    power_lanes(x, 2 * STEP + cell, cell, STEP + cell, constants.deconvolve, at, block, to, 0, worst, guard)
+                    power_lanes(
+                        x, 2 * STEP + cell, cell, STEP + cell, constants.deconvolve, at, block, to, 0, worst, guard
+                    )
     low = worst[0]
     for i in range(1, LANES):
         low = min(low, worst[i])
@@ -109,7 +113,7 @@ def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work,
 
 
 @njit(cache=True, nogil=True)
-def first_stage(cells, re, size, folds, group, constants, scratch, k):  # type: ignore[no-untyped-def]
+def first_stage(cells, re, size, folds, group, constants, scratch, k):
     """Fold the cells of one channel onto the circle and do the first 16-point transforms; output ``b`` of
     transform ``a`` goes to the cell ``16 b + a`` of part ``k`` of ``scratch``."""
     outline()

@@ -83,7 +83,8 @@ def choose(
     n, nf, cycles : ndarray
         Points, frequencies and ``df T`` of each object.
     method : str
-        The user's; ``"nufft"`` turns to ``"finufft"`` where the grid is too coarse for the comb (``df T`` over about 1.9).
+        The user's; ``"nufft"`` turns to ``"finufft"`` where the grid is too coarse for the comb (``df T`` over
+        about 1.9).
     """
     c = COSTS[dtype]
     direct = (c.direct_frequency * nf + c.direct_pair * n * nf) * 1e-9

@@ -30,7 +30,7 @@ ROW = 4 * LANES
 
 
 @njit(cache=True, nogil=True)
-def fine_table(df, t, top, m, work):  # type: ignore[no-untyped-def]
+def fine_table(df, t, top, m, work):
     """Lane vectors cos, sin at the fine frequencies, and at twice them, of points ``top:top + m``."""
     outline()
     c, s, right = work.c, work.s, work.right
@@ -47,7 +47,7 @@ def fine_table(df, t, top, m, work):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):  # type: ignore[no-untyped-def]
+def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):
     """Strengths times cosine and sine of one coarse phase, of points ``top:top + m``."""
     outline()
     c, s, left = work.c, work.s, work.left
@@ -65,7 +65,7 @@ def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, block):  # type: ignore[no-untyped-def]
+def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, block):
     """Standard powers of the ``n_coarse * PER_COARSE`` grid samples from ``j0`` on into ``block``, NaN where
     CC SS - CS^2 <= guard; returns whether there are such."""
     outline()

@@ -46,7 +46,14 @@ def close_plans() -> None:
 
 
 def finufft_object(
-    i: int, curves: Curves, grid: Frequencies, work: Work, answers: Answers, form: int, floating_mean: bool, guard: float
+    i: int,
+    curves: Curves,
+    grid: Frequencies,
+    work: Work,
+    answers: Answers,
+    form: int,
+    floating_mean: bool,
+    guard: float,
 ) -> None:
     """Search object ``i``: sums by finufft, then the compiled search for powers and peaks."""
     j = 0 if grid.shared else i

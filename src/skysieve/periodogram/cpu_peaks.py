@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+
 from .simd import outline
 
 FULL = 4096
@@ -20,14 +21,14 @@ FULL = 4096
 
 
 @njit(cache=True, nogil=True)
-def copy_row(source, i, target, k):  # type: ignore[no-untyped-def]
+def copy_row(source, i, target, k):
     """Row ``i`` to row ``k``.  (Slice assignment would compile numba's formatting of shape errors: seconds.)"""
     for column in range(4):
         target[k, column] = source[i, column]
 
 
 @njit(cache=True, nogil=True)
-def grow(found):  # type: ignore[no-untyped-def]
+def grow(found):
     """Twice the room."""
     n = found.shape[0]
     grown = np.empty((2 * n, 4))
@@ -37,7 +38,7 @@ def grow(found):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def find_candidates(block, n, base, state, found, count):  # type: ignore[no-untyped-def]
+def find_candidates(block, n, base, state, found, count):
     """Add the candidates among ``block[:n]``, samples ``base..`` of one object, to ``found[count:]``.
 
     ``state`` carries the last two samples between blocks, [before last, last], -inf before the first; the last
@@ -63,7 +64,7 @@ def find_candidates(block, n, base, state, found, count):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def finish_candidates(end, state, found, count):  # type: ignore[no-untyped-def]
+def finish_candidates(end, state, found, count):
     """Judge the last sample of the grid (``end`` samples in all)."""
     closing = np.empty(1)
     closing[0] = -np.inf
@@ -71,13 +72,13 @@ def finish_candidates(end, state, found, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def position(index, values):  # type: ignore[no-untyped-def]
+def position(index, values):
     """Where a sample stands on the axis on which ``apart`` is measured."""
     return values[np.int64(index)] if values.shape[0] > 0 else index
 
 
 @njit(cache=True, nogil=True)
-def choose(found, count, values, apart, chosen):  # type: ignore[no-untyped-def]
+def choose(found, count, values, apart, chosen):
     """Greedy choice: rows of ``found`` into ``chosen``; returns how many.
 
     ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.
@@ -106,7 +107,7 @@ def choose(found, count, values, apart, chosen):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def drop_hopeless(found, count, values, apart, chosen):  # type: ignore[no-untyped-def]
+def drop_hopeless(found, count, values, apart, chosen):
     """Keep the candidates that can still matter; returns their number."""
     outline()
     taken = choose(found, count, values, apart, chosen)
@@ -122,7 +123,7 @@ def drop_hopeless(found, count, values, apart, chosen):  # type: ignore[no-untyp
 
 
 @njit(cache=True, nogil=True)
-def refine(found, taken, chosen, f0, df, values, index, frequency, power):  # type: ignore[no-untyped-def]
+def refine(found, taken, chosen, f0, df, values, index, frequency, power):
     """Chosen rows to ``index, frequency, power``, by the parabola through three samples where there are three."""
     outline()
     for k in range(taken):

@@ -17,7 +17,7 @@ CONSTANT, EQUAL, OK = int(Status.CONSTANT_Y), int(Status.EQUAL_TIMES), int(Statu
 
 
 @njit(cache=True, nogil=True)
-def scan_object(t, y, dy, has_dy, lo, hi):  # type: ignore[no-untyped-def]
+def scan_object(t, y, dy, has_dy, lo, hi):
     """Rows used, first time, span, status, whether the used times are sorted and no row is dropped."""
     n, tmin, tmax, ymin, ymax, bad, clean = 0, np.inf, -np.inf, np.inf, -np.inf, False, True
     last = -np.inf
@@ -50,14 +50,14 @@ def scan_object(t, y, dy, has_dy, lo, hi):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def scan(t, y, dy, has_dy, offsets, first, last, n_used, t_min, span, status):  # type: ignore[no-untyped-def]
+def scan(t, y, dy, has_dy, offsets, first, last, n_used, t_min, span, status):
     """:func:`scan_object` for objects ``first:last``."""
     for i in range(first, last):
         n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, offsets[i], offsets[i + 1])
 
 
 @njit(cache=True, nogil=True)
-def sort_rows(t, a, b, lo, end):  # type: ignore[no-untyped-def]
+def sort_rows(t, a, b, lo, end):
     """Heapsort of rows ``lo:end`` of three arrays by ``t``, then a, then b: one order whatever order they came in."""
     n = end - lo
     for step in range(n // 2 + n - 1):
@@ -80,7 +80,7 @@ def sort_rows(t, a, b, lo, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def before(t, a, b, i, j):  # type: ignore[no-untyped-def]
+def before(t, a, b, i, j):
     """Whether row ``i`` sorts before row ``j``."""
     if t[i] != t[j]:
         return t[i] < t[j]
@@ -88,7 +88,7 @@ def before(t, a, b, i, j):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def swap_rows(t, a, b, i, j):  # type: ignore[no-untyped-def]
+def swap_rows(t, a, b, i, j):
     """Exchange rows ``i`` and ``j``."""
     t[i], t[j] = t[j], t[i]
     a[i], a[j] = a[j], a[i]
@@ -96,9 +96,7 @@ def swap_rows(t, a, b, i, j):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def prepare(  # type: ignore[no-untyped-def]
-    t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t_min, span, status, yy, weight
-):
+def prepare(t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
     """Clean objects ``first:last``; object ``i`` fills ``n_used[i]`` rows of tt, w, wy from ``offsets[i]`` on.
 
     ``yy`` is the weighted mean square of the (centred) y and ``weight`` the sum of 1/dy^2 (N without errors):

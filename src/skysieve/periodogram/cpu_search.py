@@ -15,8 +15,8 @@ from .cpu_comb import comb_band, comb_setup
 from .cpu_direct import COARSE, PER_COARSE, direct_range
 from .cpu_peaks import FULL, choose, copy_row, drop_hopeless, find_candidates, finish_candidates, refine
 from .cpu_sums import exact_power, grid_point
-from .workload import METHODS
 from .simd import outline
+from .workload import METHODS
 
 STANDARD, MODEL, LOG, SCALED = range(4)
 FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
@@ -26,7 +26,7 @@ DIRECT_STRETCH = COARSE * PER_COARSE
 
 
 @njit(cache=True, nogil=True)
-def normalize(block, n, form, scale):  # type: ignore[no-untyped-def]
+def normalize(block, n, form, scale):
     """Standard power to the form wanted, in place (VanderPlas 2018, section 5; astropy's names)."""
     outline()
     if form == MODEL:
@@ -41,20 +41,39 @@ def normalize(block, n, form, scale):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def fold_counts(combs, cycles):  # type: ignore[no-untyped-def]
+def fold_counts(combs, cycles):
     """:func:`skysieve.periodogram.comb.folds`, compiled."""
     span = M * combs * cycles
     return int(np.ceil((span + TAPS + 1) / M)), int(np.ceil((2 * span + 1.5 * TAPS + 1) / M))
 
 
 @njit(cache=True, nogil=True)
-def apart_of(curves, grid, i, df):  # type: ignore[no-untyped-def]
+def apart_of(curves, grid, i, df):
     """Least distance of two peaks, 1/T: in samples, or in frequency for irregular grids."""
     return 1.0 / curves.span[i] if grid.values.shape[0] > 0 else np.ceil(1.0 / (curves.span[i] * df) - 1e-9)
 
 
 @njit(cache=True, nogil=True)
-def deliver(block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers, state, found, count, chosen):  # type: ignore[no-untyped-def]
+def deliver(
+    block,
+    n,
+    base,
+    flagged,
+    i,
+    f0,
+    df,
+    curves,
+    grid,
+    form,
+    floating_mean,
+    apart,
+    work,
+    answers,
+    state,
+    found,
+    count,
+    chosen,
+):
     """Take the standard powers of samples ``base:base + n`` of object ``i``: mend, normalise, store, look for peaks."""
     outline()
     lo = curves.start[i]
@@ -78,17 +97,15 @@ def deliver(block, n, base, flagged, i, f0, df, curves, grid, form, floating_mea
 
 
 @njit(cache=True, nogil=True)
-def conclude(i, f0, df, grid, apart, answers, found, count, chosen):  # type: ignore[no-untyped-def]
+def conclude(i, f0, df, grid, apart, answers, found, count, chosen):
     """The k best of an object's candidates into ``answers``."""
     outline()
     taken = choose(found, count, grid.values, apart, chosen)
-    refine(
-        found, taken, chosen, f0, df, grid.values, answers.index[i], answers.frequency[i], answers.peak_power[i]
-    )
+    refine(found, taken, chosen, f0, df, grid.values, answers.index[i], answers.frequency[i], answers.peak_power[i])
 
 
 @njit(cache=True, nogil=True)
-def sums_to_powers(block, n, sums, scale, floating_mean, guard):  # type: ignore[no-untyped-def]
+def sums_to_powers(block, n, sums, scale, floating_mean, guard):
     """Standard powers from complex sums ``sums[w y, w at 2f, w]``; NaN where CC SS - CS^2 <= guard."""
     flagged = False
     for k in range(n):
@@ -108,7 +125,7 @@ def sums_to_powers(block, n, sums, scale, floating_mean, guard):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):  # type: ignore[no-untyped-def]
+def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
     """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True when some are NaN and want mending."""
     outline()
     lo, n = curves.start[i], curves.n_used[i]
@@ -130,7 +147,9 @@ def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, wor
 
 
 @njit(cache=True, nogil=True)
-def search(method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean, guard):  # type: ignore[no-untyped-def]
+def search(
+    method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean, guard
+):
     """Search the objects ``which``, in stretches of ``length`` samples.
 
     With ``last < 0`` every object is done whole and its peaks are concluded.  Otherwise ``which`` is one object, of
@@ -177,7 +196,7 @@ def search(method, which, first, last, length, combs, modes, curves, grid, const
 
 
 @njit(cache=True, nogil=True)
-def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):  # type: ignore[no-untyped-def]
+def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):
     """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
     chosen = np.empty(answers.index.shape[1], np.int64)
     found = np.empty((FULL + 64, 4))
@@ -198,7 +217,7 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
     conclude(i, f0, df, grid, apart, answers, found, count, chosen)
 
 
-def join(i, parts, seams, bounds, grid, curves, answers):  # type: ignore[no-untyped-def]
+def join(i, parts, seams, bounds, grid, curves, answers):
     """Conclude an object from its stretches: ``parts`` are their candidates one after another, ``seams`` the
     first two and last two samples of each, ``bounds`` where they start (and the end of the grid)."""
     n = len(seams)
@@ -208,7 +227,7 @@ def join(i, parts, seams, bounds, grid, curves, answers):  # type: ignore[no-unt
         after = seams[k + 1, 0] if k + 1 < n else -np.inf
         start = (bounds[k], before, seams[k, 0], seams[k, 1])
         end = (bounds[k + 1] - 1, seams[k, 2], seams[k, 3], after)
-        for at, left, here, right in ((start, end) if k > 0 else (end,)):
+        for at, left, here, right in (start, end) if k > 0 else (end,):
             if here > -np.inf and not here <= left and not right > here:
                 rows.append(np.array([[at, left, here, right]], np.float64))
     found = np.concatenate(rows)

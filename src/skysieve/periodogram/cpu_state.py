@@ -105,7 +105,9 @@ def direct_work(dtype: np.dtype[Any], points: int, block: int, old: Work | None)
     return _work(dtype, points, 1, 1, 1, SUPER_BLOCK * FINE_VECTORS * 4 * LANES, block)
 
 
-def _work(dtype: np.dtype[Any], points: int, comb_points: int, cells: int, scratch: int, right: int, block: int) -> Work:
+def _work(
+    dtype: np.dtype[Any], points: int, comb_points: int, cells: int, scratch: int, right: int, block: int
+) -> Work:
     n = comb_points
     return Work(
         c=np.empty(points), s=np.empty(points), shifted=np.empty(n),

@@ -17,7 +17,7 @@ SINGULAR = 1e-14
 
 
 @njit(cache=True, nogil=True)
-def grid_point(f0, df, m):  # type: ignore[no-untyped-def]
+def grid_point(f0, df, m):
     """``f0 + m df`` as an unevaluated sum of two float64: a day in ten years at 24/d is 1e5 cycles, and its
     rounding to one float64 would already turn phases by 1e-11."""
     p = m * df
@@ -28,7 +28,7 @@ def grid_point(f0, df, m):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def cos_sin(f, f_low, t, first, n, c, s):  # type: ignore[no-untyped-def]
+def cos_sin(f, f_low, t, first, n, c, s):
     """``c[j], s[j] = cos, sin(2 pi (f + f_low) t[first + j])`` for ``j < n``; f t is exact before it is reduced.
 
     Taylor series on |angle| <= pi/4 (the first neglected term is under 5e-17).
@@ -66,7 +66,7 @@ def cos_sin(f, f_low, t, first, n, c, s):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _weighted_sums(w, wy, c, s, n):  # type: ignore[no-untyped-def]
+def _weighted_sums(w, wy, c, s, n):
     sc, ss, yc, ys = 0.0, 0.0, 0.0, 0.0
     for j in range(n):
         sc += w[j] * c[j]
@@ -77,7 +77,7 @@ def _weighted_sums(w, wy, c, s, n):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _centred_sums(w, wy, c, s, n, mc, ms):  # type: ignore[no-untyped-def]
+def _centred_sums(w, wy, c, s, n, mc, ms):
     cc, ss, cs, yc, ys = 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(n):
         dc, ds = c[j] - mc, s[j] - ms
@@ -90,7 +90,7 @@ def _centred_sums(w, wy, c, s, n, mc, ms):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):  # type: ignore[no-untyped-def]
+def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):
     """Standard power at ``f + f_low`` by two-pass centred sums in float64; ``c``, ``s`` are scratch of length n.
 
     Zechmeister & Kuerster (2009), eq. 5, with the sums of eq. 7-15 centred before they are squared,

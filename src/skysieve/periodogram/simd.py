@@ -132,13 +132,15 @@ class _Lanes:
             butterfly(position(b), position(b + 8), *c, False)
             butterfly(position(b + 4), position(b + 12), *c, True)
 
-
     def constants(self, table: Any, offset: Any) -> list[Any]:
         """Loaders of the eight constants that start at ``table[offset]``."""
 
         def loader(i: int) -> Any:
             base = 2 * self.lanes * i
-            return lambda: (self.load(self.at(table, offset, base)), self.load(self.at(table, offset, base + self.lanes)))
+            return lambda: (
+                self.load(self.at(table, offset, base)),
+                self.load(self.at(table, offset, base + self.lanes)),
+            )
 
         return [loader(i) for i in range(CONSTANTS)]
 
@@ -160,14 +162,14 @@ class _Lanes:
 
 
 @intrinsic
-def outline(typingctx):  # type: ignore[no-untyped-def]
+def outline(typingctx):
     """Called anywhere in a function: keeps LLVM from inlining that function into its callers.
 
     numba optimises a function again in every module that calls it; large bodies inlined at each level made the
     first compilation three times as long.
     """
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         builder.function.attributes.add("noinline")
         return context.get_dummy_value()
 
@@ -175,17 +177,17 @@ def outline(typingctx):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+def fma(typingctx, a, b, c):
     """``a * b + c`` with one rounding (float64 scalars)."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.fma(*args)
 
     return types.float64(types.float64, types.float64, types.float64), codegen
 
 
 @intrinsic(prefer_literal=True)
-def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last):  # type: ignore[no-untyped-def]
+def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last):
     """Shifted 16-point DFTs of all lanes.
 
     ``src`` and ``dst`` are lane arrays; input ``j`` is at ``src[s0 + j * s_stride]`` and output ``b`` goes to
@@ -194,7 +196,7 @@ def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last
     """
     sig = types.void(src, types.intp, s_stride, table, types.intp, dst, types.intp, d_stride, last)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         e = _Lanes(context, builder, signature.args[0])
         a, k, d = (e.data(signature.args[i], args[i]) for i in (0, 3, 5))
         ss, ds, last_ = (signature.args[i].literal_value for i in (2, 7, 8))
@@ -208,11 +210,11 @@ def dft16_lanes(typingctx, src, s0, s_stride, table, k0, dst, d0, d_stride, last
 
 
 @intrinsic(prefer_literal=True)
-def dft16_cells(typingctx, cells, re, im, s_stride, table, k0, dst, d0, d_stride):  # type: ignore[no-untyped-def]
-    """As :func:`dft16_lanes`, from scalar cells ``cells[re + j s_stride], cells[im + j s_stride]`` that all lanes share."""
+def dft16_cells(typingctx, cells, re, im, s_stride, table, k0, dst, d0, d_stride):
+    """As :func:`dft16_lanes`, from scalars ``cells[re + j s_stride], cells[im + j s_stride]`` that all lanes share."""
     sig = types.void(cells, types.intp, types.intp, s_stride, table, types.intp, dst, types.intp, d_stride)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         e = _Lanes(context, builder, signature.args[0])
         g, k, d = (e.data(signature.args[i], args[i]) for i in (0, 4, 6))
         ss, ds = (signature.args[i].literal_value for i in (3, 8))
@@ -226,13 +228,13 @@ def dft16_cells(typingctx, cells, re, im, s_stride, table, k0, dst, d0, d_stride
 
 
 @intrinsic(prefer_literal=True)
-def dft16_twice(typingctx, cells, re, im, s_stride, circle, fold, f0, table, k0, dst, d0, d_stride):  # type: ignore[no-untyped-def]
+def dft16_twice(typingctx, cells, re, im, s_stride, circle, fold, f0, table, k0, dst, d0, d_stride):
     """As :func:`dft16_cells`, of cells that wind round twice: ``cell[j] + fold[1] * cell[j + circle]``."""
     sig = types.void(
         cells, types.intp, types.intp, s_stride, circle, fold, types.intp, table, types.intp, dst, types.intp, d_stride
     )
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         e = _Lanes(context, builder, signature.args[0])
         g, f, k, d = (e.data(signature.args[i], args[i]) for i in (0, 5, 7, 9))
         ss, turn, ds = (signature.args[i].literal_value for i in (3, 4, 11))
@@ -250,11 +252,11 @@ def dft16_twice(typingctx, cells, re, im, s_stride, circle, fold, f0, table, k0,
 
 
 @intrinsic(prefer_literal=True)
-def fold_cell(typingctx, cells, re, im, circle, folds, fold, f0, dst, d0):  # type: ignore[no-untyped-def]
+def fold_cell(typingctx, cells, re, im, circle, folds, fold, f0, dst, d0):
     """``dst[d0:]`` (one cell of all lanes) = sum over ``s < folds`` of ``fold[s] * cell[s * circle]``."""
     sig = types.void(cells, types.intp, types.intp, circle, types.intp, fold, types.intp, dst, types.intp)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         e = _Lanes(context, builder, signature.args[0])
         g, f, d = (e.data(signature.args[i], args[i]) for i in (0, 5, 7))
         turn = ir.Constant(args[1].type, signature.args[3].literal_value)
@@ -276,11 +278,11 @@ def fold_cell(typingctx, cells, re, im, circle, folds, fold, f0, dst, d0):  # ty
 
 
 @intrinsic(prefer_literal=True)
-def tap_weights(typingctx, coefficients, u, n_coefficients, taps, dst, d0):  # type: ignore[no-untyped-def]
+def tap_weights(typingctx, coefficients, u, n_coefficients, taps, dst, d0):
     """``dst[d0 + a] = sum_k coefficients[k, a] u**k`` for ``a < taps``; evaluated in float64, stored in dst's type."""
     sig = types.void(coefficients, types.float64, n_coefficients, taps, dst, types.intp)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         e = _Lanes(context, builder, signature.args[0])
         c = e.data(signature.args[0], args[0])
         d = e.data(signature.args[4], args[4])
@@ -305,11 +307,12 @@ def tap_weights(typingctx, coefficients, u, n_coefficients, taps, dst, d0):  # t
 
 
 @intrinsic(prefer_literal=True)
-def spread(typingctx, cells, re, im, weights, w0, length, x, y):  # type: ignore[no-untyped-def]
-    """``cells[re + a] += weights[w0 + a] * x`` and ``cells[im + a] += ... * y`` for ``a < length`` (literal, whole vectors)."""
+def spread(typingctx, cells, re, im, weights, w0, length, x, y):
+    """``cells[re + a] += weights[w0 + a] * x``, ``cells[im + a] += weights[w0 + a] * y`` for ``a < length`` (a
+    literal, whole vectors)."""
     sig = types.void(cells, types.intp, types.intp, weights, types.intp, length, cells.dtype, cells.dtype)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         e = _Lanes(context, builder, signature.args[0])
         g, w = e.data(signature.args[0], args[0]), e.data(signature.args[3], args[3])
         parts = [(args[1], e.splat(args[6])), (args[2], e.splat(args[7]))]
@@ -324,7 +327,7 @@ def spread(typingctx, cells, re, im, weights, w0, length, x, y):  # type: ignore
 
 
 @intrinsic(prefer_literal=True)
-def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, worst, guard):  # type: ignore[no-untyped-def]
+def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, worst, guard):
     """Lomb-Scargle power of one cell of all lanes from its three transforms.
 
     ``x[xw:]``, ``x[xy:]``, ``x[x2:]`` are the cells of the transforms of w, w y at f and of w at 2f, each to be
@@ -336,7 +339,7 @@ def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, wor
         x, types.intp, types.intp, types.intp, scale, types.intp, out, types.intp, floating_mean, worst, x.dtype
     )
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         e = _Lanes(context, builder, signature.args[0])
         xs, sc, ou, wo = (e.data(signature.args[i], args[i]) for i in (0, 4, 6, 9))
         zero = ir.Constant(ir.IntType(64), 0)
@@ -366,7 +369,7 @@ def power_lanes(typingctx, x, xw, xy, x2, scale, s0, out, o0, floating_mean, wor
 
 
 @intrinsic(prefer_literal=True)
-def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):  # type: ignore[no-untyped-def]
+def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):
     """Products of a coarse and a fine phase table, summed over ``n`` points.
 
     ``left[l0 + 2 * channels * j + 2 * h]``, ``+ 1``: strength times cosine and sine of the coarse phase, channel
@@ -376,7 +379,7 @@ def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):  # type: 
     """
     sig = types.void(left, types.intp, right, types.intp, types.intp, acc, types.intp, channels)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         e = _Lanes(context, builder, signature.args[2])
         a, b, c = (e.data(signature.args[i], args[i]) for i in (0, 2, 5))
         n_channels = signature.args[7].literal_value

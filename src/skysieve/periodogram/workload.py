@@ -76,7 +76,9 @@ class Grids:
 
     Regular: frequency ``j`` of object ``i`` is ``f0[i] + j * df[i]`` for ``j < nf[i]``; with
     ``shared`` the three arrays have length 1 and serve every object.  Irregular: ``values`` holds
-    the one shared list (then ``f0``, ``df``, ``nf`` are ``values[0]``, 0 and ``len(values)``).
+    the one shared list, ascending (then ``f0``, ``df``, ``nf`` are ``values[0]``, 0 and ``len(values)``).
+    Objects without a usable grid have ``nf`` 0 and NaN in ``f0`` and ``df``: an engine leaves their
+    answers as they are.
     """
 
     f0: NDArray[np.float64]
@@ -100,7 +102,8 @@ class Grids:
         if self.values is not None:
             return self.values
         f0, df, nf = self.of(i)
-        return f0 + df * np.arange(nf)
+        grid: NDArray[np.float64] = f0 + df * np.arange(nf, dtype=np.float64)
+        return grid
 
 
 class Source(Protocol):
@@ -115,6 +118,9 @@ class Source(Protocol):
 
     @property
     def has_dy(self) -> bool: ...
+
+    def row(self, i: int, j: int) -> int:
+        """The user's row number of row ``j`` of object ``i``, for messages."""
 
     def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
         """Rows of objects ``start:stop``: contiguous native float64 ``t, y, dy`` (``dy`` may be None)
