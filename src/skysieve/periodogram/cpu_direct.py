@@ -12,7 +12,7 @@ from __future__ import annotations
 from numba import njit
 
 from .cpu_sums import cos_sin, grid_point
-from .simd import LANES, direct_tile, outline, power_lanes
+from .simd import LANES, both_signs, direct_tile, outline, power_lanes
 
 FINE_VECTORS = 4
 """Vectors of fine frequencies; one coarse frequency serves ``2 * FINE_VECTORS * lanes`` frequencies."""
@@ -95,13 +95,7 @@ def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, 
         for v in range(FINE_VECTORS):
             base = (i * FINE_VECTORS + v) * size
             for h in range(channels):
-                for k in range(LANES):
-                    at, to = base + 4 * h * LANES + k, ROW * h + k
-                    cc, ss, sc, cs = acc[at], acc[at + LANES], acc[at + 2 * LANES], acc[at + 3 * LANES]
-                    x[to] = cc + ss
-                    x[to + LANES] = sc - cs
-                    x[to + 2 * LANES] = cc - ss
-                    x[to + 3 * LANES] = sc + cs
+                both_signs(acc, base + 4 * h * LANES, x, ROW * h)
             for side in range(2):
                 at, to = 2 * LANES * side, LANES * side
                 if floating_mean:

@@ -402,3 +402,23 @@ def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):
         return context.get_dummy_value()
 
     return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def both_signs(typingctx, acc, a0, x, x0):
+    """Complex sums at ``fc - d`` and ``fc + d`` of all lanes from the four real sums of :func:`direct_tile`.
+
+    ``acc[a0:]`` holds the vectors (cos cos), (sin sin), (sin cos), (cos sin) of one channel; the cell of ``fc - d`` goes
+    to ``x[x0:]`` and that of ``fc + d`` behind it.
+    """
+    sig = types.void(acc, types.intp, x, types.intp)
+
+    def codegen(context, builder, signature, args):
+        e = _Lanes(context, builder, signature.args[0])
+        a, d = e.data(signature.args[0], args[0]), e.data(signature.args[2], args[2])
+        cc, ss, sc, cs = (e.load(e.at(a, args[1], i * e.lanes)) for i in range(4))
+        e.store_pair((builder.fadd(cc, ss), builder.fsub(sc, cs)), d, args[3], 0)
+        e.store_pair((builder.fsub(cc, ss), builder.fadd(sc, cs)), d, args[3], 2 * e.lanes)
+        return context.get_dummy_value()
+
+    return sig, codegen
