@@ -1,0 +1,109 @@
+"""What must not change a Lomb-Scargle power: hypothesis looks for data and changes that do, on every device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.conformance.test_periodogram import DEVICES, EVERY, SPAN, Curve, Grid, curve, single
+from tests.conformance.tolerances import INVARIANCE, LOMB_SCARGLE
+
+import skysieve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytest.importorskip("hypothesis", reason="the invariances are tried with hypothesis")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*1/T.*:UserWarning")
+
+CASES = st.tuples(st.integers(10, 60), st.integers(0, 10**6), st.sampled_from(EVERY)).filter(
+    lambda case: case[0] >= LOMB_SCARGLE[case[2]].min_points
+)
+"""Points, seed, and dtype with method."""
+
+FEW = settings(max_examples=20, deadline=None, derandomize=True)
+SMALL = Grid(0.02, 0.11 / SPAN, 400)
+RASTER = 2.0**-24
+"""Times that are whole multiples of this, shifted by whole days, stay exact in float64."""
+
+
+def powers(device: str, case: Any, change: Callable[[Curve], Curve]) -> tuple[Any, Any]:
+    """The power before and after a change."""
+    n, seed, (dtype, method) = case
+    before = curve(n, seed)
+    before = before._replace(t=np.round(before.t / RASTER) * RASTER)
+    options: dict[str, Any] = {"dtype": dtype, "method": method, "device": device, **SMALL.options}
+    return single(before, **options).power, single(change(before), **options).power
+
+
+def assert_same(device: str, case: Any, change: Callable[[Curve], Curve]) -> None:
+    before, after = powers(device, case, change)
+    assert np.max(np.abs(before - after)) <= INVARIANCE[case[2][0]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@FEW
+@given(case=CASES, days=st.integers(-(10**6), 3 * 10**6))
+def test_time_shift(device: str, case: Any, days: int) -> None:
+    """An exact shift leaves every phase difference as it was, but the origin may round."""
+    assert_same(device, case, lambda c: c._replace(t=c.t + days))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@FEW
+@given(case=CASES)
+def test_time_reversal(device: str, case: Any) -> None:
+    assert_same(device, case, lambda c: c._replace(t=-c.t))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@FEW
+@given(case=CASES, shift=st.floats(-100, 100))
+def test_y_shift(device: str, case: Any, shift: float) -> None:
+    """With a fitted mean; y + shift rounds by 1e-14 at most, far below the bound."""
+    assert_same(device, case, lambda c: c._replace(y=c.y + shift))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@FEW
+@given(case=CASES, scale=st.floats(1e-6, 1e6), sign=st.sampled_from([-1, 1]))
+def test_y_scale(device: str, case: Any, scale: float, sign: int) -> None:
+    assert_same(device, case, lambda c: c._replace(y=c.y * scale * sign))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@FEW
+@given(case=CASES, scale=st.floats(1e-6, 1e6))
+def test_dy_scale(device: str, case: Any, scale: float) -> None:
+    assert_same(device, case, lambda c: c._replace(dy=c.dy * scale))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@FEW
+@given(case=CASES, factor=st.sampled_from([2.0**-30, 2.0**-3, 2.0, 2.0**40]))
+def test_unit_of_time(device: str, case: Any, factor: float) -> None:
+    """Times and frequencies in another unit: the same bits, as powers of two do not round."""
+    n, seed, (dtype, method) = case
+    c = curve(n, seed)
+    options: dict[str, Any] = {"dtype": dtype, "method": method, "device": device}
+    before = single(c, fmin=SMALL.fmin, fmax=SMALL.fmax, nf=SMALL.nf, **options)
+    scaled = {"fmin": SMALL.fmin / factor, "fmax": SMALL.fmax / factor, "nf": SMALL.nf}
+    after = skysieve.lombscargle(c.t * factor, c.y, c.dy, **scaled, **options)
+    np.testing.assert_array_equal(before.power, after.power)
+    assert after.period == before.period * factor
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@FEW
+@given(case=CASES, order=st.randoms(use_true_random=False))
+def test_permutation(device: str, case: Any, order: Any) -> None:
+    """Rows in any order: the same bits, since times are sorted and none is repeated."""
+    rows = list(range(case[0]))
+    order.shuffle(rows)
+    before, after = powers(device, case, lambda c: Curve(*(a[rows] for a in c)))
+    np.testing.assert_array_equal(before, after)
