@@ -82,7 +82,7 @@ class Report:
         print(f"\n== {text}", flush=True)
 
     def row(self, case: str, **values: Any) -> None:
-        """One row; a ``wanted`` bound that is missed is marked, and makes the run exit with 1."""
+        """One row; with ``reached=False`` (a bound in ``wanted`` that was missed) the run will exit with 1."""
         if values.get("reached") is False:
             self.failed = True
         self.rows.append({"case": case, **values})

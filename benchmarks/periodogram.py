@@ -109,7 +109,6 @@ def bench_batch(report: Report, data: Path) -> None:
     batch = Batch(data, 120.0, n)
     _batch_rows(report, "batch", batch, BATCH, 120.0, repetitions=3 if report.quick else 5, wanted=(5.0, 4.0))
     subset = batch.curves[:: max(1, n // (4 if report.quick else 40))]
-    points = sum(c[0].size for c in subset) / len(subset)
     ours = next(r["seconds"] for r in report.rows if r["case"] == "batch" and r["tool"] == "skysieve, 1 thread")
     slow: dict[str, tuple[list[Curve], Callable[[Curve], object]]] = {
         "astropy fast": (subset, lambda c: astropy_power(c, BATCH)),
@@ -125,7 +124,7 @@ def bench_batch(report: Report, data: Path) -> None:
         bound = {"wanted": 50.0, "reached": ratio >= 50} if tool == "astropy fast" and not report.quick else {}
         report.row(
             "batch", tool=tool, threads=1, seconds=scaled, ratio=ratio, df_T=step_times_span(BATCH, 120.0),
-            scaled=f"from {len(curves)} objects (mean N_t {points:.0f} of the 40), per object", **bound,
+            scaled=f"per object, from {len(curves)} of mean N_t {sum(c[0].size for c in curves) / len(curves):.0f}", **bound,
         )  # fmt: skip
 
 
