@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.core.arrays import is_device_array, to_host
+from skysieve.core.arrays import is_device_array
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.kernels import CudaRuntime, Runtime
@@ -24,7 +24,7 @@ from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.core.staging import Copier, is_pinned
 from skysieve.periodogram.cuda_cost import DEFAULTS
-from skysieve.periodogram.cuda_jobs import Again, Plan, deliver, job_of, largest_cycles, make_job
+from skysieve.periodogram.cuda_jobs import Again, Plan, deliver, largest_cycles, make_job
 from skysieve.periodogram.cuda_worker import Job, Worker
 from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
 
@@ -34,7 +34,7 @@ LANES = 3
 FEWEST_ROWS = 1 << 16
 """A chunk of fewer rows does not fill the GPU."""
 MOST_ROWS = 1 << 20
-MOST_INDEX = 2**31 - 1
+MOST_INDEX = 2**30
 
 
 class Engine:
@@ -167,7 +167,9 @@ class Engine:
                 return worker
         raise ValueError(f"the arrays are on cuda:{index}, the engine works on {self.workers[0].runtime.device}")
 
-    def _chunks(self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker) -> list[tuple[int, int]]:
+    def _chunks(
+        self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker
+    ) -> list[tuple[int, int]]:
         """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap."""
         budget = parse_budget(self._memory, worker.free_memory) / LANES
         n = len(offsets) - 1
@@ -187,7 +189,9 @@ class Engine:
 class _Run:
     """One `execute`: a queue of chunks that workers draw from, and what has to be done again."""
 
-    def __init__(self, plan: Plan, source: Source, output: Output, reporter: Reporter, queue: deque[tuple[int, int]]) -> None:
+    def __init__(
+        self, plan: Plan, source: Source, output: Output, reporter: Reporter, queue: deque[tuple[int, int]]
+    ) -> None:
         self.plan, self.source, self.output, self.reporter = plan, source, output, reporter
         self.queue = queue
         self.again = Again([], [])
@@ -314,7 +318,9 @@ class _Run:
             self._closed()
             raise MemoryBudgetError(f"object {start}", self.plan.row_bytes(), 0) from error
         middle = (start + stop) // 2
-        logger.warning("%s is out of memory for objects %d to %d: trying halves", worker.runtime.device, start, stop - 1)
+        logger.warning(
+            "%s is out of memory for objects %d to %d: trying halves", worker.runtime.device, start, stop - 1
+        )
         self._closed([(middle, stop), (start, middle)])
 
     def _place_power(self, worker: Worker, lane: Any, job: Job) -> None:

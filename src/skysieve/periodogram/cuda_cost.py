@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 from skysieve.periodogram.cuda_tables import Layout
 
@@ -15,13 +14,15 @@ class Costs:
     """Nanoseconds of the whole GPU, for one precision.
 
     ``comb`` for one comb of a band pair, ``spread`` for one point of a band pair, ``pair`` for one point and
-    frequency summed directly, ``direct`` for one frequency whatever the number of points.
+    frequency summed directly, ``direct`` for one frequency whatever the number of points, ``launch`` for one
+    more part of a chunk.
     """
 
     comb: float = 5.1
     spread: float = 0.095
     pair: float = 4.2e-4
     direct: float = 5.0e-3
+    launch: float = 6.0e4
 
     def comb_time(self, layout: Layout, points: float) -> float:
         """Nanoseconds of one object by the comb."""
@@ -31,13 +32,20 @@ class Costs:
         """Nanoseconds of one object by direct sums."""
         return nf * (self.direct + points * self.pair)
 
-    def crossover(self, layout: Layout, dtype: np.dtype[Any]) -> float:
-        """Objects of at most this many points are summed directly."""
-        nf = 2 * layout.pairs * layout.combs * layout.modes
-        slope = nf * self.pair - layout.pairs * self.spread
+    def crossover(self, layout: Layout, nf: int) -> float:
+        """Objects of at most this many points cost less summed directly."""
+        slope = nf * self.pair - layout.pairs * self.spread * layout.blocks
         if slope <= 0:
             return 0.0
-        return (layout.pairs * layout.combs * self.comb - nf * self.direct) / slope
+        return max(0.0, (layout.pairs * layout.combs * self.comb - nf * self.direct) / slope)
+
+    def few(self, layout: Layout, nf: int, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which objects to sum directly: none unless that pays for the further launches."""
+        short = lengths <= self.crossover(layout, nf)
+        n, points = int(short.sum()), float(lengths[short].sum())
+        gain = n * layout.pairs * layout.combs * self.comb + points * layout.pairs * self.spread * layout.blocks
+        gain -= nf * (n * self.direct + points * self.pair)
+        return short if gain > self.launch or short.all() else np.zeros_like(short)
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)

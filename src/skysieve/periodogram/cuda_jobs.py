@@ -118,7 +118,7 @@ def job_of(
     elif layout is None:
         parts = [part("direct", longest_first(lengths))]
     elif spec.method == "auto":
-        few = lengths <= plan.costs.crossover(layout, spec.dtype)
+        few = plan.costs.few(layout, int(nf.max()), lengths)
         split = bool(few.any())
         parts = [part("comb", longest_first(lengths, ~few if split else None), layout)]
         if split:

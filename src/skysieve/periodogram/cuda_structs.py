@@ -9,7 +9,15 @@ import numpy as np
 _POINTER, _DOUBLE, _INT = np.dtype(np.uint64), np.dtype(np.float64), np.dtype(np.int32)
 
 INFO = np.dtype(
-    [("n", "i4"), ("dropped", "i4"), ("status", "i4"), ("apart", "i4"), ("t_min", "f8"), ("span", "f8"), ("scale", "f8")]
+    [
+        ("n", "i4"),
+        ("dropped", "i4"),
+        ("status", "i4"),
+        ("apart", "i4"),
+        ("t_min", "f8"),
+        ("span", "f8"),
+        ("scale", "f8"),
+    ]
 )
 """``struct Info``: what prepare leaves for one object."""
 
@@ -40,12 +48,12 @@ SPREAD = _struct(
 COMB = _struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
     "first*", "second*", "fold*", "deconvolve*", "f0*", "df*", "nf*", "start*", "power*", *_PEAKS,
-    "circle.", "guard.", "modes", "P", "S", "pairs", "blocks", "group", "grid_stride", "norm", "fit_mean",
+    "circle.", "guard.", "mean.", "modes", "P", "S", "pairs", "blocks", "grid_stride", "norm", "scaled",
     "zero", "edges",
 )  # fmt: skip
 DIRECT = _struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*", *_PEAKS,
-    "guard.", "blocks", "grid_stride", "norm", "fit_mean", "edges", "unused",
+    "guard.", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges",
 )  # fmt: skip
 BEST = _struct(
     "info*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*", "flags*",

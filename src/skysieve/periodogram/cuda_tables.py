@@ -19,6 +19,8 @@ FEWEST_MODES = 160
 """The kernel is not made for fewer: more oversampling than 1.6 gains nothing."""
 FOLDS = (1, 2, 4)
 """Circles that the cells of f may wind round, one build each."""
+MOST_TABLED = 40_000
+"""Combs whose deconvolution is tabled: 64 MiB in float64."""
 GROUP = 8
 """Combs staged together; a band of at most this many is searched as one stretch."""
 
@@ -51,6 +53,14 @@ class Layout:
     def group(self) -> int:
         return GROUP if self.combs >= GROUP else 4
 
+    @property
+    def spread_apart(self) -> bool:
+        """Are points spread once a band pair by a kernel of their own, rather than by every block?
+
+        That needs the deconvolution of every comb, not of a block's, hence the limit.
+        """
+        return self.blocks > 1 and self.combs <= MOST_TABLED
+
     def edges(self) -> int:
         """Stretches of an object with an edge value at either end (times ``blocks``)."""
         return self.pairs * 2 * self.modes if self.columns else self.pairs
@@ -58,7 +68,8 @@ class Layout:
     def shared_bytes(self, itemsize: int, split: bool) -> int:
         """Dynamic shared memory of a block: cells, exchange, staged powers."""
         exchange = 4 * 16 * 17 * (1 if split else 2)
-        return (2 * 1024 * self.fold + exchange) * 2 * itemsize + 2 * self.modes * self.group * itemsize
+        kept = 2 if self.columns else 0
+        return (2 * 1024 * self.fold + exchange) * 2 * itemsize + 2 * self.modes * (self.group + kept) * itemsize
 
 
 def choose_layout(nf: int, cycles: float, dtype: np.dtype[Any], objects: int, wave: int) -> Layout | None:
@@ -84,7 +95,7 @@ def choose_layout(nf: int, cycles: float, dtype: np.dtype[Any], objects: int, wa
         per_block = min(combs, max(12, 4 * -(-combs * objects * pairs // (4 * wave))))
     if columns:
         fold = 1
-    build = f + ("columns" if columns else "" if fold == 1 else f"x{fold}")
+    build = f + ("columns" if columns else f"x{fold}" if fold > 1 else "p4" if combs < GROUP else "")
     return Layout(build, combs, per_block, pairs, modes, fold, _limit(fold) / combs)
 
 
@@ -118,17 +129,21 @@ class Tables:
 
 
 @lru_cache(maxsize=16)
-def make_tables(combs: int, per_block: int, modes: int, dtype: np.dtype[Any]) -> Tables:
-    """Tables of combs 0 .. per_block - 1; a block that starts at another comb moves its strengths instead."""
+def make_tables(combs: int, per_block: int, modes: int, dtype: np.dtype[Any], all_combs: bool = False) -> Tables:
+    """Tables of combs 0 .. per_block - 1: a block that starts at another comb moves its strengths or cells instead.
+
+    With ``all_combs`` the deconvolution is that of every comb, for cells spread at comb 0.
+    """
     complex_type = np.complex128 if dtype == np.float64 else np.complex64
     kernel = spreading_kernel(modes, dtype)
     centre = modes // 2
     fraction = np.arange(per_block) / combs
     shift = fraction - centre
     second = np.stack([shift_constants((b + shift) / 16) for b in range(16)], axis=-1)  # [8, comb, 16]
-    m = np.arange(OUTPUTS)[None, :] - centre + fraction[:, None]
+    rows = np.arange(combs)[:, None] / combs if all_combs else fraction[:, None]
+    m = np.arange(OUTPUTS)[None, :] - centre + rows
     edge = kernel.modes / 2 + 0.99
-    transform = kernel.transform()(np.clip(m, -edge, edge))
+    transform = kernel.transform(np.clip(m, -edge, edge))
     return Tables(
         first=np.ascontiguousarray(shift_constants(shift).T, complex_type),
         second=np.ascontiguousarray(np.moveaxis(second, 1, 0), complex_type),

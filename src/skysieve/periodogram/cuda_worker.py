@@ -107,7 +107,9 @@ class Worker:
         if not total:
             return out
         pinned, device = lane.pinned(name, total, np.uint8), lane.array(name, total, np.uint8)
-        self.copier.copy([(pinned[p : p + host[k].nbytes], host[k].reshape(-1).view(np.uint8)) for k, p in places.items()])
+        self.copier.copy(
+            [(pinned[p : p + host[k].nbytes], host[k].reshape(-1).view(np.uint8)) for k, p in places.items()]
+        )
         lane.to_device(device, pinned)
         for k, p in places.items():
             out[k] = device[p : p + host[k].nbytes].view(host[k].dtype)
@@ -124,11 +126,11 @@ class Worker:
         return self._values[1]
 
     def _device_tables(self, lane: Lane, layout: Layout) -> tuple[Any, ...]:
-        key = (layout.combs, layout.per_block, layout.modes)
+        key = (layout.combs, layout.per_block, layout.modes, layout.spread_apart)
         if key not in self._tables:
             if len(self._tables) >= 8:
                 self._tables.pop(next(iter(self._tables)))
-            made: Tables = make_tables(*key, self.spec.dtype)
+            made: Tables = make_tables(*key[:3], self.spec.dtype, key[3])
             with lane:
                 xp = self.runtime.xp
                 parts = (made.first, made.second, made.fold, made.deconvolve, made.taps)
@@ -208,7 +210,7 @@ class Worker:
                 peaks = {"list": candidates, "count": count, "floor": floor, "edge": edge, "cap": part.cap, "wanted": k}
                 more = common | peaks | {
                     "order": data[f"order{i}"], "tasks": data[f"tasks{i}"], "nf": data["nf"], "start": data["start"],
-                    "norm": NORM[spec.normalization], "fit_mean": spec.fit_mean, "edges": part.edges,
+                    "norm": NORM[spec.normalization], "scaled": spec.normalization != "standard", "edges": part.edges,
                     "power": power if power is not None else None,
                 }  # fmt: skip
                 if part.kind == "comb":
@@ -216,6 +218,7 @@ class Worker:
                 else:
                     self._direct(lane, part, values=values, **more)
                 layout = part.layout
+                block = 128 if part.cap < 4096 else 256 if len(part.order) > 64 else 1024
                 args = cs.fill(
                     cs.BEST, info=info, f0=data["f0"], df=data["df"], nf=data["nf"], frequencies=values,
                     order=data[f"order{i}"], **peaks, index=index, frequency=frequency, best=best, flags=flags,
@@ -223,7 +226,7 @@ class Worker:
                     modes=layout.modes if layout else 1, P=layout.combs if layout else 1, S=layout.per_block if layout else 1,
                     blocks=layout.blocks if layout else 1, stretch=_stretch(part),
                 )  # fmt: skip
-                self.module("ls_peaks.cu").launch("ls_peaks", (len(part.order),), (128,), (args,), stream=lane.stream)
+                self.module("ls_peaks.cu").launch("ls_peaks", (len(part.order),), (block,), (args,), stream=lane.stream)
             host = lane.pinned("answers", len(answers), np.uint8)
             lane.to_host(host, answers)
             if job.host_power is not None and job.n_powers:
@@ -254,9 +257,9 @@ class Worker:
             cs.WEIGHTS, tp=more["tp"], owner=owner, taps=taps, df=more["df"], cell=cell, at_f=at_f, at_2f=at_2f,
             cells=circle, rows=rows, grid_stride=more["grid_stride"],
         )  # fmt: skip
-        self.module("ls_prepare.cu").launch("ls_weights", (-(-rows // 16),), (256,), (args,), stream=lane.stream)
+        self.module("ls_prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
         module, spread = self.module("ls_comb.cu", layout.build), None
-        if layout.blocks > 1:
+        if layout.spread_apart:
             spread = lane.array("spread", n * layout.pairs * 2 * 1024 * layout.fold * 2, t)
             names = ("tp", "wv", "offsets", "info", "f0", "df", "grid_stride")
             args = cs.fill(
@@ -268,24 +271,42 @@ class Worker:
         args = cs.fill(
             cs.COMB, cell=cell, at_f=at_f, at_2f=at_2f, spread=spread, first=first, second=second, fold=fold,
             deconvolve=deconvolve, circle=circle, guard=GUARD["comb", self.itemsize], modes=layout.modes, P=layout.combs,
-            S=layout.per_block, pairs=layout.pairs, blocks=layout.blocks, group=layout.group, zero=0, **more,
+            S=layout.per_block, pairs=layout.pairs, blocks=layout.blocks, mean=float(self.spec.fit_mean), zero=0,
+            **more,
         )  # fmt: skip
         split = self.build == "f64" and not layout.columns
         shared = layout.shared_bytes(self.itemsize, split)
-        module.launch("ls_comb", (part.launches * layout.blocks,), (128,), (args,), shared_mem=shared, stream=lane.stream)
+        module.launch(
+            "ls_comb", (part.launches * layout.blocks,), (128,), (args,), shared_mem=shared, stream=lane.stream
+        )
 
     def _direct(self, lane: Lane, part: Part, *, values: Any, **more: Any) -> None:
         guard = GUARD["direct", self.itemsize]
-        args = cs.fill(cs.DIRECT, frequencies=values, guard=guard, blocks=part.stretches, unused=0, **more)
+        args = cs.fill(cs.DIRECT, frequencies=values, guard=guard, blocks=part.stretches, fit_mean=self.spec.fit_mean, **more)
         module = self.module("ls_direct.cu")
         if part.kind == "direct":
             module.launch("ls_direct", (part.launches,), (256,), (args,), stream=lane.stream)
             return
         module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=lane.stream)
         blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
-        names = ("power", "start", "info", "nf", "order", "count", "floor", "edge", "cap", "wanted", "list", "grid_stride")
+        names = (
+            "power",
+            "start",
+            "info",
+            "nf",
+            "order",
+            "count",
+            "floor",
+            "edge",
+            "cap",
+            "wanted",
+            "list",
+            "grid_stride",
+        )
         args = cs.fill(cs.SEARCH, blocks=blocks, **{k: more[k] for k in names})
-        self.module("ls_peaks.cu").launch("ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=lane.stream)
+        self.module("ls_peaks.cu").launch(
+            "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=lane.stream
+        )
 
 
 def _stretch(part: Part) -> int:

@@ -12,13 +12,15 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD
+// build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DGROUP=4
 // build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
-// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DFOLD=2
-// build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DFOLD=4
+// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DFOLD=2 -DGROUP=4
+// build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DFOLD=4 -DGROUP=4
 // build: f32 -DREAL=float -DMINB=4
+// build: f32p4 -DREAL=float -DMINB=4 -DGROUP=4
 // build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
-// build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2
-// build: f32x4 -DREAL=float -DMINB=2 -DFOLD=4
+// build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2 -DGROUP=4
+// build: f32x4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
 // budget: f64 kernel=ls_comb regs<=168 spills<=512 arch=90
 // budget: f64columns kernel=ls_comb regs<=255 spills<=0 arch=90
 // budget: f32 kernel=ls_comb regs<=128 spills<=256 arch=90
@@ -33,6 +35,10 @@
 #endif
 #define ND 13              // outputs a thread: at most 208 modes of 256
 #define NW 4
+#ifndef GROUP
+#define GROUP 8            // combs staged together: 8, or 4 where no more fit
+#endif
+#define LG (GROUP == 8 ? 3 : 2)
 #define THREADS (32 * NW)
 #define CELLS (1024 * FOLD)          // of one band: w 256, wy 256, w at 2f 512, each times FOLD
 #define PAD (16 * 17)
@@ -49,8 +55,8 @@ struct Comb {
   const int* offsets; const Info* info; const int* order; const int2* tasks; const C* spread;
   const C* first; const C* second; const C* fold; const T* deconvolve;
   const double* f0; const double* df; const int* nf; const long long* start;
-  T* power; Peaks peaks; double circle; double guard;
-  int modes, P, S, pairs, blocks, group, grid_stride, norm, fit_mean, zero, edges;
+  T* power; Peaks peaks; double circle, guard, mean;
+  int modes, P, S, pairs, blocks, grid_stride, norm, scaled, zero, edges;
 };
 
 // The table constants are read anew for each channel where registers are short: an offset that is always 0, unknown to the
@@ -72,13 +78,14 @@ __device__ __forceinline__ T stream(const T* p) { return __ldg(p); }
 template <typename X> __device__ __forceinline__ X table(const X* p) { return __ldg(p); }
 #endif
 
-// Place of (column, comb of the group) in the staging area: columns are rows of `group` values, the comb turned by the column
+// Place of (column, comb of the group) in the staging area: columns are rows of GROUP values, the comb turned by the column
 // so that the 16 columns that a half warp stores fall on different banks.
 struct Stage {
-  T* at; int lg, turn;
-  __device__ __forceinline__ int place(int column, int g) const { return (column << lg) + (g ^ ((column >> turn) & ((1 << lg) - 1))); }
+  T* at;
+  static __device__ __forceinline__ int place(int column, int g) { return (column << LG) + (g ^ ((column >> ((sizeof(T) == 8 ? 4 : 5) - LG)) & (GROUP - 1))); }
   __device__ __forceinline__ T& operator()(int column, int g) const { return at[place(column, g)]; }
-  __device__ __forceinline__ T& flat(int i) const { return at[place(i >> lg, i & ((1 << lg) - 1))]; }
+  __device__ __forceinline__ T& flat(int i) const { return at[place(i >> LG, i & (GROUP - 1))]; }
+  __device__ __forceinline__ unsigned key(int i) const { return key_at(&flat(i)); }
 };
 
 // Exact cell c of a band's grids from points whose first tap lies in (c - 16, c]: one block = (object, band pair, 16 cells).
@@ -109,6 +116,8 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   if (n && (twice ? A.cell[lo + n - 1].y : A.cell[lo + n - 1].x) <= c0 - 16) b0 = n;
   for (int l = b0, r = n; l < r;) { const int m = (l + r) >> 1, c = twice ? A.cell[lo + m].y : A.cell[lo + m].x; if (c >= c0 + 16) r = m; else l = m + 1; b1 = r; }
   if (n && (twice ? A.cell[lo + n - 1].y : A.cell[lo + n - 1].x) < c0 + 16) b1 = n;
+  Frequency centre[2];
+  for (int b = 0; b < 2; b++) centre[b] = frequency_of(f0, ((double)(2 * pair + b) * A.modes + (A.modes >> 1)) * A.P, df);
   C s1 = mk(0, 0), s2 = mk(0, 0);
   const T* weights = twice ? A.at_2f : A.at_f;
   for (int p0 = b0 + warp * 32; p0 < b1; p0 += 256) {
@@ -118,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
     __syncwarp();
     first[warp][lane] = twice ? A.cell[p].y : A.cell[p].x;
     for (int b = 0; b < 2; b++) {
-      T s, c; sincos_cycles(cycles(f0, ((double)(2 * pair + b) * A.modes + (A.modes >> 1)) * A.P, df, time), s, c);
+      T s, c; sincos_cycles(cycles(centre[b], time), s, c);
       const T w = (T)wv.x, v = (T)wv.y;
       strength[warp][b][0][lane] = twice ? mk(w * (c * c - s * s), 2 * w * c * s) : mk(w * c, w * s);
       strength[warp][b][1][lane] = mk(v * c, v * s);
@@ -148,23 +157,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
   C* grid = (C*)raw;                    // two bands of CELLS
   C* exchange = grid + 2 * CELLS;       // FFT exchange; strengths during the spreading
   T* staged = (T*)(exchange + EXCHANGE);
+  __shared__ int many;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, h = lane >> 4, a = lane & 15;
   int task = blockIdx.x;
   const int block = task % A.blocks; task /= A.blocks;
   int pair, o;
   if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
   else { pair = (int)(task % A.pairs); o = A.order[task / A.pairs]; }
-  const Info info = A.info[o];
-  const int lo = A.offsets[o], n = info.n, gi = o * A.grid_stride, nf = A.nf[gi];
-  const double f0 = A.f0[gi], df = A.df[gi], shift = 8.0 / (A.circle * df);
-  const int P = A.P, modes = A.modes, r0 = block * A.S, send = min(A.S, P - r0), lg = A.group == 8 ? 3 : 2;
-  const long long band = (long long)modes * P, base = 2 * pair * band;
-  const int columns = 2 * modes;
-  const Stage stage = {staged, lg, (sizeof(T) == 8 ? 4 : 5) - lg};
-  if (info.status != 0) {               // no answer: NaN, where powers are written
+  const int lo = A.offsets[o], n = A.info[o].n, gi = o * A.grid_stride, nf = A.nf[gi];
+  const int P = A.P, modes = A.modes, r0 = block * A.S, send = min(A.S, P - r0);
+  const int band = modes * P, base = 2 * pair * band, columns = 2 * modes;     // no more than 2^30 frequencies, so int will do
+  const Stage stage = {staged};
+  if (A.info[o].status != 0) {          // no answer: NaN, where powers are written
     if (A.power)
-      for (long long i = tid; i < columns * (long long)send; i += THREADS) {
-        const long long k = base + (i / send) * P + r0 + i % send;
+      for (int i = tid; i < columns * send; i += THREADS) {
+        const int k = base + (i / send) * P + r0 + i % send;
         if (k < nf) A.power[A.start[o] + k] = missing();
       }
     return;
@@ -190,7 +197,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
     const int seg = warp >> 1, two = warp & 1;
     const int n0 = min(n, (((n + 1) >> 1) + 7) & ~7), mine = seg ? n - n0 : n0;
     C acc = mk(0, 0), acc2 = mk(0, 0); int now = -1;
+    const double df = A.df[gi], shift = 8.0 / (A.circle * df);
     C* G = grid + h * CELLS + two * 512 * FOLD;
+    const Frequency centre = frequency_of(A.f0[gi], (double)(base + (tid & 1) * band + (modes >> 1) * P + r0), df);
     for (int c0 = 0; c0 < n0; c0 += CHUNK) {
       __syncthreads();
       for (int e = tid; e < 4 * CHUNK; e += THREADS) {
@@ -201,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
           const T w = i < left ? (T)wv.x : (T)0, v = i < left ? (T)wv.y : (T)0;
           const int slot = sg * CHUNK + i;
           if (!b) { const int2 c = A.cell[p]; cells1[slot] = c.x; cells2[slot] = c.y; }
-          T s, c; sincos_cycles(cycles(f0, (double)(base + b * band + (long long)(modes >> 1) * P + r0), df, A.tp[p] + shift), s, c);
+          T s, c; sincos_cycles(cycles(centre, A.tp[p] + shift), s, c);
           strength[b * 2 * CHUNK + slot] = mk(w * c, w * s);
           strength[(2 + b) * 2 * CHUNK + slot] = mk(v * c, v * s);
           strength[(4 + b) * 2 * CHUNK + slot] = mk(w * (c * c - s * s), 2 * w * c * s);
@@ -249,20 +258,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
   C* ex = exchange + (warp * 2 + h) * PAD;
 #endif
   const C* g0 = grid + h * CELLS + a;
-  const T mean = A.fit_mean ? (T)1 : (T)0;
-  const double scale = info.scale;
+  const int apart = A.info[o].apart;
 #ifdef COLUMNS
-  T held[4], before[4];                 // per column of this thread: the last power, and the one before it
-#pragma unroll
-  for (int u = 0; u < 4; u++) held[u] = before[u] = missing();
+  T* kept = staged + (columns << LG);   // of each column: the last power and the one before it, between groups
+  for (int i = tid; i < 2 * columns; i += THREADS) kept[i] = missing();
 #endif
 
-  for (int done = 0; done < send; done += A.group) {
-    const int count = min(A.group, send - done);
+  for (int done = 0; done < send; done += GROUP) {
+    const int count = min(GROUP, send - done);
     bool odd = false;
+    const unsigned known = floor_now(A.peaks, o);       // asked for early: the answer takes as long as a transform's stage
     for (int g = warp; g < count; g += NW) {
       const int s = done + g;
-      const C* Us = A.first + s * 8; const C* Vs = A.second + s * 128 + a; const T* D = A.deconvolve + (size_t)s * (16 * ND) + a;
+      const C* Us = A.first + s * 8; const C* Vs = A.second + s * 128 + a; const T* D = A.deconvolve + (size_t)(A.spread ? r0 + s : s) * (16 * ND) + a;
       C v[16];
       T q1[ND], q2[ND], q3[ND];
       int zo = 0;
@@ -320,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
         } else if (ch == 1) {
 #pragma unroll
           for (int d = 0; d < ND; d++) {
-            const T k = table(D + zo + 16 * d), km = k * mean, c = km * v[place(d)].x, z = km * v[place(d)].y;
+            const T k = table(D + zo + 16 * d), km = k * (T)A.mean, c = km * v[place(d)].x, z = km * v[place(d)].y;
             const T cc = fma(-c, c, (T)0.5 + q1[d]), ss = fma(-z, z, (T)0.5 - q1[d]), cs = fma(-c, z, q2[d]);
             const T det = fma(cc, ss, -cs * cs);
             const T r = det > (T)A.guard ? k * k * reciprocal(det) : missing();      // suspicious: done exactly below
@@ -330,75 +338,69 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
 #pragma unroll
           for (int d = 0; d < ND; d++) {
             const T c = v[place(d)].x, z = v[place(d)].y;
-            const T p = normalise(fma(fma(q1[d], c, q3[d] * z), c, q2[d] * z * z), scale, A.norm);
-            const int q = a + 16 * d;
-            if (q < modes) {
-              stage(h * modes + q, g) = p;
-              odd |= p != p && base + (h * modes + q) * (long long)P + r0 + s < nf;
-            }
+            const T p = fma(fma(q1[d], c, q3[d] * z), c, q2[d] * z * z);
+            if (a + 16 * d < modes) { stage(h * modes + a + 16 * d, g) = p; odd |= p != p; }
           }
         }
       }
     }
-    if (__syncthreads_or(odd)) {                     // whole warps go over the staged powers and replace what is missing
-      for (int i = warp * 32; i < columns << lg; i += THREADS) {
-        const int e = i + lane, col = e >> lg, g = e & (A.group - 1);
-        const long long k = base + (long long)col * P + r0 + done + g;
-        unsigned todo = __ballot_sync(FULL, e < columns << lg && g < count && k < nf && !(stage(col, g) == stage(col, g)));
-        while (todo) {
-          const int bit = __ffs(todo) - 1; todo &= todo - 1;
-          const long long kk = __shfl_sync(FULL, k, bit);
-          const double p = exact_power<false>(A.tp + lo, A.wv + lo, n, f0, (double)kk, df, A.fit_mean != 0);
-          if (lane == bit) stage(col, g) = (T)normalise(p, scale, A.norm);
-        }
-      }
+    if (__syncthreads_or(odd)) {          // take the suspicious ones again
+      const int k0 = base + r0 + done;
+      auto index = [&](int i) { return k0 + (i >> LG) * P + (i & (GROUP - 1)); };
+      mend(columns << LG, (int*)exchange, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0,
+           [&](int i) -> T& { return stage.flat(i); }, index, [&](int i) { return (i & (GROUP - 1)) < count && index(i) < nf; });
+    }
+    if (A.scaled) {                       // another normalisation than the standard one
+      const double scale = A.info[o].scale;
+      for (int i = tid; i < columns << LG; i += THREADS) stage.flat(i) = normalise(stage.flat(i), scale, A.norm);
       __syncthreads();
-        }
+    }
     // ---- staged powers: write them, look for local maxima
 #ifndef COLUMNS
     {
-      const int total = (int)min((long long)columns << lg, (long long)nf - base);
-      if (A.power) for (int i = tid; i < total; i += THREADS) A.power[A.start[o] + base + i] = stage.flat(i);
-      const int each = ((columns << lg) + THREADS - 1) / THREADS;
-      search_stretch(A.peaks, o, base, total, each, info.apart, A.peaks.edge + ((size_t)o * A.edges + pair) * 2, [&](int i) { return stage.flat(i); });
+      const int total = min(columns << LG, nf - base);
+      if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = stage.flat(i); }
+      const int each = ((columns << LG) + THREADS - 1) / THREADS;
+      search_stretch(A.peaks, o, base, total, each, apart, known, A.peaks.edge + ((size_t)o * A.edges + pair) * 2,
+                     [&](int i) { return stage.flat(i); }, [&](int i) { return stage.key(i); });
     }
 #else
     {
-      if (A.power)
-        for (int i = tid; i < columns << lg; i += THREADS) {
-          const int col = i >> lg, g = i & (A.group - 1);
-          const long long k = base + (long long)col * P + r0 + done + g;
-          if (g < count && k < nf) A.power[A.start[o] + k] = stage(col, g);
-        }
-      const unsigned floor = __shfl_sync(FULL, lane ? 0u : *(volatile unsigned*)(A.peaks.floor + o), 0);
-      unsigned best = 0;
-      const bool last = done + count == send;
-#pragma unroll
-      for (int u = 0; u < 4; u++) {
-        const int col = tid + u * THREADS;
-        if (col < columns) {
-          const long long k0 = base + (long long)col * P + r0 + done;
-          T* edge = A.peaks.edge + (((size_t)o * A.edges + (2 * pair * modes + col)) * A.blocks + block) * 2;
-          for (int g = 0; g < count && k0 + g < nf; g++) {
-            const T p = stage(col, g);
-            if (done + g == 0) edge[0] = p;
-            else if (is_peak(before[u], held[u], p)) {
-              const unsigned key = key_of(held[u]);
-              if (done + g > 1 && key > best) best = key;
-              if (key >= floor) emit(A.peaks, o, k0 + g - 1, before[u], held[u], p);
-            }
-            before[u] = held[u]; held[u] = p;
-          }
-          const long long k1 = min(k0 + count, (long long)nf);           // one past the last power here
-          if (k1 > base + (long long)col * P + r0 && (last || (k0 < nf && k1 == nf))) {
-            edge[1] = held[u];
-            if (is_peak(before[u], held[u], missing()) && key_of(held[u]) >= floor) emit(A.peaks, o, k1 - 1, before[u], held[u], missing());
-            if (k1 == nf) held[u] = before[u] = missing();
-          }
+      if (A.power) {
+        T* out = A.power + A.start[o];
+        for (int i = tid; i < columns << LG; i += THREADS) {
+          const int g = i & (GROUP - 1), k = base + (i >> LG) * P + r0 + done + g;
+          if (g < count && k < nf) out[k] = stage.flat(i);
         }
       }
-      const int stride = min(33, 1 + (int)((2ll * min(info.apart, 100000000) + A.group) / P));
-      if (__popc(__ballot_sync(FULL, best > floor)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, stride);
+      unsigned best = 0;
+      const bool last = done + count == send;
+      for (int col = tid; col < columns; col += THREADS) {
+        const int start = base + col * P + r0, k0 = start + done, m = min(count, nf - k0);
+        T before = kept[2 * col], held = kept[2 * col + 1];
+        T* edge = A.peaks.edge + (((size_t)o * A.edges + (2 * pair * modes + col)) * A.blocks + block) * 2;
+        if (m > 0 && done == 0) edge[0] = stage(col, 0);
+        unsigned x = key_of(before), y = key_of(held);
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+          if (g >= m) break;
+          const T p = stage(col, g);
+          const unsigned z = key_of(p);
+          if (y >= x && y >= z && y >= known && is_peak(before, held, p)) {     // keys are rounded: the test proper last
+            if (done + g > 1 && y > best) best = y;
+            emit(A.peaks, o, k0 + g - 1, before, held, p);
+          }
+          before = held; held = p; x = y; y = z;
+        }
+        if (m > 0 && (last || m < count || k0 + m == nf)) {                     // the last power here: its right neighbour is unknown
+          edge[1] = held;
+          if (y >= known && is_peak(before, held, missing())) emit(A.peaks, o, k0 + m - 1, before, held, missing());
+          held = before = missing();
+        }
+        kept[2 * col] = before; kept[2 * col + 1] = held;
+      }
+      const int stride = min(33, 1 + (int)((2ll * min(apart, 100000000) + GROUP) / P));
+      if (__popc(__ballot_sync(FULL, best > known)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, stride);
     }
     if (done + count < send) __syncthreads();
 #endif

@@ -38,24 +38,31 @@ __device__ __forceinline__ float reciprocal(float x) {
 #endif
 }
 
-// (f0 + k df) t modulo 1 for exact f0 and df: every product carries its rounding error along.
-__device__ __forceinline__ double cycles(double f0, double k, double df, double t) {
-  double step = k * df, rest = fma(k, df, -step);
-  double a = f0 * t, b = step * t;
-  double low = fma(f0, t, -a) + fma(step, t, -b) + rest * t;
-  return ((a - rint(a)) + (b - rint(b))) + low;
+// f0 + k df for exact f0 and df, unrounded: a frequency and what is left of it.
+struct Frequency { double f, rest; };
+__device__ __forceinline__ Frequency frequency_of(double f0, double k, double df) {
+  const double step = k * df, left = fma(k, df, -step);
+  Frequency q;
+  q.f = f0 + step;
+  const double part = q.f - f0;
+  q.rest = ((f0 - (q.f - part)) + (step - part)) + left;
+  return q;
 }
-__device__ __forceinline__ double cycles_at(double f, double t) {
-  double a = f * t, low = fma(f, t, -a);
+// f t modulo 1, in (-1, 1): the product carries its rounding error along.
+__device__ __forceinline__ double cycles(Frequency q, double t) {
+  const double a = q.f * t, low = fma(q.rest, t, fma(q.f, t, -a));
   return (a - rint(a)) + low;
 }
-__device__ __forceinline__ void sincos_cycles(double x, double& s, double& c) { sincospi(2 * (x - rint(x)), &s, &c); }
-__device__ __forceinline__ void sincos_cycles(double x, float& s, float& c) { sincospif(2 * (float)(x - rint(x)), &s, &c); }
+__device__ __forceinline__ void sincos_cycles(double x, double& s, double& c) { sincospi(2 * x, &s, &c); }
+__device__ __forceinline__ void sincos_cycles(double x, float& s, float& c) { sincospif(2 * (float)x, &s, &c); }
 
 // An order-preserving key of 32 bits for positive numbers, rounded down; 0 for everything else.
 __device__ __forceinline__ unsigned key_of(double p) { return p > 0 ? (unsigned)__double2hiint(p) : 0u; }
 __device__ __forceinline__ unsigned key_of(float p) { return p > 0 ? (unsigned)__float_as_int(p) : 0u; }
 
+// The same of a number in memory, reading no more than the key.
+__device__ __forceinline__ unsigned key_at(const double* p) { const int k = ((const int*)p)[1]; return k > 0 && k < 0x7ff80000 ? k : 0; }
+__device__ __forceinline__ unsigned key_at(const float* p) { const int k = ((const int*)p)[0]; return k > 0 && k < 0x7fc00000 ? k : 0; }
 __device__ __forceinline__ unsigned warp_max(unsigned v) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 800
   return __reduce_max_sync(FULL, v);
@@ -89,29 +96,28 @@ __device__ __forceinline__ double power_of(const Sums& s) {
   if (!(det > SINGULAR * s.cc * s.ss)) return missing64();
   return (s.yc * (s.ss * s.yc - s.cs * s.ys) + s.ys * (s.cc * s.ys - s.cs * s.yc)) / det;
 }
-// LIST: the frequency is f0 itself; otherwise f0 + k df. t relative, wv = (w, wy), n rows.
-template <bool LIST> __device__ double exact_power(const double* t, const double2* wv, int n, double f0, double k, double df, bool mean) {
-  const int lane = threadIdx.x & 31;
+// By a whole warp (WIDE), or by one thread. t relative, wv = (w, wy), n rows.
+template <bool WIDE> __device__ __noinline__ double exact_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
+  const int first = WIDE ? threadIdx.x & 31 : 0, step = WIDE ? 32 : 1;
   double mc = 0, ms = 0;
   if (mean) {
-    for (int i = lane; i < n; i += 32) {
-      double s, c; sincos_cycles(LIST ? cycles_at(f0, t[i]) : cycles(f0, k, df, t[i]), s, c);
+    for (int i = first; i < n; i += step) {
+      double s, c; sincos_cycles(cycles(f, t[i]), s, c);
       mc = fma(wv[i].x, c, mc); ms = fma(wv[i].x, s, ms);
     }
-    mc = warp_sum(mc); ms = warp_sum(ms);
+    if (WIDE) { mc = warp_sum(mc); ms = warp_sum(ms); }
   }
   Sums q = {0, 0, 0, 0, 0};
-  for (int i = lane; i < n; i += 32) {
-    double s, c; sincos_cycles(LIST ? cycles_at(f0, t[i]) : cycles(f0, k, df, t[i]), s, c);
+  for (int i = first; i < n; i += step) {
+    double s, c; sincos_cycles(cycles(f, t[i]), s, c);
     const double2 v = wv[i];
     c -= mc; s -= ms;
     q.cc = fma(v.x * c, c, q.cc); q.ss = fma(v.x * s, s, q.ss); q.cs = fma(v.x * c, s, q.cs);
     q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
   }
-  q.cc = warp_sum(q.cc); q.ss = warp_sum(q.ss); q.cs = warp_sum(q.cs); q.yc = warp_sum(q.yc); q.ys = warp_sum(q.ys);
+  if (WIDE) { q.cc = warp_sum(q.cc); q.ss = warp_sum(q.ss); q.cs = warp_sum(q.cs); q.yc = warp_sum(q.yc); q.ys = warp_sum(q.ys); }
   return power_of(q);
 }
-
 // ---------------------------------------------------------------- peak candidates
 // A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
 // before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edges.
@@ -120,9 +126,11 @@ struct Peaks {                 // where candidates of object o go: list[o * cap 
   Candidate* list; unsigned* count; unsigned* floor; T* edge; int cap, wanted;
 };
 __device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
-__device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
-  unsigned slot = atomicAdd(k.count + o, 1u);
+__device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long long index, T before, T here, T after) {
   if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.unused = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
+}
+__device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
+  put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
 }
 // A floor under the k-th accepted peak of object o. best: this lane's highest peak (0: none). Lanes `stride` apart hold peaks at least
 // two exclusion lengths apart, so no accepted peak can shade two of them: the k-th highest of those lanes is a valid floor.
@@ -138,33 +146,72 @@ __device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned 
       if (lane == __ffs(who) - 1) mine = 0;
     }
   }
-  unsigned old = 0;
-  if (!lane) old = v ? atomicMax(k.floor + o, v) : *(volatile unsigned*)(k.floor + o);
-  old = __shfl_sync(FULL, old, 0);
-  return old > v ? old : v;
+  if (v && !lane) atomicMax(k.floor + o, v);           // nobody waits for it
+  return v;
 }
+__device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(volatile unsigned*)(k.floor + o); }
 
-// Local maxima of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looks
-// at `each` (at most 32) neighbours, a warp raises the floor and gives out what reaches it. Powers outside are other blocks':
-// the first and last value are left at `edge` for them.
-template <typename Get> __device__ __forceinline__ void search_stretch(const Peaks& k, int o, long long base, int total, int each, int apart, T* edge, const Get& get) {
-  const int b0 = threadIdx.x * each, b1 = min(b0 + each, total);
+// Local maxima of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one, key(i) its
+// 32-bit key. A thread looks at `each` (at most 32) neighbours, a warp raises the floor and gives out what reaches it and
+// `known`, an older floor. Powers outside are other blocks': the first and last value are left at `edge` for them.
+template <typename Get, typename Key> __device__ __forceinline__ void search_stretch(const Peaks& k, int o, long long base, int total, int each, int apart, unsigned known, T* edge, const Get& get, const Key& key) {
+  const int lane = threadIdx.x & 31, b0 = threadIdx.x * each, b1 = min(b0 + each, total);
   unsigned found = 0, best = 0;
-  T x = b0 > 0 && b0 < total ? get(b0 - 1) : missing(), y = b0 < total ? get(b0) : missing();
-  for (int i = b0; i < b1; i++) {
-    const T z = i + 1 < total ? get(i + 1) : missing();
-    if (is_peak(x, y, z)) {
-      found |= 1u << (i - b0);
-      if (i > 0 && i + 1 < total) { const unsigned v = key_of(y); best = v > best ? v : best; }
+  if (b0 < b1) {
+    unsigned x = b0 > 0 ? key(b0 - 1) : 0, y = key(b0);
+#pragma unroll 5
+    for (int i = b0; i < b1; i++) {
+      const unsigned z = i + 1 < total ? key(i + 1) : 0;
+      if (y >= x && y >= z && y >= known) found |= 1u << (i - b0);    // keys are rounded: the test proper follows
+      x = y; y = z;
     }
-    x = y; y = z;
+  }
+  for (unsigned left = found; left; left &= left - 1) {
+    const int bit = __ffs(left) - 1, i = b0 + bit;
+    const T here = get(i);
+    if (!is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) found ^= 1u << bit;
+    else if (i > 0 && i + 1 < total) { const unsigned v = key_of(here); best = v > best ? v : best; }
   }
   const int stride = min(33, 1 + (2 * min(apart, 100000) + each - 1) / each);
-  const unsigned floor = raise_floor(k, o, best, stride);
+  unsigned floor = raise_floor(k, o, best, stride);
+  floor = floor > known ? floor : known;
+  for (unsigned left = found; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key_of(get(b0 + bit)) < floor) found ^= 1u << bit; }
+  const int mine = __popc(found);
+  int before = mine;
+  for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
+  unsigned slot = 0;
+  if (lane == 31 && before) slot = atomicAdd(k.count + o, (unsigned)before);
+  slot = __shfl_sync(FULL, slot, 31) + before - mine;
   while (found) {
     const int i = b0 + __ffs(found) - 1; found &= found - 1;
-    y = get(i);
-    if (key_of(y) >= floor) emit(k, o, base + i, i > 0 ? get(i - 1) : missing(), y, i + 1 < total ? get(i + 1) : missing());
+    put(k, o, slot++, base + i, i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing());
   }
   if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
+}
+
+// Replaces the powers that are NaN among `total` staged ones, by the whole block: numbers of the missing ones are gathered in
+// `list` (room for all, idle now), then a warp does one at a time, or a thread where there are few points.
+// power(i): the staged value, standard; index(i): its frequency's number; wanted(i): is there such a frequency.
+#define FEW_POINTS 96
+template <typename Power, typename Index, typename Wanted>
+__device__ __forceinline__ void mend(int total, int* list, int* many, const double* t, const double2* wv, int n, double f0, double df,
+                                     bool mean, const Power& power, const Index& index, const Wanted& wanted) {
+  if (!threadIdx.x) *many = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < total; i += blockDim.x)
+    if (wanted(i) && !(power(i) == power(i))) list[atomicAdd(many, 1)] = i;
+  __syncthreads();
+  const int count = *many;
+  if (n <= FEW_POINTS) {
+    for (int j = threadIdx.x; j < count; j += blockDim.x) {
+      const double p = exact_power<false>(t, wv, n, frequency_of(f0, (double)index(list[j]), df), mean);
+      power(list[j]) = (T)p;
+    }
+  } else {
+    for (int j = threadIdx.x >> 5; j < count; j += blockDim.x >> 5) {
+      const double p = exact_power<true>(t, wv, n, frequency_of(f0, (double)index(list[j]), df), mean);
+      if (!(threadIdx.x & 31)) power(list[j]) = (T)p;
+    }
+  }
+  __syncthreads();
 }

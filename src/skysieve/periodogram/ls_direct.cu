@@ -30,7 +30,7 @@ struct Direct {
   const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
   const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start;
   T* power; Peaks peaks; double guard;
-  int blocks, grid_stride, norm, fit_mean, edges, unused;
+  int blocks, grid_stride, norm, scaled, fit_mean, edges;
 };
 
 __device__ __forceinline__ void multiply(T (&c)[4], double a0, double a1, double b) {
@@ -57,6 +57,7 @@ __device__ __forceinline__ T reduced(T ch, T sh, T c, T s, T c2, T s2, T mean, d
 extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   __shared__ C tA[POINTS * ROW_A], tB[POINTS * ROW_B];
   __shared__ C strength[POINTS];
+  __shared__ int many;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
   int block, o;
   if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; block = t.y; }
@@ -87,14 +88,14 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
         if (p < m) {
           t = A.tp[lo + c0 + p];
           if (!part) { const double2 v = A.wv[lo + c0 + p]; strength[p] = mk((T)v.x, (T)v.y); }
-          b0 = circle(cycles(0, 2 * part + 0.5, df, t)); b1 = circle(cycles(0, 2 * part + 1.5, df, t));
+          b0 = circle(cycles(frequency_of(0, 2 * part + 0.5, df), t)); b1 = circle(cycles(frequency_of(0, 2 * part + 1.5, df), t));
         } else if (!part) strength[p] = mk(0, 0);
         tB[p * ROW_B + 2 * part] = b0; tB[p * ROW_B + 2 * part + 1] = b1;
         const double k = (double)base + 32.0 * (part * 8) + 15.5;
-        if (sizeof(T) == 8 && p < m) { e = circle(cycles(f0, k, df, t)); step = circle(cycles(0, 32, df, t)); }
+        if (sizeof(T) == 8 && p < m) { e = circle(cycles(frequency_of(f0, k, df), t)); step = circle(cycles(frequency_of(0, 32, df), t)); }
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-          if (sizeof(T) == 4 && p < m) e = circle(cycles(f0, k + 32.0 * j, df, t));
+          if (sizeof(T) == 4 && p < m) e = circle(cycles(frequency_of(f0, k + 32.0 * j, df), t));
           tA[p * ROW_A + part * 8 + j] = e;
           if (sizeof(T) == 8) e = product(e, step);
         }
@@ -140,23 +141,19 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
       const T p = reduced(acc[0][i] + e * acc[1][i], acc[2][i] - e * acc[3][i], acc[4][i] + e * acc[5][i], acc[6][i] - e * acc[7][i],
                           acc[8][i] + e * acc[9][i], acc[10][i] - e * acc[11][i], A.fit_mean ? (T)1 : (T)0, A.guard);
       const int kc = wc + g + (i >> 1) * 8, kf = wf + 2 * q + (i & 1), k = 32 * kc + (side ? 15 - kf : 16 + kf);
-      staged[k] = normalise(p, info.scale, A.norm);
+      staged[k] = p;
       odd |= !(p == p) && k < total;
     }
-  if (__syncthreads_or(odd)) {
-    for (int i = warp * 32; i < total; i += 256) {
-      const int k = i + lane;
-      unsigned todo = __ballot_sync(FULL, k < total && !(staged[min(k, SPAN - 1)] == staged[min(k, SPAN - 1)]));
-      while (todo) {
-        const int bit = __ffs(todo) - 1; todo &= todo - 1;
-        const double p = exact_power<false>(A.tp + lo, A.wv + lo, n, f0, (double)(base + i + bit), df, A.fit_mean != 0);
-        if (lane == bit) staged[k] = (T)normalise(p, info.scale, A.norm);
-      }
-    }
+  if (__syncthreads_or(odd))
+    mend(total, (int*)(staged + SPAN), &many, A.tp + lo, A.wv + lo, n, f0, df, A.fit_mean != 0,
+         [&](int i) -> T& { return staged[i]; }, [&](int i) { return base + i; }, [](int) { return true; });
+  if (A.scaled) {                        // another normalisation than the standard one
+    for (int i = tid; i < total; i += 256) staged[i] = normalise(staged[i], info.scale, A.norm);
     __syncthreads();
   }
   if (A.power) for (int i = tid; i < total; i += 256) A.power[A.start[o] + base + i] = staged[i];
-  search_stretch(A.peaks, o, base, total, SPAN / 256, info.apart, A.peaks.edge + ((size_t)o * A.edges + block) * 2, [&](int i) { return staged[i]; });
+  search_stretch(A.peaks, o, base, total, SPAN / 256, info.apart, floor_now(A.peaks, o), A.peaks.edge + ((size_t)o * A.edges + block) * 2,
+                 [&](int i) { return staged[i]; }, [&](int i) { return key_at(staged + i); });
 }
 
 extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
@@ -177,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
     __syncthreads();
 #pragma unroll 2
     for (int i = 0; i < m; i++) {
-      T s, c; sincos_cycles(cycles_at(f, time[i]), s, c);
+      T s, c; sincos_cycles(cycles(Frequency{f, 0}, time[i]), s, c);
       const C w = strength[i];
       const T wc = w.x * c, ws = w.x * s;
       ch = fma(w.y, c, ch); sh = fma(w.y, s, sh); c1 += wc; s1 += ws;
@@ -189,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
   unsigned todo = __ballot_sync(FULL, !(p == p));
   while (todo) {
     const int bit = __ffs(todo) - 1; todo &= todo - 1;
-    const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, __shfl_sync(FULL, f, bit), 0, 0, A.fit_mean != 0);
+    const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, Frequency{__shfl_sync(FULL, f, bit), 0}, A.fit_mean != 0);
     if (lane == bit) p = (T)normalise(exact, info.scale, A.norm);
   }
   if (j < nf) out[j] = p;

@@ -31,8 +31,8 @@ __device__ T edge_value(const Best& A, int o, int j, int side) {
 }
 __device__ bool starts_stretch(const Best& A, int j) { return A.stretch ? j % A.stretch == 0 : (j % ((long long)A.modes * A.P)) % A.P % A.S == 0; }
 
-extern "C" __global__ void __launch_bounds__(128) ls_peaks(const Best A) {
-  __shared__ double top[4]; __shared__ int where[4], slot[4]; __shared__ int chosen;
+extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
+  __shared__ double top[32]; __shared__ int where[32], slot[32]; __shared__ int chosen;
   const int o = A.order[blockIdx.x], tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int k = A.peaks.wanted;
   const Info info = A.info[o];
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_peaks(const Best A) {
   if (!tid) A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0;
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
   const unsigned floor = info.status ? 0 : A.peaks.floor[o];
-  for (int i = tid; i < n; i += 128) {
+  for (int i = tid; i < n; i += blockDim.x) {
     Candidate c = list[i];
     bool keep = key_of(c.here) >= floor;
     if (keep && A.edges) {
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_peaks(const Best A) {
   int last = -1;
   for (int r = 0; r < k; r++) {
     double p = 0; int j = -1, s = -1;
-    for (int i = tid; i < n; i += 128) {
+    for (int i = tid; i < n; i += blockDim.x) {
       const T here = list[i].here;
       if (here != here) continue;
       const int index = list[i].index;
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_peaks(const Best A) {
     if (!lane) { top[warp] = p; where[warp] = j; slot[warp] = s; }
     __syncthreads();
     if (!tid) {
-      for (int w = 1; w < 4; w++)
+      for (int w = 1; w < (int)(blockDim.x >> 5); w++)
         if (where[w] >= 0 && (j < 0 || top[w] > p || (top[w] == p && where[w] < j))) { p = top[w]; j = where[w]; s = slot[w]; }
       chosen = j;
       double f = missing64(), best = missing64();

@@ -2,21 +2,23 @@
 //
 // ls_prepare: one block = one object. Counts usable rows, finds the time span and the status, sorts by time where needed
 // (a bitonic network over the object's own rows in device memory; rows that are not finite go to the end), then writes
-// relative times, normalised weights w and w (y - mean) / sqrt(YY). Four passes over 24 bytes a row, 28 bytes written:
-// limited by latency (a few microseconds a block), not by bandwidth.
-// ls_weights: one thread = (row, tap of 16). Two polynomials of degree 15 a thread, 16 bytes (float64) written: limited by
-// the stores.
+// relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read (four times, from shared memory where
+// they fit), 28 written: limited by latency (a few microseconds a block), not by bandwidth.
+// ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes (float64) written: limited
+// by the stores.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_prepare regs<=128 smem<=1024
-// budget: f64 kernel=ls_weights regs<=64 smem<=2048
-// budget: f32 kernel=ls_weights regs<=64 smem<=2048
+// budget: f64 kernel=ls_prepare regs<=128 smem<=20480
+// budget: f64 kernel=ls_weights regs<=96
+// budget: f32 kernel=ls_weights regs<=96
 #include "ls_common.cuh"
 
 #define MAX_WARPS 32
 #define COEFFICIENTS 16
+#define HELD 640            // rows kept in shared memory between the passes
+#define EACH 4              // rows of one thread of ls_weights
 
 struct Prepare {
   const double* t; const double* y; const double* dy; const int* offsets;
@@ -27,19 +29,23 @@ struct Prepare {
   int centre, scale_kind, grid_stride, scan_only;
 };
 
-// Sums (or extremes) over the block; every thread gets the result.
-template <int OP> __device__ double block_fold(double v, double* part) {
+// Folds N numbers over the block at once, each by its operation (0 sum, 1 least, 2 greatest); every thread gets the results.
+__device__ __forceinline__ double join(double a, double b, int op) { return op == 0 ? a + b : op == 1 ? fmin(a, b) : fmax(a, b); }
+template <int N> __device__ void block_fold(double (&v)[N], const int (&op)[N], double* part) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-  for (int k = 16; k; k >>= 1) {
-    const double o = __shfl_xor_sync(FULL, v, k);
-    v = OP == 0 ? v + o : OP == 1 ? fmin(v, o) : fmax(v, o);
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    for (int k = 16; k; k >>= 1) v[i] = join(v[i], __shfl_xor_sync(FULL, v[i], k), op[i]);
+  __syncthreads();
+  if (!lane)
+#pragma unroll
+    for (int i = 0; i < N; i++) part[i * MAX_WARPS + warp] = v[i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    v[i] = part[i * MAX_WARPS];
+    for (int k = 1; k < warps; k++) v[i] = join(v[i], part[i * MAX_WARPS + k], op[i]);
   }
-  __syncthreads();
-  if (!lane) part[warp] = v;
-  __syncthreads();
-  v = part[0];
-  for (int k = 1; k < warps; k++) v = OP == 0 ? v + part[k] : OP == 1 ? fmin(v, part[k]) : fmax(v, part[k]);
-  return v;
 }
 
 // Sorts key[0..n) and its companion; ties by companion. Bitonic with the first step of each merge reflected, so that every
@@ -64,27 +70,30 @@ __device__ void block_sort(double* key, int* row, int n) {
 }
 
 extern "C" __global__ void __launch_bounds__(512) ls_prepare(const Prepare A) {
-  __shared__ double part[MAX_WARPS];
+  __shared__ double part[8 * MAX_WARPS], rows[3 * HELD];
   const int o = blockIdx.x, lo = A.offsets[o], n = A.offsets[o + 1] - lo;
   const double* t = A.t + lo; const double* y = A.y + lo; const double* dy = A.dy ? A.dy + lo : 0;
   const double huge = __longlong_as_double(0x7ff0000000000000ll);
-  double used = 0, tmin = huge, tmax = -huge, ymin = huge, ymax = -huge, emin = huge, bad = 0, dirty = 0;
+  const bool held = n <= HELD;
+  double v[8] = {0, huge, -huge, huge, -huge, huge, 0, 0};      // used; t, y: least, greatest; least error; bad error; not in order
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    const double ti = t[i], yi = y[i], e = dy ? dy[i] : 1.0;
+    const double ti = t[i], yi = y[i], e = dy ? dy[i] : 1.0, earlier = i ? t[i - 1] : ti;
     const bool ok = isfinite(ti) && isfinite(yi) && isfinite(e);
     if (ok) {
-      used += 1; tmin = fmin(tmin, ti); tmax = fmax(tmax, ti); ymin = fmin(ymin, yi); ymax = fmax(ymax, yi);
-      emin = fmin(emin, e); if (!(e > 0)) bad = 1;
+      v[0] += 1; v[1] = fmin(v[1], ti); v[2] = fmax(v[2], ti); v[3] = fmin(v[3], yi); v[4] = fmax(v[4], yi);
+      v[5] = fmin(v[5], e); if (!(e > 0)) v[6] = 1;
     }
-    if (!ok || (i && ti < t[i - 1])) dirty = 1;
+    if (!ok || ti < earlier) v[7] = 1;
+    if (held) { rows[i] = ti; rows[HELD + i] = yi; rows[2 * HELD + i] = e; }
   }
-  used = block_fold<0>(used, part); tmin = block_fold<1>(tmin, part); tmax = block_fold<2>(tmax, part);
-  ymin = block_fold<1>(ymin, part); ymax = block_fold<2>(ymax, part); emin = block_fold<1>(emin, part);
-  bad = block_fold<2>(bad, part); dirty = block_fold<2>(dirty, part);
-  const int m = (int)used;
+  const int ops[8] = {0, 1, 2, 1, 2, 1, 2, 2};
+  block_fold(v, ops, part);
+  const double tmin = v[1], tmax = v[2], ymin = v[3], emin = v[5];
+  const int m = (int)v[0];
+  const bool dirty = v[7] > 0;
   Info info;
   info.n = m; info.dropped = n - m; info.apart = 1; info.t_min = tmin; info.span = tmax - tmin; info.scale = 1;
-  info.status = m == 0 ? 1 : bad > 0 ? 3 : m < 4 ? 2 : tmax == tmin ? 5 : ymax == ymin ? 4 : 0;
+  info.status = m == 0 ? 1 : v[6] > 0 ? 3 : m < 4 ? 2 : tmax == tmin ? 5 : v[4] == ymin ? 4 : 0;
   if (m == 0) { info.t_min = missing64(); info.span = missing64(); }
   if (A.scan_only) { if (!threadIdx.x) A.info[o] = info; return; }
   if (!threadIdx.x) { A.count[o] = 0; A.floor[o] = 0; }
@@ -94,42 +103,40 @@ extern "C" __global__ void __launch_bounds__(512) ls_prepare(const Prepare A) {
     const double apart = ceil(1 / (info.span * df) - 1e-9);
     info.apart = apart < 1 ? 1 : apart > 1e9 ? 1000000000 : (int)apart;
   }
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    if (dirty > 0) {
+  if (info.status != 0) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) A.owner[lo + i] = -1;
+    if (!threadIdx.x) A.info[o] = info;
+    return;
+  }
+  if (dirty) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
       const bool ok = isfinite(t[i]) && isfinite(y[i]) && (!dy || isfinite(dy[i]));
       A.tp[lo + i] = ok ? t[i] : huge; A.row[lo + i] = i;
     }
-    A.owner[lo + i] = -1;
+    block_sort(A.tp + lo, A.row + lo, n);
   }
-  if (info.status != 0) { if (!threadIdx.x) A.info[o] = info; return; }
-  if (dirty > 0) block_sort(A.tp + lo, A.row + lo, n);
-  __syncthreads();
-  // weights relative to the smallest error, so that no unit overflows
-  double sw = 0, sy = 0;
-  const double anchor = ymin;
-  for (int i = threadIdx.x; i < m; i += blockDim.x) {
-    const int r = dirty > 0 ? A.row[lo + i] : i;
-    const double e = dy ? emin / dy[r] : 1.0, w = e * e;
-    sw += w; sy += w * (y[r] - anchor);
-  }
-  sw = block_fold<0>(sw, part); sy = block_fold<0>(sy, part);
-  double mean = A.centre ? anchor + sy / sw : 0.0, yy = 0, rest = 0;
-  for (int i = threadIdx.x; i < m; i += blockDim.x) {
-    const int r = dirty > 0 ? A.row[lo + i] : i;
-    const double e = dy ? emin / dy[r] : 1.0, w = e * e, d = y[r] - mean;
-    yy += w * d * d; rest += w * d;
-  }
-  yy = block_fold<0>(yy, part) / sw; rest = block_fold<0>(rest, part) / sw;
-  if (A.centre) { mean += rest; yy -= rest * rest; }
-  const double root = 1 / sqrt(yy);
-  for (int i = threadIdx.x; i < m; i += blockDim.x) {
-    const int r = dirty > 0 ? A.row[lo + i] : i;
-    const double e = dy ? emin / dy[r] : 1.0, w = e * e / sw;
-    const double time = t[r] - tmin;
-    double2 v; v.x = w; v.y = w * ((y[r] - mean) * root);
-    A.wv[lo + i] = v;
-    A.tp[lo + i] = time;                 // after the sort the key has done its work
-    A.owner[lo + i] = o;
+  auto row = [&](int i) { return dirty ? A.row[lo + i] : i; };
+  auto value = [&](int r) { return held ? rows[HELD + r] : y[r]; };
+  auto weight = [&](int r) { const double e = dy ? emin / (held ? rows[2 * HELD + r] : dy[r]) : 1.0; return e * e; };   // relative to the smallest error: no unit overflows
+  const int sums[2] = {0, 0};
+  double a[2] = {0, 0};
+  for (int i = threadIdx.x; i < m; i += blockDim.x) { const int r = row(i); const double w = weight(r); a[0] += w; a[1] += w * (value(r) - ymin); }
+  block_fold(a, sums, part);
+  const double sw = a[0];
+  double mean = A.centre ? ymin + a[1] / sw : 0.0, b[2] = {0, 0};
+  for (int i = threadIdx.x; i < m; i += blockDim.x) { const int r = row(i); const double w = weight(r), d = value(r) - mean; b[0] += w * d * d; b[1] += w * d; }
+  block_fold(b, sums, part);
+  double yy = b[0] / sw;
+  if (A.centre) { const double rest = b[1] / sw; mean += rest; yy -= rest * rest; }
+  const double root = 1 / sqrt(yy), norm = 1 / sw;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    if (i < m) {
+      const int r = row(i);
+      double2 w; w.x = weight(r) * norm; w.y = w.x * ((value(r) - mean) * root);
+      A.wv[lo + i] = w;
+      A.tp[lo + i] = (held ? rows[r] : t[r]) - tmin;             // after the sort the key has done its work
+    }
+    A.owner[lo + i] = i < m ? o : -1;
   }
   if (!threadIdx.x) {
     const double inverse = dy ? sw / (emin * emin) : sw;
@@ -147,24 +154,26 @@ struct Weights {
 };
 
 extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
-  __shared__ double taps[COEFFICIENTS * 16];
-  for (int i = threadIdx.x; i < COEFFICIENTS * 16; i += 256) taps[i] = A.taps[i];
-  __syncthreads();
-  const long long g = (long long)blockIdx.x * 256 + threadIdx.x;
-  const long long p = g >> 4;
-  const int a = (int)g & 15;
-  if (p >= A.rows) return;
-  const int o = A.owner[p];
-  if (o < 0) return;
-  const double rate = A.cells * A.df[o * A.grid_stride];
-  const double x = A.tp[p] * rate + 8.0, x2 = 2 * x;           // 8 cells of margin: every tap falls on a cell >= 0
-  const double c1 = ceil(x - 8.0), c2 = ceil(x2 - 8.0);
-  const double u1 = 2 * (c1 - (x - 8.0)) - 1, u2 = 2 * (c2 - (x2 - 8.0)) - 1;
-  double p1 = 0, p2 = 0;
+  const int a = threadIdx.x & 15;
+  double c[COEFFICIENTS];
 #pragma unroll
-  for (int k = COEFFICIENTS - 1; k >= 0; k--) { const double c = taps[k * 16 + a]; p1 = fma(p1, u1, c); p2 = fma(p2, u2, c); }
-  const long long b = g & ~15ll;                               // lane order: the lane is the cell modulo 16
-  A.at_f[b + ((a + (int)c1) & 15)] = (T)p1;
-  A.at_2f[b + ((a + (int)c2) & 15)] = (T)p2;
-  if (!a) { int2 c; c.x = (int)c1; c.y = (int)c2; A.cell[p] = c; }
+  for (int k = 0; k < COEFFICIENTS; k++) c[k] = A.taps[k * 16 + a];
+  const long long first = (long long)blockIdx.x * (16 * EACH) + (threadIdx.x >> 4);
+#pragma unroll
+  for (int e = 0; e < EACH; e++) {
+    const long long p = first + 16 * e;
+    if (p >= A.rows) return;
+    const int o = A.owner[p];
+    if (o < 0) continue;
+    const double rate = A.cells * A.df[o * A.grid_stride];
+    const double x = A.tp[p] * rate + 8.0, x2 = 2 * x;           // 8 cells of margin: every tap falls on a cell >= 0
+    const double c1 = ceil(x - 8.0), c2 = ceil(x2 - 8.0);
+    const double u1 = 2 * (c1 - (x - 8.0)) - 1, u2 = 2 * (c2 - (x2 - 8.0)) - 1;
+    double p1 = c[COEFFICIENTS - 1], p2 = p1;
+#pragma unroll
+    for (int k = COEFFICIENTS - 2; k >= 0; k--) { p1 = fma(p1, u1, c[k]); p2 = fma(p2, u2, c[k]); }
+    A.at_f[p * 16 + ((a + (int)c1) & 15)] = (T)p1;               // lane order: the lane is the cell modulo 16
+    A.at_2f[p * 16 + ((a + (int)c2) & 15)] = (T)p2;
+    if (!a) { int2 cell; cell.x = (int)c1; cell.y = (int)c2; A.cell[p] = cell; }
+  }
 }

@@ -1,0 +1,262 @@
+"""Lomb-Scargle on the GPU: device time, end-to-end time and error, for the cases of the paper and beyond.
+
+``python benchmarks/periodogram_gpu.py [--only NAME ...] [--data DIR] [--quick]``; writes
+``results/periodogram_gpu.json``.  "device" is the time of everything that runs on the GPU for one `execute`
+with inputs and outputs there (its launches replayed as one graph, median by events); "end to end" is the wall
+time of `Engine.execute` from pageable NumPy arrays, the plan kept.  GLS with dy, five peaks, df*T in every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import Report
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.gpu.batches import FlatSource, shared_grid
+
+from skysieve.core.device import resolve
+from skysieve.periodogram import cuda, simulate
+from skysieve.periodogram.cuda_jobs import make_job
+from skysieve.periodogram.workload import Output, Spec
+
+HERE = Path(__file__).parent
+PACKAGES = ("numpy", "scipy", "cupy-cuda13x", "nifty-ls")
+F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
+REFERENCE = r"""
+extern "C" __global__ void reference(const double* t, const double* y, const double* dy, const long long* offs, double* out, double f0, double df, int nf, int first) {
+  int o = blockIdx.y; long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x; if (k >= nf) return;
+  long long lo = offs[first + o], hi = offs[first + o + 1];
+  double W = 0, Y = 0, C = 0, S = 0, CC = 0, SS = 0, CS = 0, YC = 0, YS = 0, YY = 0, m = k * df, ml = fma((double)k, df, -m);
+  for (long long i = lo; i < hi; i++) { double w = 1 / (dy[i] * dy[i]); W += w; Y += w * y[i]; }
+  Y /= W;
+  for (int pass = 0; pass < 2; pass++)
+    for (long long i = lo; i < hi; i++) {
+      double w = 1 / (dy[i] * dy[i]) / W, x = t[i] - t[lo], d = y[i] - Y, s, c;
+      double a = f0 * x, b = m * x, l = fma(f0, x, -a) + fma(m, x, -b) + ml * x;
+      double p = ((a - rint(a)) + (b - rint(b))) + l;
+      sincospi(2 * (p - rint(p)), &s, &c);
+      if (!pass) { C += w * c; S += w * s; }
+      else { c -= C; s -= S; CC += w * c * c; SS += w * s * s; CS += w * c * s; YC += w * d * c; YS += w * d * s; YY += w * d * d; }
+    }
+  out[o * (long long)nf + k] = (YC * (SS * YC - CS * YS) + YS * (CC * YS - CS * YC)) / (CC * SS - CS * CS) / YY; }
+"""
+
+
+def reference(cp: Any, source: FlatSource, first: int, count: int, f0: float, df: float, nf: int) -> Any:
+    """Direct centred sums in float64 on the GPU, the judge here; ``[count, nf]``."""
+    out = cp.empty((count, nf))
+    kernel = cp.RawKernel(REFERENCE, "reference")
+    t, y, dy = (cp.asarray(a) for a in (source.t, source.y, source.dy))
+    kernel(
+        (-(-nf // 128), count), (128,),
+        (t, y, dy, cp.asarray(source.offsets), out, np.float64(f0), np.float64(df), np.int32(nf), np.int32(first)),
+    )  # fmt: skip
+    return out
+
+
+def on_device(cp: Any, source: FlatSource) -> FlatSource:
+    return FlatSource(cp.asarray(source.t), cp.asarray(source.y), cp.asarray(source.dy), source.offsets)
+
+
+def device_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, power: Any = None, n: int = 11) -> float:
+    """Median milliseconds of one chunk's launches, replayed as a graph."""
+    worker = engine.workers[0]
+    lane = worker.lanes[0]
+    output = Output.allocate(source.n_objects, engine.spec.n_peaks, power)
+    plan = engine._plan(source, grids, output)
+    job = make_job(plan, source, 0, source.n_objects, output)
+    for _ in range(2):
+        worker.begin(lane, job)
+        lane.synchronize()
+    with lane.stream:
+        lane.stream.begin_capture()
+        worker.begin(lane, job)
+        graph = lane.stream.end_capture()
+    times = []
+    for _ in range(n):
+        a, b = cp.cuda.Event(), cp.cuda.Event()
+        a.record(lane.stream)
+        graph.launch(lane.stream)
+        b.record(lane.stream)
+        b.synchronize()
+        times.append(cp.cuda.get_elapsed_time(a, b))
+    return float(statistics.median(times[1:]))
+
+
+def wall_ms(call: Any, n: int = 15) -> float:
+    call()
+    call()
+    times = []
+    for _ in range(n):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return 1e3 * float(statistics.median(times))
+
+
+class Bench:
+    def __init__(self, report: Report, data: Path) -> None:
+        import cupy
+
+        self.cp, self.report, self.data = cupy, report, data
+        self.device = resolve("cuda:all")
+        rows = np.loadtxt(data / "8205_normalized_with_error.txt", delimiter=",")
+        self.single = FlatSource(*(np.ascontiguousarray(rows[:, i]) for i in (1, 2, 3)), np.array([0, len(rows)]))
+        self.engines: dict[Any, cuda.Engine] = {}
+
+    def engine(self, dtype: Any, **more: Any) -> cuda.Engine:
+        key = (dtype, tuple(sorted(more.items())))
+        if key not in self.engines:
+            self.engines[key] = cuda.Engine(Spec(n_peaks=5, dtype=dtype, **more), self.device[0])
+        return self.engines[key]
+
+    def simulated(self, span: int, n: int = 1000) -> FlatSource:
+        _, _, lcper, lcamp, obsno, absmag = np.loadtxt(self.data / "simobj.200724_1.dat", unpack=True)
+        made = simulate.benchmark_batch(lcper, lcamp, obsno, absmag=absmag, span=span)
+        offsets = np.asarray(made.offsets[: n + 1], np.int64)
+        rows = slice(0, int(offsets[-1]))
+        return FlatSource(made.t[rows].copy(), made.y[rows].copy(), made.dy[rows].copy(), offsets)
+
+    def case(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float, power: bool = False) -> None:
+        cp, grids = self.cp, shared_grid(f0, df, nf)
+        engine = self.engine(dtype)
+        store = cp.full(source.n_objects * nf, cp.nan, dtype) if power else None
+        ms = device_ms(cp, engine, on_device(cp, source), grids, store)
+        span = max(float(source.t[b - 1] - source.t[a]) for a, b in zip(source.offsets[:-1], source.offsets[1:], strict=True))
+        facts = {"dtype": str(dtype), "nf": nf, "df_T": df * span, "objects": source.n_objects, "points": len(source.t)}
+        self.report.row(name, device_ms=ms, wanted=reach, reached=ms <= reach, freq_per_s=source.n_objects * nf / ms * 1e3, **facts)
+
+    def errors(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, method: str = "nufft") -> None:
+        """Largest error by number of points, and agreement of the peaks with those read off the written power."""
+        cp, grids = self.cp, shared_grid(f0, df, nf)
+        engine = self.engine(dtype, method=method)
+        n = source.n_objects
+        output = Output.allocate(n, 5, cp.full(n * nf, cp.nan, dtype))
+        engine.execute(source, grids, output)
+        exact = reference(cp, source, 0, n, f0, df, nf)
+        error = cp.abs(output.power.reshape(n, nf) - exact).max(axis=1).get()
+        same = int((cp.argmax(exact, axis=1).get() == output.peak_index[:, 0]).sum())
+        points = np.diff(source.offsets)
+        worst = {f"err_N{k}": float(error[points >= k].max()) for k in (4, 10, 30, 100) if (points >= k).any()}
+        self.report.row(name, method=method, dtype=str(dtype), same_peak=same, status=int((output.status != 0).sum()), **worst)
+
+    def end_to_end(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float) -> None:
+        grids, engine = shared_grid(f0, df, nf), self.engine(dtype)
+        output = Output.allocate(source.n_objects, 5)
+        ms = wall_ms(lambda: engine.execute(source, grids, output))
+        self.report.row(name, wall_ms=ms, wanted=reach, reached=ms <= reach, dtype=str(dtype))
+
+    def full_power(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float) -> None:
+        """Every power in host memory: page-locked, reused pageable, fresh pageable."""
+        cp, grids, engine, n = self.cp, shared_grid(f0, df, nf), self.engine(dtype), source.n_objects
+        size = n * nf * dtype.itemsize
+        pinned = np.frombuffer(cp.cuda.alloc_pinned_memory(size), dtype, n * nf)
+        pageable = np.zeros(n * nf, dtype)
+
+        def run(power: Any) -> None:
+            engine.execute(source, grids, Output.allocate(n, 5, power))
+
+        ms = wall_ms(lambda: run(pinned), 7)
+        self.report.row(name, memory="pinned", wall_ms=ms, wanted=reach, reached=ms <= reach, dtype=str(dtype), megabytes=size / 1e6)
+        self.report.row(name, memory="out=", wall_ms=wall_ms(lambda: run(pageable), 7))
+        self.report.row(name, memory="fresh", wall_ms=wall_ms(lambda: run(np.empty(n * nf, dtype)), 5))
+        plain = cp.empty(n * nf, dtype)
+        self.report.row(name, memory="plain copy of the powers alone", wall_ms=wall_ms(lambda: plain.get(out=pageable), 5))
+
+    def million(self, name: str, objects: int, points: int, reach: float, devices: Any = None) -> None:
+        """Many short objects streamed from pageable memory."""
+        rng = np.random.default_rng(5)
+        few = 2000
+        t = np.sort(rng.integers(0, 120, (few, points)) + 0.3 + 0.4 * rng.random((few, points)), axis=1)
+        period = 0.1 + 2 * rng.random((few, 1))
+        dy = 0.02 + 0.05 * rng.random((few, points))
+        y = 0.3 * np.sin(2 * np.pi * t / period) + dy * rng.standard_normal((few, points))
+        repeat = -(-objects // few)
+        offsets = np.arange(objects + 1, dtype=np.int64) * points
+        source = FlatSource(*(np.tile(a, (repeat, 1)).reshape(-1)[: objects * points] for a in (t, y, dy)), offsets)
+        engine = cuda.Engine(Spec(n_peaks=5), devices or self.device[0])
+        output = Output.allocate(objects, 5)
+        grids = shared_grid(0.16, 1 / 1200, 28608)
+        seconds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            engine.execute(source, grids, output)
+            seconds.append(time.perf_counter() - start)
+        again = output.peak_index[:few]
+        whole = objects // few * few
+        same = bool((output.peak_index[:whole].reshape(-1, few, 5) == again).all()) if whole else True
+        self.report.row(name, seconds=min(seconds[1:]), first=seconds[0], wanted=reach, reached=min(seconds[1:]) <= reach,
+                        objects=objects, same_everywhere=same, gpus=len(engine.workers))  # fmt: skip
+        engine.close()
+
+    def run(self, only: set[str]) -> None:
+        def wanted(key: str) -> bool:
+            return not only or key in only
+
+        f0, df, nf = 0.16, 1 / 1200, 28608
+        batch = self.simulated(120)
+        single = self.single
+        s1, s25 = 23.5 / 999_999, 23.5 / 24_999_999
+        if wanted("error"):
+            self.report.title("error against direct float64 sums")
+            for dtype in (F64, F32):
+                self.errors("batch", batch, f0, df, nf, dtype)
+                self.errors("single 1e6", single, 0.5, s1, 1_000_000, dtype)
+                self.errors("single folded", single, 0.5, 0.35 / 120, 8000, dtype)
+            self.errors("batch", batch, f0, df, nf, F64, "direct")
+            self.errors("batch", batch, f0, df, nf, F32, "direct")
+        if wanted("batch"):
+            self.report.title("batch of 1,000 x 28,608")
+            self.case("batch", batch, f0, df, nf, F64, 0.55)
+            self.case("batch, powers written", batch, f0, df, nf, F64, 0.62, True)
+            self.case("batch", batch, f0, df, nf, F32, 0.38)
+            self.end_to_end("batch, end to end", batch, f0, df, nf, F64, 1.0)
+            self.end_to_end("batch, end to end", batch, f0, df, nf, F32, 0.8)
+        if wanted("power"):
+            self.full_power("batch, powers home", batch, f0, df, nf, F64, 6.5)
+        if wanted("single"):
+            self.report.title("single series of 3,555 points")
+            self.case("single 1e6", single, 0.5, s1, 1_000_000, F64, 0.10)
+            self.case("single 1e6", single, 0.5, s1, 1_000_000, F32, 0.10)
+            self.case("single 25e6", single, 0.5, s25, 25_000_000, F64, 0.40)
+            self.case("single 25e6, powers written", single, 0.5, s25, 25_000_000, F64, 0.60, True)
+            long = FlatSource(single.t * (3652 / 119.96875), single.y, single.dy, single.offsets)
+            self.case("single ten years", long, 0.5, 0.2 / 3652, 25_000_000, F64, 4.0)
+        if wanted("decade"):
+            self.report.title("the batch over ten years")
+            self.case("batch ten years", self.simulated(3652), 0.16, 0.1 / 3652, 870_640, F64, 17.0)
+        if wanted("fine"):
+            self.report.title("the batch on a fine grid")
+            self.case("batch 1e6", batch, f0, 23.84 / 999_999, 1_000_000, F64, 11.0)
+        if wanted("million"):
+            self.report.title("streamed")
+            n = 20_000 if self.report.quick else 1_000_000
+            self.million("a million objects", n, 200, 1.2 * n / 1e6)
+            if len(self.device) > 1:
+                self.million("a million objects, all GPUs", n, 200, 1.2 * n / 1e6, self.device)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data" / "lomb_scargle")
+    parser.add_argument("--suffix", default="")
+    options = parser.parse_args()
+    report = Report("periodogram_gpu", PACKAGES, options.quick)
+    bench = Bench(report, options.data)
+    report.machine["gpus"] = [d.name for d in bench.device]
+    bench.run(set(options.only))
+    report.write(options.suffix)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
