@@ -16,8 +16,20 @@ from numba import njit
 
 from .simd import outline
 
-FULL = 4096
-"""Candidates kept before the hopeless ones are dropped."""
+FULL = 256
+"""Candidates kept before the hopeless ones are dropped for the first time."""
+STRIP = 64
+"""Samples that are passed over together when none reaches the floor."""
+LEFT, HERE, FLOOR, LIMIT = range(4)
+"""Cells of the state of one object: the last two samples (-inf before the first), the power under which
+candidates are hopeless, and the number of candidates at which to look for hopeless ones again."""
+
+
+@njit(cache=True, nogil=True)
+def begin(state):
+    """State before the first sample."""
+    state[LEFT] = state[HERE] = state[FLOOR] = -np.inf
+    state[LIMIT] = FULL
 
 
 @njit(cache=True, nogil=True)
@@ -41,25 +53,33 @@ def grow(found):
 def find_candidates(block, n, base, state, found, count):
     """Add the candidates among ``block[:n]``, samples ``base..`` of one object, to ``found[count:]``.
 
-    ``state`` carries the last two samples between blocks, [before last, last], -inf before the first; the last
-    sample of a block is judged with the next block (:func:`finish_candidates` ends the object).
+    The last sample of a block is judged with the next block (:func:`finish_candidates` ends the object).
     Returns ``found`` (grown where needed) and the count.
     """
     outline()
-    left, here = state[0], state[1]
-    for i in range(n):
-        right = np.float64(block[i])
-        # NaN compares false: a neighbour that is NaN never bars a candidate, and NaN is never one
-        if here > -np.inf and not here <= left and not right > here:
-            if count == found.shape[0]:
-                found = grow(found)
-            found[count, 0] = base + i - 1
-            found[count, 1] = left
-            found[count, 2] = here
-            found[count, 3] = right
-            count += 1
-        left, here = here, right
-    state[0], state[1] = left, here
+    left, here, floor = state[LEFT], state[HERE], state[FLOOR]
+    for strip in range(0, n, STRIP):
+        m = min(STRIP, n - strip)
+        high = 0
+        for i in range(strip, strip + m):
+            high += block[i] >= floor
+        if high == 0 and not here >= floor:
+            left = np.float64(block[strip + m - 2]) if m > 1 else here
+            here = np.float64(block[strip + m - 1])
+            continue
+        for i in range(strip, strip + m):
+            right = np.float64(block[i])
+            # NaN compares false: a neighbour that is NaN never bars a candidate, and NaN is never one
+            if here >= floor and here > -np.inf and not here <= left and not right > here:
+                if count == found.shape[0]:
+                    found = grow(found)
+                found[count, 0] = base + i - 1
+                found[count, 1] = left
+                found[count, 2] = here
+                found[count, 3] = right
+                count += 1
+            left, here = here, right
+    state[LEFT], state[HERE] = left, here
     return found, count
 
 
@@ -107,18 +127,19 @@ def choose(found, count, values, apart, chosen):
 
 
 @njit(cache=True, nogil=True)
-def drop_hopeless(found, count, values, apart, chosen):
-    """Keep the candidates that can still matter; returns their number."""
+def drop_hopeless(found, count, values, apart, chosen, state):
+    """Keep the candidates that can still matter, and raise the floor; returns their number."""
     outline()
     taken = choose(found, count, values, apart, chosen)
-    if taken < chosen.shape[0]:
-        return count
-    floor = found[chosen[taken - 1], 2]
-    kept = 0
-    for i in range(count):
-        if found[i, 2] >= floor:
-            copy_row(found, i, found, kept)
-            kept += 1
+    kept = count
+    if taken == chosen.shape[0]:
+        state[FLOOR] = found[chosen[taken - 1], 2]
+        kept = 0
+        for i in range(count):
+            if found[i, 2] >= state[FLOOR]:
+                copy_row(found, i, found, kept)
+                kept += 1
+    state[LIMIT] = 2 * kept + FULL
     return kept
 
 

@@ -1,6 +1,6 @@
 """numba kernels: from raw rows to clean, sorted, centred light curves.
 
-Rows with a non-finite t, y or dy are dropped; times are sorted and taken relative to the first; errors become
+Rows with a non-finite t, y or dy are dropped; times are sorted and count from just before the first; errors become
 weights that sum to 1; y is centred and scaled so that sum(w y^2) = 1.  Values are scaled by their largest
 (errors by their smallest) before they are squared, so that nothing over- or underflows.
 """
@@ -57,6 +57,18 @@ def scan(t, y, dy, has_dy, offsets, first, last, n_used, t_min, span, status):
 
 
 @njit(cache=True, nogil=True)
+def exact_origin(first, last):
+    """The first time rounded down to the grid of the coarsest: t - origin is then exact for times of one sign.
+
+    (t - t_min itself rounds: 7e-15 in 100 d, which at 1000 cycles a day turns a phase by 4e-11.)
+    """
+    largest = max(abs(first), abs(last))
+    step = np.nextafter(largest, np.inf) - largest
+    origin = np.floor(first / step) * step
+    return origin if np.isfinite(origin) else first
+
+
+@njit(cache=True, nogil=True)
 def sort_rows(t, a, b, lo, end):
     """Heapsort of rows ``lo:end`` of three arrays by ``t``, then a, then b: one order whatever order they came in."""
     n = end - lo
@@ -108,11 +120,12 @@ def prepare(t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t
         n_used[i], t_min[i] = n, t0
         if status[i] != OK:
             continue
+        origin = exact_origin(t0, t0 + span[i])
         k = lo
         smallest, largest = np.inf, 0.0
         for j in range(lo, hi):
             if clean or (np.isfinite(t[j]) and np.isfinite(y[j]) and (not has_dy or np.isfinite(dy[j]))):
-                tt[k] = t[j] - t0
+                tt[k] = t[j] - origin
                 wy[k] = y[j]
                 w[k] = dy[j] if has_dy else 1.0
                 smallest = min(smallest, w[k])

@@ -13,7 +13,19 @@ from numba import njit
 from .comb import TAPS, M
 from .cpu_comb import comb_band, comb_setup
 from .cpu_direct import COARSE, PER_COARSE, direct_range
-from .cpu_peaks import FULL, choose, copy_row, drop_hopeless, find_candidates, finish_candidates, refine
+from .cpu_peaks import (
+    FULL,
+    HERE,
+    LEFT,
+    LIMIT,
+    begin,
+    choose,
+    copy_row,
+    drop_hopeless,
+    find_candidates,
+    finish_candidates,
+    refine,
+)
 from .cpu_sums import exact_power, grid_point
 from .simd import outline
 from .workload import METHODS
@@ -91,8 +103,8 @@ def deliver(
         for k in range(n):
             answers.power[at + k] = block[k]
     found, count = find_candidates(block, n, base, state, found, count)
-    if count > FULL:
-        count = drop_hopeless(found, count, grid.values, apart, chosen)
+    if count > state[LIMIT]:
+        count = drop_hopeless(found, count, grid.values, apart, chosen, state)
     return found, count
 
 
@@ -157,17 +169,18 @@ def search(
     first two and the last two samples: ``found, count, seam``.
     """
     chosen = np.empty(answers.index.shape[1], np.int64)
-    found = np.empty((FULL + 64, 4))
-    state = np.empty(2)
+    found = np.empty((2 * FULL, 4))
+    state = np.empty(4)
     seam = np.empty(4)
     count = np.int64(0)  # a literal 0 would make numba compile every callee twice
     for i in which:
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         apart = apart_of(curves, grid, i, df)
-        state[0] = state[1] = -np.inf
+        begin(state)
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
+        limit = guard / np.sqrt(np.float64(curves.n_used[i]))
         if method == NUFFT:
             lo, n = curves.start[i], curves.n_used[i]
             comb_setup(curves.t[lo : lo + n], n, df, combs, constants.taps, work)
@@ -175,7 +188,7 @@ def search(
             base = k * length
             n = min(length, nf - base)
             flagged = stretch(
-                method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard
+                method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, limit
             )
             found, count = deliver(
                 work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers,
@@ -187,7 +200,7 @@ def search(
             found, count = finish_candidates(nf, state, found, count)
             conclude(i, f0, df, grid, apart, answers, found, count, chosen)
     if last >= 0:
-        seam[2], seam[3] = state[0], state[1]
+        seam[2], seam[3] = state[LEFT], state[HERE]
         if first > 0 and count > 0 and found[0, 0] == first * length:
             count -= 1
             for k in range(count):
@@ -199,16 +212,17 @@ def search(
 def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):
     """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
     chosen = np.empty(answers.index.shape[1], np.int64)
-    found = np.empty((FULL + 64, 4))
-    state = np.empty(2)
-    state[0] = state[1] = -np.inf
+    found = np.empty((2 * FULL, 4))
+    state = np.empty(4)
+    begin(state)
     count = np.int64(0)
     j = 0 if grid.shared else i
     f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
     apart = apart_of(curves, grid, i, df)
+    limit = guard / np.sqrt(np.float64(curves.n_used[i]))
     for base in range(0, nf, IRREGULAR_STRETCH):
         n = min(IRREGULAR_STRETCH, nf - base)
-        flagged = sums_to_powers(work.block, n, sums[:, base : base + n], scale, floating_mean, guard)
+        flagged = sums_to_powers(work.block, n, sums[:, base : base + n], scale, floating_mean, limit)
         found, count = deliver(
             work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers,
             state, found, count, chosen,
