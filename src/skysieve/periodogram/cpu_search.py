@@ -33,6 +33,7 @@ from .workload import METHODS
 STANDARD, MODEL, LOG, SCALED = range(4)
 FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
 NUFFT = METHODS.index("nufft")
+FEW_POINTS = 30
 IRREGULAR_STRETCH = 1024
 DIRECT_STRETCH = COARSE * PER_COARSE
 
@@ -137,6 +138,12 @@ def sums_to_powers(block, n, sums, scale, floating_mean, guard):
 
 
 @njit(cache=True, nogil=True)
+def guard_of(guard, n):
+    """Least CC SS - CS^2 that is trusted for ``n`` points: the sums of many points err less."""
+    return guard / np.sqrt(np.float64(max(n, FEW_POINTS)))
+
+
+@njit(cache=True, nogil=True)
 def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
     """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True when some are NaN and want mending."""
     outline()
@@ -180,7 +187,7 @@ def search(
         begin(state)
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
-        limit = guard / np.sqrt(np.float64(curves.n_used[i]))
+        limit = guard_of(guard, curves.n_used[i])
         if method == NUFFT:
             lo, n = curves.start[i], curves.n_used[i]
             comb_setup(curves.t[lo : lo + n], n, df, combs, constants.taps, work)
@@ -219,7 +226,7 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
     j = 0 if grid.shared else i
     f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
     apart = apart_of(curves, grid, i, df)
-    limit = guard / np.sqrt(np.float64(curves.n_used[i]))
+    limit = guard_of(guard, curves.n_used[i])
     for base in range(0, nf, IRREGULAR_STRETCH):
         n = min(IRREGULAR_STRETCH, nf - base)
         flagged = sums_to_powers(work.block, n, sums[:, base : base + n], scale, floating_mean, limit)
