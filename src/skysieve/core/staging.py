@@ -8,7 +8,7 @@ host shim) the same calls copy at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -60,13 +60,17 @@ class Copier:
 
 
 class Lane:
-    """One stream and the buffers that go with it; see `CudaLane` and `HostLane`."""
+    """One stream and the buffers that go with it; see `CudaLane` and `HostLane`.
+
+    ``generation`` changes whenever a buffer moves, so that recorded work knows when it is stale.
+    """
 
     stream: Any = None
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.xp = runtime.xp
+        self.generation = 0
         self._device: dict[str, Any] = {}
         self._host: dict[str, Any] = {}
 
@@ -79,6 +83,7 @@ class Lane:
         held = self._device.get(name)
         if held is None or held.nbytes < nbytes:
             self._device.pop(name, None)
+            self.generation += 1
             held = None
             self.synchronize()
             grown = -(-(nbytes + nbytes // 8) // ALIGN) * ALIGN
@@ -93,6 +98,7 @@ class Lane:
         held = self._host.get(name)
         if held is None or held.nbytes < nbytes:
             self._host.pop(name, None)
+            self.generation += 1
             held = self._host[name] = self._allocate(nbytes + nbytes // 8)
         view: np.ndarray[Any, Any] = held[:nbytes].view(dtype)[: int(size)]
         return view
@@ -100,6 +106,7 @@ class Lane:
     def free(self) -> None:
         """Wait, then let go of every buffer."""
         self.synchronize()
+        self.generation += 1
         self._device.clear()
         self._host.clear()
 
@@ -117,6 +124,14 @@ class Lane:
     def synchronize(self) -> None:
         """Wait for everything started on this lane."""
         raise NotImplementedError
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
+        """Record what ``work`` starts on this lane, without running it; returns what starts it all at once.
+
+        None where the device cannot: then ``work`` has been run.
+        """
+        work()
+        return None
 
     def __enter__(self) -> Lane:
         return self
@@ -169,6 +184,19 @@ class CudaLane(Lane):
 
     def synchronize(self) -> None:
         self.stream.synchronize()
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
+        with self:
+            self.stream.begin_capture()
+            try:
+                work()
+            finally:
+                graph = self.stream.end_capture()
+
+        def replay() -> None:
+            graph.launch(self.stream)
+
+        return replay
 
     def __enter__(self) -> Lane:
         device = self.xp.cuda.Device(self._index)

@@ -24,7 +24,7 @@ from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.core.staging import Copier, is_pinned
 from skysieve.periodogram.cuda_cost import DEFAULTS
-from skysieve.periodogram.cuda_jobs import Again, Plan, deliver, largest_cycles, make_job
+from skysieve.periodogram.cuda_jobs import Again, JobCache, Plan, deliver, largest_cycles, make_job
 from skysieve.periodogram.cuda_worker import Job, Worker
 from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
 
@@ -35,6 +35,10 @@ FEWEST_ROWS = 1 << 16
 """A chunk of fewer rows does not fill the GPU."""
 MOST_ROWS = 1 << 20
 MOST_INDEX = 2**30
+MOST_CACHED = 1 << 16
+"""Objects of an `execute` whose chunks are kept for the next one."""
+SMALL_BYTES = 1 << 29
+"""Needs below this are taken for granted: asking the driver for free memory takes longer than most chunks."""
 
 
 class Engine:
@@ -76,6 +80,7 @@ class Engine:
             runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
         self.workers = [Worker(r, spec, LANES, self._copier) for r in runtimes]
         self.costs = DEFAULTS[spec.dtype]
+        self._cache = JobCache()
 
     # ------------------------------------------------------------------ the engine's four verbs
 
@@ -102,7 +107,11 @@ class Engine:
         chunks = self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), first)
         reporter = Reporter(progress, source.n_objects)
         one = len(self.workers) == 1 or len(chunks) == 1 or is_device_array(output.power) or self._on_device(source)
-        run = _Run(plan, source, output, reporter, deque(chunks))
+        cache = None
+        if source.n_objects <= MOST_CACHED:
+            cache = self._cache
+            cache.renew(plan)
+        run = _Run(plan, source, output, reporter, deque(chunks), cache)
         workers = [first] if one else self.workers
         if len(workers) == 1:
             run.work(workers[0], alone=True)
@@ -171,10 +180,12 @@ class Engine:
         self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker
     ) -> list[tuple[int, int]]:
         """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap."""
-        budget = parse_budget(self._memory, worker.free_memory) / LANES
         n = len(offsets) - 1
         rows = np.diff(offsets)
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), FEWEST_ROWS, MOST_ROWS))
+        need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
+        small = self._memory is None and need < SMALL_BYTES
+        budget = (SMALL_BYTES if small else parse_budget(self._memory, worker.free_memory)) / LANES
         most = min(1.0, budget / max(1.0, object_bytes * n + row_bytes * float(offsets[-1])))
         weight = np.maximum(rows / target, (rows * row_bytes + object_bytes) / budget) if most < 1 else rows / target
         ends = np.cumsum(weight)
@@ -190,10 +201,16 @@ class _Run:
     """One `execute`: a queue of chunks that workers draw from, and what has to be done again."""
 
     def __init__(
-        self, plan: Plan, source: Source, output: Output, reporter: Reporter, queue: deque[tuple[int, int]]
+        self,
+        plan: Plan,
+        source: Source,
+        output: Output,
+        reporter: Reporter,
+        queue: deque[tuple[int, int]],
+        cache: JobCache | None,
     ) -> None:
         self.plan, self.source, self.output, self.reporter = plan, source, output, reporter
-        self.queue = queue
+        self.queue, self.cache = queue, cache
         self.again = Again([], [])
         self.lost: list[Worker] = []
         self.error: BaseException | None = None
@@ -238,7 +255,7 @@ class _Run:
                     free.append(busy.popleft()[0])
                 lane = free.popleft()
                 try:
-                    job = make_job(self.plan, self.source, *chunk, self.output)
+                    job = make_job(self.plan, self.source, *chunk, self.output, cache=self.cache)
                     self._place_power(worker, lane, job)
                     busy.append((lane, job, chunk))
                     worker.begin(lane, job)

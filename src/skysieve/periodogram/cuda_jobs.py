@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,42 @@ def _device_span(t: Any, lo: NDArray[np.int64], hi: NDArray[np.int64]) -> NDArra
     return ends[len(lo) :] - ends[: len(lo)]
 
 
+class JobCache:
+    """Chunks of the last `execute`, so that a plan run again on like light curves need not cut and launch anew."""
+
+    def __init__(self) -> None:
+        self._grids: Grids | None = None
+        self._start: NDArray[np.int64] | None = None
+        self._jobs: dict[tuple[int, int], Job] = {}
+
+    def renew(self, plan: Plan) -> None:
+        """Forget everything unless ``plan`` has the grids of the last one and wants powers alike."""
+        old, new = self._grids, plan.grids
+        same = old is not None and (self._start is None) == (plan.power_start is None) and (
+            old is new or (old.shared and new.shared and old.values is None and new.values is None and old.of(0) == new.of(0))
+        )  # fmt: skip
+        if not same:
+            self._jobs.clear()
+        self._grids, self._start = new, plan.power_start
+
+    def get(self, start: int, stop: int, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64], df: Any) -> Job | None:
+        """The chunk's job with new values, if its rows are cut as before and its parts still serve."""
+        job = self._jobs.get((start, stop))
+        if job is None or (job.dy is None) != (dy is None) or not np.array_equal(job.offsets, offsets):
+            return None
+        if is_device_array(t):          # the span is checked on the device; asking costs more than it can save
+            return replace(job, t=t, y=y, dy=dy, results={}, host_power=None)
+        if not job.serves(largest_cycles(t, offsets, df)):
+            return None
+        return replace(job, t=t, y=y, dy=dy, results={}, host_power=None)
+
+    def put(self, start: int, stop: int, job: Job) -> None:
+        if len(self._jobs) >= 16:
+            self._jobs.clear()
+        light = np.zeros(0)
+        self._jobs[start, stop] = replace(job, t=light, y=light, dy=None if job.dy is None else light, results={})
+
+
 def make_job(
     plan: Plan,
     source: Source,
@@ -82,10 +118,21 @@ def make_job(
     *,
     cycles: float | None = None,
     all_candidates: bool = False,
+    cache: JobCache | None = None,
 ) -> Job:
     """The chunk of objects ``start:stop``; ``cycles`` when the caller knows better than the first and last times."""
     t, y, dy, offsets = source.read(start, stop)
-    return job_of(plan, t, y, dy, offsets, slice(start, stop), output, cycles=cycles, all_candidates=all_candidates)
+    objects = slice(start, stop)
+    if cache is not None:
+        df = plan.grids.df if plan.grids.shared else plan.grids.df[objects]
+        job = cache.get(start, stop, t, y, dy, offsets, df)
+        if job is not None:
+            job.device_power = output.power if is_device_array(output.power) else None
+            return job
+    job = job_of(plan, t, y, dy, offsets, objects, output, cycles=cycles, all_candidates=all_candidates)
+    if cache is not None:
+        cache.put(start, stop, job)
+    return job
 
 
 def job_of(
@@ -126,7 +173,7 @@ def job_of(
     else:
         parts = [part("comb", longest_first(lengths), layout)]
     parts = [p for p in parts if len(p.order)]
-    job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, grids.values)
+    job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, grids.values, cycles=cycles)
     if plan.power_start is not None or grids.values is not None:
         sizes = np.broadcast_to(nf, (n,))
         job.start = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])

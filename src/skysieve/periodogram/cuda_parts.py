@@ -72,17 +72,16 @@ def make_part(
     if all_candidates or kind == "list":
         cap = every
     else:
-        pruned = stretches * warps * (n_peaks + _PER_WARP) + 64 * n_peaks
+        pruned = 2 * stretches * warps * (n_peaks + _PER_WARP) + 64 * n_peaks
         smooth = int(1.5 * largest * cycles) + 256
         cap = min(every, max(pruned, smooth) if layout is not None and layout.columns else max(pruned, 256))
-    edges = 0 if kind == "list" else stretches if layout is None else layout.edges()
+    edges = 0 if kind == "list" or (layout is not None and layout.columns) else stretches
     return Part(kind, order, stretches, tasks, cap, edges, layout)
 
 
 def edge_bytes(part: Part, objects: int, itemsize: int) -> int:
     """Device bytes of the edge values for a chunk."""
-    blocks = part.layout.blocks if part.layout is not None else 1
-    return max(1, objects * part.edges * blocks * 2 * itemsize)
+    return max(1, objects * part.edges * 2 * itemsize)
 
 
 def longest_first(lengths: NDArray[np.int64], chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int32]:

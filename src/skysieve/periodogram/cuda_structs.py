@@ -38,17 +38,17 @@ def _struct(*fields: str) -> np.dtype[Any]:
 
 PREPARE = _struct(
     "t*", "y*", "dy*", "offsets*", "df*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
-    "most_cycles.", "centre", "scale_kind", "grid_stride", "scan_only",
+    "most_cycles.", "circle.", "centre", "scale_kind", "grid_stride", "scan_only",
 )  # fmt: skip
 WEIGHTS = _struct("tp*", "owner*", "taps*", "df*", "cell*", "at_f*", "at_2f*", "cells.", "rows", "grid_stride")
 SPREAD = _struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "f0*", "df*", "out*",
-    "circle.", "modes", "P", "pairs", "grid_stride",
+    "modes", "P", "pairs", "grid_stride",
 )  # fmt: skip
 COMB = _struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
     "first*", "second*", "fold*", "deconvolve*", "f0*", "df*", "nf*", "start*", "power*", *_PEAKS,
-    "circle.", "guard.", "mean.", "modes", "P", "S", "pairs", "blocks", "grid_stride", "norm", "scaled",
+    "guard.", "mean.", "modes", "P", "S", "pairs", "blocks", "grid_stride", "norm", "scaled",
     "zero", "edges",
 )  # fmt: skip
 DIRECT = _struct(
@@ -57,7 +57,7 @@ DIRECT = _struct(
 )  # fmt: skip
 BEST = _struct(
     "info*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*", "flags*",
-    "grid_stride", "modes", "P", "S", "blocks", "stretch", "edges", "unused",
+    "grid_stride", "stretch", "edges", "unused",
 )  # fmt: skip
 SEARCH = _struct("power*", "start*", "info*", "nf*", "order*", *_PEAKS, "blocks", "grid_stride")
 

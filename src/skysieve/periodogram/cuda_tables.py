@@ -19,8 +19,11 @@ FEWEST_MODES = 160
 """The kernel is not made for fewer: more oversampling than 1.6 gains nothing."""
 FOLDS = (1, 2, 4)
 """Circles that the cells of f may wind round, one build each."""
+MOST_COMBS = 1 << 22
 MOST_TABLED = 40_000
 """Combs whose deconvolution is tabled: 64 MiB in float64."""
+SHORTEST_RUN = 48
+"""Combs of a block below which its four warps had better share the two further ones."""
 GROUP = 8
 """Combs staged together; a band of at most this many is searched as one stretch."""
 
@@ -50,10 +53,6 @@ class Layout:
         return self.build.endswith("columns")
 
     @property
-    def group(self) -> int:
-        return GROUP if self.combs >= GROUP else 4
-
-    @property
     def spread_apart(self) -> bool:
         """Are points spread once a band pair by a kernel of their own, rather than by every block?
 
@@ -61,15 +60,25 @@ class Layout:
         """
         return self.blocks > 1 and self.combs <= MOST_TABLED
 
-    def edges(self) -> int:
-        """Stretches of an object with an edge value at either end (times ``blocks``)."""
-        return self.pairs * 2 * self.modes if self.columns else self.pairs
+    def form(self, writes: bool) -> str:
+        """The build to launch: columns become runs where no power is written and a warp's run is long enough."""
+        if self.columns and not writes and self.per_block >= SHORTEST_RUN:
+            return self.build.replace("columns", "runs")
+        return self.build
 
-    def shared_bytes(self, itemsize: int, split: bool) -> int:
+    def shared_bytes(self, itemsize: int, writes: bool) -> int:
         """Dynamic shared memory of a block: cells, exchange, staged powers."""
+        form = self.form(writes)
+        split = itemsize == 8 and not self.columns
         exchange = 4 * 16 * 17 * (1 if split else 2)
-        kept = 2 if self.columns else 0
-        return (2 * 1024 * self.fold + exchange) * 2 * itemsize + 2 * self.modes * (self.group + kept) * itemsize
+        columns = 2 * self.modes
+        if form.endswith("runs"):
+            staged = 4 * 2 * 2 * OUTPUTS
+        elif self.columns:
+            staged = columns * (GROUP + 2)
+        else:
+            staged = columns * 4 if self.combs == GROUP else 0
+        return (2 * 1024 * self.fold + exchange) * 2 * itemsize + staged * itemsize
 
 
 def choose_layout(nf: int, cycles: float, dtype: np.dtype[Any], objects: int, wave: int) -> Layout | None:
@@ -106,9 +115,7 @@ def _limit(fold: int) -> float:
 
 def _most_combs(fold: int, cycles: float) -> int:
     """Combs for the span in multiples of 4 (one a warp); the columns build has only one fold."""
-    if cycles <= 0:
-        return 1 << 26
-    n = int(_limit(fold) / cycles) // 4 * 4
+    n = int(min(_limit(fold) / max(cycles, 1e-9), MOST_COMBS)) // 4 * 4
     return n if fold == 1 else min(n, 4)
 
 
@@ -130,17 +137,17 @@ class Tables:
 
 @lru_cache(maxsize=16)
 def make_tables(combs: int, per_block: int, modes: int, dtype: np.dtype[Any], all_combs: bool = False) -> Tables:
-    """Tables of combs 0 .. per_block - 1: a block that starts at another comb moves its strengths or cells instead.
+    """Tables of combs 0 .. per_block + 1 (two more than a block owns): a block that starts at another comb moves its strengths or cells instead.
 
     With ``all_combs`` the deconvolution is that of every comb, for cells spread at comb 0.
     """
     complex_type = np.complex128 if dtype == np.float64 else np.complex64
     kernel = spreading_kernel(modes, dtype)
     centre = modes // 2
-    fraction = np.arange(per_block) / combs
+    fraction = np.arange(per_block + 2) / combs
     shift = fraction - centre
     second = np.stack([shift_constants((b + shift) / 16) for b in range(16)], axis=-1)  # [8, comb, 16]
-    rows = np.arange(combs)[:, None] / combs if all_combs else fraction[:, None]
+    rows = np.arange(combs + 2)[:, None] / combs if all_combs else fraction[:, None]
     m = np.arange(OUTPUTS)[None, :] - centre + rows
     edge = kernel.modes / 2 + 0.99
     transform = kernel.transform(np.clip(m, -edge, edge))

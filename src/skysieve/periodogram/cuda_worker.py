@@ -5,6 +5,7 @@ Launches only; the mathematics is in the ``.cu`` files, the layout in ``cuda_tab
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +16,12 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane, make_lane
 from skysieve.periodogram import cuda_structs as cs
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part, edge_bytes
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, LIST_SPAN, SEARCH_SPAN, Part, edge_bytes
 from skysieve.periodogram.cuda_tables import Layout, Tables, make_tables
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
-GUARD = {("comb", 8): 1e-3, ("direct", 8): 1e-3, ("comb", 4): 0.02, ("direct", 4): 0.02}
+GUARD = {("comb", 8): 1e-2, ("direct", 8): 1e-3, ("comb", 4): 0.02, ("direct", 4): 0.02}
 """Determinants CC SS - CS^2 at or below these are taken again from exact centred sums."""
 SCALE_KIND = {"psd": 1, "scargle": 2}
 NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
@@ -53,6 +54,12 @@ class Job:
     device_power: Any = None
     host_power: NDArray[Any] | None = None
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
+    cycles: float = 0.0
+
+    def serves(self, cycles: float) -> bool:
+        """Are the parts good for light curves of this largest ``df * span``, and not wastefully so?"""
+        limit = min((p.layout.most_cycles for p in self.parts if p.layout is not None), default=np.inf)
+        return cycles <= limit and cycles >= 0.75 * self.cycles
 
     @property
     def n_objects(self) -> int:
@@ -61,6 +68,16 @@ class Job:
     @property
     def n_rows(self) -> int:
         return int(self.offsets[-1])
+
+
+@dataclass
+class _Recorded:
+    """A lane's last launch, as one graph once it has come twice."""
+
+    key: tuple[Any, ...]
+    generation: int
+    parts: list[Part]
+    replay: Callable[[], None] | None = None
 
 
 class Worker:
@@ -74,6 +91,7 @@ class Worker:
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[Any, tuple[Any, ...]] = {}
+        self._recorded: dict[int, _Recorded] = {}
         self._values: tuple[NDArray[np.float64] | None, Any] = (None, None)
 
     def module(self, name: str, build: str | None = None) -> Module:
@@ -89,30 +107,34 @@ class Worker:
         """Give back buffers and tables."""
         for lane in self.lanes:
             lane.free()
+        self._recorded.clear()
         self._tables.clear()
         self._values = (None, None)
 
     # ------------------------------------------------------------------ upload
 
-    def _upload(self, lane: Lane, name: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    def _stage(self, lane: Lane, arrays: dict[str, Any]) -> list[tuple[str, int, Any]]:
+        """Copy host arrays into the lane's pinned buffer; what is where: name, first byte, array."""
+        places, total = [], 0
+        for name, a in arrays.items():
+            places.append((name, total, a))
+            total += -(-a.nbytes // 256) * 256
+        pinned = lane.pinned("data", total, np.uint8)
+        self.copier.copy([(pinned[p : p + a.nbytes], a.reshape(-1).view(np.uint8)) for _, p, a in places])
+        return places
+
+    def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
         """Host arrays to the device in one transfer; those already there stay where they are."""
         out: dict[str, Any] = {k: a for k, a in arrays.items() if a is None or is_device_array(a)}
         host = {k: np.ascontiguousarray(a) for k, a in arrays.items() if k not in out}
         if self.runtime.xp is np:
             return {**out, **host}
-        places, total = {}, 0
-        for k, a in host.items():
-            places[k] = total
-            total += -(-a.nbytes // 256) * 256
-        if not total:
-            return out
-        pinned, device = lane.pinned(name, total, np.uint8), lane.array(name, total, np.uint8)
-        self.copier.copy(
-            [(pinned[p : p + host[k].nbytes], host[k].reshape(-1).view(np.uint8)) for k, p in places.items()]
-        )
-        lane.to_device(device, pinned)
-        for k, p in places.items():
-            out[k] = device[p : p + host[k].nbytes].view(host[k].dtype)
+        places = self._stage(lane, host)
+        total = places[-1][1] + places[-1][2].nbytes
+        device = lane.array("data", total, np.uint8)
+        lane.to_device(device, lane.pinned("data", total, np.uint8))
+        for name, p, a in places:
+            out[name] = device[p : p + a.nbytes].view(a.dtype)
         return out
 
     def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
@@ -143,7 +165,7 @@ class Worker:
     def scan(self, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Scan:
         """First look at the objects of a chunk."""
         lane, n = self.lanes[0], len(offsets) - 1
-        data = self._upload(lane, "data", {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
+        data = self._upload(lane, {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
         info = lane.array("info", n, cs.INFO)
         with lane:
             self._prepare(lane, data, n, info, scan_only=True)
@@ -155,7 +177,7 @@ class Worker:
     def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
         given: dict[str, Any] = {
             "df": None, "tp": None, "wv": None, "owner": None, "row": None, "count": None, "floor": None,
-            "most_cycles": 0.0, "grid_stride": 0, "scan_only": False,
+            "most_cycles": 0.0, "circle": 0.0, "grid_stride": 0, "scan_only": False,
         } | more  # fmt: skip
         centre = self.spec.center_data or self.spec.fit_mean
         kind = SCALE_KIND.get(self.spec.normalization, 0)
@@ -169,7 +191,38 @@ class Worker:
     # ------------------------------------------------------------------ one chunk
 
     def begin(self, lane: Lane, job: Job) -> None:
-        """Upload and launch everything of a chunk; returns before the GPU is done."""
+        """Upload and launch everything of a chunk; returns before the GPU is done.
+
+        A chunk like the lane's last one (the same parts and destinations, other values) is recorded as one
+        graph, and from then on its launch is one call.
+        """
+        key = self._signature(job)
+        known = self._recorded.get(id(lane))
+        if known is None or known.key != key or known.generation != lane.generation:
+            self._launch(lane, job)
+            self._recorded[id(lane)] = _Recorded(key, lane.generation, job.parts)
+            return
+        if known.replay is None:
+            known.replay = lane.record(lambda: self._launch(lane, job))
+            if known.replay is not None:
+                known.replay()
+            return
+        data = {"t": job.t, "y": job.y, "dy": job.dy}
+        host = {k: a for k, a in data.items() if a is not None and not is_device_array(a)}
+        if host:
+            self._stage(lane, host)
+        known.replay()
+        job.results = self._results(lane, job.n_objects)
+
+    def _signature(self, job: Job) -> tuple[Any, ...]:
+        """What must not change for a recorded launch to serve another job."""
+        fixed = [id(job.parts), job.n_powers, job.objects if isinstance(job.objects, slice) else None]
+        for a in (job.t, job.y, job.dy, job.device_power):
+            fixed.append(cs.address(a) if is_device_array(a) else a is None)
+        fixed.append(cs.address(job.host_power))
+        return tuple(map(str, fixed))
+
+    def _launch(self, lane: Lane, job: Job) -> None:
         n, rows, spec = job.n_objects, job.n_rows, self.spec
         small: dict[str, Any] = {
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
@@ -177,9 +230,10 @@ class Worker:
         }  # fmt: skip
         for i, part in enumerate(job.parts):
             small[f"order{i}"], small[f"tasks{i}"] = part.order, part.tasks
-        data = self._upload(lane, "data", {"t": job.t, "y": job.y, "dy": job.dy, **small})
+        data = self._upload(lane, {"t": job.t, "y": job.y, "dy": job.dy, **small})
         stride = 0 if job.shared else 1
         cycles = min((p.layout.most_cycles for p in job.parts if p.layout is not None), default=_DIRECT_LIMIT)
+        circle = max((256.0 * p.layout.combs for p in job.parts if p.layout is not None), default=0.0)
         k, t = spec.n_peaks, spec.dtype
         answers = lane.array("answers", self._answer_bytes(n), np.uint8)
         info, frequency, best, index, flags = self._answers(answers, n)
@@ -195,7 +249,7 @@ class Worker:
         with lane:
             self._prepare(
                 lane, data, n, info, df=data["df"], row=lane.array("row", rows, np.int32), count=count, floor=floor,
-                most_cycles=cycles, grid_stride=stride, **work,
+                most_cycles=cycles, circle=circle, grid_stride=stride, **work,
             )  # fmt: skip
             common = {
                 "tp": work["tp"], "wv": work["wv"], "offsets": data["offsets"], "info": info, "f0": data["f0"],
@@ -222,16 +276,18 @@ class Worker:
                 args = cs.fill(
                     cs.BEST, info=info, f0=data["f0"], df=data["df"], nf=data["nf"], frequencies=values,
                     order=data[f"order{i}"], **peaks, index=index, frequency=frequency, best=best, flags=flags,
-                    grid_stride=stride, unused=0, edges=part.edges,
-                    modes=layout.modes if layout else 1, P=layout.combs if layout else 1, S=layout.per_block if layout else 1,
-                    blocks=layout.blocks if layout else 1, stretch=_stretch(part),
+                    grid_stride=stride, unused=0, edges=part.edges, stretch=_stretch(part),
                 )  # fmt: skip
                 self.module("ls_peaks.cu").launch("ls_peaks", (len(part.order),), (block,), (args,), stream=lane.stream)
             host = lane.pinned("answers", len(answers), np.uint8)
             lane.to_host(host, answers)
             if job.host_power is not None and job.n_powers:
                 lane.to_host(job.host_power, power[: job.n_powers])
-        job.results = dict(zip(("info", "frequency", "best", "index", "flags"), self._answers(host, n), strict=True))
+        job.results = self._results(lane, n)
+
+    def _results(self, lane: Lane, n: int) -> dict[str, NDArray[Any]]:
+        host = lane.pinned("answers", self._answer_bytes(n), np.uint8)
+        return dict(zip(("info", "frequency", "best", "index", "flags"), self._answers(host, n), strict=True))
 
     def _answer_bytes(self, n: int) -> int:
         return n * (cs.INFO.itemsize + self.spec.n_peaks * 20 + 4)
@@ -258,24 +314,24 @@ class Worker:
             cells=circle, rows=rows, grid_stride=more["grid_stride"],
         )  # fmt: skip
         self.module("ls_prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
-        module, spread = self.module("ls_comb.cu", layout.build), None
+        writes = more["power"] is not None
+        module, spread = self.module("ls_comb.cu", layout.form(writes)), None
         if layout.spread_apart:
             spread = lane.array("spread", n * layout.pairs * 2 * 1024 * layout.fold * 2, t)
             names = ("tp", "wv", "offsets", "info", "f0", "df", "grid_stride")
             args = cs.fill(
-                cs.SPREAD, cell=cell, at_f=at_f, at_2f=at_2f, out=spread, circle=circle, modes=layout.modes,
+                cs.SPREAD, cell=cell, at_f=at_f, at_2f=at_2f, out=spread, modes=layout.modes,
                 P=layout.combs, pairs=layout.pairs, **{k: more[k] for k in names},
             )  # fmt: skip
             grid = n * layout.pairs * 48 * layout.fold
             module.launch("ls_spread", (grid,), (256,), (args,), stream=lane.stream)
         args = cs.fill(
             cs.COMB, cell=cell, at_f=at_f, at_2f=at_2f, spread=spread, first=first, second=second, fold=fold,
-            deconvolve=deconvolve, circle=circle, guard=GUARD["comb", self.itemsize], modes=layout.modes, P=layout.combs,
+            deconvolve=deconvolve, guard=GUARD["comb", self.itemsize], modes=layout.modes, P=layout.combs,
             S=layout.per_block, pairs=layout.pairs, blocks=layout.blocks, mean=float(self.spec.fit_mean), zero=0,
             **more,
         )  # fmt: skip
-        split = self.build == "f64" and not layout.columns
-        shared = layout.shared_bytes(self.itemsize, split)
+        shared = layout.shared_bytes(self.itemsize, writes)
         module.launch(
             "ls_comb", (part.launches * layout.blocks,), (128,), (args,), shared_mem=shared, stream=lane.stream
         )
@@ -311,8 +367,10 @@ class Worker:
 
 def _stretch(part: Part) -> int:
     """Neighbouring indices between edge values; 0 where columns have their own rule."""
+    if part.kind == "list":
+        return 0
     if part.layout is None:
-        return 2048
+        return DIRECT_SPAN
     return 0 if part.layout.columns else 2 * part.layout.modes * part.layout.combs
 
 

@@ -6,23 +6,33 @@
 // the comb's offset is a shift of the DFT's output index, absorbed in its twiddles. Powers of up to 8 combs are staged in
 // shared memory in order of frequency, then searched for local maxima and, if wanted, written in whole sectors.
 //
+// Three ways to look for peaks: (flat, the default) all P <= 8 combs are staged at once, so a block holds two bands of
+// neighbouring powers, and its first and last value go to the blocks beside it through device memory; (COLUMNS) combs are
+// staged 8 at a time and a thread follows the powers of its columns from comb to comb; (RUNS, where no power is written) a
+// warp does neighbouring combs one after another and every lane compares its own powers, with no barrier at all. The last two
+// compute two combs more than they own, so that every power has its neighbours.
+//
 // Operations for one frequency: 3 channels x 256/modes x (2 x 24 FMA x 16/16 + 6) = about 230 FMA, and 96 FMA x points /
 // (modes P) of spreading. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the second-level
-// cache), the powers once. Limit: shared-memory wavefronts (about 75% busy in float64) under the latency of the FFT.
+// cache), the powers once. Limit: shared-memory wavefronts (about 65-75% busy in float64) under the latency of the FFT; the
+// first-level cache must hold the tables of a block's combs (30 KB at P = 8), which bounds the shared memory to use.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD
 // build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DGROUP=4
 // build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
+// build: f64runs -DREAL=double -DMINB=2 -DRUNS
 // build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DFOLD=2 -DGROUP=4
 // build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DFOLD=4 -DGROUP=4
 // build: f32 -DREAL=float -DMINB=4
 // build: f32p4 -DREAL=float -DMINB=4 -DGROUP=4
 // build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
+// build: f32runs -DREAL=float -DMINB=4 -DRUNS
 // build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2 -DGROUP=4
 // build: f32x4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
 // budget: f64 kernel=ls_comb regs<=168 spills<=512 arch=90
 // budget: f64columns kernel=ls_comb regs<=255 spills<=0 arch=90
+// budget: f64runs kernel=ls_comb regs<=255 spills<=0 arch=90
 // budget: f32 kernel=ls_comb regs<=128 spills<=256 arch=90
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
@@ -55,7 +65,7 @@ struct Comb {
   const int* offsets; const Info* info; const int* order; const int2* tasks; const C* spread;
   const C* first; const C* second; const C* fold; const T* deconvolve;
   const double* f0; const double* df; const int* nf; const long long* start;
-  T* power; Peaks peaks; double circle, guard, mean;
+  T* power; Peaks peaks; double guard, mean;
   int modes, P, S, pairs, blocks, grid_stride, norm, scaled, zero, edges;
 };
 
@@ -78,13 +88,16 @@ __device__ __forceinline__ T stream(const T* p) { return __ldg(p); }
 template <typename X> __device__ __forceinline__ X table(const X* p) { return __ldg(p); }
 #endif
 
-// Place of (column, comb of the group) in the staging area: columns are rows of GROUP values, the comb turned by the column
-// so that the 16 columns that a half warp stores fall on different banks.
+// Place of (column, comb of the group) in the staging area: four combs make a plane of rows of 4 values (float64; the comb is
+// turned by the column, so that the 16 columns a half warp stores fall on different banks). The last plane of the flat form
+// lies over the cells, which nobody needs by then.
 struct Stage {
-  T* at;
-  static __device__ __forceinline__ int place(int column, int g) { return (column << LG) + (g ^ ((column >> ((sizeof(T) == 8 ? 4 : 5) - LG)) & (GROUP - 1))); }
-  __device__ __forceinline__ T& operator()(int column, int g) const { return at[place(column, g)]; }
-  __device__ __forceinline__ T& flat(int i) const { return at[place(i >> LG, i & (GROUP - 1))]; }
+  T* first; T* last;
+  __device__ __forceinline__ T& operator()(int column, int g) const {
+    T* plane = GROUP == 4 || g >= 4 ? last : first;
+    return plane[(column << 2) + ((g & 3) ^ ((column >> (sizeof(T) == 8 ? 2 : 3)) & 3))];
+  }
+  __device__ __forceinline__ T& flat(int i) const { return (*this)(i >> LG, i & (GROUP - 1)); }
   __device__ __forceinline__ unsigned key(int i) const { return key_at(&flat(i)); }
 };
 
@@ -94,8 +107,22 @@ struct Stage {
 struct Spread {
   const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
   const int* offsets; const Info* info; const double* f0; const double* df; C* out;
-  double circle; int modes, P, pairs, grid_stride;
+  int modes, P, pairs, grid_stride;
 };
+// Number of cells (every other int, rising) that are at most `limit`, by a warp: 33 ways at each step.
+__device__ __forceinline__ int first_above(const int* cells, int n, int limit) {
+  const int lane = threadIdx.x & 31;
+  int lo = 0, hi = n;
+  while (lo < hi) {
+    const int step = (hi - lo + 32) / 33, at = lo + (lane + 1) * step - 1;
+    const unsigned above = __ballot_sync(FULL, at >= hi || cells[2 * at] > limit);
+    const int k = above ? __ffs(above) - 1 : 32;
+    const int from = lo;
+    lo = from + k * step;
+    hi = min(hi, k < 32 ? from + (k + 1) * step - 1 : hi);
+  }
+  return lo;
+}
 extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   __shared__ C part[8][32][2];
   __shared__ C strength[8][2][2][32];
@@ -109,13 +136,10 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   const int lo = A.offsets[o], n = A.info[o].n;
   const bool twice = strip >= 16 * FOLD;
   const int c0 = (twice ? strip - 16 * FOLD : strip) * 16, mine = c0 + a;
-  const double f0 = A.f0[o * A.grid_stride], df = A.df[o * A.grid_stride], shift = 8.0 / (A.circle * df);
+  const double f0 = A.f0[o * A.grid_stride], df = A.df[o * A.grid_stride];
   // points with first cell in (c0 - 16, c0 + 16): cells rise with time
-  int b0 = 0, b1 = n;
-  for (int l = 0, r = n; l < r;) { const int m = (l + r) >> 1, c = twice ? A.cell[lo + m].y : A.cell[lo + m].x; if (c > c0 - 16) r = m; else l = m + 1; b0 = r; }
-  if (n && (twice ? A.cell[lo + n - 1].y : A.cell[lo + n - 1].x) <= c0 - 16) b0 = n;
-  for (int l = b0, r = n; l < r;) { const int m = (l + r) >> 1, c = twice ? A.cell[lo + m].y : A.cell[lo + m].x; if (c >= c0 + 16) r = m; else l = m + 1; b1 = r; }
-  if (n && (twice ? A.cell[lo + n - 1].y : A.cell[lo + n - 1].x) < c0 + 16) b1 = n;
+  const int* cells = (const int*)(A.cell + lo) + twice;
+  const int b0 = first_above(cells, n, c0 - 16), b1 = first_above(cells, n, c0 + 15);
   Frequency centre[2];
   for (int b = 0; b < 2; b++) centre[b] = frequency_of(f0, ((double)(2 * pair + b) * A.modes + (A.modes >> 1)) * A.P, df);
   C s1 = mk(0, 0), s2 = mk(0, 0);
@@ -123,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   for (int p0 = b0 + warp * 32; p0 < b1; p0 += 256) {
     const int m = min(32, b1 - p0), p = lo + p0 + min(lane, m - 1);
     const double2 wv = A.wv[p];
-    const double time = A.tp[p] + shift;
+    const double time = A.tp[p];
     __syncwarp();
     first[warp][lane] = twice ? A.cell[p].y : A.cell[p].x;
     for (int b = 0; b < 2; b++) {
@@ -152,22 +176,95 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A) {
+// Powers of one comb, two bands at once: lane a of half warp h gets outputs a + 16 d of band h. `row`: that of its tables.
+#ifdef SPLIT
+typedef T Exchange;
+#else
+typedef C Exchange;
+#endif
+__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int s, int row, int a, T (&p)[ND]) {
+  const C* Us = A.first + s * 8; const C* Vs = A.second + s * 128 + a; const T* D = A.deconvolve + (size_t)row * (16 * ND) + a;
+  C v[16];
+  T q2[ND], q3[ND];
+  int zo = 0;
+  auto ku = [&](int i) { return table(Us + zo + i); };
+  auto kv = [&](int i) { return table(Vs + zo + i * 16); };
+#pragma unroll
+  for (int ch = 0; ch < 3; ch++) {
+#ifdef RELOAD
+    zo = ch * A.zero;
+#endif
+    const C* from = g0 + (ch == 0 ? 512 * FOLD : ch == 1 ? 0 : 256 * FOLD);
+    const int circles = ch == 0 ? 2 * FOLD : FOLD;         // cell c + 256 m folds on cell c with fold^m
+#pragma unroll
+    for (int j = 0; j < 16; j++) v[j] = from[16 * j];
+    if (circles > 1) {
+      const C turn = table(A.fold + s + zo);
+      C k = turn;
+      for (int m = 1; m < circles; m++) {
+#pragma unroll
+        for (int j = 0; j < 16; j++) { const C z = from[256 * m + 16 * j];
+          v[j] = mk(fma(-k.y, z.y, fma(k.x, z.x, v[j].x)), fma(k.y, z.x, fma(k.x, z.y, v[j].y))); }
+        k = mk(k.x * turn.x - k.y * turn.y, k.x * turn.y + k.y * turn.x);
+      }
+    }
+    dft16(v, ku);
+    __syncwarp();
+#ifdef SPLIT
+    T re[16];
+#pragma unroll
+    for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].x;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 16; j++) re[j] = ex[a * 17 + j];
+    __syncwarp();
+#pragma unroll
+    for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 16; j++) v[j] = mk(re[j], ex[a * 17 + j]);
+#else
+#pragma unroll
+    for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)];
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 16; j++) v[j] = ex[a * 17 + j];
+#endif
+    dft16(v, kv);
+    if (ch == 0) {
+#pragma unroll
+      for (int d = 0; d < ND; d++) { const T k = (T)0.5 * table(D + zo + 16 * d); p[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
+    } else if (ch == 1) {
+#pragma unroll
+      for (int d = 0; d < ND; d++) {
+        const T k = table(D + zo + 16 * d), km = k * (T)A.mean, c = km * v[place(d)].x, z = km * v[place(d)].y;
+        const T cc = fma(-c, c, (T)0.5 + p[d]), ss = fma(-z, z, (T)0.5 - p[d]), cs = fma(-c, z, q2[d]);
+        const T det = fma(cc, ss, -cs * cs);
+        const T r = det > (T)A.guard ? k * k * reciprocal(det) : missing();      // suspicious: done exactly later
+        p[d] = ss * r; q2[d] = cc * r; q3[d] = (T)-2 * cs * r;
+      }
+    } else {
+#pragma unroll
+      for (int d = 0; d < ND; d++) { const T c = v[place(d)].x, z = v[place(d)].y; p[d] = fma(fma(p[d], c, q3[d] * z), c, q2[d] * z * z); }
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid_constant__ Comb A) {
   extern __shared__ __align__(16) unsigned char raw[];
   C* grid = (C*)raw;                    // two bands of CELLS
-  C* exchange = grid + 2 * CELLS;       // FFT exchange; strengths during the spreading
+  C* exchange = grid + 2 * CELLS;       // FFT exchange; strengths and first cells during the spreading
   T* staged = (T*)(exchange + EXCHANGE);
-  __shared__ int many;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, h = lane >> 4, a = lane & 15;
   int task = blockIdx.x;
   const int block = task % A.blocks; task /= A.blocks;
   int pair, o;
   if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
-  else { pair = (int)(task % A.pairs); o = A.order[task / A.pairs]; }
+  else { pair = task % A.pairs; o = A.order[task / A.pairs]; }
   const int lo = A.offsets[o], n = A.info[o].n, gi = o * A.grid_stride, nf = A.nf[gi];
+  const double f0 = A.f0[gi], df = A.df[gi];
   const int P = A.P, modes = A.modes, r0 = block * A.S, send = min(A.S, P - r0);
   const int band = modes * P, base = 2 * pair * band, columns = 2 * modes;     // no more than 2^30 frequencies, so int will do
-  const Stage stage = {staged};
   if (A.info[o].status != 0) {          // no answer: NaN, where powers are written
     if (A.power)
       for (int i = tid; i < columns * send; i += THREADS) {
@@ -192,14 +289,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
     // wy (same weights), odd warps: w at 2f; warps 0, 1 take the first half of the points, 2, 3 the second.
     for (int i = tid; i < 2 * CELLS; i += THREADS) grid[i] = mk(0, 0);
     C* strength = exchange;             // [3 channels][2 bands][2 segments][CHUNK]
-    int* cells1 = (int*)staged;         // the staging area is idle: first cells at f and at 2f, [2 segments][CHUNK] each
+    int* cells1 = (int*)(exchange + 12 * CHUNK);        // first cells at f and at 2f, [2 segments][CHUNK] each
     int* cells2 = cells1 + 2 * CHUNK;
     const int seg = warp >> 1, two = warp & 1;
     const int n0 = min(n, (((n + 1) >> 1) + 7) & ~7), mine = seg ? n - n0 : n0;
     C acc = mk(0, 0), acc2 = mk(0, 0); int now = -1;
-    const double df = A.df[gi], shift = 8.0 / (A.circle * df);
     C* G = grid + h * CELLS + two * 512 * FOLD;
-    const Frequency centre = frequency_of(A.f0[gi], (double)(base + (tid & 1) * band + (modes >> 1) * P + r0), df);
+    const Frequency centre = frequency_of(f0, (double)(base + (tid & 1) * band + (modes >> 1) * P + r0), df);
     for (int c0 = 0; c0 < n0; c0 += CHUNK) {
       __syncthreads();
       for (int e = tid; e < 4 * CHUNK; e += THREADS) {
@@ -210,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
           const T w = i < left ? (T)wv.x : (T)0, v = i < left ? (T)wv.y : (T)0;
           const int slot = sg * CHUNK + i;
           if (!b) { const int2 c = A.cell[p]; cells1[slot] = c.x; cells2[slot] = c.y; }
-          T s, c; sincos_cycles(cycles(centre, A.tp[p] + shift), s, c);
+          T s, c; sincos_cycles(cycles(centre, A.tp[p]), s, c);
           strength[b * 2 * CHUNK + slot] = mk(w * c, w * s);
           strength[(2 + b) * 2 * CHUNK + slot] = mk(v * c, v * s);
           strength[(4 + b) * 2 * CHUNK + slot] = mk(w * (c * c - s * s), 2 * w * c * s);
@@ -252,101 +348,98 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
   }
   __syncthreads();
 
-#ifdef SPLIT
-  T* ex = (T*)exchange + (warp * 2 + h) * PAD;
-#else
-  C* ex = exchange + (warp * 2 + h) * PAD;
-#endif
+  Exchange* ex = (Exchange*)exchange + (warp * 2 + h) * PAD;
   const C* g0 = grid + h * CELLS + a;
-  const int apart = A.info[o].apart;
-#ifdef COLUMNS
-  T* kept = staged + (columns << LG);   // of each column: the last power and the one before it, between groups
-  for (int i = tid; i < 2 * columns; i += THREADS) kept[i] = missing();
-#endif
+  const int row0 = A.spread ? r0 : 0;   // tables of the deconvolution: of all combs, or of a block's
 
-  for (int done = 0; done < send; done += GROUP) {
-    const int count = min(GROUP, send - done);
+#ifdef RUNS
+  // A warp's run of combs, and one more on either side of those it searches: combs s0 .. s1 + 1 for peaks at s0 + 1 .. s1.
+  const int each = (send + NW - 1) / NW, s0 = warp * each, s1 = min(s0 + each, send);
+  T* ring = staged + warp * (2 * 2 * 16 * ND) + lane;      // this lane's powers of the last two combs, [2][ND][32]
+  const int k0 = base + (h * modes + a) * P + r0;          // number of output a's frequency at comb 0
+  const unsigned known = floor_now(A.peaks, o);
+  unsigned rising = 0;
+  for (int s = s0; s < s1 + 2 && s0 < s1; s++) {
+    T p[ND];
+    comb_powers(A, g0, ex, s, row0 + s, a, p);
     bool odd = false;
-    const unsigned known = floor_now(A.peaks, o);       // asked for early: the answer takes as long as a transform's stage
-    for (int g = warp; g < count; g += NW) {
-      const int s = done + g;
-      const C* Us = A.first + s * 8; const C* Vs = A.second + s * 128 + a; const T* D = A.deconvolve + (size_t)(A.spread ? r0 + s : s) * (16 * ND) + a;
-      C v[16];
-      T q1[ND], q2[ND], q3[ND];
-      int zo = 0;
-      auto ku = [&](int i) { return table(Us + zo + i); };
-      auto kv = [&](int i) { return table(Vs + zo + i * 16); };
-      auto fft = [&]() {
-        dft16(v, ku);
-        __syncwarp();
-#ifdef SPLIT
-        T re[16];
 #pragma unroll
-        for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].x;
-        __syncwarp();
+    for (int d = 0; d < ND; d++) odd |= p[d] != p[d] && a + 16 * d < modes;
+    if (__any_sync(FULL, odd)) {
+#pragma unroll 1
+      for (int d = 0; d < ND; d++) {
+        T mine = 0;
 #pragma unroll
-        for (int j = 0; j < 16; j++) re[j] = ex[a * 17 + j];
-        __syncwarp();
-#pragma unroll
-        for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < 16; j++) v[j] = mk(re[j], ex[a * 17 + j]);
-#else
-#pragma unroll
-        for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)];
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < 16; j++) v[j] = ex[a * 17 + j];
-#endif
-        dft16(v, kv);
-      };
-      auto load = [&](const C* from, int circles) {      // cell c + 256 m folds on cell c with fold^m
-#pragma unroll
-        for (int j = 0; j < 16; j++) v[j] = from[16 * j];
-        if (circles > 1) {
-          const C turn = table(A.fold + s + zo);
-          C k = turn;
-          for (int m = 1; m < circles; m++) {
-#pragma unroll
-            for (int j = 0; j < 16; j++) { const C z = from[256 * m + 16 * j];
-              v[j] = mk(fma(-k.y, z.y, fma(k.x, z.x, v[j].x)), fma(k.y, z.x, fma(k.x, z.y, v[j].y))); }
-            k = mk(k.x * turn.x - k.y * turn.y, k.x * turn.y + k.y * turn.x);
-          }
+        for (int e = 0; e < ND; e++) if (e == d) mine = p[e];
+        unsigned todo = __ballot_sync(FULL, !(mine == mine) && a + 16 * d < modes && k0 + 16 * d * P + s < nf);
+        while (todo) {
+          const int bit = __ffs(todo) - 1; todo &= todo - 1;
+          const double k = (double)(__shfl_sync(FULL, k0, bit) + 16 * d * P + s);
+          const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], k, A.df[gi]), A.mean != 0);
+          if (lane == bit) mine = (T)exact;
         }
-      };
 #pragma unroll
-      for (int ch = 0; ch < 3; ch++) {
-#ifdef RELOAD
-        zo = ch * A.zero;
-#endif
-        load(g0 + (ch == 0 ? 512 * FOLD : ch == 1 ? 0 : 256 * FOLD), ch == 0 ? 2 * FOLD : FOLD);
-        fft();
-        if (ch == 0) {
-#pragma unroll
-          for (int d = 0; d < ND; d++) { const T k = (T)0.5 * table(D + zo + 16 * d); q1[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
-        } else if (ch == 1) {
-#pragma unroll
-          for (int d = 0; d < ND; d++) {
-            const T k = table(D + zo + 16 * d), km = k * (T)A.mean, c = km * v[place(d)].x, z = km * v[place(d)].y;
-            const T cc = fma(-c, c, (T)0.5 + q1[d]), ss = fma(-z, z, (T)0.5 - q1[d]), cs = fma(-c, z, q2[d]);
-            const T det = fma(cc, ss, -cs * cs);
-            const T r = det > (T)A.guard ? k * k * reciprocal(det) : missing();      // suspicious: done exactly below
-            q1[d] = ss * r; q2[d] = cc * r; q3[d] = (T)-2 * cs * r;
-          }
-        } else {
-#pragma unroll
-          for (int d = 0; d < ND; d++) {
-            const T c = v[place(d)].x, z = v[place(d)].y;
-            const T p = fma(fma(q1[d], c, q3[d] * z), c, q2[d] * z * z);
-            if (a + 16 * d < modes) { stage(h * modes + a + 16 * d, g) = p; odd |= p != p; }
-          }
-        }
+        for (int e = 0; e < ND; e++) if (e == d) p[e] = mine;
       }
     }
+    if (A.scaled) {
+      const double scale = A.info[o].scale;
+#pragma unroll 1
+      for (int d = 0; d < ND; d++) {
+        T mine = 0;
+#pragma unroll
+        for (int e = 0; e < ND; e++) if (e == d) mine = p[e];
+        mine = normalise(mine, scale, A.norm);
+#pragma unroll
+        for (int e = 0; e < ND; e++) if (e == d) p[e] = mine;
+      }
+    }
+    const bool inside = base + 2 * band + P <= nf;         // all powers here exist
+    T* now = ring + (s & 1) * (32 * ND);
+    T* old = ring + (~s & 1) * (32 * ND);
+    if (s == s0) rising = k0 + s == 0 ? 1u : 0u;           // only the very first power has no neighbour on its left
+#pragma unroll
+    for (int d = 0; d < ND; d++) {
+      if (a + 16 * d >= modes) p[d] = missing();
+      if (!inside && k0 + 16 * d * P + s >= nf) p[d] = missing();
+      const T held = s > s0 ? old[32 * d] : missing();
+      const unsigned bit = 1u << d;
+      if ((rising & bit) && !(p[d] > held) && held == held && key_of(held) >= known)
+        emit(A.peaks, o, k0 + 16 * d * P + s - 1, s > s0 + 1 ? now[32 * d] : missing(), held, p[d]);
+      if (s > s0) rising = p[d] == p[d] && !(held >= p[d]) ? rising | bit : rising & ~bit;
+      now[32 * d] = p[d];
+    }
+  }
+#else
+  __shared__ int many;
+  const int apart = A.info[o].apart;
+#ifdef COLUMNS
+  const Stage stage = {staged, staged + (columns << 2)};
+  T* kept = staged + (columns << LG);   // of each column: the last power and the one before it, between groups
+  for (int i = tid; i < 2 * columns; i += THREADS) kept[i] = missing();
+  const int combs = send + 2;           // one comb more on either side of those it searches: peaks at combs 1 .. send
+#else
+  const Stage stage = {staged, (T*)grid};
+  const int combs = send;
+#endif
+  for (int done = 0; done < combs; done += GROUP) {
+    const int count = min(GROUP, combs - done);
+    bool odd = false;
+    const unsigned known = floor_now(A.peaks, o);       // asked for early: the answer takes as long as a transform's stage
+#pragma unroll 1
+    for (int g = warp; g < count; g += NW) {
+      T p[ND];
+      comb_powers(A, g0, ex, done + g, row0 + done + g, a, p);
+#ifndef COLUMNS
+      if (g >= count - NW) __syncthreads();             // the last combs: their powers go where the cells were
+#endif
+#pragma unroll
+      for (int d = 0; d < ND; d++)
+        if (a + 16 * d < modes) { stage(h * modes + a + 16 * d, g) = p[d]; odd |= p[d] != p[d]; }
+    }
     if (__syncthreads_or(odd)) {          // take the suspicious ones again
-      const int k0 = base + r0 + done;
-      auto index = [&](int i) { return k0 + (i >> LG) * P + (i & (GROUP - 1)); };
+      const int first = base + r0 + done;
+      auto index = [&](int i) { return first + (i >> LG) * P + (i & (GROUP - 1)); };
       mend(columns << LG, (int*)exchange, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0,
            [&](int i) -> T& { return stage.flat(i); }, index, [&](int i) { return (i & (GROUP - 1)) < count && index(i) < nf; });
     }
@@ -357,52 +450,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const Comb A
     }
     // ---- staged powers: write them, look for local maxima
 #ifndef COLUMNS
-    {
-      const int total = min(columns << LG, nf - base);
-      if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = stage.flat(i); }
-      const int each = ((columns << LG) + THREADS - 1) / THREADS;
-      search_stretch(A.peaks, o, base, total, each, apart, known, A.peaks.edge + ((size_t)o * A.edges + pair) * 2,
-                     [&](int i) { return stage.flat(i); }, [&](int i) { return stage.key(i); });
-    }
+    const int total = min(columns << LG, nf - base);
+    if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = stage.flat(i); }
+    const int each = ((columns << LG) + THREADS - 1) / THREADS;
+    search_stretch(A.peaks, o, base, total, each, apart, known, A.peaks.edge + ((size_t)o * A.edges + pair) * 2,
+                   [&](int i) { return stage.flat(i); }, [&](int i) { return stage.key(i); });
 #else
-    {
-      if (A.power) {
-        T* out = A.power + A.start[o];
-        for (int i = tid; i < columns << LG; i += THREADS) {
-          const int g = i & (GROUP - 1), k = base + (i >> LG) * P + r0 + done + g;
-          if (g < count && k < nf) out[k] = stage.flat(i);
-        }
+    if (A.power) {
+      T* out = A.power + A.start[o];
+      for (int i = tid; i < columns << LG; i += THREADS) {
+        const int g = i & (GROUP - 1), k = base + (i >> LG) * P + r0 + done + g;
+        if (done + g < send && k < nf) out[k] = stage.flat(i);
       }
-      unsigned best = 0;
-      const bool last = done + count == send;
-      for (int col = tid; col < columns; col += THREADS) {
-        const int start = base + col * P + r0, k0 = start + done, m = min(count, nf - k0);
-        T before = kept[2 * col], held = kept[2 * col + 1];
-        T* edge = A.peaks.edge + (((size_t)o * A.edges + (2 * pair * modes + col)) * A.blocks + block) * 2;
-        if (m > 0 && done == 0) edge[0] = stage(col, 0);
-        unsigned x = key_of(before), y = key_of(held);
-#pragma unroll
-        for (int g = 0; g < GROUP; g++) {
-          if (g >= m) break;
-          const T p = stage(col, g);
-          const unsigned z = key_of(p);
-          if (y >= x && y >= z && y >= known && is_peak(before, held, p)) {     // keys are rounded: the test proper last
-            if (done + g > 1 && y > best) best = y;
-            emit(A.peaks, o, k0 + g - 1, before, held, p);
-          }
-          before = held; held = p; x = y; y = z;
-        }
-        if (m > 0 && (last || m < count || k0 + m == nf)) {                     // the last power here: its right neighbour is unknown
-          edge[1] = held;
-          if (y >= known && is_peak(before, held, missing())) emit(A.peaks, o, k0 + m - 1, before, held, missing());
-          held = before = missing();
-        }
-        kept[2 * col] = before; kept[2 * col + 1] = held;
-      }
-      const int stride = min(33, 1 + (int)((2ll * min(apart, 100000000) + GROUP) / P));
-      if (__popc(__ballot_sync(FULL, best > known)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, stride);
     }
-    if (done + count < send) __syncthreads();
+    unsigned best = 0;
+    for (int col = tid; col < columns; col += THREADS) {
+      const int k = base + col * P + r0 + done;          // number of the group's first frequency
+      T before = kept[2 * col], held = kept[2 * col + 1];
+      unsigned x = key_of(before), y = key_of(held);
+#pragma unroll
+      for (int g = 0; g < GROUP; g++) {
+        if (g >= count) break;
+        const T p = k + g < nf ? stage(col, g) : missing();
+        const unsigned z = key_of(p);
+        if (y >= x && y >= z && y >= known && (done + g > 1 || k + g == 1) && is_peak(before, held, p)) {    // keys are rounded: the test proper last
+          best = y > best ? y : best;
+          emit(A.peaks, o, k + g - 1, before, held, p);
+        }
+        before = held; held = p; x = y; y = z;
+      }
+      kept[2 * col] = before; kept[2 * col + 1] = held;
+    }
+    const int stride = min(33, 1 + (int)((2ll * min(apart, 100000000) + GROUP) / P));
+    if (__popc(__ballot_sync(FULL, best > known)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, stride);
+    if (done + count < combs) __syncthreads();
 #endif
   }
+#endif
 }

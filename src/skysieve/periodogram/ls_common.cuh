@@ -120,7 +120,7 @@ template <bool WIDE> __device__ __noinline__ double exact_power(const double* t,
 }
 // ---------------------------------------------------------------- peak candidates
 // A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
-// before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edges.
+// before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edge values.
 struct Candidate { int index, unused; T here, before, after; };
 struct Peaks {                 // where candidates of object o go: list[o * cap ...], counted in count[o]
   Candidate* list; unsigned* count; unsigned* floor; T* edge; int cap, wanted;
@@ -162,20 +162,17 @@ template <typename Get, typename Key> __device__ __forceinline__ void search_str
 #pragma unroll 5
     for (int i = b0; i < b1; i++) {
       const unsigned z = i + 1 < total ? key(i + 1) : 0;
-      if (y >= x && y >= z && y >= known) found |= 1u << (i - b0);    // keys are rounded: the test proper follows
+      if (y >= x && y >= z && y >= known)               // keys are rounded: equal or empty ones need the test proper
+        if ((y > x && y > z) || is_peak(i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing())) {
+          found |= 1u << (i - b0);
+          if (i > 0 && i + 1 < total && y > best) best = y;
+        }
       x = y; y = z;
     }
   }
-  for (unsigned left = found; left; left &= left - 1) {
-    const int bit = __ffs(left) - 1, i = b0 + bit;
-    const T here = get(i);
-    if (!is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) found ^= 1u << bit;
-    else if (i > 0 && i + 1 < total) { const unsigned v = key_of(here); best = v > best ? v : best; }
-  }
   const int stride = min(33, 1 + (2 * min(apart, 100000) + each - 1) / each);
-  unsigned floor = raise_floor(k, o, best, stride);
-  floor = floor > known ? floor : known;
-  for (unsigned left = found; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key_of(get(b0 + bit)) < floor) found ^= 1u << bit; }
+  const unsigned raised = raise_floor(k, o, best, stride), floor = raised > known ? raised : known;
+  for (unsigned left = found; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key(b0 + bit) < floor) found ^= 1u << bit; }
   const int mine = __popc(found);
   int before = mine;
   for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }

@@ -15,21 +15,8 @@
 struct Best {
   const Info* info; const double* f0; const double* df; const int* nf; const double* frequencies; const int* order;
   Peaks peaks; int* index; double* frequency; double* best; int* flags;
-  int grid_stride, modes, P, S, blocks, stretch, edges, unused;
+  int grid_stride, stretch, edges, unused;
 };
-
-// The edge value of the stretch that holds index j. side 0: its first value, 1: its last.
-__device__ T edge_value(const Best& A, int o, int j, int side) {
-  size_t e;
-  if (A.stretch) e = (size_t)o * A.edges + j / A.stretch;
-  else {
-    const long long band = (long long)A.modes * A.P;
-    const int b = (int)(j / band), rest = (int)(j % band), q = rest / A.P, r = rest % A.P;
-    e = ((size_t)o * A.edges + (b * A.modes + q)) * A.blocks + r / A.S;
-  }
-  return A.peaks.edge[e * 2 + side];
-}
-__device__ bool starts_stretch(const Best& A, int j) { return A.stretch ? j % A.stretch == 0 : (j % ((long long)A.modes * A.P)) % A.P % A.S == 0; }
 
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   __shared__ double top[32]; __shared__ int where[32], slot[32]; __shared__ int chosen;
@@ -45,9 +32,11 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   for (int i = tid; i < n; i += blockDim.x) {
     Candidate c = list[i];
     bool keep = key_of(c.here) >= floor;
-    if (keep && A.edges) {
-      if (c.before != c.before && c.index > 0 && starts_stretch(A, c.index)) c.before = edge_value(A, o, c.index - 1, 1);
-      if (c.after != c.after && c.index + 1 < nf && starts_stretch(A, c.index + 1)) c.after = edge_value(A, o, c.index + 1, 0);
+    if (keep && A.stretch) {             // edge values: the first and the last of each stretch
+      const T* edge = A.peaks.edge + ((size_t)o * A.edges + c.index / A.stretch) * 2;
+      const int place = c.index % A.stretch;
+      if (place == 0 && c.index > 0) c.before = edge[-1];
+      if (place == A.stretch - 1 && c.index + 1 < nf) c.after = edge[2];
       keep = is_peak(c.before, c.here, c.after);
     }
     if (!keep) c.here = missing();

@@ -26,6 +26,7 @@ struct Prepare {
   double* tp; double2* wv; int* owner; int* row; Info* info;
   unsigned* count; unsigned* floor;        // of the candidates: cleared here
   double most_cycles;          // df * span that the tables of this plan allow
+  double circle;               // cells of one circle times combs: cells a unit of time is this times df; 0 where none
   int centre, scale_kind, grid_stride, scan_only;
 };
 
@@ -129,12 +130,13 @@ extern "C" __global__ void __launch_bounds__(512) ls_prepare(const Prepare A) {
   double yy = b[0] / sw;
   if (A.centre) { const double rest = b[1] / sw; mean += rest; yy -= rest * rest; }
   const double root = 1 / sqrt(yy), norm = 1 / sw;
+  const double start = A.circle > 0 ? 8.0 / (A.circle * df) : 0.0;      // margin: every tap of the spreading falls on a cell >= 0
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
     if (i < m) {
       const int r = row(i);
       double2 w; w.x = weight(r) * norm; w.y = w.x * ((value(r) - mean) * root);
       A.wv[lo + i] = w;
-      A.tp[lo + i] = (held ? rows[r] : t[r]) - tmin;             // after the sort the key has done its work
+      A.tp[lo + i] = ((held ? rows[r] : t[r]) - tmin) + start;             // after the sort the key has done its work
     }
     A.owner[lo + i] = i < m ? o : -1;
   }
@@ -149,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(512) ls_prepare(const Prepare A) {
 struct Weights {
   const double* tp; const int* owner; const double* taps; const double* df;
   int2* cell; T* at_f; T* at_2f;
-  double cells;                 // cells of one circle times combs: cells a unit of time is this times df
+  double cells;                 // as Prepare.circle
   int rows, grid_stride;
 };
 
@@ -166,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
     const int o = A.owner[p];
     if (o < 0) continue;
     const double rate = A.cells * A.df[o * A.grid_stride];
-    const double x = A.tp[p] * rate + 8.0, x2 = 2 * x;           // 8 cells of margin: every tap falls on a cell >= 0
+    const double x = A.tp[p] * rate, x2 = 2 * x;
     const double c1 = ceil(x - 8.0), c2 = ceil(x2 - 8.0);
     const double u1 = 2 * (c1 - (x - 8.0)) - 1, u2 = 2 * (c2 - (x2 - 8.0)) - 1;
     double p1 = c[COEFFICIENTS - 1], p2 = p1;
