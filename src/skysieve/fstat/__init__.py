@@ -1,0 +1,62 @@
+"""Transient F-statistic maps: gravitational waves that last for hours to months."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skysieve.fstat.api import TransientPlan, transient_map
+    from skysieve.fstat.atoms import Atoms, merge
+    from skysieve.fstat.grid import Grid
+    from skysieve.fstat.interop import from_lal
+    from skysieve.fstat.io import load_atoms, read_atoms, save_atoms, write_atoms
+    from skysieve.fstat.result import TransientResult
+    from skysieve.fstat.simulate import Injection, synth_atoms
+    from skysieve.fstat.windows import WindowSum
+
+__all__ = [
+    "Atoms",
+    "Grid",
+    "Injection",
+    "TransientPlan",
+    "TransientResult",
+    "WindowSum",
+    "from_lal",
+    "load_atoms",
+    "merge",
+    "read_atoms",
+    "save_atoms",
+    "synth_atoms",
+    "transient_map",
+    "write_atoms",
+]
+
+_HOMES = {
+    "Atoms": "skysieve.fstat.atoms",
+    "Grid": "skysieve.fstat.grid",
+    "Injection": "skysieve.fstat.simulate",
+    "TransientPlan": "skysieve.fstat.api",
+    "TransientResult": "skysieve.fstat.result",
+    "WindowSum": "skysieve.fstat.windows",
+    "from_lal": "skysieve.fstat.interop",
+    "load_atoms": "skysieve.fstat.io",
+    "merge": "skysieve.fstat.atoms",
+    "read_atoms": "skysieve.fstat.io",
+    "save_atoms": "skysieve.fstat.io",
+    "synth_atoms": "skysieve.fstat.simulate",
+    "transient_map": "skysieve.fstat.api",
+    "write_atoms": "skysieve.fstat.io",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

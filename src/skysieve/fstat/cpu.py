@@ -1,0 +1,291 @@
+"""The CPU backend: cuts maps into tiles that fit the caches and runs them on all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory, parse_budget
+from skysieve.core.pipeline import TaskPool
+
+from . import cpu_exp, cpu_rect, cpu_state
+from .cpu_any import Group, Tally, any_columns
+from .cpu_parts import Joined, Part, empty_part
+from .cpu_state import Typed, lal_exp
+from .workload import FALLBACK, Job, Output, Spec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NS_CELL = {
+    ("rect", "float32"): 2.0, ("rect", "float64"): 4.5, ("exp", "float32"): 2.6, ("exp", "float64"): 6.0,
+}  # fmt: skip
+"""Nanoseconds a cell on one core."""
+
+
+class Engine:
+    """Transient F-statistic maps on the host's cores; see `workload.Engine`.
+
+    Parameters
+    ----------
+    spec : Spec
+        What to compute.
+    device : Device, optional
+        The host; there is one.
+    memory : str or float, optional
+        Budget that the map must fit in; 80% of what is free by default.
+    threads : int, optional
+        Threads; all usable cores by default.
+    """
+
+    def __init__(
+        self, spec: Spec, device: Any = None, memory: str | float | None = None, threads: int | None = None
+    ) -> None:
+        self.spec = spec
+        self.typed = Typed.of(spec.dtype)
+        self.memory = memory
+        self.pool = TaskPool(threads)
+
+    def close(self) -> None:
+        """Give back the threads."""
+        self.pool.close()
+
+    def describe(self, job: Job) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        rows, columns = job.schedule.shape
+        kind = self.spec.window.kind
+        cells = float(rows) * columns * job.n_templates
+        held = self.map_bytes(job)
+        if self._general():
+            groups = self._groups(job, 0, cpu_state.live_rows(job.schedule).rows)
+            picks = [self._method(g) for g in groups]
+            seconds = sum(dict(zip(("direct", "fourier"), g.seconds(), strict=True))[p] for g, p in zip(groups, picks, strict=True))
+            seconds *= job.n_templates
+            method = "/".join(sorted(set(picks))) or "direct"
+        else:
+            kind = "rect" if kind == "none" else kind
+            seconds = 1e-9 * NS_CELL[kind, self.typed.dtype.name] * cells
+            method = "running sums" if kind == "rect" else "recurrence"
+        return {
+            "device": "cpu",
+            "threads": self.pool.workers,
+            "dtype": self.typed.dtype.name,
+            "method": method,
+            "cells": int(cells),
+            "atoms_bytes": int(job.x.nbytes),
+            "map_bytes": held,
+            "expected_seconds": seconds / self.pool.workers,
+        }
+
+    def map_bytes(self, job: Job) -> int:
+        """Bytes of the maps that are held at once."""
+        rows, columns = job.schedule.shape
+        count = job.n_templates if self.spec.keep_map else int(self.spec.lal)
+        return rows * columns * self.typed.dtype.itemsize * count
+
+    def execute(self, job: Job, progress: Any = None) -> Output:
+        """See `workload.Engine.execute`."""
+        need = self.map_bytes(job)
+        budget = parse_budget(self.memory, available_host_memory(), default=0.8)
+        if need > budget:
+            rows, columns = job.schedule.shape
+            hint = "compat='lalpulsar' needs it" if self.spec.lal else "keep_map=False never builds it"
+            raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
+        output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
+        live = cpu_state.live_rows(job.schedule)
+        tasks: list[Callable[[], list[Part]]] = []
+        owners: list[int] = []
+        spare = None
+        for i in range(job.n_templates):
+            if output.F is not None:
+                out = output.F[i]
+            elif self.spec.lal:
+                spare = np.full(job.schedule.shape, np.nan, self.spec.dtype) if spare is None else spare
+                out = spare
+            else:
+                out = np.empty((0, 0), self.spec.dtype)
+            mine = self._tasks(job, i, live.rows, out)
+            if self.spec.lal:
+                self._lal(job, mine, live.empty, out, output, i)
+                continue
+            tasks += mine
+            owners += [i] * len(mine)
+        if self.spec.lal:
+            return output
+        joined = [Joined(*job.schedule.shape) for _ in range(job.n_templates)]
+        for i, parts in zip(owners, self.pool.run(tasks, progress=progress), strict=True):
+            joined[i].parts += parts
+        for i, whole in enumerate(joined):
+            self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
+            whole.into(output, i)
+        return output
+
+    # ------------------------------------------------------------------ one template
+    def _general(self) -> bool:
+        kind = self.spec.window.kind
+        return kind in ("sum", "any") or (kind == "exp" and self.spec.lal)
+
+    def _tasks(
+        self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[Part]]]:
+        if rows.size == 0:
+            return []
+        if self._general():
+            return [partial(self._any, job, g, out) for g in self._groups(job, i, rows)]
+        if self.spec.window.kind == "exp":
+            return self._exp_tasks(job, i, rows, out)
+        return self._rect_tasks(job, i, rows, out)
+
+    def _empty(self, job: Job, rows: NDArray[np.int64], parts: list[Part], out: NDArray[Any] | None) -> None:
+        """Rows whose windows end before the data."""
+        if rows.size == 0:
+            return
+        start = job.schedule.valid_from[job.schedule.group[rows]]
+        parts.append(empty_part(rows, start, job.schedule.shape[1]))
+        if out is not None and out.size:
+            for m, s in zip(rows, start, strict=True):
+                out[m, s:] = FALLBACK
+
+    def _rect_tasks(
+        self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[Part]]]:
+        s = job.schedule
+        pieces = cpu_state.tiles(s, rows, cpu_rect.ROWS)
+        before = max(0, -int(s.first[rows].min()))
+        after = max(int(s.first[p[-1]] - s.first[p[0]]) for p in pieces) + 1
+        x = cpu_state.padded(job, i, before, after)
+        pieces.sort(key=lambda p: int(s.first[p[0]]))
+        return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
+
+    def _rect(self, job: Job, x: NDArray[Any], before: int, rows: NDArray[np.int64], out: NDArray[Any]) -> list[Part]:
+        s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
+        g = int(s.group[rows[0]])
+        n0 = int(s.valid_from[g])
+        first = s.first[rows]
+        work = np.zeros((10, len(rows)), typed.dtype)
+        bits, scale = typed.bits(len(rows))
+        tile = np.zeros((cpu_rect.COLUMNS, len(rows)), typed.dtype)
+        sums, row_log, best = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(5)
+        column_log = np.full(columns, -np.inf)
+        keep = out.size > 0
+        cpu_rect.rect_tile(
+            x, int(first[0]) + before, job.n - int(first[0]), rows, (first - first[0]).astype(np.uint64), s.length[g],
+            n0, typed.bound, self.spec.lal, typed.k, typed.poly, work, bits, scale, tile, keep, sums, out,
+            row_log, column_log, best,
+        )  # fmt: skip
+        row, column = int(rows[int(best[1])]), int(best[2])
+        return [
+            Part(rows, np.arange(columns), float(best[0]), row, column, int(best[3]), float(best[4]), row_log, column_log)
+        ]
+
+    def _exp_tasks(
+        self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[Part]]]:
+        s = job.schedule
+        order = rows[np.argsort(-s.first[rows], kind="stable")]
+        before = max(0, -int(s.first[order[-1]]))
+        x = cpu_state.padded(job, i, before, 0)
+        shortest = s.length[s.group[rows]].min(axis=0) if s.length.shape[0] < rows.size else s.length.min(axis=0)
+        steps = np.unique(np.diff(shortest))
+        step = int(steps[0]) if steps.size == 1 and steps[0] > 0 else 0
+        if step:
+            wide = np.pad(x, ((0, 0), (0, -x.shape[1] % step)))
+            fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
+        else:
+            fine = np.zeros((7, 1, 1), x.dtype)
+        occupied_from = cpu_state.next_occupied(job.occupied, before)
+        given = (order, s.first[order], s.group[order], shortest, occupied_from)
+        pieces = cpu_state.column_tiles(s.shape[1], cpu_exp.COLUMNS, self.pool.workers)
+        return [partial(self._exp, job, x, fine, step, before, given, a, b, out) for a, b in pieces]
+
+    def _exp(
+        self, job: Job, x: NDArray[Any], fine: NDArray[Any], step: int, before: int, given: tuple[Any, ...],
+        a: int, b: int, out: NDArray[Any],
+    ) -> list[Part]:  # fmt: skip
+        s, typed, width = job.schedule, self.typed, b - a
+        rows, firsts, groups, shortest, occupied_from = given
+        length = shortest[a:b]
+        longer = (s.length[:, a:b] - length).astype(typed.dtype)
+        more = longer if longer.any() else longer[:0]
+        skip = np.clip(s.valid_from - a, 0, width)
+        if (skip[groups] == width).all():
+            return []
+        rate = job.tatom / job.taus[a:b]
+        weights = np.stack([-np.expm1(-rate), np.exp(-rate * length), -np.expm1(-2 * rate), np.exp(-2 * rate * length)])
+        S, T, Z = (np.zeros((7, width), typed.dtype) for _ in range(3))
+        lines = np.zeros((3, width), typed.dtype)
+        bits, scale = typed.bits(width)
+        sums, row_log, column_log, best = np.zeros(width), np.full(s.shape[0], -np.inf), np.zeros(width), np.zeros(5)
+        keep = out.size > 0
+        cpu_exp.exp_tile(
+            x, fine, step, before, job.n, occupied_from, rows, firsts, groups, int(firsts[-1]),
+            length.astype(np.uint64), more, skip, weights.astype(typed.dtype), typed.bound, typed.k, typed.poly,
+            S, T, Z, lines, bits, scale, keep, sums, out, a, row_log, column_log, best,
+        )  # fmt: skip
+        columns = np.arange(a, b)
+        return [
+            Part(rows, columns, float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4]),
+                 row_log[rows], column_log)
+        ]  # fmt: skip
+
+    # ------------------------------------------------------------------ any window
+    def _groups(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Group]:
+        s = job.schedule
+        if rows.size == 0:
+            return []
+        before = max(0, -int(s.first[rows].min()))
+        after = int(s.first[rows].max() - s.first[rows].min()) + 1
+        x = cpu_state.padded(job, i, before, after)
+        if not self.spec.lal:
+            x = x.astype(np.float64)
+        counts = np.concatenate([np.zeros(before + 1, np.int64), np.cumsum(job.occupied)])
+        counts = np.concatenate([counts, np.full(after, counts[-1])])
+        return [
+            Group(
+                x, counts, piece, s.first[piece] + before, job.n + before, s.length[g], int(s.valid_from[g]),
+                int(s.offset[g]), job.tatom,
+            )
+            for piece in cpu_state.tiles(s, rows, rows.size)
+            for g in [int(s.group[piece[0]])]
+        ]  # fmt: skip
+
+    def _method(self, group: Group) -> str:
+        direct, fourier = group.seconds()
+        return "direct" if self.spec.lal or direct <= fourier else "fourier"
+
+    def _any(self, job: Job, group: Group, out: NDArray[Any]) -> list[Part]:
+        typed = self.typed if self.spec.lal else Typed.of(np.float64)
+        tally = Tally(group.rows, job.schedule.shape[1])
+        for c, F in any_columns(group, self.spec.window, job.taus, self._method(group), typed, self.spec.lal):
+            if out.size:
+                out[group.rows, c] = F
+            if not self.spec.lal:
+                tally.add(c, F.astype(self.spec.dtype))
+        return [tally.part()]
+
+    # ------------------------------------------------------------------ as LALPulsar does it
+    def _lal(
+        self, job: Job, tasks: list[Callable[[], list[Part]]], empty: NDArray[np.int64], F: NDArray[Any],
+        output: Output, i: int,
+    ) -> None:  # fmt: skip
+        """The map first; then its statistics with the table of exponentials."""
+        self.pool.run(tasks)
+        self._empty(job, empty, [], F)
+        values = F.astype(np.float64)
+        good = np.isfinite(values)
+        if not good.any():
+            return
+        output.index[i] = int(np.nanargmax(values))
+        high = output.max_F[i] = float(values.ravel()[output.index[i]])
+        e = np.zeros(values.shape)
+        e[good] = lal_exp(high - values[good])
+        with np.errstate(divide="ignore"):
+            output.log_sum[i] = high + np.log(e.sum())
+            if output.row_log is not None and output.column_log is not None:
+                output.row_log[i] = high + np.log(e.sum(axis=1))
+                output.column_log[i] = high + np.log(e.sum(axis=0))
+        output.n_fallback[i] = int(np.count_nonzero(values == FALLBACK))

@@ -1,0 +1,149 @@
+"""Any window on the CPU: sums by Fourier transforms or bin by bin, in float64, one duration at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .cpu_direct import weighted
+from .cpu_lanes import fstat_lal, fstat_lanes
+from .cpu_parts import Part
+from .cpu_state import Typed, lal_exp
+from .windows import Window
+from .workload import FALLBACK
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NS_DIRECT = 2.2
+"""Nanoseconds for the seven sums of a bin, direct, float64; measured on one core."""
+NS_FOURIER = 1.6
+"""Nanoseconds for one point and doubling of a real transform."""
+TRANSFORMS = 9
+"""Of the weights, of their squares, and back for seven sums."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that share their weights, and their bins.
+
+    Attributes
+    ----------
+    x : numpy.ndarray, shape (7, before + n + after)
+        Bins between zeros; `before` of them ahead of the data.
+    empty_from : numpy.ndarray of int64
+        Occupied bins before each place of `x`, and one entry more.
+    rows, first : numpy.ndarray of int64, shape (R,)
+        Rows of the map and where their windows start in `x`, rising.
+    length : numpy.ndarray of int64, shape (N_tau,)
+    valid_from : int
+    offset, tatom : int
+        Seconds from t0 to the first bin, and between bins.
+    """
+
+    x: NDArray[Any]
+    occupied_before: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    first: NDArray[np.int64]
+    end: int
+    length: NDArray[np.int64]
+    valid_from: int
+    offset: int
+    tatom: int
+
+    def seconds(self) -> tuple[float, float]:
+        """Expected seconds of the direct sums and of the transforms."""
+        ends = np.minimum(self.length[self.valid_from :], self.end - self.first[0])
+        size = self.x.shape[1] + int(ends.max(initial=1))
+        direct = NS_DIRECT * len(self.rows) * float(ends.sum())
+        fourier = NS_FOURIER * TRANSFORMS * size * np.log2(size) * len(ends)
+        return 1e-9 * direct, 1e-9 * fourier
+
+
+def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool) -> NDArray[np.float64]:
+    """Weights of the bins of a window."""
+    x = (group.offset + group.tatom * np.arange(length, dtype=np.float64)) / tau
+    return lal_exp(x) if lal and window.kind == "exp" else window.weights(x)
+
+
+def any_columns(
+    group: Group, window: Window, taus: NDArray[np.float64], method: str, typed: Typed, lal: bool
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """``(column, F of the rows)`` of every valid column of a group."""
+    sums = np.zeros((7, len(group.rows)), typed.dtype)
+    F = np.zeros(len(group.rows), typed.dtype)
+    starts = (group.first - group.first[0]).astype(np.uint64)
+    most = group.end - int(group.first[0])
+    transform = Transform(group, most) if method == "fourier" else None
+    for c in range(group.valid_from, len(taus)):
+        length = min(int(group.length[c]), most)
+        w = weights_of(group, window, float(taus[c]), length, lal)
+        if transform is not None:
+            transform.sums(w, sums)
+        else:
+            weighted(group.x, int(group.first[0]), starts, w, w * w, most, sums)
+        stop = np.minimum(group.first + length, group.x.shape[1])
+        sums[:, group.occupied_before[stop] == group.occupied_before[group.first]] = 0
+        if lal:
+            fstat_lal(sums, F)
+        else:
+            fstat_lanes(sums, typed.bound, typed.k, F)
+        yield c, F
+
+
+class Transform:
+    """Correlations of the bins with weights, by real Fourier transforms."""
+
+    def __init__(self, group: Group, most: int) -> None:
+        from scipy.fft import next_fast_len, rfft
+
+        self.size = next_fast_len(group.x.shape[1] + most, real=True)
+        self.first = group.first
+        self.x = rfft(group.x.astype(np.float64), self.size, axis=1)
+
+    def sums(self, w: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+        """Fill ``out`` (7, R)."""
+        from scipy.fft import irfft, rfft
+
+        w2 = rfft(w * w, self.size).conj()
+        out[:3] = irfft(self.x[:3] * w2, self.size, axis=1)[:, self.first]
+        out[3:] = irfft(self.x[3:] * rfft(w, self.size).conj(), self.size, axis=1)[:, self.first]
+
+
+class Tally:
+    """Maximum, fallbacks and sums of exponentials of columns that come one after the other."""
+
+    def __init__(self, rows: NDArray[np.int64], n_columns: int) -> None:
+        self.rows, self.n = rows, n_columns
+        self.ref, self.total = -np.inf, 0.0
+        self.best, self.missed = (-np.inf, 0, 0), 0
+        self.row_sums = np.zeros(len(rows))
+        self.column_log = np.full(n_columns, -np.inf)
+
+    def add(self, c: int, F: NDArray[Any]) -> None:
+        """One column."""
+        values = F.astype(np.float64)
+        j = int(values.argmax())
+        high = float(values[j])
+        if (high, -self.rows[j], -c) > (self.best[0], -self.best[1], -self.best[2]):
+            self.best = (high, int(self.rows[j]), c)
+        if high > self.ref:
+            self.row_sums *= np.exp(self.ref - high)
+            self.ref = high
+        e = np.exp(values - self.ref)
+        self.row_sums += e
+        with np.errstate(divide="ignore"):
+            self.column_log[c] = self.ref + np.log(e.sum())
+        self.missed += int(np.count_nonzero(values == FALLBACK))
+
+    def part(self) -> Part:
+        """All of it."""
+        with np.errstate(divide="ignore"):
+            row_log = self.ref + np.log(self.row_sums)
+        columns = np.arange(self.n)
+        return Part(
+            self.rows, columns, *self.best, self.missed, float(np.logaddexp.reduce(row_log)), row_log, self.column_log
+        )

@@ -1,0 +1,76 @@
+"""What the tiles of one template give, joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .workload import FALLBACK, Output
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass
+class Part:
+    """Maximum (and where), fallbacks and ``ln sum exp F`` of a tile, whole and by its rows and columns."""
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    max_F: float
+    row: int
+    column: int
+    n_fallback: int
+    log_sum: float
+    row_log: NDArray[np.float64]
+    column_log: NDArray[np.float64]
+
+
+@dataclass
+class Joined:
+    """All parts of one template."""
+
+    n_rows: int
+    n_columns: int
+    parts: list[Part] = field(default_factory=list)
+
+    def into(self, output: Output, i: int) -> None:
+        """Write the answers of template `i`."""
+        if not self.parts:
+            return
+        n = self.n_columns
+        best = max(self.parts, key=lambda p: (p.max_F, -(p.row * n + p.column)))
+        output.max_F[i], output.index[i] = best.max_F, best.row * n + best.column
+        output.n_fallback[i] = sum(p.n_fallback for p in self.parts)
+        output.log_sum[i] = np.logaddexp.reduce([p.log_sum for p in self.parts])
+        if output.row_log is not None and output.column_log is not None:
+            for p in self.parts:
+                add_log(output.row_log[i], p.rows, p.row_log)
+                add_log(output.column_log[i], p.columns, p.column_log)
+
+
+def add_log(total: NDArray[np.float64], at: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+    """``total[at] = ln(exp total[at] + exp values)``."""
+    total[at] = np.logaddexp(total[at], values)
+
+
+def empty_part(rows: NDArray[np.int64], valid_from: NDArray[np.int64], n_columns: int) -> Part:
+    """Rows whose windows hold nothing: F is the fallback in every valid cell."""
+    count = n_columns - valid_from
+    columns = np.arange(n_columns)
+    with np.errstate(divide="ignore"):
+        per_column = FALLBACK + np.log((columns[:, None] >= valid_from).sum(1))
+    row = int(np.argmin(rows))
+    return Part(
+        rows,
+        columns,
+        FALLBACK,
+        int(rows[row]),
+        int(valid_from[row]),
+        int(count.sum()),
+        FALLBACK + float(np.log(count.sum())),
+        FALLBACK + np.log(count),
+        per_column,
+    )

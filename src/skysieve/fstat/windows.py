@@ -1,0 +1,179 @@
+"""Transient windows: how the amplitude of a signal changes between its start and its end.
+
+A window is a function ``w(x)`` of ``x = (t - t0) / tau``, 0 before ``x = 0`` and after its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["KINDS", "Window", "WindowSum", "resolve_window"]
+
+KINDS = ("none", "rect", "exp", "sum", "any")
+LARGEST_EFOLD = 20.0
+"""``exp(-20)`` squared twice is what float32 can still hold beside 1."""
+MOST_DEGREE = 8
+
+
+@dataclass(frozen=True)
+class WindowSum:
+    """A window that is a sum of polynomials times exponentials: ``w(x) = Re sum_k P_k(x) exp(-rate_k x)``.
+
+    Parameters
+    ----------
+    terms : sequence of (coefficients, rate)
+        ``coefficients`` of the polynomial from the constant up, or one number; ``rate`` is per tau, real or complex
+        (a damped tone), with a real part of at least 0.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For no terms, numbers that are not finite, a rate that grows, or a degree over 8.
+
+    Notes
+    -----
+    Such windows keep the recurrence of the plain exponential: every term costs a few operations a cell, whatever
+    the length of the window.
+
+    Examples
+    --------
+    A rise followed by a decay, ``exp(-x) - exp(-5 x)``, and ``x exp(-x)``:
+
+    >>> rise = WindowSum([(1, 1), (-1, 5)])
+    >>> round(float(rise(0.5)), 4)
+    0.5244
+    >>> WindowSum([((0, 1), 1)])([0.0, 1.0]).round(4).tolist()
+    [0.0, 0.3679]
+    """
+
+    terms: tuple[tuple[tuple[complex, ...], complex], ...]
+
+    def __init__(self, terms: Sequence[tuple[Any, Any]]) -> None:
+        found = []
+        for i, term in enumerate(terms):
+            try:
+                coefficients, rate = term
+                c = tuple(complex(v) for v in np.atleast_1d(coefficients))
+                rate = complex(rate)
+            except (TypeError, ValueError) as error:
+                raise TypeError(f"terms[{i}] = {term!r}: expected (coefficients, rate)") from error
+            if not np.all(np.isfinite(c)) or not np.isfinite(rate):
+                raise ValueError(f"terms[{i}] = {term!r} is not finite")
+            if rate.real < 0:
+                raise ValueError(f"terms[{i}]: rate {rate} grows with time; its real part must be at least 0")
+            if not 1 <= len(c) <= MOST_DEGREE + 1:
+                raise ValueError(f"terms[{i}] has degree {len(c) - 1}, expected 0 to {MOST_DEGREE}")
+            found.append((c, rate))
+        if not found:
+            raise ValueError("terms is empty: a window needs at least one term")
+        object.__setattr__(self, "terms", tuple(found))
+
+    def __call__(self, x: Any) -> NDArray[np.float64]:
+        """The window at ``x = (t - t0) / tau``, without its ends."""
+        at = np.asarray(x, dtype=np.float64)
+        total = np.zeros(at.shape, np.complex128)
+        for c, rate in self.terms:
+            total += np.polynomial.polynomial.polyval(at, np.asarray(c)) * np.exp(-rate * at)
+        return np.asarray(total.real)
+
+    @property
+    def real(self) -> bool:
+        """Whether all coefficients and rates are real."""
+        return all(rate.imag == 0 and all(v.imag == 0 for v in c) for c, rate in self.terms)
+
+    def gathered(self) -> dict[complex, NDArray[np.complex128]]:
+        """Rate to coefficients, terms of one rate added, complex windows completed by their conjugates."""
+        out: dict[complex, NDArray[np.complex128]] = {}
+        for c, rate in self.terms:
+            parts = [(np.asarray(c), rate)]
+            if not self.real:
+                parts = [(0.5 * np.asarray(c), rate), (0.5 * np.conj(c), rate.conjugate())]
+            for values, r in parts:
+                out[r] = _add(out.get(r, np.zeros(1, np.complex128)), values)
+        return out
+
+    def squared(self) -> dict[complex, NDArray[np.complex128]]:
+        """The square of the window in the form of `gathered`."""
+        once = self.gathered()
+        out: dict[complex, NDArray[np.complex128]] = {}
+        for r1, c1 in once.items():
+            for r2, c2 in once.items():
+                rate = r1 + r2
+                out[rate] = _add(out.get(rate, np.zeros(1, np.complex128)), np.convolve(c1, c2))
+        return out
+
+
+def _add(a: NDArray[np.complex128], b: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    total = np.zeros(max(len(a), len(b)), np.complex128)
+    total[: len(a)] += a
+    total[: len(b)] += b
+    return total
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window as the backends take it.
+
+    Attributes
+    ----------
+    kind : {"none", "rect", "exp", "sum", "any"}
+    efold : float
+        Where the window ends, in units of tau; 1 for rect.
+    function : callable or None
+        ``w(x)`` of kinds "sum" and "any".
+    """
+
+    kind: str
+    efold: float = 1.0
+    function: Callable[[Any], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """For files and figures."""
+        return {"sum": "sum of exponentials", "any": "user's window"}.get(self.kind, self.kind)
+
+    def weights(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``w`` at ``x``, which lies within the window."""
+        if self.kind in ("none", "rect"):
+            return np.ones_like(x)
+        if self.kind == "exp":
+            return np.exp(-x)
+        assert self.function is not None
+        w = np.asarray(self.function(x), dtype=np.float64)
+        if w.shape != x.shape:
+            raise ValueError(f"window: the function gave shape {w.shape} for x of shape {x.shape}")
+        if not np.all(np.isfinite(w)):
+            raise ValueError("window: the function gave values that are not finite")
+        return w
+
+
+def resolve_window(window: Any, efold: float) -> Window:
+    """The `Window` that the public arguments mean.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For an unknown name, something that cannot be called, or an `efold` outside (0, 20].
+    """
+    if isinstance(efold, bool) or not isinstance(efold, int | float | np.integer | np.floating):
+        raise TypeError(f"efold={efold!r}: expected a number")
+    if not 0 < efold <= LARGEST_EFOLD:
+        raise ValueError(f"efold={efold!r}: expected a positive number, at most {LARGEST_EFOLD:g}")
+    if isinstance(window, str):
+        if window not in ("none", "rect", "exp"):
+            raise ValueError(
+                f"window={window!r}: expected 'none', 'rect', 'exp', a WindowSum or a function of (t - t0) / tau"
+            )
+        return Window(window, float(efold) if window == "exp" else 1.0)
+    if isinstance(window, WindowSum):
+        return Window("sum", float(efold), window)
+    if callable(window):
+        return Window("any", float(efold), window)
+    raise TypeError(f"window is a {type(window).__name__}; expected a name, a WindowSum or a function")
