@@ -33,7 +33,6 @@ from .workload import METHODS
 STANDARD, MODEL, LOG, SCALED = range(4)
 FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
 NUFFT = METHODS.index("nufft")
-FEW_POINTS = 30
 IRREGULAR_STRETCH = 1024
 DIRECT_STRETCH = COARSE * PER_COARSE
 
@@ -140,7 +139,7 @@ def sums_to_powers(block, n, sums, scale, floating_mean, guard):
 @njit(cache=True, nogil=True)
 def guard_of(guard, n):
     """Least CC SS - CS^2 that is trusted for ``n`` points: the sums of many points err less."""
-    return guard / np.sqrt(np.float64(max(n, FEW_POINTS)))
+    return guard / np.sqrt(np.float64(n))
 
 
 @njit(cache=True, nogil=True)
