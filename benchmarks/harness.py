@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 RESULTS = Path(__file__).parent / "results"
+PAUSE = 0.02
+"""Seconds before each timed call: threads of the tool before (OpenMP's wait in a loop for more work) go to sleep."""
 
 
 def interleaved(
@@ -32,6 +34,7 @@ def interleaved(
     for turn in range(repetitions):
         names = list(tools)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            time.sleep(PAUSE)
             start = time.perf_counter()
             tools[name]()
             seconds[name].append(time.perf_counter() - start)

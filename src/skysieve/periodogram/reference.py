@@ -7,6 +7,7 @@ Nothing here is factorised, transformed, cached or chosen: what the formula says
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ class ReferencePower(NamedTuple):
     yy: float
 
 
-class ReferencePeaks(NamedTuple):
+@dataclass(frozen=True)
+class ReferencePeaks:
     """Peaks in falling order of power: grid index, and frequency and power refined by a parabola."""
 
     index: NDArray[np.int64]
