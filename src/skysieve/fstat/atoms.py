@@ -83,7 +83,9 @@ class Atoms:
                 raise TypeError(f"{name} has dtype {x.dtype}, expected {'complex' if 'c' in kinds else 'real'} numbers")
             if x.shape != times.shape:
                 raise ValueError(f"{name} has shape {x.shape}, expected {times.shape}, that of t")
-            wanted = (np.complex128 if double else np.complex64) if "c" in kinds else np.float64 if double else np.float32
+            wanted = (
+                (np.complex128 if double else np.complex64) if "c" in kinds else np.float64 if double else np.float32
+            )
             values[name] = x.astype(wanted)
         object.__setattr__(self, "t", times)
         for name, x in values.items():
@@ -170,7 +172,7 @@ def _times(t: Any) -> NDArray[np.int64]:
         bad = np.flatnonzero(~np.isfinite(x) | (np.abs(x) > LARGEST_TIME) | (x != np.round(x)))
         if bad.size:
             raise ValueError(f"t[{bad[0]}] = {x[bad[0]]!r} is not a whole GPS second")
-    elif x.size and int(np.abs(x.astype(object)).max()) > LARGEST_TIME:
+    elif np.any(np.abs(x.astype(np.float64)) > LARGEST_TIME):
         raise ValueError(f"t reaches {x.max()}, which is no GPS time in seconds")
     times: NDArray[np.int64] = x.astype(np.int64)
     step = np.diff(times)

@@ -16,7 +16,7 @@ from . import cpu_exp, cpu_rect, cpu_state
 from .cpu_any import Group, Tally, any_columns
 from .cpu_parts import Joined, Part, empty_part
 from .cpu_state import Typed, lal_exp
-from .workload import FALLBACK, Job, Output, Spec
+from .workload import FALLBACK, Job, Output, Spec, blank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +63,10 @@ class Engine:
         if self._general():
             groups = self._groups(job, 0, cpu_state.live_rows(job.schedule).rows)
             picks = [self._method(g) for g in groups]
-            seconds = sum(dict(zip(("direct", "fourier"), g.seconds(), strict=True))[p] for g, p in zip(groups, picks, strict=True))
+            seconds = sum(
+                dict(zip(("direct", "fourier"), g.seconds(), strict=True))[p]
+                for g, p in zip(groups, picks, strict=True)
+            )
             seconds *= job.n_templates
             method = "/".join(sorted(set(picks))) or "direct"
         else:
@@ -99,6 +102,8 @@ class Engine:
         live = cpu_state.live_rows(job.schedule)
         tasks: list[Callable[[], list[Part]]] = []
         owners: list[int] = []
+        if output.F is not None:
+            blank(output.F, job.schedule)
         spare = None
         for i in range(job.n_templates):
             if output.F is not None:
@@ -129,9 +134,7 @@ class Engine:
         kind = self.spec.window.kind
         return kind in ("sum", "any") or (kind == "exp" and self.spec.lal)
 
-    def _tasks(
-        self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[Callable[[], list[Part]]]:
+    def _tasks(self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]) -> list[Callable[[], list[Part]]]:
         if rows.size == 0:
             return []
         if self._general():
@@ -179,7 +182,9 @@ class Engine:
         )  # fmt: skip
         row, column = int(rows[int(best[1])]), int(best[2])
         return [
-            Part(rows, np.arange(columns), float(best[0]), row, column, int(best[3]), float(best[4]), row_log, column_log)
+            Part(
+                rows, np.arange(columns), float(best[0]), row, column, int(best[3]), float(best[4]), row_log, column_log
+            )
         ]
 
     def _exp_tasks(

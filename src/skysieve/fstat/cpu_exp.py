@@ -69,15 +69,18 @@ def hide(F, count, value):
 
 
 @njit(cache=True, nogil=True)
-def exp_tile(x, fine, step, pad, n, occupied_from, rows, firsts, groups, low_bin, length, more, skip, weights, bound, k, poly, S, T, Z, lines, bits, scale, keep, sums, out, n0, row_log, column_log, best):  # fmt: skip
+def exp_tile(
+    x, fine, step, pad, n, occupied_from, rows, firsts, groups, low_bin, length, more, skip, weights, bound, k, poly,
+    S, T, Z, lines, bits, scale, keep, sums, out, n0, row_log, column_log, best,
+):  # fmt: skip
     """All rows of a tile of durations.
 
     ``x`` holds the bins, ``pad`` zero bins before them; ``fine[i, r, q] = x[i, r + step q]`` where the lengths rise by
     a constant ``step``, else ``step`` is 0.  ``occupied_from[pad + c]`` is the first occupied bin from ``c`` on.
-    Rows come in falling order of ``firsts``.  ``length`` (unsigned, rising) are the lengths that all groups have, ``more[g]``
-    is 1 where group ``g`` has one bin more, ``skip[g]`` lanes of it are too short.  ``weights`` are p and w = q^L for the
-    data, then for the antenna factors.  ``S``, ``T``, ``Z`` hold seven sums, sums as corrected, departing bins;
-    ``lines`` F, E, lane sums.
+    Rows come in falling order of ``firsts``.  ``length`` (unsigned, rising) are the lengths that all groups have,
+    ``more[g]`` is 1 where group ``g`` has one bin more, the first ``skip[g]`` lanes of it are too short.  ``weights``
+    are p and w = q^L for the data, then for the antenna factors.  ``S``, ``T``, ``Z`` hold seven sums, sums as
+    corrected, departing bins; ``lines`` F, E, lane sums.
     """
     F, E, lanes = lines[0], lines[1], lines[2]
     width = length.size
@@ -137,7 +140,7 @@ def exp_tile(x, fine, step, pad, n, occupied_from, rows, firsts, groups, low_bin
                 for j in range(skip[g]):
                     target[j] = np.nan
             hide(F, skip[g], low)
-            high = largest(F)
+            high = largest(F, E)
             if high >= top:
                 lane = first_equal(F, high)
                 if high > top or m < top_row:

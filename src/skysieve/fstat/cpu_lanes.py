@@ -6,18 +6,19 @@ Loops run from 0 over whole arrays and write to one array each: then LLVM turns 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 LOG2E = math.log2(math.e)
-POLYNOMIAL = {
+POLYNOMIAL: dict[Any, Any] = {
     np.dtype(np.float32): np.array([math.log(2) ** i / math.factorial(i) for i in range(8)], np.float32),
     np.dtype(np.float64): np.array([math.log(2) ** i / math.factorial(i) for i in range(13)], np.float64),
 }
 """Taylor series of ``2^r`` for ``|r| <= 1/2``: off by 6e-9 and 2e-16, below the rounding of its type."""
-BITS = {np.dtype(np.float32): np.dtype(np.int32), np.dtype(np.float64): np.dtype(np.int64)}
-CONSTANTS = {
+BITS: dict[Any, Any] = {np.dtype(np.float32): np.dtype(np.int32), np.dtype(np.float64): np.dtype(np.int64)}
+CONSTANTS: dict[Any, Any] = {
     # log2(e), smallest exponent, 1.5 * 2^mantissa (adding it rounds to an integer), F of a fallback, no F at all
     np.dtype(np.float32): np.array([LOG2E, -126.0, 1.5 * 2.0**23, 2.0, -1e30], np.float32),
     np.dtype(np.float64): np.array([LOG2E, -1022.0, 1.5 * 2.0**52, 2.0, -1e30], np.float64),
@@ -86,12 +87,29 @@ def exp_lanes(F, ref, k, poly, E, bits):
             bits[j] = (np.int64(whole) + np.int64(1023)) << np.int64(52)
 
 
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz", "reassoc", "contract"})
-def largest(F):
-    """The largest of F."""
-    top = F[0]
-    for j in range(F.size):
-        top = F[j] if F[j] > top else top
+@njit(cache=True, nogil=True)
+def fold(a, b, out):
+    """``out`` = the larger of ``a`` and ``b``, lane by lane."""
+    for j in range(b.size):
+        out[j] = a[j] if a[j] > b[j] else b[j]
+
+
+@njit(cache=True, nogil=True)
+def largest(F, work):
+    """The largest of F; halves are folded onto each other, for a plain loop over one maximum has no vector form."""
+    width = F.size
+    half = (width + 1) // 2
+    work[half - 1] = F[half - 1]
+    fold(F[:half], F[half:], work)
+    width = half
+    while width > 8:
+        half = (width + 1) // 2
+        fold(work[:half], work[half:width], work)
+        width = half
+    top = work[0]
+    for j in range(width):
+        if work[j] > top:
+            top = work[j]
     return top
 
 

@@ -2,7 +2,7 @@
 
 A lane is a row (a start time); a tile of rows of one group marches the end of its windows through the data, so that
 every bin is added once a row and never subtracted: nothing departs, nothing is left behind.  7 additions and about
-25 operations a cell; the sums of a tile (7 x 256) stay in the first cache.
+25 operations a cell; the sums of a tile (7 x 384) stay in the first cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .cpu_lanes import (
     rescale,
 )
 
-ROWS = 256
+ROWS = 384
 """Rows of a tile."""
 COLUMNS = 16
 """Columns that are gathered before they are written to the map: one line of the cache."""
@@ -77,7 +77,10 @@ def fill(out, rows, n0, F):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def rect_tile(x, first, ends, rows, starts, length, n0, bound, lal, k, poly, work, bits, scale, tile, keep, sums, out, row_log, column_log, best):  # fmt: skip
+def rect_tile(
+    x, first, ends, rows, starts, length, n0, bound, lal, k, poly, work, bits, scale, tile, keep, sums, out,
+    row_log, column_log, best,
+):  # fmt: skip
     """Columns ``n0`` on of the rows of a tile.
 
     ``x`` is padded by zero bins on both sides; ``first`` is the index in it of the first bin of the first row,
@@ -109,7 +112,7 @@ def rect_tile(x, first, ends, rows, starts, length, n0, bound, lal, k, poly, wor
         else:
             fstat_lanes(S, bound, k, F)
         times = columns - c if last else 1
-        high = largest(F)
+        high = largest(F, E)
         if high > top:
             top, top_row, top_column = high, first_equal(F, high), c
         elif high == top:

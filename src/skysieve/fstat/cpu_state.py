@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def column_tiles(n: int, size: int, workers: int) -> list[tuple[int, int]]:
     elif count > workers:
         count = -(-count // workers) * workers
     edges = np.linspace(0, n, count + 1).astype(int)
-    return [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
 
 
 def next_occupied(occupied: NDArray[np.bool_], before: int) -> NDArray[np.int64]:

@@ -95,12 +95,12 @@ class Grid:
         >>> Grid.from_lists([0, 1800], np.geomspace(3600, 360000, 5).round()).taus.tolist()
         [3600, 11384, 36000, 113842, 360000]
         """
-        lists = {"t0s": _rising(t0s, "t0s"), "taus": _rising(taus, "taus")}
-        if lists["taus"][0] <= 0:
-            raise ValueError(f"taus[0] = {lists['taus'][0]}: durations must be positive")
-        _count(lists["t0s"].size, lists["taus"].size)
+        starts, durations = _rising(t0s, "t0s"), _rising(taus, "taus")
+        if durations[0] <= 0:
+            raise ValueError(f"taus[0] = {durations[0]}: durations must be positive")
+        _count(starts.size, durations.size)
         grid = cls.__new__(cls)
-        grid._set(*lists.values(), *(int(x[-1] - x[0]) for x in lists.values()), None, None)
+        grid._set(starts, durations, int(starts[-1] - starts[0]), int(durations[-1] - durations[0]), None, None)
         return grid
 
     @classmethod

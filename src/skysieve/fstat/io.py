@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["load_atoms", "read_atoms", "save_atoms", "write_atoms", "written"]
 
 COLUMNS = 8
+ATOM_LINE = "{:10d} {:8.6f} {:8.6f} {:9.6f} {:9.6f} {:9.6f} {:9.6f} {:9.6f}\n"
 HDF5 = (".h5", ".hdf5", ".hdf")
 FORMAT = "skysieve.fstat.atoms 1"
 
@@ -81,11 +82,10 @@ def read_atoms(
         )
     out = []
     for name, a, b in zip(names, starts[:-1], starts[1:], strict=True):
-        t, a2, b2, ab, far, fai, fbr, fbi = table[a:b].T
-        real = [x.astype(np.float32) for x in (a2, b2, ab)]
-        fa, fb = (far + 1j * fai).astype(np.complex64), (fbr + 1j * fbi).astype(np.complex64)
+        t = table[a:b, 0]
+        a2, b2, ab, far, fai, fbr, fbi = table[a:b, 1:].T.astype(np.float32)
         try:
-            out.append(Atoms(t, *real, fa, fb, tatom=tatom, detector=name))
+            out.append(Atoms(t, a2, b2, ab, far + 1j * fai, fbr + 1j * fbi, tatom, name))
         except ValueError as error:
             raise ValueError(f"{path}, lines {lines[a]} to {lines[b - 1]}: {error}") from error
     return out
@@ -117,13 +117,13 @@ def write_atoms(path: str | os.PathLike[str], atoms: Atoms | Sequence[Atoms]) ->
     `save_atoms` loses nothing.
     """
     with written(path) as part, open(part, "w", encoding="utf-8") as file:
-        file.write("%% tGPS a2 b2 ab Fa_re Fa_im Fb_re Fb_im\n")
+        file.write("%% tGPS    a2       b2        ab        Fa_re     Fa_im     Fb_re     Fb_im\n")
         for a in as_list(atoms):
             fa, fb = to_host(a.Fa), to_host(a.Fb)
             rows = zip(
                 a.t, to_host(a.a2), to_host(a.b2), to_host(a.ab), fa.real, fa.imag, fb.real, fb.imag, strict=True
             )
-            file.writelines("%10d %8.6f %8.6f %8.6f %9.6f %9.6f %9.6f %9.6f\n" % row for row in rows)
+            file.writelines(ATOM_LINE.format(*row) for row in rows)
 
 
 def save_atoms(path: str | os.PathLike[str], atoms: Atoms | Sequence[Atoms]) -> None:
@@ -192,8 +192,8 @@ def _unpack(path: str | os.PathLike[str], values: dict[str, Any]) -> list[Atoms]
         raise ValueError(f"{path} was not written by skysieve's save_atoms")
     out = []
     for i in range(int(values["n_detectors"])):
-        arrays = [values[f"{i}/{name}"] for name in ("t", *FIELDS)]
-        out.append(Atoms(*arrays, tatom=int(values[f"{i}/tatom"]), detector=_text(values[f"{i}/detector"])))
+        t, a2, b2, ab, fa, fb = (values[f"{i}/{name}"] for name in ("t", *FIELDS))
+        out.append(Atoms(t, a2, b2, ab, fa, fb, int(values[f"{i}/tatom"]), _text(values[f"{i}/detector"])))
     return out
 
 

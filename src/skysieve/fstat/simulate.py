@@ -286,9 +286,9 @@ def synth_atoms(
         raise ValueError(f"dtype={dtype!r}: expected 'float32' or 'float64'")
     out = []
     for (name, t, a, b), v in zip(found, z, strict=True):
-        values = [x.astype(real) for x in (a * a, b * b, a * b)]
-        complex_ = np.complex64 if real == np.float32 else np.complex128
-        out.append(Atoms(t, *values, (a * v).astype(complex_), (b * v).astype(complex_), width, name))
+        a2, b2, ab = (x.astype(real) for x in (a * a, b * b, a * b))
+        pair = np.complex64 if real == np.float32 else np.complex128
+        out.append(Atoms(t, a2, b2, ab, (a * v).astype(pair), (b * v).astype(pair), width, name))
     return out
 
 

@@ -108,7 +108,7 @@ class Output:
 
     @classmethod
     def allocate(cls, n_templates: int, shape: tuple[int, int], spec: Spec) -> Output:
-        """Fresh host arrays, every answer marked missing."""
+        """Fresh host arrays, every answer marked missing; the map is not yet written."""
         rows, columns = shape
         b = n_templates
         return cls(
@@ -118,8 +118,16 @@ class Output:
             row_log=np.full((b, rows), -np.inf) if spec.marginals else None,
             column_log=np.full((b, columns), -np.inf) if spec.marginals else None,
             n_fallback=np.zeros(b, np.int64),
-            F=np.full((b, rows, columns), np.nan, spec.dtype) if spec.keep_map else None,
+            F=np.empty((b, rows, columns), spec.dtype) if spec.keep_map else None,
         )
+
+
+def blank(F: NDArray[Any], schedule: Schedule) -> None:
+    """NaN in the cells of a map (..., N_t0, N_tau) that hold fewer than two bins."""
+    F[..., schedule.late, :] = np.nan
+    for g in np.flatnonzero(schedule.valid_from):
+        rows = np.flatnonzero(schedule.group == g)
+        F[..., rows, : schedule.valid_from[g]] = np.nan
 
 
 class Engine(Protocol):

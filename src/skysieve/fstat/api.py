@@ -1,0 +1,310 @@
+"""The public functions of the transient F-statistic: arguments checked, backend chosen, result assembled."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.device import Device, resolve
+from skysieve.fstat.atoms import Bins, as_list, bin_atoms
+from skysieve.fstat.grid import Grid
+from skysieve.fstat.result import Coverage, TransientResult
+from skysieve.fstat.windows import Window, resolve_window
+from skysieve.fstat.workload import Engine, Job, Output, Spec, make_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+
+    from skysieve.fstat.atoms import Atoms
+
+__all__ = ["TransientPlan", "transient_map"]
+
+DTYPES = ("float64", "float32")
+COMPAT = (None, "lalpulsar")
+
+
+def make_engine(
+    spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
+) -> tuple[Engine, Device]:
+    """The backend for a device: the one place where it is chosen."""
+    from skysieve.fstat import cpu
+
+    found = resolve(device)[0]
+    return cpu.Engine(spec, device=found, memory=memory, threads=threads), found
+
+
+def transient_map(
+    atoms: Atoms | Sequence[Atoms],
+    grid: Grid | None = None,
+    *,
+    window: Any = "rect",
+    efold: float = 3,
+    dtype: Any = "float64",
+    device: str | Device = "auto",
+    compat: str | None = None,
+    keep_map: bool = True,
+    posteriors: bool = True,
+    strict: bool = True,
+    rhohatmax: float = 1,
+    memory: str | float | None = None,
+    threads: int | None = None,
+    progress: bool | Callable[[int, int], None] = False,
+) -> TransientResult:
+    """F-statistic of transient signals that start at any t0 and last for any tau of a grid.
+
+    Parameters
+    ----------
+    atoms : Atoms or sequence of Atoms
+        Atoms of one template, one entry a detector.
+    grid : Grid, optional
+        Start times and durations; `Grid.full` by default.  Not needed for the window "none".
+    window : {"rect", "exp", "none"}, WindowSum or callable
+        Amplitude of the signal as a function of ``x = (t - t0) / tau``: 1; ``exp(-x)``; 1 over all data; a sum of
+        polynomials times exponentials; any function of an array.
+    efold : float
+        Where windows other than "rect" end: ``t0 + efold tau``.
+    dtype : {"float64", "float32"}
+        Arithmetic and map.
+    device : {"auto", "cpu", "cuda", "cuda:N"}
+        "auto" is a GPU if a usable one is found.
+    compat : {None, "lalpulsar"}
+        "lalpulsar" gives LALPulsar's numbers to the last bit: its float32 operations in its order, its table of
+        exponentials (which is off by up to 0.5%), its places of the most probable values.
+    keep_map : bool
+        Keep F of every cell.  Without it nothing of the size of the map is held (but for `compat`).
+    posteriors : bool
+        Keep the posteriors of t0 and tau.
+    strict : bool
+        Raise if a cell's window holds fewer than two SFTs; otherwise such cells are NaN and the rest is computed.
+    rhohatmax : float
+        Largest signal-to-noise ratio of the amplitude prior of `lnBtSG`.
+    memory : str or float, optional
+        Working memory: "80%" of what is free, "2 GiB", or bytes.
+    threads : int, optional
+        CPU threads; default all.
+    progress : bool or callable
+        Show a bar, or call ``progress(done, total)`` now and then.
+
+    Returns
+    -------
+    TransientResult
+        ``.F``, ``.twoF``, ``.max2F``, ``.t0_ml``, ``.tau_ml``, ``.lnBtSG``, ``.p_t0``, ``.p_tau``, ``.t0_mp``,
+        ``.tau_mp``, ``.credible_interval()``, ``.plot()``, ``.write_text()``, ``.save()``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit.
+    MemoryBudgetError
+        If the map does not fit into memory.
+    DeviceUnavailable
+        If the device asked for cannot be used.
+
+    Notes
+    -----
+    F and its window rules are those of [1]_ and LALPulsar; times before the data count as empty.  For rectangular
+    windows the sums run on with tau, as everywhere.  For exponential windows [2]_ sums every cell anew; here they
+    obey a recurrence in t0, so that a map costs a few operations a cell.  ``F = 2``, its mean in noise, where the
+    antenna-pattern matrix has a condition number above 1e4 or the window no data.
+
+    References
+    ----------
+    .. [1] Prix, Giampanis & Messenger 2011, Phys. Rev. D 84, 023007
+    .. [2] Keitel & Ashton 2018, Class. Quantum Grav. 35, 205003
+
+    Examples
+    --------
+    >>> from skysieve.fstat import Injection, synth_atoms, transient_map
+    >>> signal = Injection(t0=1000180000, tau=108000, snr=15, window="exp")
+    >>> result = transient_map(synth_atoms(inject=signal, seed=3), window="exp")
+    >>> abs(result.t0_ml - signal.t0) <= 7200, result.max2F > 150
+    (True, True)
+    """
+    plan = TransientPlan(
+        grid,
+        window=window,
+        efold=efold,
+        dtype=dtype,
+        device=device,
+        compat=compat,
+        keep_map=keep_map,
+        posteriors=posteriors,
+        strict=strict,
+        rhohatmax=rhohatmax,
+        memory=memory,
+        threads=threads,
+    )
+    with plan:
+        return plan.execute(atoms, progress=progress)
+
+
+class TransientPlan:
+    """Transient F-statistic maps set up once, for many templates on one grid.
+
+    Use it as a context manager, or call `close`.
+
+    Parameters
+    ----------
+    grid, window, efold, dtype, device, compat, keep_map, posteriors, strict, rhohatmax, memory, threads : optional
+        As for `transient_map`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For options that do not fit.
+    DeviceUnavailable
+        If the device asked for cannot be used.
+
+    Examples
+    --------
+    >>> from skysieve.fstat import TransientPlan, synth_atoms
+    >>> with TransientPlan(window="exp", dtype="float32", keep_map=False) as plan:
+    ...     loudest = [plan.execute(synth_atoms(span=86400, seed=i)).max2F for i in range(3)]
+    >>> all(4 < twoF < 60 for twoF in loudest)
+    True
+    """
+
+    def __init__(
+        self,
+        grid: Grid | None = None,
+        *,
+        window: Any = "rect",
+        efold: float = 3,
+        dtype: Any = "float64",
+        device: str | Device = "auto",
+        compat: str | None = None,
+        keep_map: bool = True,
+        posteriors: bool = True,
+        strict: bool = True,
+        rhohatmax: float = 1,
+        memory: str | float | None = None,
+        threads: int | None = None,
+    ) -> None:
+        if grid is not None and not isinstance(grid, Grid):
+            raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
+        if compat not in COMPAT:
+            raise ValueError(f"compat={compat!r}: expected None or 'lalpulsar'")
+        self.window = resolve_window(window, efold)
+        if compat and self.window.kind not in ("none", "rect", "exp"):
+            raise ValueError(f"compat={compat!r} knows the windows 'none', 'rect' and 'exp'")
+        if compat and self.window.kind == "exp" and self.window.efold != 3:
+            raise ValueError(f"efold={efold!r}: compat='lalpulsar' ends the exponential window at 3 tau")
+        if not (np.isfinite(rhohatmax) and rhohatmax > 0):
+            raise ValueError(f"rhohatmax={rhohatmax!r}: expected a positive number")
+        self.grid, self.compat, self.strict, self.rhohatmax = grid, compat, bool(strict), float(rhohatmax)
+        real = np.dtype(np.float32) if compat else _dtype(dtype)
+        self.spec = Spec(self.window, real, bool(keep_map), bool(posteriors), compat is not None)
+        self._engine, self.device = make_engine(self.spec, device, memory, threads)
+
+    def __enter__(self) -> TransientPlan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back threads and device memory."""
+        self._engine.close()
+
+    def describe(self, atoms: Atoms | Sequence[Atoms]) -> dict[str, Any]:
+        """Method, device, bytes and predicted seconds for these atoms, without computing.
+
+        ``paper_bytes`` is eq. 9 of Keitel & Ashton 2018: 4 bytes for each of 7 numbers an SFT and for each cell.
+        """
+        _, grid, job = self._prepare(atoms)
+        facts = self._engine.describe(job)
+        return {"window": self.window.name, "grid": grid.shape, "paper_bytes": 4 * (7 * job.n + grid.cells), **facts}
+
+    def execute(
+        self, atoms: Atoms | Sequence[Atoms], *, progress: bool | Callable[[int, int], None] = False
+    ) -> TransientResult:
+        """The map of one template; see `transient_map`."""
+        bins, grid, job = self._prepare(atoms)
+        with _reporting(progress) as report:
+            output = self._engine.execute(job, progress=report)
+        return self._result(bins, grid, job, output)
+
+    def _prepare(self, atoms: Atoms | Sequence[Atoms]) -> tuple[Bins, Grid, Job]:
+        found = as_list(atoms)
+        bins = bin_atoms(found)
+        if self.window.kind == "none":
+            grid = Grid(t0=bins.t_start, tau=bins.n * bins.tatom, dt0=bins.tatom, dtau=bins.tatom)
+        else:
+            grid = Grid.full(found) if self.grid is None else self.grid
+        job = make_job([bins], grid, self.window, self.spec.dtype)
+        if self.strict:
+            _refuse_short(bins, grid, self.window, job)
+        return bins, grid, job
+
+    def _result(self, bins: Bins, grid: Grid, job: Job, output: Output) -> TransientResult:
+        flat = int(output.index[0])
+        return TransientResult(
+            F=None if output.F is None else output.F[0],
+            grid=grid,
+            max_F=float(output.max_F[0]),
+            index=None if flat < 0 else (flat // grid.shape[1], flat % grid.shape[1]),
+            log_sum=float(output.log_sum[0]),
+            n_cells=job.schedule.n_valid(),
+            n_fallback=int(output.n_fallback[0]),
+            window=self.window.name,
+            efold=self.window.efold,
+            device=str(self.device),
+            dtype=self.spec.dtype.name,
+            compat=self.compat,
+            rhohatmax=self.rhohatmax,
+            coverage=Coverage(bins.t_start, bins.tatom, bins.occupied),
+            row_log=None if output.row_log is None else output.row_log[0],
+            column_log=None if output.column_log is None else output.column_log[0],
+        )
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        real: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
+    if real.name not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
+    return real
+
+
+def _refuse_short(bins: Bins, grid: Grid, window: Window, job: Job) -> None:
+    """Name the first cell whose window holds fewer than two SFTs."""
+    s = job.schedule
+    if bins.n < 2:
+        raise ValueError("atoms hold one SFT; a transient window needs two (strict=False gives NaN)")
+    late = np.flatnonzero(s.late)
+    if late.size:
+        raise ValueError(
+            f"grid: t0={grid.t0s[late[0]]} leaves fewer than two SFTs before the end of the data at {bins.t_end}; the "
+            f"last usable t0 is about {bins.t_end - 2 * bins.tatom} (strict=False gives NaN in such cells)"
+        )
+    if s.valid_from.max() > 0:
+        reach = "" if window.efold == 1 else f" (the window ends at {window.efold:g} tau)"
+        raise ValueError(
+            f"grid: tau={grid.taus[0]} holds fewer than two SFTs of {bins.tatom} s{reach}; "
+            "strict=False gives NaN in such cells"
+        )
+
+
+@contextmanager
+def _reporting(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None] | None]:
+    """The callback that the user's ``progress`` means; a bar is drawn for True."""
+    if callable(progress):
+        yield progress
+        return
+    if not isinstance(progress, bool):
+        raise TypeError(f"progress={progress!r}: expected True, False or a function")
+    if not progress:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("transient F-statistic", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
