@@ -57,7 +57,7 @@ DIRECT = _struct(
 )  # fmt: skip
 BEST = _struct(
     "info*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*", "flags*",
-    "grid_stride", "stretch", "edges", "unused",
+    "grid_stride", "stretch", "edges", "held",
 )  # fmt: skip
 SEARCH = _struct("power*", "start*", "info*", "nf*", "order*", *_PEAKS, "blocks", "grid_stride")
 

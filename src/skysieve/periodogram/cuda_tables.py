@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.periodogram.comb import KERNELS, TAPS, Kernel, M, shift_constants, unit
+from skysieve.periodogram.comb import TAPS, Kernel, M, shift_constants, unit
 
 OUTPUTS = 16 * 13
 """Most outputs of one FFT that the kernel keeps (13 a thread)."""
-MOST_MODES = {np.dtype(np.float64): 200, np.dtype(np.float32): 160}
+MOST_MODES = {np.dtype(np.float64): 200, np.dtype(np.float32): 184}
 """Most modes used of 256: past these the aliasing (float64) or rounding (float32) error is too large."""
 FEWEST_MODES = 160
 """The kernel is not made for fewer: more oversampling than 1.6 gains nothing."""
@@ -72,12 +72,13 @@ class Layout:
         split = itemsize == 8 and not self.columns
         exchange = 4 * 16 * 17 * (1 if split else 2)
         columns = 2 * self.modes
+        plane = 17 * ((columns + 3) // 4)
         if form.endswith("runs"):
             staged = 4 * 2 * 2 * OUTPUTS
         elif self.columns:
-            staged = columns * (GROUP + 2)
+            staged = 2 * plane + 2 * columns
         else:
-            staged = columns * 4 if self.combs == GROUP else 0
+            staged = plane if self.combs == GROUP else 0
         return (2 * 1024 * self.fold + exchange) * 2 * itemsize + staged * itemsize
 
 
@@ -121,7 +122,7 @@ def _most_combs(fold: int, cycles: float) -> int:
 
 def spreading_kernel(modes: int, dtype: np.dtype[Any]) -> Kernel:
     """The kernel of the precision, its shape fitted to the modes in use."""
-    return replace(KERNELS[dtype], modes=max(modes, FEWEST_MODES))
+    return Kernel(max(modes, FEWEST_MODES), TAPS if dtype == np.float64 else 10, "kaiser-bessel", 0.98)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from skysieve.periodogram.cuda_tables import Layout, Tables, make_tables
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
-GUARD = {("comb", 8): 1e-2, ("direct", 8): 1e-3, ("comb", 4): 0.02, ("direct", 4): 0.02}
+GUARD = {("comb", 8): 0.03, ("direct", 8): 1e-3, ("comb", 4): 0.02, ("direct", 4): 0.02}
 """Determinants CC SS - CS^2 at or below these are taken again from exact centred sums."""
 SCALE_KIND = {"psd": 1, "scargle": 2}
 NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
@@ -272,13 +272,14 @@ class Worker:
                 else:
                     self._direct(lane, part, values=values, **more)
                 layout = part.layout
-                block = 128 if part.cap < 4096 else 256 if len(part.order) > 64 else 1024
+                few = len(part.order) <= 256
+                block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (128, min(part.cap, 1024))
                 args = cs.fill(
                     cs.BEST, info=info, f0=data["f0"], df=data["df"], nf=data["nf"], frequencies=values,
                     order=data[f"order{i}"], **peaks, index=index, frequency=frequency, best=best, flags=flags,
-                    grid_stride=stride, unused=0, edges=part.edges, stretch=_stretch(part),
+                    grid_stride=stride, held=held, edges=part.edges, stretch=_stretch(part),
                 )  # fmt: skip
-                self.module("ls_peaks.cu").launch("ls_peaks", (len(part.order),), (block,), (args,), stream=lane.stream)
+                self.module("ls_peaks.cu").launch("ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * (size + 4), stream=lane.stream)
             host = lane.pinned("answers", len(answers), np.uint8)
             lane.to_host(host, answers)
             if job.host_power is not None and job.n_powers:

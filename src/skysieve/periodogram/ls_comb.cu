@@ -18,12 +18,12 @@
 // first-level cache must hold the tables of a block's combs (30 KB at P = 8), which bounds the shared memory to use.
 //
 // archs: 75 80 86 89 90 100 120
-// build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD
-// build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DGROUP=4
+// build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE
+// build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DGROUP=4
 // build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
 // build: f64runs -DREAL=double -DMINB=2 -DRUNS
-// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DFOLD=2 -DGROUP=4
-// build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DFOLD=4 -DGROUP=4
+// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DFOLD=2 -DGROUP=4
+// build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE -DFOLD=4 -DGROUP=4
 // build: f32 -DREAL=float -DMINB=4
 // build: f32p4 -DREAL=float -DMINB=4 -DGROUP=4
 // build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
@@ -39,6 +39,11 @@
 
 #ifndef MINB
 #define MINB 3             // blocks a multiprocessor
+#endif
+#ifdef DERIVE
+#define DERIVED true
+#else
+#define DERIVED false
 #endif
 #ifndef FOLD
 #define FOLD 1             // circles that the cells of f may wind round; 2f winds round twice as many
@@ -88,18 +93,15 @@ __device__ __forceinline__ T stream(const T* p) { return __ldg(p); }
 template <typename X> __device__ __forceinline__ X table(const X* p) { return __ldg(p); }
 #endif
 
-// Place of (column, comb of the group) in the staging area: four combs make a plane of rows of 4 values (float64; the comb is
-// turned by the column, so that the 16 columns a half warp stores fall on different banks). The last plane of the flat form
-// lies over the cells, which nobody needs by then.
+// Staged powers: four combs make a plane, a column its row of 4 values; one value of padding every 4 columns puts the 16 that a
+// half warp stores on different banks. The last plane of the flat form lies over the cells, which nobody needs by then.
 struct Stage {
   T* first; T* last;
-  __device__ __forceinline__ T& operator()(int column, int g) const {
-    T* plane = GROUP == 4 || g >= 4 ? last : first;
-    return plane[(column << 2) + ((g & 3) ^ ((column >> (sizeof(T) == 8 ? 2 : 3)) & 3))];
-  }
+  __device__ __forceinline__ T* row(int column, int plane) const { return (GROUP == 4 || plane ? last : first) + 4 * column + (column >> 2); }
+  __device__ __forceinline__ T& operator()(int column, int g) const { return row(column, g >> 2)[g & 3]; }
   __device__ __forceinline__ T& flat(int i) const { return (*this)(i >> LG, i & (GROUP - 1)); }
-  __device__ __forceinline__ unsigned key(int i) const { return key_at(&flat(i)); }
 };
+#define PLANE(columns) (17 * (((columns) + 3) / 4))
 
 // Exact cell c of a band's grids from points whose first tap lies in (c - 16, c]: one block = (object, band pair, 16 cells).
 // For long series searched in several blocks a band: spread once here, not once a block. Half warp = band, lane = cell;
@@ -189,7 +191,11 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
   int zo = 0;
   auto ku = [&](int i) { return table(Us + zo + i); };
   auto kv = [&](int i) { return table(Vs + zo + i * 16); };
+#ifdef ROLLED
+#pragma unroll 1
+#else
 #pragma unroll
+#endif
   for (int ch = 0; ch < 3; ch++) {
 #ifdef RELOAD
     zo = ch * A.zero;
@@ -208,7 +214,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
         k = mk(k.x * turn.x - k.y * turn.y, k.x * turn.y + k.y * turn.x);
       }
     }
-    dft16(v, ku);
+    dft16<DERIVED>(v, ku);
     __syncwarp();
 #ifdef SPLIT
     T re[16];
@@ -230,7 +236,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
 #pragma unroll
     for (int j = 0; j < 16; j++) v[j] = ex[a * 17 + j];
 #endif
-    dft16(v, kv);
+    dft16<DERIVED>(v, kv);
     if (ch == 0) {
 #pragma unroll
       for (int d = 0; d < ND; d++) { const T k = (T)0.5 * table(D + zo + 16 * d); p[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
@@ -414,8 +420,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   __shared__ int many;
   const int apart = A.info[o].apart;
 #ifdef COLUMNS
-  const Stage stage = {staged, staged + (columns << 2)};
-  T* kept = staged + (columns << LG);   // of each column: the last power and the one before it, between groups
+  const Stage stage = {staged, staged + PLANE(columns)};
+  T* kept = staged + 2 * PLANE(columns);   // of each column: the last power and the one before it, between groups
   for (int i = tid; i < 2 * columns; i += THREADS) kept[i] = missing();
   const int combs = send + 2;           // one comb more on either side of those it searches: peaks at combs 1 .. send
 #else
@@ -452,9 +458,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
 #ifndef COLUMNS
     const int total = min(columns << LG, nf - base);
     if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = stage.flat(i); }
-    const int each = ((columns << LG) + THREADS - 1) / THREADS;
-    search_stretch(A.peaks, o, base, total, each, apart, known, A.peaks.edge + ((size_t)o * A.edges + pair) * 2,
-                   [&](int i) { return stage.flat(i); }, [&](int i) { return stage.key(i); });
+    // Thread = four columns. Bits of `found`: not below either neighbour; `best`: the highest one above both (by its key, so
+    // that it is a peak for certain). The test proper is left to the few that reach the floor.
+    unsigned found = 0, best = 0, top = 0;
+    const int c0 = 4 * tid, i0 = c0 << LG;
+    if (i0 < total) {
+      unsigned x = i0 ? key_at(&stage.flat(i0 - 1)) : 0, y = key_at(&stage(c0, 0)), z = 0;
+#pragma unroll
+      for (int u = 0; u < 4; u++) {
+        const T* low = stage.row(c0, 0) + 4 * u; const T* high = stage.row(c0, 1) + 4 * u;
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+          const int i = (u << LG) + g;
+          if (i + 1 < 4 * GROUP) z = key_at(g + 1 < GROUP ? (g + 1 < 4 ? low + g + 1 : high + g - 3) : low + 4);
+          else z = i0 + i + 1 < total ? key_at(&stage.flat(i0 + i + 1)) : 0;
+          if (y >= x && y >= z) { found |= 1u << i; top = max(top, y); }
+          if (y > x && y > z) best = max(best, y);
+          x = y; y = z;
+        }
+      }
+      if (i0 + 4 * GROUP > total) {                     // the end: what lies beyond is no power
+        const int left = total - i0;
+        found = (found & ((1u << left) - 1)) | 1u << (left - 1);
+        top = ~0u;
+      }
+      if (i0 + 4 * GROUP >= total) best = 0;
+      if (tid == 0) { found |= 1; top = ~0u; if (base > 0) best = 0; }     // its left neighbour is another block's
+    }
+    give_stretch(A.peaks, o, base, i0, total, found, best, top, 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP), known,
+                 A.peaks.edge + ((size_t)o * A.edges + pair) * 2, [&](int i) { return stage.flat(i); });
 #else
     if (A.power) {
       T* out = A.power + A.start[o];

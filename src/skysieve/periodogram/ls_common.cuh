@@ -151,39 +151,31 @@ __device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned 
 }
 __device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(volatile unsigned*)(k.floor + o); }
 
-// Local maxima of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one, key(i) its
-// 32-bit key. A thread looks at `each` (at most 32) neighbours, a warp raises the floor and gives out what reaches it and
-// `known`, an older floor. Powers outside are other blocks': the first and last value are left at `edge` for them.
-template <typename Get, typename Key> __device__ __forceinline__ void search_stretch(const Peaks& k, int o, long long base, int total, int each, int apart, unsigned known, T* edge, const Get& get, const Key& key) {
-  const int lane = threadIdx.x & 31, b0 = threadIdx.x * each, b1 = min(b0 + each, total);
-  unsigned found = 0, best = 0;
-  if (b0 < b1) {
-    unsigned x = b0 > 0 ? key(b0 - 1) : 0, y = key(b0);
-#pragma unroll 5
-    for (int i = b0; i < b1; i++) {
-      const unsigned z = i + 1 < total ? key(i + 1) : 0;
-      if (y >= x && y >= z && y >= known)               // keys are rounded: equal or empty ones need the test proper
-        if ((y > x && y > z) || is_peak(i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing())) {
-          found |= 1u << (i - b0);
-          if (i > 0 && i + 1 < total && y > best) best = y;
-        }
-      x = y; y = z;
-    }
+// Candidates of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looked
+// at some from number i0 on: bits of `found` are those that may be peaks, `top` the highest key among them, `best` the key of
+// the highest certain one, lanes `stride` apart are independent. A warp raises the floor and gives out what reaches it and `known`, an older floor. Powers
+// outside are other blocks': the first and last value are left at `edge` for them.
+template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, unsigned best, unsigned top, int stride, unsigned known, T* edge, const Get& get) {
+  const int lane = threadIdx.x & 31;
+  const unsigned raised = raise_floor(k, o, best, min(stride, 33)), floor = raised > known ? raised : known;
+  if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
+  unsigned keep = 0;
+  for (unsigned left = top >= floor ? found : 0; left; left &= left - 1) {
+    const int bit = __ffs(left) - 1, i = i0 + bit;
+    const T here = get(i);
+    if (key_of(here) >= floor && is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) keep |= 1u << bit;
   }
-  const int stride = min(33, 1 + (2 * min(apart, 100000) + each - 1) / each);
-  const unsigned raised = raise_floor(k, o, best, stride), floor = raised > known ? raised : known;
-  for (unsigned left = found; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key(b0 + bit) < floor) found ^= 1u << bit; }
-  const int mine = __popc(found);
+  if (!__any_sync(FULL, keep != 0)) return;
+  const int mine = __popc(keep);
   int before = mine;
   for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
   unsigned slot = 0;
   if (lane == 31 && before) slot = atomicAdd(k.count + o, (unsigned)before);
   slot = __shfl_sync(FULL, slot, 31) + before - mine;
-  while (found) {
-    const int i = b0 + __ffs(found) - 1; found &= found - 1;
+  while (keep) {
+    const int i = i0 + __ffs(keep) - 1; keep &= keep - 1;
     put(k, o, slot++, base + i, i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing());
   }
-  if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
 }
 
 // Replaces the powers that are NaN among `total` staged ones, by the whole block: numbers of the missing ones are gathered in

@@ -14,21 +14,29 @@ __device__ __host__ constexpr int place4(int j, int b) { return j + ((b & 1) ? 8
 __device__ __host__ constexpr int place8(int j, int b) { return b < 4 ? place4(j, b) : place4(j + 2, b - 4); }
 __device__ __host__ constexpr int place(int b) { return b < 8 ? place8(0, b) : place8(1, b - 8); }
 
-template <typename K> __device__ __forceinline__ void dft16(C (&v)[16], const K& k) {
+// c times e(1/8), e(1/16) and e(3/16): cheaper than loading what they give where loads are the limit.
+__device__ __forceinline__ C eighth(C c) { const T r = (T)0.70710678118654752440; return mk(r * (c.x - c.y), r * (c.x + c.y)); }
+__device__ __forceinline__ C turned(C c, T x, T y) { return mk(fma(x, c.x, -y * c.y), fma(x, c.y, y * c.x)); }
+#define COS_16 ((T)0.92387953251128675613)
+#define SIN_16 ((T)0.38268343236508977173)
+
+// FEWER: k(3), k(5), k(6), k(7) come from k(2) and k(4).
+template <bool FEWER, typename K> __device__ __forceinline__ void dft16(C (&v)[16], const K& k) {
   { const C c = k(0);
 #pragma unroll
     for (int j = 0; j < 8; j++) butterfly<false>(v[j], v[j + 8], c); }
   { const C c = k(1);
 #pragma unroll
     for (int j = 0; j < 4; j++) { butterfly<false>(v[place4(j, 0)], v[place4(j, 2)], c); butterfly<true>(v[place4(j, 1)], v[place4(j, 3)], c); } }
-  { const C c = k(2), d = k(3);
+  { const C c = k(2), d = FEWER ? eighth(c) : k(3);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
       butterfly<false>(v[place8(j, 0)], v[place8(j, 4)], c); butterfly<false>(v[place8(j, 1)], v[place8(j, 5)], d);
       butterfly<true>(v[place8(j, 2)], v[place8(j, 6)], c); butterfly<true>(v[place8(j, 3)], v[place8(j, 7)], d); } }
+  C z = k(4);
 #pragma unroll
   for (int b = 0; b < 4; b++) {
-    const C c = k(4 + b);
+    const C c = b == 0 ? z : !FEWER ? k(4 + b) : b == 1 ? turned(z, COS_16, SIN_16) : b == 2 ? eighth(z) : turned(z, SIN_16, COS_16);
     butterfly<false>(v[place(b)], v[place(b + 8)], c); butterfly<true>(v[place(b + 4)], v[place(b + 12)], c);
   }
 }

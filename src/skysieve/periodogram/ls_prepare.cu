@@ -161,19 +161,25 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
 #pragma unroll
   for (int k = 0; k < COEFFICIENTS; k++) c[k] = A.taps[k * 16 + a];
   const long long first = (long long)blockIdx.x * (16 * EACH) + (threadIdx.x >> 4);
+  double x[EACH];
+  int owner[EACH];
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
     const long long p = first + 16 * e;
-    if (p >= A.rows) return;
-    const int o = A.owner[p];
-    if (o < 0) continue;
-    const double rate = A.cells * A.df[o * A.grid_stride];
-    const double x = A.tp[p] * rate, x2 = 2 * x;
-    const double c1 = ceil(x - 8.0), c2 = ceil(x2 - 8.0);
-    const double u1 = 2 * (c1 - (x - 8.0)) - 1, u2 = 2 * (c2 - (x2 - 8.0)) - 1;
+    owner[e] = p < A.rows ? A.owner[p] : -1;
+    x[e] = p < A.rows ? A.tp[p] : 0;
+  }
+#pragma unroll
+  for (int e = 0; e < EACH; e++) if (owner[e] >= 0) x[e] *= A.cells * A.df[owner[e] * A.grid_stride];
+#pragma unroll
+  for (int e = 0; e < EACH; e++) {
+    const long long p = first + 16 * e;
+    const double x1 = x[e], x2 = 2 * x1, c1 = ceil(x1 - 8.0), c2 = ceil(x2 - 8.0);
+    const double u1 = 2 * (c1 - (x1 - 8.0)) - 1, u2 = 2 * (c2 - (x2 - 8.0)) - 1;
     double p1 = c[COEFFICIENTS - 1], p2 = p1;
 #pragma unroll
     for (int k = COEFFICIENTS - 2; k >= 0; k--) { p1 = fma(p1, u1, c[k]); p2 = fma(p2, u2, c[k]); }
+    if (owner[e] < 0) continue;
     A.at_f[p * 16 + ((a + (int)c1) & 15)] = (T)p1;               // lane order: the lane is the cell modulo 16
     A.at_2f[p * 16 + ((a + (int)c2) & 15)] = (T)p2;
     if (!a) { int2 cell; cell.x = (int)c1; cell.y = (int)c2; A.cell[p] = cell; }
