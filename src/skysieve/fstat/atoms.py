@@ -196,7 +196,8 @@ def whole_seconds(value: Any, name: str) -> int:
     """A whole number of seconds as int; floats only if they are whole."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}={value!r}: expected whole seconds")
-    if not np.isfinite(value) or value != int(value) or abs(value) > LARGEST_TIME:
+    number = float(value)
+    if not np.isfinite(number) or number != int(number) or abs(number) > LARGEST_TIME:
         raise ValueError(f"{name}={value!r}: expected whole seconds")
     return int(value)
 

@@ -16,7 +16,7 @@ from . import cpu_exp, cpu_rect, cpu_state
 from .cpu_any import Group, Tally, any_columns
 from .cpu_parts import Joined, Part, empty_part
 from .cpu_state import Typed, lal_exp
-from .workload import FALLBACK, Job, Output, Spec, blank
+from .workload import FALLBACK, Job, Output, Spec, blank, loud_bins
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -193,49 +193,49 @@ class Engine:
         s = job.schedule
         order = rows[np.argsort(-s.first[rows], kind="stable")]
         before = max(0, -int(s.first[order[-1]]))
-        x = cpu_state.padded(job, i, before, 0)
-        shortest = s.length[s.group[rows]].min(axis=0) if s.length.shape[0] < rows.size else s.length.min(axis=0)
+        shortest = s.length[np.unique(s.group[rows])].min(axis=0)
         steps = np.unique(np.diff(shortest))
         step = int(steps[0]) if steps.size == 1 and steps[0] > 0 else 0
-        if step:
-            wide = np.pad(x, ((0, 0), (0, -x.shape[1] % step)))
-            fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
-        else:
+        loud = loud_bins(job.x[i])
+        streams = []
+        for chosen in (~loud, loud):
+            x = np.pad(np.where(chosen, job.x[i], job.x.dtype.type(0)), ((0, 0), (before, 0)))
             fine = np.zeros((7, 1, 1), x.dtype)
-        occupied_from = cpu_state.next_occupied(job.occupied, before)
-        given = (order, s.first[order], s.group[order], shortest, occupied_from)
+            if step:
+                wide = np.pad(x, ((0, 0), (0, -x.shape[1] % step)))
+                fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
+            streams += [x, fine, cpu_state.next_occupied(job.occupied & chosen, before)]
+        given = (order, s.first[order], s.group[order], shortest)
         pieces = cpu_state.column_tiles(s.shape[1], cpu_exp.COLUMNS, self.pool.workers)
-        return [partial(self._exp, job, x, fine, step, before, given, a, b, out) for a, b in pieces]
+        return [partial(self._exp, job, streams, step, before, given, a, b, out) for a, b in pieces]
 
     def _exp(
-        self, job: Job, x: NDArray[Any], fine: NDArray[Any], step: int, before: int, given: tuple[Any, ...],
-        a: int, b: int, out: NDArray[Any],
+        self, job: Job, streams: list[NDArray[Any]], step: int, before: int, given: tuple[Any, ...], a: int, b: int,
+        out: NDArray[Any],
     ) -> list[Part]:  # fmt: skip
         s, typed, width = job.schedule, self.typed, b - a
-        rows, firsts, groups, shortest, occupied_from = given
+        rows, firsts, groups, shortest = given
         length = shortest[a:b]
         longer = (s.length[:, a:b] - length).astype(typed.dtype)
-        more = longer if longer.any() else longer[:0]
+        used = np.unique(groups)
+        more = longer if longer[used].any() else longer[:0]
         skip = np.clip(s.valid_from - a, 0, width)
-        if (skip[groups] == width).all():
+        if (skip[used] == width).all():
             return []
         rate = job.tatom / job.taus[a:b]
         weights = np.stack([-np.expm1(-rate), np.exp(-rate * length), -np.expm1(-2 * rate), np.exp(-2 * rate * length)])
-        S, T, Z = (np.zeros((7, width), typed.dtype) for _ in range(3))
+        S, T, Z, S2, Z2 = (np.zeros((7, width), typed.dtype) for _ in range(5))
         lines = np.zeros((3, width), typed.dtype)
         bits, scale = typed.bits(width)
         sums, row_log, column_log, best = np.zeros(width), np.full(s.shape[0], -np.inf), np.zeros(width), np.zeros(5)
-        keep = out.size > 0
         cpu_exp.exp_tile(
-            x, fine, step, before, job.n, occupied_from, rows, firsts, groups, int(firsts[-1]),
-            length.astype(np.uint64), more, skip, weights.astype(typed.dtype), typed.bound, typed.k, typed.poly,
-            S, T, Z, lines, bits, scale, keep, sums, out, a, row_log, column_log, best,
+            *streams, step, before, job.n, rows, firsts, groups, length.astype(np.uint64), more, skip,
+            weights.astype(typed.dtype), typed.bound, typed.k, typed.poly, S, T, Z, S2, Z2, lines, bits, scale,
+            out.size > 0, sums, out, a, row_log, column_log, best,
         )  # fmt: skip
         columns = np.arange(a, b)
-        return [
-            Part(rows, columns, float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4]),
-                 row_log[rows], column_log)
-        ]  # fmt: skip
+        where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
+        return [Part(rows, columns, *where, row_log[rows], column_log)]
 
     # ------------------------------------------------------------------ any window
     def _groups(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Group]:

@@ -28,6 +28,9 @@ CONDITION_BOUND = MAX_CONDITION / (MAX_CONDITION + 1) ** 2
 """The condition number ``(s + d) / (s - d)``, ``s = A + B``, ``d^2 = s^2 - 4 D``, is below its bound where
 ``D > CONDITION_BOUND * s^2``: no square root, no division, and false for an empty window."""
 
+LOUD = 30.0
+"""Amplitude over the median from which a bin is loud."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -161,6 +164,20 @@ def make_job(templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any) 
     shared = all(np.array_equal(x[0, :3], row[:3]) for row in x[1:])
     occupied = np.logical_or.reduce([b.occupied for b in templates])
     return Job(x, shared, occupied, first.tatom, grid.taus.astype(np.float64), make_schedule(grid, window, first))
+
+
+def loud_bins(x: NDArray[Any]) -> NDArray[np.bool_]:
+    """Bins (of x, shape (7, n)) far above the median of those with data, in the data or in the antenna factors.
+
+    Recurrences that subtract what departs sum them apart: a bin of ``A`` times the noise leaves ``1e-7 A`` of it in
+    float32, again at each step while it was inside.
+    """
+    loud = np.zeros(x.shape[1], np.bool_)
+    for power, ratio in ((np.sum(x[3:].astype(np.float64) ** 2, axis=0), LOUD**2), (x[0] + x[1], LOUD)):
+        some = power[power > 0]
+        if some.size:
+            loud |= power > ratio * np.median(some)
+    return loud
 
 
 def scaled(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
