@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .comb import KERNELS, MAX_FOLDS, TAPS, M
+from .cpu_direct import PER_COARSE
 from .simd import LANES
 from .workload import METHODS
 
@@ -33,6 +34,8 @@ class Costs:
     comb_spread: float  # per band and point
     comb_group: float  # per band and group, without folding
     comb_fold: float  # per band, group and further circle, all channels counted
+    direct_object: float
+    direct_point: float  # the table of fine phases
     direct_frequency: float
     direct_pair: float
     finufft_object: float
@@ -41,8 +44,8 @@ class Costs:
 
 
 COSTS = {
-    np.dtype(np.float64): Costs(10e3, 60, 1000, 21, 14.5e3, 420, 12.5, 0.42, 105e3, 168, 83),
-    np.dtype(np.float32): Costs(10e3, 70, 1000, 8.5, 10.5e3, 390, 14, 0.27, 105e3, 150, 63),
+    np.dtype(np.float64): Costs(10e3, 60, 1000, 21, 14.5e3, 420, 10e3, 280, 12.5, 0.42, 105e3, 168, 83),
+    np.dtype(np.float32): Costs(10e3, 70, 1000, 8.5, 10.5e3, 390, 10e3, 280, 14, 0.27, 105e3, 150, 63),
 }
 
 
@@ -87,7 +90,8 @@ def choose(
         about 1.9).
     """
     c = COSTS[dtype]
-    direct = (c.direct_frequency * nf + c.direct_pair * n * nf) * 1e-9
+    whole = np.ceil(nf / PER_COARSE) * PER_COARSE
+    direct = (c.direct_object + c.direct_point * n + (c.direct_frequency + c.direct_pair * n) * whole) * 1e-9
     if not regular:
         return np.full(len(n), METHODS.index("direct"), np.uint8), np.full(len(n), LANES), 20 * direct
     combs, comb = best_combs(n, nf, cycles, dtype)
