@@ -34,6 +34,7 @@ class Costs:
     comb_spread: float  # per band and point
     comb_group: float  # per band and group, without folding
     comb_fold: float  # per band, group and further circle, all channels counted
+    comb_few: float  # per frequency, over the square of the points: powers that want exact sums
     direct_object: float
     direct_point: float  # the table of fine phases
     direct_frequency: float
@@ -44,8 +45,8 @@ class Costs:
 
 
 COSTS = {
-    np.dtype(np.float64): Costs(10e3, 60, 1000, 21, 14.5e3, 420, 10e3, 280, 12.5, 0.42, 105e3, 168, 83),
-    np.dtype(np.float32): Costs(10e3, 70, 1000, 8.5, 10.5e3, 390, 10e3, 280, 14, 0.27, 105e3, 150, 63),
+    np.dtype(np.float64): Costs(10e3, 60, 1000, 21, 19e3, 420, 400, 10e3, 280, 12.5, 0.42, 105e3, 168, 83),
+    np.dtype(np.float32): Costs(10e3, 70, 1000, 8.5, 12e3, 390, 2500, 10e3, 280, 14, 0.27, 105e3, 150, 63),
 }
 
 
@@ -64,13 +65,14 @@ def best_combs(
     """
     c, modes = COSTS[dtype], KERNELS[dtype].modes
     best, choice = np.full(len(n), np.inf), np.full(len(n), LANES, np.int64)
+    once = c.comb_object + c.comb_point * n + c.comb_few * nf / np.maximum(n, 1) ** 2
     for groups in GROUPS:
         combs = groups * LANES
         folds1, folds2 = fold_counts(combs, cycles)
         bands = np.ceil(nf / (modes * combs))
         folding = c.comb_fold * (2 * (folds1 - 1) + (folds2 - 1))
         per_band = c.comb_band + c.comb_spread * n + groups * (c.comb_group + folding)
-        ns = np.where(folds1 <= MAX_FOLDS, c.comb_object + c.comb_point * n + bands * per_band, np.inf)
+        ns = np.where(folds1 <= MAX_FOLDS, once + bands * per_band, np.inf)
         better = ns < best
         best[better], choice[better] = ns[better], combs
     return choice, best * 1e-9
