@@ -21,7 +21,7 @@ PAUSE = 0.02
 
 
 def interleaved(
-    tools: dict[str, Callable[[], object]], repetitions: int, *, warm: bool = True
+    tools: dict[str, Callable[[], object]], repetitions: int, *, warm: bool = True, pause: float = PAUSE
 ) -> dict[str, list[float]]:
     """Seconds of each tool, the tools taken in turn so that a busy machine hits all of them alike.
 
@@ -34,7 +34,7 @@ def interleaved(
     for turn in range(repetitions):
         names = list(tools)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            time.sleep(PAUSE)
+            time.sleep(pause)
             start = time.perf_counter()
             tools[name]()
             seconds[name].append(time.perf_counter() - start)
