@@ -30,10 +30,13 @@ HERE = Path(__file__).parent
 PACKAGES = ("numpy", "scipy", "cupy-cuda13x", "nifty-ls")
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 REFERENCE = r"""
-extern "C" __global__ void reference(const double* t, const double* y, const double* dy, const long long* offs, double* out, double f0, double df, int nf, int first) {
-  int o = blockIdx.y; long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x; if (k >= nf) return;
-  long long lo = offs[first + o], hi = offs[first + o + 1];
-  double W = 0, Y = 0, C = 0, S = 0, CC = 0, SS = 0, CS = 0, YC = 0, YS = 0, YY = 0, m = k * df, ml = fma((double)k, df, -m);
+extern "C" __global__ void reference(const double* t, const double* y, const double* dy, const long long* offs,
+                                     double* out, double f0, double df, int nf, int first) {
+  int o = blockIdx.y;
+  long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x, lo = offs[first + o], hi = offs[first + o + 1];
+  if (k >= nf) return;
+  double W = 0, Y = 0, C = 0, S = 0, CC = 0, SS = 0, CS = 0, YC = 0, YS = 0, YY = 0;
+  double m = k * df, ml = fma((double)k, df, -m);
   for (long long i = lo; i < hi; i++) { double w = 1 / (dy[i] * dy[i]); W += w; Y += w * y[i]; }
   Y /= W;
   for (int pass = 0; pass < 2; pass++)
@@ -42,10 +45,12 @@ extern "C" __global__ void reference(const double* t, const double* y, const dou
       double a = f0 * x, b = m * x, l = fma(f0, x, -a) + fma(m, x, -b) + ml * x;
       double p = ((a - rint(a)) + (b - rint(b))) + l;
       sincospi(2 * (p - rint(p)), &s, &c);
-      if (!pass) { C += w * c; S += w * s; }
-      else { c -= C; s -= S; CC += w * c * c; SS += w * s * s; CS += w * c * s; YC += w * d * c; YS += w * d * s; YY += w * d * d; }
+      if (!pass) { C += w * c; S += w * s; continue; }
+      c -= C; s -= S;
+      CC += w * c * c; SS += w * s * s; CS += w * c * s; YC += w * d * c; YS += w * d * s; YY += w * d * d;
     }
-  out[o * (long long)nf + k] = (YC * (SS * YC - CS * YS) + YS * (CC * YS - CS * YC)) / (CC * SS - CS * CS) / YY; }
+  out[o * (long long)nf + k] = (YC * (SS * YC - CS * YS) + YS * (CC * YS - CS * YC)) / (CC * SS - CS * CS) / YY;
+}
 """
 
 
@@ -73,7 +78,7 @@ def device_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, powe
     plan = engine._plan(source, grids, output)
     job = make_job(plan, source, 0, source.n_objects, output)
     times = []
-    for i in range(n + 3):              # the second begin records a graph, the later ones replay it
+    for i in range(n + 3):  # the second begin records a graph, the later ones replay it
         start, end = cp.cuda.Event(), cp.cuda.Event()
         start.record(lane.stream)
         worker.begin(lane, job)
@@ -118,16 +123,32 @@ class Bench:
         rows = slice(0, int(offsets[-1]))
         return FlatSource(made.t[rows].copy(), made.y[rows].copy(), made.dy[rows].copy(), offsets)
 
-    def case(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float, power: bool = False) -> None:
+    def case(
+        self,
+        name: str,
+        source: FlatSource,
+        f0: float,
+        df: float,
+        nf: int,
+        dtype: Any,
+        reach: float,
+        power: bool = False,
+    ) -> None:
         cp, grids = self.cp, shared_grid(f0, df, nf)
         engine = self.engine(dtype)
         store = cp.full(source.n_objects * nf, cp.nan, dtype) if power else None
         ms = device_ms(cp, engine, on_device(cp, source), grids, store)
-        span = max(float(source.t[b - 1] - source.t[a]) for a, b in zip(source.offsets[:-1], source.offsets[1:], strict=True))
+        span = max(
+            float(source.t[b - 1] - source.t[a]) for a, b in zip(source.offsets[:-1], source.offsets[1:], strict=True)
+        )
         facts = {"dtype": str(dtype), "nf": nf, "df_T": df * span, "objects": source.n_objects, "points": len(source.t)}
-        self.report.row(name, device_ms=ms, wanted=reach, reached=ms <= reach, freq_per_s=source.n_objects * nf / ms * 1e3, **facts)
+        self.report.row(
+            name, device_ms=ms, wanted=reach, reached=ms <= reach, freq_per_s=source.n_objects * nf / ms * 1e3, **facts
+        )
 
-    def errors(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, method: str = "nufft") -> None:
+    def errors(
+        self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, method: str = "nufft"
+    ) -> None:
         """Largest error by number of points, and agreement of the peaks with those read off the written power."""
         cp, grids = self.cp, shared_grid(f0, df, nf)
         engine = self.engine(dtype, method=method)
@@ -139,15 +160,21 @@ class Bench:
         same = int((cp.argmax(exact, axis=1).get() == output.peak_index[:, 0]).sum())
         points = np.diff(source.offsets)
         worst = {f"err_N{k}": float(error[points >= k].max()) for k in (4, 10, 30, 100) if (points >= k).any()}
-        self.report.row(name, method=method, dtype=str(dtype), same_peak=same, status=int((output.status != 0).sum()), **worst)
+        self.report.row(
+            name, method=method, dtype=str(dtype), same_peak=same, status=int((output.status != 0).sum()), **worst
+        )
 
-    def end_to_end(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float) -> None:
+    def end_to_end(
+        self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float
+    ) -> None:
         grids, engine = shared_grid(f0, df, nf), self.engine(dtype)
         output = Output.allocate(source.n_objects, 5)
         ms = wall_ms(lambda: engine.execute(source, grids, output))
         self.report.row(name, wall_ms=ms, wanted=reach, reached=ms <= reach, dtype=str(dtype))
 
-    def full_power(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float) -> None:
+    def full_power(
+        self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float
+    ) -> None:
         """Every power in host memory: page-locked, reused pageable, fresh pageable."""
         cp, grids, engine, n = self.cp, shared_grid(f0, df, nf), self.engine(dtype), source.n_objects
         size = n * nf * dtype.itemsize
@@ -158,11 +185,15 @@ class Bench:
             engine.execute(source, grids, Output.allocate(n, 5, power))
 
         ms = wall_ms(lambda: run(pinned), 7)
-        self.report.row(name, memory="pinned", wall_ms=ms, wanted=reach, reached=ms <= reach, dtype=str(dtype), megabytes=size / 1e6)
+        self.report.row(
+            name, memory="pinned", wall_ms=ms, wanted=reach, reached=ms <= reach, dtype=str(dtype), megabytes=size / 1e6
+        )
         self.report.row(name, memory="out=", wall_ms=wall_ms(lambda: run(pageable), 7))
         self.report.row(name, memory="fresh", wall_ms=wall_ms(lambda: run(np.empty(n * nf, dtype)), 5))
         plain = cp.empty(n * nf, dtype)
-        self.report.row(name, memory="plain copy of the powers alone", wall_ms=wall_ms(lambda: plain.get(out=pageable), 5))
+        self.report.row(
+            name, memory="plain copy of the powers alone", wall_ms=wall_ms(lambda: plain.get(out=pageable), 5)
+        )
 
     def million(self, name: str, objects: int, points: int, reach: float, devices: Any = None) -> None:
         """Many short objects streamed from pageable memory."""
@@ -186,8 +217,9 @@ class Bench:
         again = output.peak_index[:few]
         whole = objects // few * few
         same = bool((output.peak_index[:whole].reshape(-1, few, 5) == again).all()) if whole else True
-        self.report.row(name, seconds=min(seconds[1:]), first=seconds[0], wanted=reach, reached=min(seconds[1:]) <= reach,
-                        objects=objects, same_everywhere=same, gpus=len(engine.workers))  # fmt: skip
+        best = min(seconds[1:])
+        facts = {"objects": objects, "same_everywhere": same, "gpus": len(engine.workers)}
+        self.report.row(name, seconds=best, first=seconds[0], wanted=reach, reached=best <= reach, **facts)
         engine.close()
 
     def run(self, only: set[str]) -> None:

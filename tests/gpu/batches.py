@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,11 @@ def batch(lengths, span=120.0, seed=1, offset=0.0, errors=True):
         error = 0.02 + 0.05 * rng.random(n)
         error[rng.random(n) < 0.2] *= 10
         t.append(days + offset)
-        y.append(15 + 0.3 * rng.random() * np.sin(2 * np.pi * days / (0.1 + 2 * rng.random())) + error * rng.standard_normal(n))
+        y.append(
+            15
+            + 0.3 * rng.random() * np.sin(2 * np.pi * days / (0.1 + 2 * rng.random()))
+            + error * rng.standard_normal(n)
+        )
         dy.append(error)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return FlatSource(np.concatenate(t), np.concatenate(y), np.concatenate(dy) if errors else None, offsets)
@@ -95,3 +100,87 @@ def direct_power(source, i, frequency, fit_mean=True, center_data=True):
 
 def default_spec(**changes):
     return Spec(**({"n_peaks": 5} | changes))
+
+
+def host(a):
+    """A NumPy array from an array of any kind."""
+    return a.get() if hasattr(a, "get") else np.asarray(a)
+
+
+def check(engine, source, grids, tolerance, output=None, few_det=0.0, xp=np):
+    """Powers against direct sums, peaks against those read off the powers, peaks alone against peaks with powers.
+
+    ``tolerance`` holds where CC SS - CS^2 is above ``few_det``.  Returns the largest error there.
+    """
+    from skysieve.periodogram import reference
+
+    spec = engine.spec
+    output = run(engine, source, grids, xp=xp) if output is None else output
+    start = grids.offsets(source.n_objects)
+    power = host(output.power)
+    plain = FlatSource(host(source.t), host(source.y), None if source.dy is None else host(source.dy), source.offsets)
+    worst = 0.0
+    for i in range(source.n_objects):
+        assert output.status[i] == 0
+        frequency = grids.frequency(i)
+        mine = power[start[i] : start[i + 1]]
+        if grids.values is None:
+            f0, df, nf = grids.of(i)
+            exact_frequency = np.longdouble(f0) + np.longdouble(df) * np.arange(nf)
+        else:
+            df, exact_frequency = float(np.diff(grids.values).min()), grids.values
+        expected, det = direct_power(plain, i, exact_frequency, spec.fit_mean, spec.center_data)
+        trusted = det > few_det
+        error = float(np.abs(mine - expected)[trusted].max())
+        assert error <= tolerance, (i, error)
+        worst = max(worst, error)
+        peaks = reference.peaks(frequency, mine, spec.n_peaks, float(output.span[i]))
+        assert np.array_equal(peaks.index, output.peak_index[i]), (i, peaks.index, output.peak_index[i])
+        slack = 1e-6 * df if spec.dtype == np.float64 else 0.02 * df
+        assert np.nanmax(np.abs(peaks.frequency - output.peak_frequency[i]), initial=0) <= slack
+    alone = run(engine, source, grids, power=False)
+    assert np.array_equal(alone.peak_index, output.peak_index)
+    assert np.array_equal(alone.method, output.method)
+    return worst
+
+
+ONE_AT_A_TIME = threading.Lock()
+"""The host shim runs one kernel at a time; threads of several "devices" take turns."""
+
+
+class FaultyModule:
+    """A module whose launches of one kernel fail at chosen counts."""
+
+    def __init__(self, module, runtime):
+        self._module, self._runtime = module, runtime
+
+    def launch(self, kernel, *args, **kwargs):
+        self._runtime.count(kernel)
+        with ONE_AT_A_TIME:
+            self._module.launch(kernel, *args, **kwargs)
+
+    def attributes(self, kernel):
+        return self._module.attributes(kernel)
+
+
+class FaultyRuntime:
+    """A runtime that raises ``error`` at the given launches of a kernel (counted from 1), or from one on."""
+
+    def __init__(self, runtime, kernel="", error=None, at=(), after=None):
+        self._runtime, self._kernel, self._error = runtime, kernel, error
+        self._at, self._after = set(at), after
+        self.launches, self.faults = 0, 0
+        self.xp, self.device = runtime.xp, runtime.device
+
+    def count(self, kernel):
+        if kernel == self._kernel:
+            self.launches += 1
+            if self.launches in self._at or (self._after is not None and self.launches > self._after):
+                self.faults += 1
+                raise self._error
+
+    def module(self, *args, **kwargs):
+        return FaultyModule(self._runtime.module(*args, **kwargs), self)
+
+    def synchronize(self):
+        self._runtime.synchronize()

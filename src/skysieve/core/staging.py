@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class Copier:
             pool = self._pool = self._pool or ThreadPoolExecutor(self._threads, "skysieve-copy")
             parts = min(4 * self._threads, max(2, source.nbytes // _SERIAL))
             cuts = np.linspace(0, len(source), parts + 1).astype(np.int64)
-            for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+            for a, b in pairwise(cuts):
                 work.append(pool.submit(np.copyto, destination[a:b], source[a:b]))
         return work
 
@@ -125,6 +126,13 @@ class Lane:
         """Wait for everything started on this lane."""
         raise NotImplementedError
 
+    def fork(self) -> Any:
+        """A second stream that starts where this lane is now, for kernels that may run beside the lane's."""
+        return None
+
+    def join(self) -> None:
+        """Let the lane wait for what was started on its second stream since `fork`."""
+
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         """Record what ``work`` starts on this lane, without running it; returns what starts it all at once.
 
@@ -164,6 +172,8 @@ class CudaLane(Lane):
         self._index = runtime.device.index
         with self.xp.cuda.Device(self._index):
             self.stream = self.xp.cuda.Stream(non_blocking=True)
+            self._side = self.xp.cuda.Stream(non_blocking=True)
+            self._events = [self.xp.cuda.Event(disable_timing=True) for _ in range(2)]
         self._entered: list[tuple[Any, Any]] = []
 
     def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
@@ -184,6 +194,15 @@ class CudaLane(Lane):
 
     def synchronize(self) -> None:
         self.stream.synchronize()
+
+    def fork(self) -> Any:
+        self._events[0].record(self.stream)
+        self._side.wait_event(self._events[0])
+        return self._side
+
+    def join(self) -> None:
+        self._events[1].record(self._side)
+        self.stream.wait_event(self._events[1])
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         with self:

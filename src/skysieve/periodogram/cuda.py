@@ -149,8 +149,8 @@ class Engine:
 
     def _plan(self, source: Source, grids: Grids, output: Output) -> Plan:
         start = grids.offsets(source.n_objects) if output.power is not None else None
-        wave = 2 * self.workers[0].runtime.device.sm_count
-        return Plan(self.spec, grids, self.costs, wave, start)
+        device = self.workers[0].runtime.device
+        return Plan(self.spec, grids, self.costs, 2 * device.sm_count, device.shared_per_block, start)
 
     def _first_cycles(self, source: Source, grids: Grids) -> float:
         t, _, _, offsets = source.read(0, 1)
@@ -288,7 +288,7 @@ class _Run:
         def run(worker: Worker) -> None:
             try:
                 self.work(worker, alone=False)
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
                 errors.append(error)
                 with self._changed:
                     self.error = error
@@ -349,7 +349,8 @@ class _Run:
         job.host_power = direct if is_pinned(worker.runtime, power) else lane.pinned("power", job.n_powers, power.dtype)
 
     def _target(self, job: Job) -> Any:
-        assert self.plan.power_start is not None and isinstance(job.objects, slice)
+        assert self.plan.power_start is not None
+        assert isinstance(job.objects, slice)
         a = int(self.plan.power_start[job.objects.start])
         return self.output.power[a : a + job.n_powers]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,15 +15,13 @@ class Costs:
     """Nanoseconds of the whole GPU, for one precision.
 
     ``comb`` for one comb of a band pair, ``spread`` for one point of a band pair, ``pair`` for one point and
-    frequency summed directly, ``direct`` for one frequency whatever the number of points, ``launch`` for one
-    more part of a chunk.
+    frequency summed directly, ``direct`` for one frequency whatever the number of points.
     """
 
     comb: float = 5.1
     spread: float = 0.095
     pair: float = 4.2e-4
     direct: float = 5.0e-3
-    launch: float = 6.0e4
 
     def comb_time(self, layout: Layout, points: float) -> float:
         """Nanoseconds of one object by the comb."""
@@ -40,17 +39,16 @@ class Costs:
         return max(0.0, (layout.pairs * layout.combs * self.comb - nf * self.direct) / slope)
 
     def few(self, layout: Layout, nf: int, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which objects to sum directly: none unless that pays for the further launches."""
-        short = lengths <= self.crossover(layout, nf)
-        n, points = int(short.sum()), float(lengths[short].sum())
-        gain = n * layout.pairs * layout.combs * self.comb + points * layout.pairs * self.spread * layout.blocks
-        gain -= nf * (n * self.direct + points * self.pair)
-        return short if gain > self.launch or short.all() else np.zeros_like(short)
+        """Which objects to sum directly: where it costs less, and the few points whose comb would be less exact."""
+        short: NDArray[np.bool_] = lengths <= max(self.crossover(layout, nf), ACCURATE_POINTS)
+        return short
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
+ACCURATE_POINTS = 30
+"""Errors grow as 1 / (CC SS - CS^2), small for few points: direct sums keep them under 1e-9, at no more time."""
 DEFAULTS = {
     np.dtype(np.float64): Costs(),
     np.dtype(np.float32): Costs(comb=2.9, spread=0.055, pair=6.0e-4, direct=4.0e-3),

@@ -29,6 +29,7 @@ class Plan:
     grids: Grids
     costs: Costs
     wave: int
+    shared: int
     power_start: NDArray[np.int64] | None
 
     def row_bytes(self) -> int:
@@ -47,7 +48,7 @@ class Plan:
         """The comb for a chunk, or None where sums are direct."""
         if self.grids.values is not None or self.spec.method == "direct" or nf < SMALLEST_COMB or not cycles > 0:
             return None
-        return choose_layout(nf, cycles, self.spec.dtype, objects, self.wave)
+        return choose_layout(nf, cycles, self.spec.dtype, objects, self.wave, self.shared)
 
 
 def largest_cycles(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> float:
@@ -73,6 +74,11 @@ def _device_span(t: Any, lo: NDArray[np.int64], hi: NDArray[np.int64]) -> NDArra
     return ends[len(lo) :] - ends[: len(lo)]
 
 
+def _same_grids(a: Grids, b: Grids) -> bool:
+    """Surely the same frequencies? Told without comparing long arrays."""
+    return a is b or (a.shared and b.shared and a.values is None and b.values is None and a.of(0) == b.of(0))
+
+
 class JobCache:
     """Chunks of the last `execute`, so that a plan run again on like light curves need not cut and launch anew."""
 
@@ -84,9 +90,7 @@ class JobCache:
     def renew(self, plan: Plan) -> None:
         """Forget everything unless ``plan`` has the grids of the last one and wants powers alike."""
         old, new = self._grids, plan.grids
-        same = old is not None and (self._start is None) == (plan.power_start is None) and (
-            old is new or (old.shared and new.shared and old.values is None and new.values is None and old.of(0) == new.of(0))
-        )  # fmt: skip
+        same = old is not None and (self._start is None) == (plan.power_start is None) and _same_grids(old, new)
         if not same:
             self._jobs.clear()
         self._grids, self._start = new, plan.power_start
@@ -96,7 +100,7 @@ class JobCache:
         job = self._jobs.get((start, stop))
         if job is None or (job.dy is None) != (dy is None) or not np.array_equal(job.offsets, offsets):
             return None
-        if is_device_array(t):          # the span is checked on the device; asking costs more than it can save
+        if is_device_array(t):  # the span is checked on the device; asking costs more than it can save
             return replace(job, t=t, y=y, dy=dy, results={}, host_power=None)
         if not job.serves(largest_cycles(t, offsets, df)):
             return None

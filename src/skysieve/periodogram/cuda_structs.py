@@ -52,8 +52,8 @@ COMB = _struct(
     "zero", "edges",
 )  # fmt: skip
 DIRECT = _struct(
-    "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*", *_PEAKS,
-    "guard.", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges",
+    "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
+    *_PEAKS, "guard.", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges",
 )  # fmt: skip
 BEST = _struct(
     "info*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*", "flags*",

@@ -82,10 +82,11 @@ class Layout:
         return (2 * 1024 * self.fold + exchange) * 2 * itemsize + staged * itemsize
 
 
-def choose_layout(nf: int, cycles: float, dtype: np.dtype[Any], objects: int, wave: int) -> Layout | None:
+def choose_layout(nf: int, cycles: float, dtype: np.dtype[Any], objects: int, wave: int, shared: int) -> Layout | None:
     """The layout for grids of up to ``nf`` frequencies and ``df * span`` up to ``cycles``; None when no comb pays.
 
-    ``wave`` is the number of blocks that run at once: a few objects are cut finer to fill it.
+    ``wave`` is the number of blocks that run at once: a few objects are cut finer to fill it.  ``shared`` is the
+    most shared memory of a block.
     """
     fold = next((f for f in FOLDS if _most_combs(f, cycles) >= 4), None)
     if fold is None:
@@ -105,8 +106,10 @@ def choose_layout(nf: int, cycles: float, dtype: np.dtype[Any], objects: int, wa
         per_block = min(combs, max(12, 4 * -(-combs * objects * pairs // (4 * wave))))
     if columns:
         fold = 1
-    build = f + ("columns" if columns else f"x{fold}" if fold > 1 else "p4" if combs < GROUP else "")
-    return Layout(build, combs, per_block, pairs, modes, fold, _limit(fold) / combs)
+    flat = f"x{fold}" if fold > 1 else "p4" if combs < GROUP else ""
+    build = f + ("columns" if columns else flat)
+    layout = Layout(build, combs, per_block, pairs, modes, fold, _limit(fold) / combs)
+    return layout if max(layout.shared_bytes(dtype.itemsize, w) for w in (True, False)) <= shared else None
 
 
 def _limit(fold: int) -> float:
@@ -138,9 +141,10 @@ class Tables:
 
 @lru_cache(maxsize=16)
 def make_tables(combs: int, per_block: int, modes: int, dtype: np.dtype[Any], all_combs: bool = False) -> Tables:
-    """Tables of combs 0 .. per_block + 1 (two more than a block owns): a block that starts at another comb moves its strengths or cells instead.
+    """Tables of combs 0 .. per_block + 1, two more than a block owns.
 
-    With ``all_combs`` the deconvolution is that of every comb, for cells spread at comb 0.
+    A block that starts at another comb moves its strengths or cells instead.  With ``all_combs`` the
+    deconvolution is that of every comb, for cells spread at comb 0.
     """
     complex_type = np.complex128 if dtype == np.float64 else np.complex64
     kernel = spreading_kernel(modes, dtype)

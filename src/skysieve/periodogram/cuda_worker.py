@@ -21,7 +21,7 @@ from skysieve.periodogram.cuda_tables import Layout, Tables, make_tables
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
-GUARD = {("comb", 8): 0.03, ("direct", 8): 1e-3, ("comb", 4): 0.02, ("direct", 4): 0.02}
+GUARD = {("comb", 8): 0.005, ("direct", 8): 1e-3, ("comb", 4): 0.02, ("direct", 4): 0.02}
 """Determinants CC SS - CS^2 at or below these are taken again from exact centred sums."""
 SCALE_KIND = {"psd": 1, "scargle": 2}
 NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
@@ -238,7 +238,7 @@ class Worker:
         answers = lane.array("answers", self._answer_bytes(n), np.uint8)
         info, frequency, best, index, flags = self._answers(answers, n)
         work = {
-            "tp": lane.array("tp", rows + WEIGHT_PAD, np.float64), "wv": lane.array("wv", 2 * (rows + WEIGHT_PAD), np.float64),
+            "tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64),
             "owner": lane.array("owner", rows, np.int32),
         }  # fmt: skip
         count, floor = lane.array("count", n, np.uint32), lane.array("floor", n, np.uint32)
@@ -255,9 +255,9 @@ class Worker:
                 "tp": work["tp"], "wv": work["wv"], "offsets": data["offsets"], "info": info, "f0": data["f0"],
                 "df": data["df"], "grid_stride": stride,
             }  # fmt: skip
-            for i, part in enumerate(job.parts):
-                if not len(part.order):
-                    continue
+            side = lane.fork() if len(job.parts) > 1 else None
+            for i, part in sorted(enumerate(job.parts), key=lambda p: p[1].kind == "comb"):
+                stream = lane.stream if part.kind == "comb" or side is None else side
                 size = self.itemsize
                 candidates = lane.array(f"list{i}", n * part.cap * CANDIDATE_BYTES[size], np.uint8)
                 edge = lane.array(f"edge{i}", edge_bytes(part, n, size), np.uint8)
@@ -270,8 +270,7 @@ class Worker:
                 if part.kind == "comb":
                     self._comb(lane, part, owner=work["owner"], rows=rows, n=n, **more)
                 else:
-                    self._direct(lane, part, values=values, **more)
-                layout = part.layout
+                    self._direct(stream, part, values=values, **more)
                 few = len(part.order) <= 256
                 block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (128, min(part.cap, 1024))
                 args = cs.fill(
@@ -279,7 +278,11 @@ class Worker:
                     order=data[f"order{i}"], **peaks, index=index, frequency=frequency, best=best, flags=flags,
                     grid_stride=stride, held=held, edges=part.edges, stretch=_stretch(part),
                 )  # fmt: skip
-                self.module("ls_peaks.cu").launch("ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * (size + 4), stream=lane.stream)
+                self.module("ls_peaks.cu").launch(
+                    "ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * (size + 4), stream=stream
+                )
+            if side is not None:
+                lane.join()
             host = lane.pinned("answers", len(answers), np.uint8)
             lane.to_host(host, answers)
             if job.host_power is not None and job.n_powers:
@@ -318,14 +321,14 @@ class Worker:
         writes = more["power"] is not None
         module, spread = self.module("ls_comb.cu", layout.form(writes)), None
         if layout.spread_apart:
-            spread = lane.array("spread", n * layout.pairs * 2 * 1024 * layout.fold * 2, t)
+            spread = lane.array("spread", n * layout.pairs * 2 * 1024 * 2, t)
             names = ("tp", "wv", "offsets", "info", "f0", "df", "grid_stride")
             args = cs.fill(
                 cs.SPREAD, cell=cell, at_f=at_f, at_2f=at_2f, out=spread, modes=layout.modes,
                 P=layout.combs, pairs=layout.pairs, **{k: more[k] for k in names},
             )  # fmt: skip
-            grid = n * layout.pairs * 48 * layout.fold
-            module.launch("ls_spread", (grid,), (256,), (args,), stream=lane.stream)
+            grid = n * layout.pairs * 48
+            self.module("ls_spread.cu").launch("ls_spread", (grid,), (256,), (args,), stream=lane.stream)
         args = cs.fill(
             cs.COMB, cell=cell, at_f=at_f, at_2f=at_2f, spread=spread, first=first, second=second, fold=fold,
             deconvolve=deconvolve, guard=GUARD["comb", self.itemsize], modes=layout.modes, P=layout.combs,
@@ -337,14 +340,16 @@ class Worker:
             "ls_comb", (part.launches * layout.blocks,), (128,), (args,), shared_mem=shared, stream=lane.stream
         )
 
-    def _direct(self, lane: Lane, part: Part, *, values: Any, **more: Any) -> None:
+    def _direct(self, stream: Any, part: Part, *, values: Any, **more: Any) -> None:
         guard = GUARD["direct", self.itemsize]
-        args = cs.fill(cs.DIRECT, frequencies=values, guard=guard, blocks=part.stretches, fit_mean=self.spec.fit_mean, **more)
+        args = cs.fill(
+            cs.DIRECT, frequencies=values, guard=guard, blocks=part.stretches, fit_mean=self.spec.fit_mean, **more
+        )
         module = self.module("ls_direct.cu")
         if part.kind == "direct":
-            module.launch("ls_direct", (part.launches,), (256,), (args,), stream=lane.stream)
+            module.launch("ls_direct", (part.launches,), (256,), (args,), stream=stream)
             return
-        module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=lane.stream)
+        module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=stream)
         blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
         names = (
             "power",
@@ -362,7 +367,7 @@ class Worker:
         )
         args = cs.fill(cs.SEARCH, blocks=blocks, **{k: more[k] for k in names})
         self.module("ls_peaks.cu").launch(
-            "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=lane.stream
+            "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
         )
 
 

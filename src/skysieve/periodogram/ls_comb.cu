@@ -18,22 +18,30 @@
 // first-level cache must hold the tables of a block's combs (30 KB at P = 8), which bounds the shared memory to use.
 //
 // archs: 75 80 86 89 90 100 120
-// build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE
-// build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DGROUP=4
+// build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DROLLED
+// build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DGROUP=4
 // build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
 // build: f64runs -DREAL=double -DMINB=2 -DRUNS
-// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DFOLD=2 -DGROUP=4
-// build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE -DFOLD=4 -DGROUP=4
-// build: f32 -DREAL=float -DMINB=4
-// build: f32p4 -DREAL=float -DMINB=4 -DGROUP=4
+// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=2 -DGROUP=4
+// build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=4 -DGROUP=4
+// build: f32 -DREAL=float -DMINB=4 -DROLLED
+// build: f32p4 -DREAL=float -DMINB=4 -DROLLED -DGROUP=4
 // build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
 // build: f32runs -DREAL=float -DMINB=4 -DRUNS
 // build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2 -DGROUP=4
 // build: f32x4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
-// budget: f64 kernel=ls_comb regs<=168 spills<=512 arch=90
-// budget: f64columns kernel=ls_comb regs<=255 spills<=0 arch=90
-// budget: f64runs kernel=ls_comb regs<=255 spills<=0 arch=90
-// budget: f32 kernel=ls_comb regs<=128 spills<=256 arch=90
+// budget: f64 kernel=ls_comb regs<=168 smem<=64 spills<=160
+// budget: f64p4 kernel=ls_comb regs<=168 smem<=64 spills<=160
+// budget: f64columns kernel=ls_comb regs<=255 smem<=64
+// budget: f64runs kernel=ls_comb regs<=255 smem<=0
+// budget: f64x2 kernel=ls_comb regs<=255 smem<=64
+// budget: f64x4 kernel=ls_comb regs<=255 smem<=64
+// budget: f32 kernel=ls_comb regs<=128 smem<=64 spills<=32
+// budget: f32p4 kernel=ls_comb regs<=128 smem<=64 spills<=32
+// budget: f32columns kernel=ls_comb regs<=128 smem<=64 spills<=128
+// budget: f32runs kernel=ls_comb regs<=128 smem<=0 spills<=32
+// budget: f32x2 kernel=ls_comb regs<=168 smem<=64
+// budget: f32x4 kernel=ls_comb regs<=255 smem<=64
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
 
@@ -102,81 +110,6 @@ struct Stage {
   __device__ __forceinline__ T& flat(int i) const { return (*this)(i >> LG, i & (GROUP - 1)); }
 };
 #define PLANE(columns) (17 * (((columns) + 3) / 4))
-
-// Exact cell c of a band's grids from points whose first tap lies in (c - 16, c]: one block = (object, band pair, 16 cells).
-// For long series searched in several blocks a band: spread once here, not once a block. Half warp = band, lane = cell;
-// 8 warps share the points, summed in a fixed order.
-struct Spread {
-  const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
-  const int* offsets; const Info* info; const double* f0; const double* df; C* out;
-  int modes, P, pairs, grid_stride;
-};
-// Number of cells (every other int, rising) that are at most `limit`, by a warp: 33 ways at each step.
-__device__ __forceinline__ int first_above(const int* cells, int n, int limit) {
-  const int lane = threadIdx.x & 31;
-  int lo = 0, hi = n;
-  while (lo < hi) {
-    const int step = (hi - lo + 32) / 33, at = lo + (lane + 1) * step - 1;
-    const unsigned above = __ballot_sync(FULL, at >= hi || cells[2 * at] > limit);
-    const int k = above ? __ffs(above) - 1 : 32;
-    const int from = lo;
-    lo = from + k * step;
-    hi = min(hi, k < 32 ? from + (k + 1) * step - 1 : hi);
-  }
-  return lo;
-}
-extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
-  __shared__ C part[8][32][2];
-  __shared__ C strength[8][2][2][32];
-  __shared__ int first[8][32];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, h = lane >> 4, a = lane & 15;
-  const int rows = 48 * FOLD;
-  int task = blockIdx.x;
-  const int strip = task % rows; task /= rows;
-  const int pair = task % A.pairs, o = task / A.pairs;
-  if (A.info[o].status != 0) return;
-  const int lo = A.offsets[o], n = A.info[o].n;
-  const bool twice = strip >= 16 * FOLD;
-  const int c0 = (twice ? strip - 16 * FOLD : strip) * 16, mine = c0 + a;
-  const double f0 = A.f0[o * A.grid_stride], df = A.df[o * A.grid_stride];
-  // points with first cell in (c0 - 16, c0 + 16): cells rise with time
-  const int* cells = (const int*)(A.cell + lo) + twice;
-  const int b0 = first_above(cells, n, c0 - 16), b1 = first_above(cells, n, c0 + 15);
-  Frequency centre[2];
-  for (int b = 0; b < 2; b++) centre[b] = frequency_of(f0, ((double)(2 * pair + b) * A.modes + (A.modes >> 1)) * A.P, df);
-  C s1 = mk(0, 0), s2 = mk(0, 0);
-  const T* weights = twice ? A.at_2f : A.at_f;
-  for (int p0 = b0 + warp * 32; p0 < b1; p0 += 256) {
-    const int m = min(32, b1 - p0), p = lo + p0 + min(lane, m - 1);
-    const double2 wv = A.wv[p];
-    const double time = A.tp[p];
-    __syncwarp();
-    first[warp][lane] = twice ? A.cell[p].y : A.cell[p].x;
-    for (int b = 0; b < 2; b++) {
-      T s, c; sincos_cycles(cycles(centre[b], time), s, c);
-      const T w = (T)wv.x, v = (T)wv.y;
-      strength[warp][b][0][lane] = twice ? mk(w * (c * c - s * s), 2 * w * c * s) : mk(w * c, w * s);
-      strength[warp][b][1][lane] = mk(v * c, v * s);
-    }
-    __syncwarp();
-    for (int i = 0; i < m; i++) {
-      const unsigned tap = (unsigned)(mine - first[warp][i]);
-      if (tap < 16u) {
-        const T k = weights[(size_t)(lo + p0 + i) * 16 + a];
-        const C x = strength[warp][h][0][i], z = strength[warp][h][1][i];
-        s1.x = fma(k, x.x, s1.x); s1.y = fma(k, x.y, s1.y); s2.x = fma(k, z.x, s2.x); s2.y = fma(k, z.y, s2.y);
-      }
-    }
-  }
-  part[warp][lane][0] = s1; part[warp][lane][1] = s2;
-  __syncthreads();
-  if (warp < 2 && !(twice && warp)) {
-    C x = part[0][lane][warp];
-    for (int k = 1; k < 8; k++) { x.x += part[k][lane][warp].x; x.y += part[k][lane][warp].y; }
-    C* out = A.out + ((size_t)(o * A.pairs + pair) * 2 + h) * CELLS;
-    out[(twice ? 512 * FOLD : 256 * FOLD * warp) + mine] = x;
-  }
-}
 
 // Powers of one comb, two bands at once: lane a of half warp h gets outputs a + 16 d of band h. `row`: that of its tables.
 #ifdef SPLIT

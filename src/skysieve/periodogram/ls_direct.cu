@@ -11,9 +11,10 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_direct regs<=128 smem<=46080 spills<=64
-// budget: f32 kernel=ls_direct regs<=128 smem<=23040
+// budget: f64 kernel=ls_direct regs<=128 smem<=46080 spills<=96
 // budget: f64 kernel=ls_list regs<=128 smem<=8192
+// budget: f32 kernel=ls_direct regs<=128 smem<=23040 spills<=128
+// budget: f32 kernel=ls_list regs<=128 smem<=8192 spills<=32
 #include "ls_common.cuh"
 
 #define SPAN 2048

@@ -8,7 +8,7 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_peaks regs<=64 smem<=512
+// budget: f64 kernel=ls_peaks regs<=64 smem<=1024
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
 #include "ls_common.cuh"
 

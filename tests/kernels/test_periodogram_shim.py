@@ -1,0 +1,270 @@
+"""The periodogram's kernels and ``cuda.py``'s own launches on the host shim: every path, on tiny inputs.
+
+Tolerances: the comb's aliasing error at few points (1e-9 in float64; 1e-5 in float32, where rounding is lifted by the
+deconvolution), direct sums to 1e-12 and 1e-5 of determinants above 1e-3 / 0.02.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.periodogram import cuda
+from skysieve.periodogram.workload import Grids, Output, Status
+from tests.gpu.batches import FaultyRuntime, FlatSource, batch, check, default_spec, direct_power, run, shared_grid
+from tests.kernels.shim import run_sanitized, shim_runtime
+
+F32 = np.dtype(np.float32)
+STEP = 1 / 1200
+GRIDS = {  # lengths, f0, df, nf: build of the comb that must run
+    "f64": ([12, 40, 90], 0.16, STEP, 2000),
+    "f64p4": ([30, 9], 0.16, 0.2 / 120, 900),
+    "f64x2": ([60], 0.16, 0.35 / 120, 1500),
+    "f64x4": ([60], 0.16, 0.8 / 120, 1200),
+    "f64columns": ([60, 20], 0.16, 1 / 7200, 18_000),
+}
+
+
+@pytest.fixture(params=["forwards", "backwards"])
+def order(request):
+    return request.param
+
+
+def engine(order="forwards", **spec):
+    return cuda.Engine(default_spec(**spec), runtime=shim_runtime(order))
+
+
+@pytest.mark.parametrize("build", GRIDS)
+def test_comb(build, order):
+    lengths, f0, df, nf = GRIDS[build]
+    e = engine(order, method="nufft")
+    source, grids = batch(lengths), shared_grid(f0, df, nf)
+    assert e.describe(source, grids)["layout"].build == build
+    check(e, source, grids, 1e-9)
+
+
+def test_comb_runs_in_several_blocks():
+    """Peaks without powers on a fine grid: warps follow runs of combs, cells are spread by a kernel of their own."""
+    e = engine(method="nufft")
+    source, grids = batch([60]), shared_grid(0.0005, 1 / 60_000, 80_000)
+    layout = e.describe(source, grids)["layout"]
+    assert layout.form(writes=False) == "f64runs"
+    assert layout.blocks > 1
+    check(e, source, grids, 1e-9, few_det=1e-5)
+    names = {launch[0] for launch in e.workers[0].runtime.launches}
+    assert "ls_spread" in names
+
+
+def test_comb_float32(order):
+    check(engine(order, method="nufft", dtype=F32), batch([40, 300]), shared_grid(0.16, STEP, 2000), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
+def test_direct(dtype, order):
+    tolerance = 1e-12 if dtype == np.float64 else 1e-5
+    check(engine(order, method="direct", dtype=dtype), batch([12, 40]), shared_grid(0.16, STEP, 2500), tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
+def test_list_of_frequencies(dtype):
+    values = np.sort(np.random.default_rng(0).random(500)) * 3 + 0.1
+    grids = Grids(values[:1], np.zeros(1), np.array([500]), True, values)
+    check(engine(dtype=dtype), batch([50, 30]), grids, 1e-12 if dtype == np.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("fit_mean", [True, False])
+@pytest.mark.parametrize("center_data", [True, False])
+def test_models_and_no_errors(fit_mean, center_data):
+    e = engine(fit_mean=fit_mean, center_data=center_data, method="nufft")
+    check(e, batch([35], errors=False), shared_grid(0.16, STEP, 900), 1e-9)
+
+
+def test_auto_gives_short_objects_to_direct_sums():
+    e = engine()
+    source, grids = batch([8, 30, 31, 200]), shared_grid(0.16, STEP, 3000)
+    out = run(e, source, grids)
+    assert out.method.tolist() == [1, 1, 2, 2]
+    check(e, source, grids, 1e-9, out)
+
+
+@pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
+@pytest.mark.parametrize("method", ["nufft", "direct"])
+def test_normalizations(normalization, method):
+    source, grids = batch([45]), shared_grid(0.16, STEP, 600)
+    standard = run(engine(method=method), source, grids)
+    out = run(engine(method=method, normalization=normalization), source, grids)
+    p = standard.power
+    w = source.dy**-2.0
+    mean = np.average(source.y, weights=w)
+    yy = np.average((source.y - mean) ** 2, weights=w)
+    expected = {
+        "model": p / (1 - p),
+        "log": -np.log1p(-p),
+        "psd": p * yy * 0.5 * w.sum(),
+        "scargle": p * yy * 0.5 * len(p[:1]) * 45,
+    }[normalization]
+    np.testing.assert_allclose(out.power, expected, rtol=1e-9, atol=1e-12)
+    assert out.peak_index[0, 0] == standard.peak_index[0, 0]
+
+
+def test_unsorted_and_broken_rows_with_a_grid_each():
+    source = batch([50, 30, 8, 200, 3, 20, 9, 6])
+    rng = np.random.default_rng(0)
+    for i in range(8):
+        a, b = source.offsets[i : i + 2]
+        turn = rng.permutation(b - a)
+        for rows in (source.t, source.y, source.dy):
+            rows[a:b] = rows[a:b][turn]
+    source.t[3] = np.nan
+    source.y[20] = np.inf
+    at = source.offsets
+    source.y[at[5] : at[6]] = 3.0
+    source.dy[at[6] + 2] = -1.0
+    source.t[at[7] : at[8]] = 5.0
+    nf = np.array([700, 3000, 300, 900, 50, 100, 40, 30])
+    grids = Grids(0.1 + 0.01 * np.arange(8), STEP * np.linspace(1, 1.2, 8), nf, False)
+    e = engine(method="nufft")
+    out = run(e, source, grids)
+    few, errors, constant, equal = (
+        Status.TOO_FEW_POINTS,
+        Status.BAD_ERRORS,
+        Status.CONSTANT_Y,
+        Status.EQUAL_TIMES,
+    )
+    assert out.status.tolist() == [0, 0, 0, 0, few, constant, errors, equal]
+    assert out.n_used[0] == 48
+    assert out.n_dropped[0] == 2
+    start = grids.offsets(8)
+    for i in range(8):
+        mine = out.power[start[i] : start[i + 1]]
+        if out.status[i]:
+            assert np.isnan(mine).all()
+            assert (out.peak_index[i] == -1).all()
+            assert out.method[i] == 0
+            continue
+        a, b = at[i : i + 2]
+        ok = np.isfinite(source.t[a:b]) & np.isfinite(source.y[a:b])
+        rows = (x[a:b][ok] for x in (source.t, source.y, source.dy))
+        clean = FlatSource(*rows, np.array([0, int(ok.sum())]))
+        f0, df, n = grids.of(i)
+        expected, _ = direct_power(clean, 0, np.longdouble(f0) + np.longdouble(df) * np.arange(n))
+        assert np.abs(mine - expected).max() <= 1e-9
+    scan = e.scan(source)
+    assert np.array_equal(scan.status, out.status)
+    assert np.array_equal(scan.n_used, out.n_used)
+    assert np.array_equal(scan.span, out.span, equal_nan=True)
+
+
+def test_a_span_hidden_by_unsorted_times_is_taken_again():
+    source = batch([60, 40])
+    source.t[[0, 30]] = source.t[[30, 0]]  # the first time is not the least: the estimate of the span is too short
+    check(engine(method="nufft"), source, shared_grid(0.16, STEP, 600), 1e-9)
+
+
+def test_every_candidate_when_there_is_no_room(monkeypatch):
+    from skysieve.periodogram import cuda_parts
+
+    source, grids = batch([60, 40]), shared_grid(0.16, STEP, 1500)
+    expected = run(engine(n_peaks=12), source, grids)
+    make = cuda_parts.make_part
+
+    def tight(*args, **kwargs):
+        part = make(*args, **kwargs)
+        object.__setattr__(part, "cap", part.cap if args[-1] is True else 5)
+        return part
+
+    monkeypatch.setattr("skysieve.periodogram.cuda_jobs.make_part", tight)
+    out = run(engine(n_peaks=12), source, grids)
+    assert np.array_equal(out.peak_index, expected.peak_index)
+
+
+def test_equal_peaks_and_peaks_at_the_ends():
+    """Two equal maxima: the lower frequency first; more peaks than there are: NaN and -1."""
+    t = np.arange(40.0)
+    y = np.cos(np.pi * t / 5) + 0.001 * np.cos(2 * t)
+    source = FlatSource(t, y, None, np.array([0, 40]))
+    grids = shared_grid(0.02, 0.001, 961)  # alias of 0.1 at 0.9
+    e = engine(n_peaks=60, method="direct")
+    out = run(e, source, grids)
+    check(e, source, grids, 1e-9, out, few_det=1e-3)
+    assert (out.peak_index[0] == -1).any()
+    best = {round(f * 1000) for f in grids.frequency()[out.peak_index[0, :2]]}
+    assert best == {100, 900}
+
+
+def test_again_on_other_values_equals_a_fresh_engine():
+    grids = shared_grid(0.16, STEP, 700)
+    kept = engine()
+    for seed in (1, 2, 3, 4):
+        source = batch([40, 70], seed=seed)
+        out, fresh = run(kept, source, grids), run(engine(), source, grids)
+        assert np.array_equal(out.power, fresh.power)
+        assert np.array_equal(out.peak_frequency, fresh.peak_frequency)
+
+
+def test_out_of_memory_halves_the_chunk(caplog):
+    source, grids = batch([40, 50, 60, 35, 45]), shared_grid(0.16, STEP, 400)
+    expected = run(engine(method="nufft"), source, grids)
+    runtime = FaultyRuntime(shim_runtime(), "ls_comb", MemoryError("no room"), at=(1,))
+    with caplog.at_level(logging.WARNING, "skysieve"):
+        out = run(cuda.Engine(default_spec(method="nufft"), runtime=runtime), source, grids)
+    assert runtime.faults == 1
+    assert "trying halves" in caplog.text
+    assert np.abs(out.power - expected.power).max() <= 1e-9
+    hopeless = FaultyRuntime(shim_runtime(), "ls_comb", MemoryError("no room"), after=0)
+    with pytest.raises(MemoryBudgetError):
+        run(cuda.Engine(default_spec(method="nufft"), runtime=hopeless), source, grids)
+
+
+def test_small_memory_is_many_chunks():
+    source, grids = batch([40, 50, 60, 35, 45]), shared_grid(0.16, STEP, 400)
+    expected = run(engine(method="nufft"), source, grids)
+    e = cuda.Engine(default_spec(method="nufft"), runtime=shim_runtime(), memory=150_000)
+    out = run(e, source, grids)
+    assert sum(launch[0] == "ls_comb" for launch in e.workers[0].runtime.launches) > 1
+    assert np.abs(out.power - expected.power).max() <= 1e-9
+    assert np.array_equal(out.peak_index, expected.peak_index)
+
+
+@pytest.mark.parametrize("when", [1, 3])
+def test_a_lost_device_leaves_its_objects_to_the_others(when, caplog):
+    source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
+    spec = default_spec(method="nufft")
+    expected = run(cuda.Engine(spec, runtime=shim_runtime()), source, grids)
+    lost = FaultyRuntime(shim_runtime(), "ls_comb", RuntimeError("the device fell off the bus"), after=when - 1)
+    e = cuda.Engine(spec, runtime=(FaultyRuntime(shim_runtime()), lost), memory=400_000)
+    with caplog.at_level(logging.WARNING, "skysieve"):
+        out = run(e, source, grids)
+    assert np.abs(out.power - expected.power).max() <= 1e-9
+    assert np.array_equal(out.peak_index, expected.peak_index)
+    both = cuda.Engine(spec, runtime=(lost, lost), memory=400_000)
+    with pytest.raises(RuntimeError, match="fell off the bus"):
+        run(both, source, grids)
+
+
+def test_progress_and_nothing_to_do():
+    e = engine(method="direct")
+    seen = []
+    source, grids = batch([20, 20]), shared_grid(0.16, STEP, 100)
+    out = Output.allocate(2, 5)
+    e.execute(source, grids, out, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (2, 2)
+    empty = FlatSource(np.zeros(0), np.zeros(0), None, np.array([0]))
+    e.execute(empty, grids, Output.allocate(0, 5))
+    nobody = FlatSource(np.zeros(0), np.zeros(0), None, np.array([0, 0, 0]))
+    out = run(e, nobody, grids)
+    assert (out.status == Status.EMPTY).all()
+    with pytest.raises(ValueError, match="finufft"):
+        cuda.Engine(default_spec(method="finufft"), runtime=shim_runtime())
+    with pytest.raises(ValueError, match="at most"):
+        e.execute(source, shared_grid(0.1, 1e-9, 2**31), out)
+
+
+@pytest.mark.slow
+def test_sanitized():
+    """The same under AddressSanitizer and UBSan, in a process of its own."""
+    result = run_sanitized(__file__, "-k", "comb or direct or list or unsorted")
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
