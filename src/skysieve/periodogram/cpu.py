@@ -35,6 +35,11 @@ sums.  The error of a power is that of the sums over CC SS - CS^2; that of the s
 DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 """The same for direct sums, whose error is rounding alone."""
 TASKS_PER_THREAD = 4
+WORTH_SPLITTING = 1.5e-3
+"""Seconds of one object below which handing it to several threads costs more than it saves."""
+KEPT_BYTES = 32 << 20
+_scratch = threading.local()
+"""Scratch of each thread, kept from call to call: fresh pages cost more than a small search."""
 NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
 
 
@@ -64,11 +69,13 @@ class Engine:
         self.center = spec.center_data or spec.fit_mean
         self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
         self.pool = TaskPool(threads)
-        self.local = threading.local()
 
     def close(self) -> None:
-        """Give back the threads."""
+        """Give back the threads, and the caller's scratch where it has grown large."""
         self.pool.close()
+        for name, work in list(_scratch.__dict__.items()):
+            if sum(a.nbytes for a in work) > KEPT_BYTES:
+                delattr(_scratch, name)
 
     def chunks(self, source: Source) -> list[tuple[int, int]]:
         """Ranges of objects whose rows fit the budget (or single objects that do not)."""
@@ -196,7 +203,7 @@ class Engine:
     def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Objects that are cut into stretches, because one thread would still be at them when the others are done."""
         share = 0.5 * seconds.sum() / self.pool.workers
-        return (seconds > max(share, 1e-3)) & (self.pool.workers > 1)
+        return (seconds > max(share, WORTH_SPLITTING)) & (self.pool.workers > 1)
 
 
 class _Job:
@@ -216,16 +223,16 @@ class _Job:
 
     def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
         """`cpu_search.search` with this thread's scratch."""
-        dtype, local = self.engine.dtype, self.engine.local
+        dtype = self.engine.dtype
         points = int(self.curves.n_used[which].max())
         length = self.length(method, combs)
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
             _, folds2 = cpu_cost.fold_counts(combs, (df * self.curves.span[which]).max())
-            local.comb = work = cpu_state.comb_work(dtype, points, int(folds2), length, getattr(local, "comb", None))
+            work = _kept("comb", dtype, cpu_state.comb_work, points, int(folds2), length)
             constants = cpu_state.Constants.of(comb.tables(combs, LANES, dtype))
         else:
-            local.direct = work = cpu_state.direct_work(dtype, points, length, getattr(local, "direct", None))
+            work = _kept("direct", dtype, cpu_state.direct_work, points, length)
             constants = cpu_state.Constants.of(comb.tables(LANES, LANES, dtype))
         found, count, seam = cpu_search.search(
             method, which, first, last, length, combs, comb.KERNELS[dtype].modes, self.curves, self.grid, constants,
@@ -240,9 +247,7 @@ class _Job:
             return
         engine = self.engine
         points = int(self.curves.n_used[which].max())
-        old = getattr(engine.local, "direct", None)
-        work = cpu_state.direct_work(engine.dtype, points, cpu_search.IRREGULAR_STRETCH, old)
-        engine.local.direct = work
+        work = _kept("direct", engine.dtype, cpu_state.direct_work, points, cpu_search.IRREGULAR_STRETCH)
         for i in which:
             finufft_object(
                 int(i), self.curves, self.grid, work, self.answers, engine.form, self.mean, GUARD[engine.dtype]
@@ -255,7 +260,8 @@ class _Job:
         stretches = -(-nf // length)
         if stretches > 1 and nf - (stretches - 1) * length < 2:
             stretches -= 1  # every piece wants two samples: the last stretch rides with the one before
-        pieces = min(stretches, TASKS_PER_THREAD * self.engine.pool.workers)
+        # every piece sets its points up again: few pieces of many stretches
+        pieces = min(stretches, self.engine.pool.workers * max(1, min(TASKS_PER_THREAD, stretches // 32)))
         if method == FINUFFT or pieces < 2:
             self.objects(method, combs, which)
             return
@@ -267,6 +273,14 @@ class _Job:
         bounds = np.minimum(edges * length, nf)
         found, seams = np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts])
         cpu_search.join(i, found, seams, bounds, self.grid, self.curves, self.answers)
+
+
+def _kept(name: str, dtype: np.dtype[Any], make: Callable[..., cpu_state.Work], *sizes: int) -> cpu_state.Work:
+    """This thread's scratch for one family of kernels, made anew where it is too small."""
+    key = f"{name}_{dtype.name}"
+    work = make(dtype, *sizes, getattr(_scratch, key, None))
+    setattr(_scratch, key, work)
+    return work
 
 
 def _groups(

@@ -64,18 +64,16 @@ def best_combs(
     It depends on the object alone, so that an object's answer does not depend on its company.
     """
     c, modes = COSTS[dtype], KERNELS[dtype].modes
-    best, choice = np.full(len(n), np.inf), np.full(len(n), LANES, np.int64)
+    groups = GROUPS[:, None]
+    combs = groups * LANES
+    folds1, folds2 = fold_counts(combs, cycles)
+    bands = np.ceil(nf / (modes * combs))
+    folding = c.comb_fold * (2 * (folds1 - 1) + (folds2 - 1))
+    per_band = c.comb_band + c.comb_spread * n + groups * (c.comb_group + folding)
     once = c.comb_object + c.comb_point * n + c.comb_few * nf / np.maximum(n, 1) ** 2
-    for groups in GROUPS:
-        combs = groups * LANES
-        folds1, folds2 = fold_counts(combs, cycles)
-        bands = np.ceil(nf / (modes * combs))
-        folding = c.comb_fold * (2 * (folds1 - 1) + (folds2 - 1))
-        per_band = c.comb_band + c.comb_spread * n + groups * (c.comb_group + folding)
-        ns = np.where(folds1 <= MAX_FOLDS, once + bands * per_band, np.inf)
-        better = ns < best
-        best[better], choice[better] = ns[better], combs
-    return choice, best * 1e-9
+    ns = np.where(folds1 <= MAX_FOLDS, once + bands * per_band, np.inf)
+    best = np.argmin(ns, axis=0)
+    return combs[best, 0], np.take_along_axis(ns, best[None], axis=0)[0] * 1e-9
 
 
 def choose(
