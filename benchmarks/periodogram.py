@@ -255,10 +255,10 @@ def bench_peaks(report: Report, data: Path) -> None:
 
 def bench_selection(report: Report, data: Path) -> None:
     """``method="auto"`` against each method, over sizes that no tuning used."""
-    warnings.filterwarnings("ignore", message="the grid is too coarse", category=UserWarning)  # df*T 1.3, on purpose
+    warnings.filterwarnings("ignore", message="the grid is too coarse", category=UserWarning)  # df*T 1.1, on purpose
     report.title("selection: one thread, peaks and power, GLS + dy; seconds a call; ratio of auto to the best method")
-    sizes = (7, 170) if report.quick else (7, 19, 45, 83, 170, 390, 1_100, 2_900, 9_000)
-    counts, steps = ((2_300,), (0.15,)) if report.quick else ((330, 2_300, 21_000, 170_000), (0.015, 0.15, 0.45, 1.3))
+    sizes = (6, 120) if report.quick else (6, 13, 30, 60, 120, 260, 750, 2_000, 6_500)
+    counts, steps = ((3_700,), (0.12,)) if report.quick else ((500, 3_700, 45_000, 230_000), (0.008, 0.12, 0.33, 1.1))
     rng = np.random.default_rng(99)
     worst, over = 1.0, 0
     for n_t in sizes:
