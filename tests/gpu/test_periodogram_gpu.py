@@ -6,6 +6,7 @@ Tolerances: 1e-9 for the comb in float64 above 30 points (measured 4.2e-10 on 1,
 
 from __future__ import annotations
 
+import json
 import logging
 
 import numpy as np
@@ -26,6 +27,8 @@ from skysieve.core.device import resolve
 from skysieve.core.kernels import CudaRuntime
 from skysieve.core.selftest import run_selftest
 from skysieve.periodogram import cuda
+from skysieve.periodogram.cuda_calibrate import cache_file
+from skysieve.periodogram.cuda_cost import DEFAULTS
 from skysieve.periodogram.workload import Grids, Output
 
 pytestmark = pytest.mark.gpu
@@ -230,3 +233,16 @@ def test_several_gpus(runtime):
     one = run(engine(runtime), source, grids, power=False)
     all_of_them = run(cuda.Engine(default_spec(), devices, memory="1 GB"), source, grids, power=False)
     assert np.array_equal(one.peak_index, all_of_them.peak_index)
+
+
+def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = engine(runtime).costs
+    kept = json.loads(cache_file().read_text())
+    assert list(kept.values()) == [first.as_dict()]
+    assert engine(runtime).costs == first
+    for value in first.as_dict().values():
+        assert 0 < value < 1e3
+    cache_file().write_text("not json")
+    assert engine(runtime).costs.pair > 0
+    assert engine(runtime, method="nufft").costs is DEFAULTS[F64]

@@ -23,7 +23,8 @@ from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.core.staging import Copier, is_pinned
-from skysieve.periodogram.cuda_cost import DEFAULTS
+from skysieve.periodogram.cuda_calibrate import costs_of
+from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
 from skysieve.periodogram.cuda_jobs import Again, JobCache, Plan, deliver, largest_cycles, make_job
 from skysieve.periodogram.cuda_worker import Job, Worker
 from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
@@ -79,7 +80,7 @@ class Engine:
         else:
             runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
         self.workers = [Worker(r, spec, LANES, self._copier) for r in runtimes]
-        self.costs = DEFAULTS[spec.dtype]
+        self._costs: Costs | None = None
         self._cache = JobCache()
 
     # ------------------------------------------------------------------ the engine's four verbs
@@ -144,6 +145,15 @@ class Engine:
         for worker in self.workers:
             worker.close()
         self._copier.close()
+
+    @property
+    def costs(self) -> Costs:
+        """What the methods cost on this GPU: asked for by ``method="auto"`` alone, measured once a GPU."""
+        if self._costs is None:
+            worker = self.workers[0]
+            measured = self.spec.method == "auto" and worker.runtime.xp is not np
+            self._costs = costs_of(worker, self.spec) if measured else DEFAULTS[self.spec.dtype]
+        return self._costs
 
     # ------------------------------------------------------------------ helpers
 

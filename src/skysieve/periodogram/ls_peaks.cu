@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       keep = is_peak(c.before, c.here, c.after);
     }
     if (!keep) c.here = missing();
-    list[i] = c;
+    if (!keep || A.stretch) list[i] = c;
     if (held) { heights[i] = c.here; numbers[i] = c.index; }
   }
   int last = -1;
@@ -72,31 +72,36 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       for (int w = 1; w < (int)(blockDim.x >> 5); w++)
         if (where[w] >= 0 && (j < 0 || top[w] > p || (top[w] == p && where[w] < j))) { p = top[w]; j = where[w]; s = slot[w]; }
       chosen = j;
-      double f = missing64(), best = missing64();
-      if (j >= 0) {
-        const Candidate c = list[s];
-        const double x0 = A.frequencies ? A.frequencies[j] : A.f0[gi] + j * A.df[gi];
-        f = x0; best = c.here;
-        const bool inside = j > 0 && j + 1 < nf && isfinite((double)c.before) && isfinite((double)c.after);
-        if (inside) {
-          const double h0 = A.frequencies ? x0 - A.frequencies[j - 1] : A.df[gi], h1 = A.frequencies ? A.frequencies[j + 1] - x0 : A.df[gi];
-          const double d0 = (double)c.here - c.before, d1 = (double)c.after - c.here;
-          const double bend = (d1 / h1 - d0 / h0) / (h0 + h1), slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1);
-          if (bend < 0) {
-            const double step = fmin(fmax(-slope / (2 * bend), -h0 / 2), h1 / 2);
-            f = x0 + step; best = c.here + slope * step + bend * step * step;
-          }
-        }
-      }
       const size_t out = (size_t)o * k + r;
-      A.index[out] = j; A.frequency[out] = f; A.best[out] = best;
+      A.index[out] = j; A.frequency[out] = s; A.best[out] = p;      // frequency: the slot, until all are found
     }
     __syncthreads();
     last = chosen;
     if (last < 0) {
-      if (!tid) for (int q = r + 1; q < k; q++) { const size_t out = (size_t)o * k + q; A.index[out] = -1; A.frequency[out] = missing64(); A.best[out] = missing64(); }
-      return;
+      if (!tid) for (int q = r + 1; q < k; q++) { A.index[(size_t)o * k + q] = -1; A.frequency[(size_t)o * k + q] = -1; }
+      break;
     }
+  }
+  __syncthreads();
+  for (int r = tid; r < k; r += blockDim.x) {
+    const size_t out = (size_t)o * k + r;
+    const int j = A.index[out], s = (int)A.frequency[out];
+    double f = missing64(), best = missing64();
+    if (j >= 0) {
+      const Candidate c = list[s];
+      const double x0 = A.frequencies ? A.frequencies[j] : A.f0[gi] + j * A.df[gi], here = A.best[out];
+      f = x0; best = here;
+      if (j > 0 && j + 1 < nf && isfinite((double)c.before) && isfinite((double)c.after)) {     // the vertex of a parabola
+        const double h0 = A.frequencies ? x0 - A.frequencies[j - 1] : A.df[gi], h1 = A.frequencies ? A.frequencies[j + 1] - x0 : A.df[gi];
+        const double d0 = here - c.before, d1 = (double)c.after - here;
+        const double bend = (d1 / h1 - d0 / h0) / (h0 + h1), slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1);
+        if (bend < 0) {
+          const double step = fmin(fmax(-slope / (2 * bend), -h0 / 2), h1 / 2);
+          f = x0 + step; best = here + slope * step + bend * step * step;
+        }
+      }
+    }
+    A.frequency[out] = f; A.best[out] = best;
   }
 }
 
