@@ -24,15 +24,24 @@ __all__ = ["TransientPlan", "transient_map"]
 
 DTYPES = ("float64", "float32")
 COMPAT = (None, "lalpulsar")
+GPU_KINDS = ("none", "rect", "exp")
+"""Windows that the GPU has kernels for."""
 
 
 def make_engine(
     spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
     """The backend for a device: the one place where it is chosen."""
+    found = resolve(device)[0]
+    on_gpu = not spec.lal and spec.window.kind in GPU_KINDS
+    if found.kind == "cuda" and device == "auto" and not on_gpu:
+        found = resolve("cpu")[0]
+    if found.kind == "cuda":
+        from skysieve.fstat import cuda
+
+        return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
     from skysieve.fstat import cpu
 
-    found = resolve(device)[0]
     return cpu.Engine(spec, device=found, memory=memory, threads=threads), found
 
 
@@ -69,7 +78,8 @@ def transient_map(
     dtype : {"float64", "float32"}
         Arithmetic and map.
     device : {"auto", "cpu", "cuda", "cuda:N"}
-        "auto" is a GPU if a usable one is found.
+        "auto" is a GPU if a usable one is found and has kernels for the window: "rect", "exp" and "none", without
+        `compat`.  With atoms in CuPy arrays and a GPU the map is a CuPy array.
     compat : {None, "lalpulsar"}
         "lalpulsar" gives LALPulsar's numbers to the last bit: its float32 operations in its order, its table of
         exponentials (which is off by up to 0.5%), its places of the most probable values.
@@ -227,6 +237,10 @@ class TransientPlan:
         bins, grid, job = self._prepare(atoms)
         with _reporting(progress) as report:
             output = self._engine.execute(job, progress=report)
+        if output.F is not None and self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms)):
+            import cupy
+
+            output.F = cupy.asarray(output.F)
         return self._result(bins, grid, job, output)
 
     def _prepare(self, atoms: Atoms | Sequence[Atoms]) -> tuple[Bins, Grid, Job]:

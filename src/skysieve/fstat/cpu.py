@@ -14,8 +14,8 @@ from skysieve.core.pipeline import TaskPool
 
 from . import cpu_exp, cpu_rect, cpu_state
 from .cpu_any import Group, Tally, any_columns
-from .cpu_parts import Joined, Part, empty_part
 from .cpu_state import Typed, lal_exp
+from .parts import Joined, Part, empty_part, fill_empty, live_rows
 from .workload import FALLBACK, Job, Output, Spec, blank, loud_bins
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Engine:
         cells = float(rows) * columns * job.n_templates
         held = self.map_bytes(job)
         if self._general():
-            groups = self._groups(job, 0, cpu_state.live_rows(job.schedule).rows)
+            groups = self._groups(job, 0, live_rows(job.schedule).rows)
             picks = [self._method(g) for g in groups]
             seconds = sum(
                 dict(zip(("direct", "fourier"), g.seconds(), strict=True))[p]
@@ -99,7 +99,7 @@ class Engine:
             hint = "compat='lalpulsar' needs it" if self.spec.lal else "keep_map=False never builds it"
             raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
-        live = cpu_state.live_rows(job.schedule)
+        live = live_rows(job.schedule)
         tasks: list[Callable[[], list[Part]]] = []
         owners: list[int] = []
         if output.F is not None:
@@ -147,11 +147,9 @@ class Engine:
         """Rows whose windows end before the data."""
         if rows.size == 0:
             return
-        start = job.schedule.valid_from[job.schedule.group[rows]]
-        parts.append(empty_part(rows, start, job.schedule.shape[1]))
+        parts.append(empty_part(job.schedule, rows))
         if out is not None and out.size:
-            for m, s in zip(rows, start, strict=True):
-                out[m, s:] = FALLBACK
+            fill_empty(job.schedule, rows, out)
 
     def _rect_tasks(
         self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]

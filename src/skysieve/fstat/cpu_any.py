@@ -10,8 +10,8 @@ import numpy as np
 
 from .cpu_direct import weighted
 from .cpu_lanes import fstat_lal, fstat_lanes
-from .cpu_parts import Part
 from .cpu_state import Typed, lal_exp
+from .parts import Part
 from .windows import Window
 from .workload import FALLBACK
 

@@ -27,21 +27,6 @@ def lal_exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Live:
-    """Rows of a schedule by what has to be done for them."""
-
-    rows: NDArray[np.int64]
-    empty: NDArray[np.int64]
-
-
-def live_rows(schedule: Schedule) -> Live:
-    """Rows to compute, and rows whose windows all end before the data (F is the fallback)."""
-    ahead = schedule.first + schedule.length[schedule.group, -1] <= 0
-    good = ~schedule.late & (schedule.valid_from[schedule.group] < schedule.shape[1])
-    return Live(np.flatnonzero(good & ~ahead), np.flatnonzero(good & ahead))
-
-
-@dataclass(frozen=True)
 class Typed:
     """Constants of one type of arithmetic."""
 

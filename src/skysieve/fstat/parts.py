@@ -1,16 +1,32 @@
-"""What the tiles of one template give, joined."""
+"""Which rows a backend has to compute, and what the parts of a map give, joined."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .grid import Schedule
 from .workload import FALLBACK, Output
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Live:
+    """Rows of a schedule by what has to be done for them."""
+
+    rows: NDArray[np.int64]
+    empty: NDArray[np.int64]
+
+
+def live_rows(schedule: Schedule) -> Live:
+    """Rows to compute, and rows whose windows all end before the data (F is the fallback)."""
+    ahead = schedule.first + schedule.length[schedule.group, -1] <= 0
+    good = ~schedule.late & (schedule.valid_from[schedule.group] < schedule.shape[1])
+    return Live(np.flatnonzero(good & ~ahead), np.flatnonzero(good & ahead))
 
 
 @dataclass
@@ -56,8 +72,9 @@ def add_log(total: NDArray[np.float64], at: NDArray[np.int64], values: NDArray[n
     total[at] = np.logaddexp(total[at], values)
 
 
-def empty_part(rows: NDArray[np.int64], valid_from: NDArray[np.int64], n_columns: int) -> Part:
+def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> Part:
     """Rows whose windows hold nothing: F is the fallback in every valid cell."""
+    valid_from, n_columns = schedule.valid_from[schedule.group[rows]], schedule.shape[1]
     count = n_columns - valid_from
     columns = np.arange(n_columns)
     with np.errstate(divide="ignore"):
@@ -74,3 +91,9 @@ def empty_part(rows: NDArray[np.int64], valid_from: NDArray[np.int64], n_columns
         FALLBACK + np.log(count),
         per_column,
     )
+
+
+def fill_empty(schedule: Schedule, rows: NDArray[np.int64], F: Any) -> None:
+    """The fallback in the valid cells of such rows of a map (..., N_t0, N_tau)."""
+    for m in rows:
+        F[..., m, schedule.valid_from[schedule.group[m]] :] = FALLBACK

@@ -1,0 +1,198 @@
+"""The transient F-statistic beside LALPulsar, one core each, in one run; scaling; accuracy at N = 17,520.
+
+``python benchmarks/fstat.py [--quick] [--lal PYTHON]``; writes ``results/fstat.json``.  ``PYTHON`` is an interpreter
+that has lalsuite (it may be another environment than this one): the peer runs there, between our own timings.
+Cells are those of the full grid, truncated ones included.  LALPulsar's exponential map costs O(N^3): longer spans are
+scaled from the longest that was run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from harness import Report
+
+from skysieve.fstat import Grid, TransientPlan, reference, synth_atoms
+from skysieve.fstat.atoms import bin_atoms
+from skysieve.fstat.windows import resolve_window
+
+PACKAGES = ("skysieve", "numpy", "numba", "scipy")
+PEER = """
+import sys, time, json
+import lalpulsar as lp, numpy as np
+for line in sys.stdin:
+    job = json.loads(line)
+    a = np.load(job["atoms"])
+    multi = lp.CreateMultiFstatAtomVector(int(a["n"]))
+    for X in range(int(a["n"])):
+        v = lp.CreateFstatAtomVector(len(a[f"{X}t"])); v.TAtom = 1800
+        for j in range(len(a[f"{X}t"])):
+            x = v.data[j]
+            x.timestamp = int(a[f"{X}t"][j])
+            x.a2_alpha, x.b2_alpha, x.ab_alpha = (float(a[f"{X}{k}"][j]) for k in ("a2", "b2", "ab"))
+            x.Fa_alpha, x.Fb_alpha = complex(a[f"{X}Fa"][j]), complex(a[f"{X}Fb"][j])
+            v.data[j] = x
+        multi.data[X] = v
+    w = lp.transientWindowRange_t()
+    w.type = lp.TRANSIENT_EXPONENTIAL if job["window"] == "exp" else lp.TRANSIENT_RECTANGULAR
+    for k in ("t0", "t0Band", "dt0", "tau", "tauBand", "dtau"):
+        setattr(w, k, job[k])
+    start = time.perf_counter()
+    m = lp.ComputeTransientFstatMap(multi, w, False)
+    seconds = time.perf_counter() - start
+    print(json.dumps({"seconds": seconds, "maxF": m.maxF, "version": lp.__version__}), flush=True)
+"""
+
+
+class Lal:
+    """LALPulsar in a process of its own."""
+
+    def __init__(self, python: str, folder: Any) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [python, "-c", PEER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"OMP_NUM_THREADS": "1"}
+        )
+
+    def run(self, atoms: Any, grid: Grid, window: str) -> dict[str, Any]:
+        """Seconds of one map and its maximum."""
+        path = self.folder / "atoms.npz"
+        values: dict[str, Any] = {"n": len(atoms)}
+        for i, a in enumerate(atoms):
+            values |= {f"{i}{k}": getattr(a, k) for k in ("t", "a2", "b2", "ab", "Fa", "Fb")}
+        np.savez(path, **values)
+        job = {"atoms": str(path), "window": window, "t0": int(grid.t0s[0]), "t0Band": grid.t0_band, "dt0": grid.dt0}
+        job |= {"tau": int(grid.taus[0]), "tauBand": grid.tau_band, "dtau": grid.dtau}
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def ours(atoms: Any, grid: Grid, window: str, threads: int, repeats: int, **options: Any) -> tuple[list[float], Any]:
+    """Seconds of ``execute`` of a plan, warm."""
+    with TransientPlan(grid, window=window, device="cpu", threads=threads, **options) as plan:
+        result, seconds = plan.execute(atoms), []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            result = plan.execute(atoms)
+            seconds.append(time.perf_counter() - start)
+    return seconds, result
+
+
+def bench_peer(report: Report, lal: Lal | None) -> None:
+    """Maximum, ln B and posteriors of ours, the map of LALPulsar; the same grids."""
+    lean = {"keep_map": False}
+    for window, spans, peer_spans in (
+        ("rect", (10, 30, 121), (10, 30) if not report.quick else (10,)),
+        ("exp", (10, 30, 121), (10,)),
+    ):
+        report.title(f"{window}: t0 and tau on the full grid, steps of one SFT")
+        known = None
+        for days in spans[: 1 if report.quick else 3]:
+            atoms = synth_atoms(span=days * 86400, seed=days)
+            grid = Grid.full(atoms)
+            runs: dict[str, list[float]] = {}
+            peer = [lal.run(atoms, grid, window)] if lal and days in peer_spans else []
+            for name, threads, options in (
+                ("skysieve float32, 1 thread", 1, {"dtype": "float32", **lean}),
+                ("skysieve float32, 2 threads", 2, {"dtype": "float32", **lean}),
+                ("skysieve float32 with map, 1 thread", 1, {"dtype": "float32"}),
+                ("skysieve float64, 1 thread", 1, {"dtype": "float64", **lean}),
+            ):
+                runs[name], result = ours(atoms, grid, window, threads, 3 if days > 100 else 9, **options)
+            if lal and days in peer_spans:
+                peer.append(lal.run(atoms, grid, window))
+                known = (grid.shape[0], statistics.median(p["seconds"] for p in peer), peer[0]["version"])
+            for name, seconds in runs.items():
+                middle = statistics.median(seconds)
+                facts: dict[str, Any] = {"days": days, "cells": grid.cells, "ns_per_cell": 1e9 * middle / grid.cells}
+                if known:
+                    scale = (grid.shape[0] / known[0]) ** (3 if window == "exp" else 2)
+                    facts |= {"lalpulsar_seconds": known[1] * scale, "lalpulsar": known[2]}
+                    facts |= {"lalpulsar_scaled": scale != 1, "ratio": known[1] * scale / middle}
+                    if days == 30 and name == "skysieve float32, 1 thread":
+                        wanted = 5000 if window == "exp" else 15
+                        facts |= {"wanted": wanted, "reached": facts["ratio"] >= wanted}
+                report.row(f"{window} {days} d", tool=name, seconds=middle, best=min(seconds), **facts)
+            if peer:
+                error = abs(result.max_F - peer[0]["maxF"])
+                report.row(f"{window} {days} d", tool="difference of max F from LALPulsar's", value=error)
+
+
+def bench_accuracy(report: Report) -> None:
+    """Random cells of a year against float64 sums."""
+    n = 1_440 if report.quick else 17_520
+    report.title(f"accuracy at N = {n}, {'2,000'} random cells: max and rms of |dF| / max(1, F)")
+    width = 1800
+    atoms = synth_atoms(span=n * width, duty=0.8, seed=4)
+    taus = np.unique(np.geomspace(2, n, 24).round()).astype(int) * width
+    t0 = int(min(a.t[0] for a in atoms))
+    grid = Grid.from_lists(t0 + width * np.arange(n - 2), taus)
+    bins, rng = bin_atoms(atoms), np.random.default_rng(1)
+    cells = list(zip(rng.integers(0, n - 2, 2000), rng.integers(0, len(taus), 2000), strict=True))
+    for window in ("rect", "exp"):
+        w = resolve_window(window, 3)
+        truth = [reference.cell(bins, int(grid.t0s[m]), int(taus[c]), w) for m, c in cells]
+        for dtype in ("float32", "float64"):
+            F = ours(atoms, grid, window, 2, 0, dtype=dtype)[1].F
+            pairs = [(F[m, c], R) for (m, c), (R, k) in zip(cells, truth, strict=True) if abs(k / 1e4 - 1) > 0.01]
+            error = np.array([abs(float(f) - r) / max(1, r) for f, r in pairs])
+            bound = 3e-4 if dtype == "float32" else 1e-11
+            report.row(
+                f"accuracy {window}", dtype=dtype, max=float(error.max()), rms=float(np.sqrt(np.mean(error**2))),
+                wanted=bound, reached=bool(error.max() <= bound),
+            )  # fmt: skip
+
+
+def bench_year(report: Report) -> None:
+    """One template over a year, no map held."""
+    report.title("a year (N = 17,520, 3.07e8 cells), maximum, ln B and posteriors, float32")
+    atoms = synth_atoms(span=365 * 86400, seed=9)
+    grid = Grid.full(atoms)
+    for window in ("rect", "exp"):
+        for threads in (1, 2):
+            seconds, _ = ours(atoms, grid, window, threads, 1, dtype="float32", keep_map=False)
+            report.row(
+                f"{window} 365 d", tool=f"skysieve, {threads} threads", seconds=seconds[0],
+                ns_per_cell=1e9 * seconds[0] / grid.cells,
+            )  # fmt: skip
+
+
+def main() -> int:
+    import tempfile
+    from pathlib import Path
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--lal", help="a Python that has lalsuite")
+    options = parser.parse_args()
+    report = Report("fstat", PACKAGES, options.quick)
+    with tempfile.TemporaryDirectory() as folder:
+        lal = Lal(options.lal, Path(folder)) if options.lal else None
+        bench_peer(report, lal)
+        if lal:
+            lal.close()
+    bench_accuracy(report)
+    if not options.quick:
+        bench_year(report)
+    report.write()
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

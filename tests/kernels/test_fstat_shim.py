@@ -1,0 +1,156 @@
+"""The F-statistic's CUDA code, kernels and launches, on the host: against the slow truth, in both orders of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.fstat import Atoms, Grid, cuda, reference, synth_atoms
+from skysieve.fstat.atoms import bin_atoms
+from skysieve.fstat.simulate import Injection
+from skysieve.fstat.windows import resolve_window
+from skysieve.fstat.workload import Spec, make_job
+from tests.kernels.shim import shim_runtime
+
+T = 1800
+T0 = 1_000_000_000
+
+GRIDS = {
+    "full": Grid(t0=T0, t0_band=58 * T, dt0=T, tau=2 * T, tau_band=58 * T, dtau=T),
+    "more t0 than tau": Grid(t0=T0, t0_band=58 * T, dt0=T, tau=2 * T, tau_band=6 * T, dtau=T),
+    "more tau than t0": Grid(t0=T0 + 3 * T, t0_band=3 * T, dt0=T, tau=2 * T, tau_band=150 * T, dtau=T),
+    "one t0": Grid(t0=T0 + 20 * T, tau=2 * T, tau_band=40 * T, dtau=T),
+    "one tau": Grid(t0=T0, t0_band=58 * T, dt0=T, tau=9 * T),
+    "long tau": Grid(t0=T0 + 30 * T, t0_band=28 * T, dt0=T, tau=25 * T, tau_band=12 * T, dtau=T),
+    "coarse": Grid(t0=T0, t0_band=57 * T, dt0=3 * T, tau=4 * T, tau_band=60 * T, dtau=5 * T),
+    "off the bins": Grid(t0=T0 + 700, t0_band=55 * T, dt0=2500, tau=4100, tau_band=60 * T, dtau=1100),
+    "before the data": Grid(t0=T0 - 80 * T - 901, t0_band=130 * T, dt0=2 * T, tau=2 * T, tau_band=50 * T, dtau=3 * T),
+    "before the data, by bins": Grid(t0=T0 - 8 * T, t0_band=50 * T, dt0=T, tau=2 * T, tau_band=50 * T, dtau=T),
+    "lists": Grid.from_lists([T0 - 9 * T, T0, T0 + 1799, T0 + 50 * T], np.unique(np.geomspace(2, 200, 20).round()) * T),
+    "too short and too late": Grid(t0=T0 - 2 * T, t0_band=64 * T, dt0=1700, tau=600, tau_band=6 * T, dtau=700),
+}  # fmt: skip
+CELL = {"float64": 1e-11, "float32": 3e-4}
+
+
+@pytest.fixture(params=["forwards", "backwards"])
+def runtime(request):
+    return shim_runtime(request.param)
+
+
+def templates(count, seed=5, sky=False):
+    """Binned atoms of templates at one point of the sky, or each at its own; gaps, a signal."""
+    signal = Injection(t0=T0 + 20 * T, tau=10 * T, snr=8, window="exp")
+    found = []
+    for i in range(count):
+        atoms = synth_atoms(
+            T0, 60 * T, inject=signal if i == 1 else None, gaps=[(T0 + 33 * T, T0 + 41 * T)], offsets=[0, 700],
+            ra=0.5 + sky * i, seed=seed + i,
+        )  # fmt: skip
+        found.append(bin_atoms(atoms))
+    return found
+
+
+def run(runtime, bins, grid, window, dtype, **spec):
+    w = resolve_window(window, 3)
+    engine = cuda.Engine(Spec(w, np.dtype(dtype), **spec), runtime=runtime)
+    return engine.execute(make_job(bins, grid, w, np.dtype(dtype)))
+
+
+def check(out, i, truth, dtype, marginals=True):
+    R = truth.F
+    if out.F is not None:
+        F = out.F[i].astype(float)
+        assert np.array_equal(np.isnan(F), np.isnan(R))
+        clear = np.isfinite(R) & ~(np.abs(truth.condition / 1e4 - 1) < 0.01)
+        assert np.array_equal((F == 2)[clear], (R == 2)[clear])
+        assert (np.abs(F - R)[clear] / np.maximum(1, np.abs(R[clear]))).max() <= CELL[dtype]
+        if clear[np.isfinite(R)].all():
+            assert out.n_fallback[i] == np.count_nonzero(R == 2)
+    loose = dtype == "float32"
+    assert out.max_F[i] == pytest.approx(truth.max_F, abs=1e-3 if loose else 1e-9)
+    assert R.ravel()[out.index[i]] >= truth.max_F - (1e-3 if loose else 1e-9)
+    cells = int(np.isfinite(R).sum())
+    assert np.log(70 / cells) + out.log_sum[i] == pytest.approx(truth.ln_bayes, abs=1e-3 if loose else 1e-9)
+    if marginals:
+        w = truth.weights
+        bound = 1e-5 + 1e-7 * truth.max_F if loose else 1e-11  # derived: p dF, and F is rounded to 6e-8 of itself
+        assert np.abs(np.exp(out.row_log[i] - out.log_sum[i]) - w.sum(1)).max() <= bound
+        assert np.abs(np.exp(out.column_log[i] - out.log_sum[i]) - w.sum(0)).max() <= bound
+
+
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("grid", list(GRIDS))
+def test_maps(runtime, grid, window):
+    bins = templates(1)
+    truth = reference.transient_map(bins[0], GRIDS[grid], resolve_window(window, 3))
+    for dtype in ("float32", "float64"):
+        check(run(runtime, bins, GRIDS[grid], window, dtype), 0, truth, dtype)
+    check(run(runtime, bins, GRIDS[grid], window, "float32", keep_map=False), 0, truth, "float32")
+    plain = run(runtime, bins, GRIDS[grid], window, "float32", keep_map=False, marginals=False)
+    check(plain, 0, truth, "float32", marginals=False)
+
+
+@pytest.mark.parametrize("sky", [False, True])
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("grid", ["full", "long tau", "off the bins"])
+def test_batches(runtime, grid, window, sky):
+    """Templates of one point of the sky share their antenna factors, others must not."""
+    bins = templates(5, sky=sky)
+    assert make_job(bins, GRIDS[grid], resolve_window(window, 3), np.float32).shared is not sky
+    truths = [reference.transient_map(b, GRIDS[grid], resolve_window(window, 3)) for b in bins]
+    for options in ({}, {"keep_map": False}, {"keep_map": False, "marginals": False}):
+        out = run(runtime, bins, GRIDS[grid], window, "float32", **options)
+        for i, truth in enumerate(truths):
+            check(out, i, truth, "float32", options.get("marginals", True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_loud_templates_and_glitches(runtime, window, dtype):
+    """2F of 2,000 (exp F overflows float32), and one bin of 1e6 times the noise, in one batch with quiet templates."""
+    loud = synth_atoms(T0, 60 * T, inject=Injection(t0=T0 + 10 * T, tau=20 * T, snr=45), offsets=[0, 700], seed=1)
+    quiet = synth_atoms(T0, 60 * T, offsets=[0, 700], seed=2)
+    broken = []
+    for a in quiet:
+        Fa, Fb = a.Fa.copy(), a.Fb.copy()
+        Fa[30] *= np.float32(1e6)
+        Fb[30] *= np.float32(1e6)
+        broken.append(Atoms(a.t, a.a2, a.b2, a.ab, Fa, Fb, detector=a.detector))
+    bins = [bin_atoms(x) for x in (quiet, loud, broken)]
+    grid = GRIDS["full"]
+    out = run(runtime, bins, grid, window, dtype)
+    for i in range(3):
+        truth = reference.transient_map(bins[i], grid, resolve_window(window, 3))
+        if i < 2:
+            check(out, i, truth, dtype)
+        clear = np.abs(truth.condition / 1e4 - 1) > 0.01
+        error = np.abs(out.F[i] - truth.F) / np.maximum(1, truth.F)
+        assert error[clear].max() <= CELL[dtype]
+
+
+def test_a_window_in_a_gap_is_the_fallback(runtime):
+    bins = templates(2)
+    grid = Grid(t0=T0 + 33 * T, t0_band=5 * T, dt0=T, tau=2 * T)
+    for window in ("rect", "exp"):
+        out = run(runtime, bins, grid, window, "float32")
+        assert out.F[0][1, 0] == 2  # bins 34 and 35 (rect), 34 to 39 (exp)
+
+
+def test_chunks_of_starts_do_not_change_the_answer(runtime, monkeypatch):
+    bins = templates(1)
+    whole = run(runtime, bins, GRIDS["full"], "exp", "float64")
+    monkeypatch.setattr(cuda, "FEWEST_BINS", 7)
+    monkeypatch.setattr(cuda, "WAVES", 10**6)
+    for grid in ("full", "off the bins"):
+        cut = run(runtime, bins, GRIDS[grid], "exp", "float64")
+        check(cut, 0, reference.transient_map(bins[0], GRIDS[grid], resolve_window("exp", 3)), "float64")
+    again = run(runtime, bins, GRIDS["full"], "exp", "float64")
+    assert pytest.approx(whole.F, rel=1e-11) == again.F
+
+
+def test_what_the_gpu_does_not_do_is_said():
+    runtime = shim_runtime()
+    with pytest.raises(ValueError, match="device='cpu'"):
+        cuda.Engine(Spec(resolve_window(np.cos, 3), np.dtype("f4")), runtime=runtime)
+    with pytest.raises(ValueError, match="compat='lalpulsar'"):
+        cuda.Engine(Spec(resolve_window("exp", 3), np.dtype("f4"), lal=True), runtime=runtime)
