@@ -242,7 +242,7 @@ def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
     assert list(kept.values()) == [first.as_dict()]
     assert engine(runtime).costs == first
     for value in first.as_dict().values():
-        assert 0 < value < 1e3
+        assert 0 <= value < 1e3
     cache_file().write_text("not json")
     assert engine(runtime).costs.pair > 0
     assert engine(runtime, method="nufft").costs is DEFAULTS[F64]

@@ -21,7 +21,8 @@ from skysieve.core.pipeline import usable_cores
 __all__ = ["Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "make_lane"]
 
 ALIGN = 256
-_SERIAL = 1 << 20  # bytes that one thread copies as fast as several
+_SERIAL = 1 << 17  # bytes that one thread copies before another has woken up
+_PIECE = 1 << 20
 _PINNED = 1  # cudaMemoryTypeHost
 
 
@@ -43,7 +44,7 @@ class Copier:
                 np.copyto(destination, source)
                 continue
             pool = self._pool = self._pool or ThreadPoolExecutor(self._threads, "skysieve-copy")
-            parts = min(4 * self._threads, max(2, source.nbytes // _SERIAL))
+            parts = max(1, min(4 * self._threads, source.nbytes // _PIECE))
             cuts = np.linspace(0, len(source), parts + 1).astype(np.int64)
             for a, b in pairwise(cuts):
                 work.append(pool.submit(np.copyto, destination[a:b], source[a:b]))

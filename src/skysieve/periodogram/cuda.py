@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -105,13 +106,17 @@ class Engine:
             raise ValueError(f"nf={int(np.max(grids.nf))}: the GPU takes at most {MOST_INDEX} frequencies an object")
         first = self._worker_of(source, output)
         plan = self._plan(source, grids, output)
-        chunks = self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), first)
-        reporter = Reporter(progress, source.n_objects)
-        one = len(self.workers) == 1 or len(chunks) == 1 or is_device_array(output.power) or self._on_device(source)
+
+        def cut() -> list[tuple[int, int]]:
+            return self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), first)
+
         cache = None
         if source.n_objects <= MOST_CACHED:
             cache = self._cache
             cache.renew(plan)
+        chunks = cut() if cache is None else cache.cut(source.offsets, cut)
+        reporter = Reporter(progress, source.n_objects)
+        one = len(self.workers) == 1 or len(chunks) == 1 or is_device_array(output.power) or self._on_device(source)
         run = _Run(plan, source, output, reporter, deque(chunks), cache)
         workers = [first] if one else self.workers
         if len(workers) == 1:
@@ -207,6 +212,15 @@ class Engine:
         return cuts
 
 
+@dataclass
+class _Task:
+    """A chunk on its way through a lane."""
+
+    lane: Any
+    job: Job
+    chunk: tuple[int, int]
+
+
 class _Run:
     """One `execute`: a queue of chunks that workers draw from, and what has to be done again."""
 
@@ -248,38 +262,42 @@ class _Run:
             self._changed.notify_all()
 
     def work(self, worker: Worker, alone: bool) -> None:
-        """Draw chunks until none is left: begin each on the next lane, finish a lane's old one before."""
-        busy: deque[tuple[Any, Job, tuple[int, int]]] = deque()
+        """Draw chunks until none is left.
+
+        A chunk is made and its rows begin to be copied (by other threads) before the one ahead of it is
+        launched; a lane's old chunk is finished when no lane is free.
+        """
+        busy: deque[_Task] = deque()  # launched, oldest first
+        ahead: deque[_Task] = deque()  # made, not yet launched
         free = deque(worker.lanes)
+        chunk: tuple[int, int] | None = None
         try:
             while True:
-                chunk = self._next(wait=not alone and not busy)
+                chunk = self._next(wait=not alone and not busy and not ahead)
                 if chunk is None:
-                    if not busy:
+                    if ahead:
+                        self._launch(worker, busy, ahead, free)
+                    elif busy:
+                        self._finish_oldest(worker, busy, free)
+                    else:
                         return
-                    self._finish(worker, *busy[0])
-                    free.append(busy.popleft()[0])
                     continue
-                if not free:
-                    self._finish(worker, *busy[0])
-                    free.append(busy.popleft()[0])
+                while not free:
+                    if busy:
+                        self._finish_oldest(worker, busy, free)
+                    else:
+                        self._launch(worker, busy, ahead, free)
                 lane = free.popleft()
-                try:
-                    job = make_job(self.plan, self.source, *chunk, self.output, cache=self.cache)
-                    self._place_power(worker, lane, job)
-                    busy.append((lane, job, chunk))
-                    worker.begin(lane, job)
-                except MemoryError as error:
-                    if busy and busy[-1][2] == chunk:
-                        busy.pop()
-                    free.append(lane)
-                    while busy:
-                        self._finish(worker, *busy[0])
-                        free.append(busy.popleft()[0])
-                    self._halve(worker, chunk, error)
+                job = make_job(self.plan, self.source, *chunk, self.output, cache=self.cache)
+                ahead.append(_Task(lane, job, chunk))
+                chunk = None
+                self._place_power(worker, lane, job)
+                worker.prefetch(lane, job)
+                if len(ahead) > 1:
+                    self._launch(worker, busy, ahead, free)
         except RuntimeError as error:
-            back = [c for _, _, c in busy]
-            if "chunk" in locals() and chunk is not None and chunk not in back:
+            back = [task.chunk for task in (*busy, *ahead)]
+            if chunk is not None:
                 back.append(chunk)
             if alone:
                 raise
@@ -288,6 +306,28 @@ class _Run:
             with self._changed:
                 self.error_of_last = error
             self._closed(back, len(back))
+
+    def _launch(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task], free: deque[Any]) -> None:
+        """Launch the first chunk made; if memory is short, finish the others and put its halves back."""
+        task = ahead[0]
+        try:
+            worker.begin(task.lane, task.job)
+            busy.append(ahead.popleft())
+        except MemoryError as error:
+            ahead.popleft()
+            free.append(task.lane)
+            while busy:
+                self._finish_oldest(worker, busy, free)
+            waiting = [other.chunk for other in ahead]
+            free.extend(other.lane for other in ahead)
+            ahead.clear()
+            self._closed(waiting, len(waiting))
+            self._halve(worker, task.chunk, error)
+
+    def _finish_oldest(self, worker: Worker, busy: deque[_Task], free: deque[Any]) -> None:
+        task = busy[0]
+        self._finish(worker, task.lane, task.job, task.chunk)
+        free.append(busy.popleft().lane)
 
     def share(self, workers: Sequence[Worker]) -> None:
         """Several workers draw from the queue, the costliest chunks first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,6 +87,13 @@ class JobCache:
         self._grids: Grids | None = None
         self._start: NDArray[np.int64] | None = None
         self._jobs: dict[tuple[int, int], Job] = {}
+        self._cut: tuple[NDArray[np.int64], list[tuple[int, int]]] | None = None
+
+    def cut(self, offsets: NDArray[np.int64], cutter: Callable[[], list[tuple[int, int]]]) -> list[tuple[int, int]]:
+        """The chunks of rows cut as ``offsets`` say; those of the last time when the rows are cut alike."""
+        if self._cut is None or not np.array_equal(self._cut[0], offsets):
+            self._cut = (offsets.copy(), cutter())
+        return self._cut[1]
 
     def renew(self, plan: Plan) -> None:
         """Forget everything unless ``plan`` has the grids of the last one and wants powers alike."""
@@ -93,6 +101,7 @@ class JobCache:
         same = old is not None and (self._start is None) == (plan.power_start is None) and _same_grids(old, new)
         if not same:
             self._jobs.clear()
+            self._cut = None
         self._grids, self._start = new, plan.power_start
 
     def get(self, start: int, stop: int, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64], df: Any) -> Job | None:
@@ -101,10 +110,10 @@ class JobCache:
         if job is None or (job.dy is None) != (dy is None) or not np.array_equal(job.offsets, offsets):
             return None
         if is_device_array(t):  # the span is checked on the device; asking costs more than it can save
-            return replace(job, t=t, y=y, dy=dy, results={}, host_power=None)
+            return replace(job, t=t, y=y, dy=dy, results={}, host_power=None, copies=None)
         if not job.serves(largest_cycles(t, offsets, df)):
             return None
-        return replace(job, t=t, y=y, dy=dy, results={}, host_power=None)
+        return replace(job, t=t, y=y, dy=dy, results={}, host_power=None, copies=None)
 
     def put(self, start: int, stop: int, job: Job) -> None:
         if len(self._jobs) >= 16:

@@ -6,6 +6,7 @@ Launches only; the mathematics is in the ``.cu`` files, the layout in ``cuda_tab
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +56,7 @@ class Job:
     host_power: NDArray[Any] | None = None
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
     cycles: float = 0.0
+    copies: list[Future[None]] | None = None
 
     def serves(self, cycles: float) -> bool:
         """Are the parts good for light curves of this largest ``df * span``, and not wastefully so?"""
@@ -113,15 +115,15 @@ class Worker:
 
     # ------------------------------------------------------------------ upload
 
-    def _stage(self, lane: Lane, arrays: dict[str, Any]) -> list[tuple[str, int, Any]]:
-        """Copy host arrays into the lane's pinned buffer; what is where: name, first byte, array."""
+    def _stage(self, lane: Lane, arrays: dict[str, Any]) -> tuple[list[tuple[str, int, Any]], list[Future[None]]]:
+        """Begin to copy host arrays into the lane's pinned buffer; what is where (name, first byte, array)."""
         places, total = [], 0
         for name, a in arrays.items():
             places.append((name, total, a))
             total += -(-a.nbytes // 256) * 256
         pinned = lane.pinned("data", total, np.uint8)
-        self.copier.copy([(pinned[p : p + a.nbytes], a.reshape(-1).view(np.uint8)) for _, p, a in places])
-        return places
+        pairs = [(pinned[p : p + a.nbytes], a.reshape(-1).view(np.uint8)) for _, p, a in places]
+        return places, self.copier.start(pairs)
 
     def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
         """Host arrays to the device in one transfer; those already there stay where they are."""
@@ -129,7 +131,9 @@ class Worker:
         host = {k: np.ascontiguousarray(a) for k, a in arrays.items() if k not in out}
         if self.runtime.xp is np:
             return {**out, **host}
-        places = self._stage(lane, host)
+        places, copies = self._stage(lane, host)
+        for copy in copies:
+            copy.result()
         total = places[-1][1] + places[-1][2].nbytes
         device = lane.array("data", total, np.uint8)
         lane.to_device(device, lane.pinned("data", total, np.uint8))
@@ -196,23 +200,38 @@ class Worker:
         A chunk like the lane's last one (the same parts and destinations, other values) is recorded as one
         graph, and from then on its launch is one call.
         """
-        key = self._signature(job)
-        known = self._recorded.get(id(lane))
-        if known is None or known.key != key or known.generation != lane.generation:
+        known = self._known(lane, job)
+        if known is None:
             self._launch(lane, job)
-            self._recorded[id(lane)] = _Recorded(key, lane.generation, job.parts)
+            self._recorded[id(lane)] = _Recorded(self._signature(job), lane.generation, job.parts)
             return
         if known.replay is None:
             known.replay = lane.record(lambda: self._launch(lane, job))
             if known.replay is not None:
                 known.replay()
             return
-        data = {"t": job.t, "y": job.y, "dy": job.dy}
-        host = {k: a for k, a in data.items() if a is not None and not is_device_array(a)}
-        if host:
-            self._stage(lane, host)
+        if job.copies is None:
+            self.prefetch(lane, job)
+        for copy in job.copies or ():
+            copy.result()
         known.replay()
         job.results = self._results(lane, job.n_objects)
+
+    def prefetch(self, lane: Lane, job: Job) -> None:
+        """Let other threads copy a chunk's rows to where its recorded launch will look for them."""
+        known = self._known(lane, job)
+        if known is None or known.replay is None:
+            return
+        rows = {"t": job.t, "y": job.y, "dy": job.dy}
+        host = {k: a for k, a in rows.items() if a is not None and not is_device_array(a)}
+        job.copies = self._stage(lane, host)[1] if host else []
+
+    def _known(self, lane: Lane, job: Job) -> _Recorded | None:
+        """The lane's recorded launch, if it serves this job."""
+        known = self._recorded.get(id(lane))
+        if known is None or known.generation != lane.generation or known.key != self._signature(job):
+            return None
+        return known
 
     def _signature(self, job: Job) -> tuple[Any, ...]:
         """What must not change for a recorded launch to serve another job."""
