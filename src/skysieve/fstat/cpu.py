@@ -14,13 +14,15 @@ from skysieve.core.pipeline import TaskPool
 
 from . import cpu_exp, cpu_rect, cpu_state
 from .cpu_any import Group, Tally, any_columns
-from .cpu_state import Typed, lal_exp
+from .cpu_state import Typed, lal_exp, next_occupied
 from .parts import Joined, Part, empty_part, fill_empty, live_rows
 from .workload import FALLBACK, Job, Output, Spec, blank, loud_bins
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+SMALL_MAP = 2**26
+"""Bytes of maps that are allocated unasked: to ask for the free memory takes longer than a small map."""
 NS_CELL = {
     ("rect", "float32"): 2.0, ("rect", "float64"): 4.5, ("exp", "float32"): 2.6, ("exp", "float64"): 6.0,
 }  # fmt: skip
@@ -92,12 +94,7 @@ class Engine:
 
     def execute(self, job: Job, progress: Any = None) -> Output:
         """See `workload.Engine.execute`."""
-        need = self.map_bytes(job)
-        budget = parse_budget(self.memory, available_host_memory(), default=0.8)
-        if need > budget:
-            rows, columns = job.schedule.shape
-            hint = "compat='lalpulsar' needs it" if self.spec.lal else "keep_map=False never builds it"
-            raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
+        self._check_memory(job)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
         live = live_rows(job.schedule)
         tasks: list[Callable[[], list[Part]]] = []
@@ -128,6 +125,17 @@ class Engine:
             self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
             whole.into(output, i)
         return output
+
+    def _check_memory(self, job: Job) -> None:
+        """Refuse maps that do not fit the budget."""
+        need = self.map_bytes(job)
+        if self.memory is None and need <= SMALL_MAP:
+            return
+        budget = parse_budget(self.memory, available_host_memory(), default=0.8)
+        if need > budget:
+            rows, columns = job.schedule.shape
+            hint = "compat='lalpulsar' needs it" if self.spec.lal else "keep_map=False never builds it"
+            raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
 
     # ------------------------------------------------------------------ one template
     def _general(self) -> bool:
@@ -195,17 +203,26 @@ class Engine:
         steps = np.unique(np.diff(shortest))
         step = int(steps[0]) if steps.size == 1 and steps[0] > 0 else 0
         loud = loud_bins(job.x[i])
-        streams = []
-        for chosen in (~loud, loud):
-            x = np.pad(np.where(chosen, job.x[i], job.x.dtype.type(0)), ((0, 0), (before, 0)))
-            fine = np.zeros((7, 1, 1), x.dtype)
-            if step:
-                wide = np.pad(x, ((0, 0), (0, -x.shape[1] % step)))
-                fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
-            streams += [x, fine, cpu_state.next_occupied(job.occupied & chosen, before)]
+        if loud.any():
+            quiet = np.where(loud, job.x.dtype.type(0), job.x[i])
+            streams = self._stream(quiet, job.occupied & ~loud, before, step)
+            streams += self._stream(job.x[i] - quiet, loud, before, step)
+        else:
+            streams = self._stream(job.x[i], job.occupied, before, step)
+            streams += [*streams[:2], np.full(before + job.n, cpu_state.NEVER)]
         given = (order, s.first[order], s.group[order], shortest)
         pieces = cpu_state.column_tiles(s.shape[1], cpu_exp.COLUMNS, self.pool.workers)
         return [partial(self._exp, job, streams, step, before, given, a, b, out) for a, b in pieces]
+
+    def _stream(self, x: NDArray[Any], occupied: NDArray[np.bool_], before: int, step: int) -> list[NDArray[Any]]:
+        """Bins, the same sorted by phase (where lengths rise by `step`), and the next occupied bin from each on."""
+        n = before + x.shape[1]
+        wide = np.zeros((7, -(-n // max(1, step)) * max(1, step)), x.dtype)
+        wide[:, before:n] = x
+        fine = np.zeros((7, 1, 1), x.dtype)
+        if step:
+            fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
+        return [wide[:, :n] if n == wide.shape[1] else wide[:, :n].copy(), fine, next_occupied(occupied, before)]
 
     def _exp(
         self, job: Job, streams: list[NDArray[Any]], step: int, before: int, given: tuple[Any, ...], a: int, b: int,

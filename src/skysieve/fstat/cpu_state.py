@@ -15,6 +15,8 @@ from .workload import CONDITION_BOUND, Job
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+NEVER = 2**60
+"""A bin beyond any data."""
 LAL_TABLE = np.exp(-np.arange(2001) / 100.0)
 """LALPulsar's table of ``exp(-x)``: the nearest of its entries, 0 beyond 20."""
 
@@ -48,7 +50,9 @@ class Typed:
 
 def padded(job: Job, i: int, before: int, after: int) -> NDArray[Any]:
     """Bins of template `i` with zeros on both sides."""
-    return np.pad(job.x[i], ((0, 0), (before, after)))
+    x = np.zeros((7, before + job.n + after), job.x.dtype)
+    x[:, before : before + job.n] = job.x[i]
+    return x
 
 
 def tiles(schedule: Schedule, rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
@@ -75,6 +79,6 @@ def column_tiles(n: int, size: int, workers: int) -> list[tuple[int, int]]:
 def next_occupied(occupied: NDArray[np.bool_], before: int) -> NDArray[np.int64]:
     """``[before + c]``: the first occupied bin from ``c`` on; far beyond the data where there is none."""
     n = len(occupied)
-    nearest = np.where(occupied, np.arange(n), 2**60)
+    nearest = np.where(occupied, np.arange(n), NEVER)
     after = np.minimum.accumulate(nearest[::-1])[::-1]
     return np.concatenate([np.full(before, after[0]), after]).astype(np.int64)
