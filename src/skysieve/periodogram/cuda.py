@@ -368,7 +368,7 @@ class _Run:
             raise RuntimeError(f"objects {self.again.overflow + self.again.respan} cannot be completed")
 
     def _single(self, worker: Worker, i: int, cycles: float | None, all_candidates: bool) -> None:
-        lane = worker.lanes[0]
+        lane = worker.spare
         if cycles is None:
             df = self.plan.grids.of(i)[1]
             cycles = float(self.output.span[i]) * df

@@ -74,7 +74,10 @@ def make_part(
     else:
         pruned = 2 * stretches * warps * (n_peaks + _PER_WARP) + 64 * n_peaks
         smooth = int(1.5 * largest * cycles) + 256
-        cap = min(every, max(pruned, smooth) if layout is not None and layout.columns else max(pruned, 256))
+        # warps of the comb's flat form look at some 800 neighbours each, which gives a good floor; elsewhere nearly every
+        # maximum may be given, and a band-limited function has hardly more than one for each 1/T
+        flat = layout is not None and not layout.columns
+        cap = min(every, max(pruned, 256) if flat else max(pruned, smooth))
     edges = 0 if kind == "list" or (layout is not None and layout.columns) else stretches
     return Part(kind, order, stretches, tasks, cap, edges, layout)
 

@@ -93,11 +93,19 @@ class Worker:
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[Any, tuple[Any, ...]] = {}
+        self._spare: Lane | None = None
         self._recorded: dict[int, _Recorded] = {}
         self._values: tuple[NDArray[np.float64] | None, Any] = (None, None)
 
     def module(self, name: str, build: str | None = None) -> Module:
         return self.runtime.module(PACKAGE, name, build or self.build)
+
+    @property
+    def spare(self) -> Lane:
+        """A further lane for what is taken again, so that the recorded launches of the others stay good."""
+        if self._spare is None:
+            self._spare = make_lane(self.runtime)
+        return self._spare
 
     @property
     def free_memory(self) -> int:
@@ -107,7 +115,7 @@ class Worker:
 
     def close(self) -> None:
         """Give back buffers and tables."""
-        for lane in self.lanes:
+        for lane in (*self.lanes, *filter(None, [self._spare])):
             lane.free()
         self._recorded.clear()
         self._tables.clear()
