@@ -64,13 +64,13 @@ class Engine:
         held = self.map_bytes(job)
         if self._general():
             groups = self._groups(job, 0, live_rows(job.schedule).rows)
-            picks = [self._method(g) for g in groups]
+            costs = [g.seconds(self.spec.window) for g in groups]
             seconds = sum(
-                dict(zip(("direct", "fourier"), g.seconds(), strict=True))[p]
-                for g, p in zip(groups, picks, strict=True)
+                float((direct if self.spec.lal else np.minimum(direct, other)).sum()) for direct, other in costs
             )
             seconds *= job.n_templates
-            method = "/".join(sorted(set(picks))) or "direct"
+            by_bins = self.spec.lal or all((direct <= other).all() for direct, other in costs)
+            method = "bin by bin" if by_bins else "recurrence" if kind == "sum" else "fourier"
         else:
             kind = "rect" if kind == "none" else kind
             seconds = 1e-9 * NS_CELL[kind, self.typed.dtype.name] * cells
@@ -273,14 +273,10 @@ class Engine:
             for g in [int(s.group[piece[0]])]
         ]  # fmt: skip
 
-    def _method(self, group: Group) -> str:
-        direct, fourier = group.seconds()
-        return "direct" if self.spec.lal or direct <= fourier else "fourier"
-
     def _any(self, job: Job, group: Group, out: NDArray[Any]) -> list[Part]:
         typed = self.typed if self.spec.lal else Typed.of(np.float64)
         tally = Tally(group.rows, job.schedule.shape[1])
-        for c, F in any_columns(group, self.spec.window, job.taus, self._method(group), typed, self.spec.lal):
+        for c, F in any_columns(group, self.spec.window, job.taus, typed, self.spec.lal):
             if out.size:
                 out[group.rows, c] = F
             if not self.spec.lal:

@@ -1,4 +1,8 @@
-"""Any window on the CPU: sums by Fourier transforms or bin by bin, in float64, one duration at a time."""
+"""Any window on the CPU: sums by recurrences, by Fourier transforms or bin by bin, in float64, one tau at a time.
+
+Each column takes what is cheapest of what its window allows; recurrences stand before transforms, whose errors are
+relative to the largest sum of a column and not to each.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ import numpy as np
 from .cpu_direct import weighted
 from .cpu_lanes import fstat_lal, fstat_lanes
 from .cpu_state import Typed, lal_exp
+from .cpu_sum import Recurrence
 from .parts import Part
-from .windows import Window
+from .windows import Window, WindowSum
 from .workload import FALLBACK
 
 if TYPE_CHECKING:
@@ -20,8 +25,10 @@ if TYPE_CHECKING:
 
 NS_DIRECT = 2.2
 """Nanoseconds for the seven sums of a bin, direct, float64; measured on one core."""
-NS_FOURIER = 1.6
+NS_FOURIER = 0.7
 """Nanoseconds for one point and doubling of a real transform."""
+NS_MOMENT = 5.0
+"""Nanoseconds for one multiplication of a recurrence."""
 TRANSFORMS = 9
 """Of the weights, of their squares, and back for seven sums."""
 
@@ -54,13 +61,22 @@ class Group:
     offset: int
     tatom: int
 
-    def seconds(self) -> tuple[float, float]:
-        """Expected seconds of the direct sums and of the transforms."""
-        ends = np.minimum(self.length[self.valid_from :], self.end - self.first[0])
-        size = self.x.shape[1] + int(ends.max(initial=1))
-        direct = NS_DIRECT * len(self.rows) * float(ends.sum())
-        fourier = NS_FOURIER * TRANSFORMS * size * np.log2(size) * len(ends)
-        return 1e-9 * direct, 1e-9 * fourier
+    def ends(self) -> NDArray[np.int64]:
+        """Bins that the first row sums in each column."""
+        return np.minimum(self.length, self.end - self.first[0])
+
+    def seconds(self, window: Window) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Expected seconds of each column, bin by bin and by the other method that the window allows."""
+        ends = self.ends().astype(np.float64)
+        direct = NS_DIRECT * len(self.rows) * ends
+        if isinstance(window.function, WindowSum):
+            span = float(self.first[-1] - self.first[0])
+            steps = np.minimum(1.25 * span, len(self.rows) * ends) + ends
+            other = NS_MOMENT * Recurrence(window.function).work * steps
+        else:
+            size = self.x.shape[1] + float(ends.max(initial=1))
+            other = np.full(len(ends), NS_FOURIER * TRANSFORMS * size * np.log2(size))
+        return 1e-9 * direct, 1e-9 * other
 
 
 def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool) -> NDArray[np.float64]:
@@ -70,21 +86,32 @@ def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool)
 
 
 def any_columns(
-    group: Group, window: Window, taus: NDArray[np.float64], method: str, typed: Typed, lal: bool
+    group: Group, window: Window, taus: NDArray[np.float64], typed: Typed, lal: bool
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """``(column, F of the rows)`` of every valid column of a group."""
     sums = np.zeros((7, len(group.rows)), typed.dtype)
     F = np.zeros(len(group.rows), typed.dtype)
     starts = (group.first - group.first[0]).astype(np.uint64)
     most = group.end - int(group.first[0])
-    transform = Transform(group, most) if method == "fourier" else None
+    direct, other = group.seconds(window)
+    by_bins = np.ones(len(taus), np.bool_) if lal else direct <= other
+    recurrence = transform = None
+    if not by_bins[group.valid_from :].all():
+        if isinstance(window.function, WindowSum):
+            recurrence = Recurrence(window.function)
+        else:
+            transform = Transform(group, most)
     for c in range(group.valid_from, len(taus)):
         length = min(int(group.length[c]), most)
-        w = weights_of(group, window, float(taus[c]), length, lal)
-        if transform is not None:
-            transform.sums(w, sums)
+        if recurrence is not None and not by_bins[c]:
+            h, delta = group.tatom / float(taus[c]), group.offset / float(taus[c])
+            recurrence.sums(group.x, group.first, group.end, int(group.length[c]), delta, h, sums)
         else:
-            weighted(group.x, int(group.first[0]), starts, w, w * w, most, sums)
+            w = weights_of(group, window, float(taus[c]), length, lal)
+            if transform is not None and not by_bins[c]:
+                transform.sums(w, sums)
+            else:
+                weighted(group.x, int(group.first[0]), starts, w, w * w, most, sums)
         stop = np.minimum(group.first + length, group.x.shape[1])
         sums[:, group.occupied_before[stop] == group.occupied_before[group.first]] = 0
         if lal:
