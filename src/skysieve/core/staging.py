@@ -21,8 +21,7 @@ from skysieve.core.pipeline import usable_cores
 __all__ = ["Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "make_lane"]
 
 ALIGN = 256
-_SERIAL = 1 << 17  # bytes that one thread copies before another has woken up
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # bytes that one thread copies before another has woken up and got the interpreter
 _PINNED = 1  # cudaMemoryTypeHost
 
 
@@ -40,7 +39,7 @@ class Copier:
         """
         work: list[Future[None]] = []
         for destination, source in pairs:
-            if self._threads == 1 or source.nbytes <= _SERIAL:
+            if self._threads == 1 or source.nbytes <= _PIECE:
                 np.copyto(destination, source)
                 continue
             pool = self._pool = self._pool or ThreadPoolExecutor(self._threads, "skysieve-copy")

@@ -264,8 +264,7 @@ class _Run:
     def work(self, worker: Worker, alone: bool) -> None:
         """Draw chunks until none is left.
 
-        A chunk is made and its rows begin to be copied (by other threads) before the one ahead of it is
-        launched; a lane's old chunk is finished when no lane is free.
+        While other threads copy the rows of a chunk, the next one is made; a lane's old chunk is finished when no lane is free.
         """
         busy: deque[_Task] = deque()  # launched, oldest first
         ahead: deque[_Task] = deque()  # made, not yet launched
@@ -293,7 +292,7 @@ class _Run:
                 chunk = None
                 self._place_power(worker, lane, job)
                 worker.prefetch(lane, job)
-                if len(ahead) > 1:
+                while ahead and (len(ahead) > 1 or not ahead[0].job.copies):
                     self._launch(worker, busy, ahead, free)
         except RuntimeError as error:
             back = [task.chunk for task in (*busy, *ahead)]

@@ -74,7 +74,7 @@ def make_part(
     else:
         pruned = 2 * stretches * warps * (n_peaks + _PER_WARP) + 64 * n_peaks
         smooth = int(1.5 * largest * cycles) + 256
-        # warps of the comb's flat form look at some 800 neighbours each, which gives a good floor; elsewhere nearly every
+        # a warp of the comb's flat form sees some 800 neighbours, which gives a good floor; elsewhere nearly every
         # maximum may be given, and a band-limited function has hardly more than one for each 1/T
         flat = layout is not None and not layout.columns
         cap = min(every, max(pruned, 256) if flat else max(pruned, smooth))
