@@ -445,3 +445,24 @@ def test_window_sums_by_either_method(monkeypatch, name, forced):
             elif abs(condition / 1e4 - 1) > 0.01:
                 # measured 1.4e-11 at most over whole maps of 480 x 480: moments cancel where a window starts from 0
                 assert r.F[m, n] == pytest.approx(F, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("window", list(WINDOWS))
+def test_a_batch_is_a_loop_of_singles(window):
+    """The CPU's engine on five templates of different skies."""
+    from skysieve.fstat import cpu
+    from skysieve.fstat.workload import Spec, make_job
+
+    bins = [bin_atoms(synth_atoms(T0, 60 * T, ra=0.3 * i, seed=i, gaps=[(T0, T0 + 9 * T)])) for i in range(5)]
+    w, grid = resolve_window(WINDOWS[window], 3), Grid(t0=T0, t0_band=40 * T, dt0=T, tau=2 * T, tau_band=30 * T)
+    engine = cpu.Engine(Spec(w, np.dtype("f4")), threads=2)
+    out = engine.execute(make_job(bins, grid, w, np.float32))
+    for i, b in enumerate(bins):
+        one = engine.execute(make_job([b], grid, w, np.float32))
+        assert np.array_equal(out.F[i], one.F[0])
+        assert (out.max_F[i], out.index[i], out.n_fallback[i]) == (one.max_F[0], one.index[0], one.n_fallback[0])
+        assert out.log_sum[i] == one.log_sum[0]
+        assert np.array_equal(out.row_log[i], one.row_log[0])
+    engine.close()
+    with pytest.raises(ValueError, match="template 1 has other times"):
+        make_job([bins[0], bin_atoms(synth_atoms(T0, 60 * T))], grid, w, np.float32)

@@ -58,7 +58,7 @@ class Job:
     shared : bool
         Whether a2, b2 and ab are the same for all templates (one point of the sky).
     occupied : numpy.ndarray of bool, shape (n,)
-        Bins that hold data of any template.
+        Bins that hold data.
     tatom : int
     taus : numpy.ndarray of float64, shape (N_tau,)
     schedule : Schedule
@@ -156,14 +156,14 @@ def make_job(templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any) 
     """
     first = templates[0]
     for i, b in enumerate(templates):
-        if (b.t_start, b.tatom, b.n) != (first.t_start, first.tatom, first.n):
+        same = (b.t_start, b.tatom, b.n) == (first.t_start, first.tatom, first.n)
+        if not same or not np.array_equal(b.occupied, first.occupied):
             raise ValueError(f"template {i} has other times than template 0: search them apart")
     x = np.empty((len(templates), 7, first.n), dtype)
     for row, b in zip(x, templates, strict=True):
         row[:3], row[3:] = scaled(b.x)
     shared = all(np.array_equal(x[0, :3], row[:3]) for row in x[1:])
-    occupied = np.logical_or.reduce([b.occupied for b in templates])
-    return Job(x, shared, occupied, first.tatom, grid.taus.astype(np.float64), make_schedule(grid, window, first))
+    return Job(x, shared, first.occupied, first.tatom, grid.taus.astype(np.float64), make_schedule(grid, window, first))
 
 
 def loud_bins(x: NDArray[Any]) -> NDArray[np.bool_]:
