@@ -82,7 +82,8 @@ class StandIn:
             if output.power is not None:
                 output.power[bounds[i] : bounds[i + 1]] = power
             found = reference.peaks(frequency, power, self.spec.n_peaks, output.span[i])
-            output.peak_index[i], output.peak_frequency[i], output.peak_power[i] = found
+            output.peak_index[i], output.peak_frequency[i] = found.index, found.frequency
+            output.peak_power[i] = found.power
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
         return {"method": "direct", "seconds": 0.0}
