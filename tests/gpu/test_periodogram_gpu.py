@@ -57,8 +57,20 @@ def runtime():
     return CudaRuntime(resolve("cuda:0")[0])
 
 
-def engine(runtime, **spec):
-    return cuda.Engine(default_spec(**spec), runtime=runtime)
+OPEN = []
+
+
+@pytest.fixture(autouse=True)
+def close_engines():
+    """Give back the streams and buffers of a test's engines."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+def engine(runtime, memory=None, **spec):
+    OPEN.append(cuda.Engine(default_spec(**spec), runtime=runtime, memory=memory))
+    return OPEN[-1]
 
 
 def test_selftest(runtime):
@@ -190,7 +202,7 @@ def test_streamed_in_chunks(runtime):
     lengths = np.full(3000, 50)
     source, grids = batch(lengths), shared_grid(0.16, STEP, 2500)
     whole = run(engine(runtime), source, grids, power=False)
-    e = cuda.Engine(default_spec(), runtime=runtime, memory="30 MB")
+    e = engine(runtime, memory="30 MB")
     pieces = run(e, source, grids)
     assert (pieces.status == 0).all()
     assert np.array_equal(pieces.peak_index, whole.peak_index)
@@ -203,7 +215,7 @@ def test_out_of_memory_halves_the_chunk(runtime, caplog):
     expected = run(engine(runtime, method="nufft"), source, grids)
     tight = FaultyRuntime(runtime, "ls_comb", MemoryError("no room"), at=(1, 2))
     with caplog.at_level(logging.WARNING, "skysieve"):
-        out = run(cuda.Engine(default_spec(method="nufft"), runtime=tight), source, grids)
+        out = run(engine(tight, method="nufft"), source, grids)
     assert tight.faults == 2
     assert "trying halves" in caplog.text
     assert np.array_equal(out.peak_index, expected.peak_index)
@@ -214,11 +226,10 @@ def test_a_lost_gpu(runtime, caplog):
     devices = resolve("cuda:all")
     other = CudaRuntime(devices[-1])
     source, grids = batch([40] * 600), shared_grid(0.16, STEP, 1500)
-    spec = default_spec(method="nufft")
-    expected = run(cuda.Engine(spec, runtime=runtime), source, grids)
+    expected = run(engine(runtime, method="nufft"), source, grids)
     lost = FaultyRuntime(other, "ls_comb", RuntimeError("the GPU fell off the bus"), after=1)
     with caplog.at_level(logging.WARNING, "skysieve"):
-        out = run(cuda.Engine(spec, runtime=(FaultyRuntime(runtime), lost), memory="8 MB"), source, grids)
+        out = run(engine((FaultyRuntime(runtime), lost), memory="8 MB", method="nufft"), source, grids)
     assert lost.faults == 1
     assert "go to the other devices" in caplog.text
     assert np.abs(out.power - expected.power).max() <= 2e-9
@@ -231,7 +242,7 @@ def test_several_gpus(runtime):
         pytest.skip("this machine has one GPU")
     source, grids = batch(log_normal_lengths(3000)), shared_grid(0.16, STEP, 4000)
     one = run(engine(runtime), source, grids, power=False)
-    all_of_them = run(cuda.Engine(default_spec(), devices, memory="1 GB"), source, grids, power=False)
+    all_of_them = run(engine([CudaRuntime(d) for d in devices], memory="1 GB"), source, grids, power=False)
     assert np.array_equal(one.peak_index, all_of_them.peak_index)
 
 

@@ -172,8 +172,8 @@ class CudaLane(Lane):
         self._index = runtime.device.index
         with self.xp.cuda.Device(self._index):
             self.stream = self.xp.cuda.Stream(non_blocking=True)
-            self._side = self.xp.cuda.Stream(non_blocking=True)
-            self._events = [self.xp.cuda.Event(disable_timing=True) for _ in range(2)]
+        self._side: Any = None
+        self._events: list[Any] = []
         self._entered: list[tuple[Any, Any]] = []
 
     def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
@@ -196,6 +196,10 @@ class CudaLane(Lane):
         self.stream.synchronize()
 
     def fork(self) -> Any:
+        if self._side is None:
+            with self.xp.cuda.Device(self._index):
+                self._side = self.xp.cuda.Stream(non_blocking=True)
+                self._events = [self.xp.cuda.Event(disable_timing=True) for _ in range(2)]
         self._events[0].record(self.stream)
         self._side.wait_event(self._events[0])
         return self._side

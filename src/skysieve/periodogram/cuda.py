@@ -264,7 +264,8 @@ class _Run:
     def work(self, worker: Worker, alone: bool) -> None:
         """Draw chunks until none is left.
 
-        While other threads copy the rows of a chunk, the next one is made; a lane's old chunk is finished when no lane is free.
+        While other threads copy the rows of a chunk, the next one is made; a lane's old chunk is finished when no
+        lane is free.
         """
         busy: deque[_Task] = deque()  # launched, oldest first
         ahead: deque[_Task] = deque()  # made, not yet launched
