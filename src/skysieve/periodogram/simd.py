@@ -408,8 +408,8 @@ def direct_tile(typingctx, left, l0, right, r0, n, acc, a0, channels):
 def both_signs(typingctx, acc, a0, x, x0):
     """Complex sums at ``fc - d`` and ``fc + d`` of all lanes from the four real sums of :func:`direct_tile`.
 
-    ``acc[a0:]`` holds the vectors (cos cos), (sin sin), (sin cos), (cos sin) of one channel; the cell of ``fc - d`` goes
-    to ``x[x0:]`` and that of ``fc + d`` behind it.
+    ``acc[a0:]`` holds the vectors (cos cos), (sin sin), (sin cos), (cos sin) of one channel; the cell of ``fc - d``
+    goes to ``x[x0:]`` and that of ``fc + d`` behind it.
     """
     sig = types.void(acc, types.intp, x, types.intp)
 
