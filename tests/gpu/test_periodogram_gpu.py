@@ -221,6 +221,17 @@ def test_out_of_memory_halves_the_chunk(runtime, caplog):
     assert np.array_equal(out.peak_index, expected.peak_index)
 
 
+def test_two_runtimes_on_one_gpu(runtime):
+    """CuPy gives both the same kernels; the shared memory that one asks for must not be taken from the other."""
+    other = CudaRuntime(runtime.device)
+    large, small = shared_grid(0.16, STEP, 3180), shared_grid(0.16, STEP, 1700)
+    source = batch([60, 300])
+    expected = run(engine(runtime, method="nufft"), source, large)
+    run(engine(other, method="nufft"), source, small)
+    again = run(engine(runtime, method="nufft"), source, large)
+    assert np.array_equal(again.power, expected.power)
+
+
 def test_a_lost_gpu(runtime, caplog):
     """Two lanes of work on whatever GPUs there are; one is lost on its second chunk."""
     devices = resolve("cuda:all")
