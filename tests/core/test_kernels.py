@@ -127,6 +127,7 @@ def test_arguments_have_a_width(value):
 
 
 class FakeKernel:
+    max_dynamic_shared_size_bytes = 0
     attributes = {"num_regs": 20, "shared_size_bytes": 64, "local_size_bytes": 0, "max_threads_per_block": 256}  # noqa: RUF012
 
     def __init__(self):

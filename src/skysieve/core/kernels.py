@@ -146,7 +146,7 @@ class CudaModule:
         with self._cupy.cuda.Device(self._index):
             function = self._kernel(kernel)
             if shared_mem > self._dynamic.get(kernel, 0):
-                # CuPy shares a loaded kernel between modules of the same text: never lower what another one has asked for
+                # CuPy shares a loaded kernel between modules of one text: never lower what another one has asked for
                 function.max_dynamic_shared_size_bytes = max(shared_mem, function.max_dynamic_shared_size_bytes)
                 self._dynamic[kernel] = shared_mem
             given = tuple(np.uintp(0) if a is None else a for a in args)
