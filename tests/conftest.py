@@ -100,7 +100,9 @@ class GpuRecord:
 
 def _commit() -> str:
     try:
-        result = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            ["git", "rev-parse", "--verify", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
     except OSError:
         return "unknown"
     return result.stdout.strip() or "unknown"

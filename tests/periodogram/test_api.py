@@ -372,35 +372,3 @@ def test_plain_arrays_need_neither_astropy_nor_matplotlib():
 def environment():
     """The environment of this process, with the package that is tested here importable."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("options", [GRID, {"fmin": 0.2, "fmax": 3.0}], ids=["shared", "per object"])
-def test_arrays_on_a_gpu_stay_there(options):
-    import cupy
-
-    curves, _ = forms()
-    host = [np.concatenate([c[k] for c in curves]) for k in range(3)]
-    offsets = np.array([0, 30, 85, 126])
-    expected = lombscargle(*host, offsets=offsets, device="cpu", **options)
-    result = lombscargle(*map(cupy.asarray, host), offsets=offsets, **options)
-    power = result.power if options is GRID else result.power.flat
-    assert isinstance(power, cupy.ndarray)
-    there = expected.power if options is GRID else expected.power.flat
-    np.testing.assert_allclose(power.get(), there, atol=TOLERANCE)
-    np.testing.assert_array_equal(result.peaks.index, expected.peaks.index)
-    with pytest.raises(TypeError, match="on a GPU, but the search runs on the CPU"):
-        lombscargle(*map(cupy.asarray, host), offsets=offsets, device="cpu", **options)
-
-
-@pytest.mark.gpu
-def test_one_light_curve_on_a_gpu_and_its_errors():
-    import cupy
-
-    t, y, dy = (cupy.asarray(x) for x in curve())
-    result = lombscargle(t, y, dy, **GRID)
-    assert isinstance(result.power, cupy.ndarray)
-    assert result.period == pytest.approx(0.7, rel=5e-3)
-    dy[7] = 0
-    with pytest.raises(ValueError, match=r"dy\[7\] is 0"):
-        lombscargle(t, y, dy, **GRID)

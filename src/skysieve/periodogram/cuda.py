@@ -183,7 +183,7 @@ class Engine:
         array = source.read(0, 1)[0] if source.n_objects else None
         if output is not None and is_device_array(output.power):
             array = output.power
-        if not is_device_array(array):
+        if array is None or not is_device_array(array):
             return self.workers[0]
         index = int(array.device.id)
         for worker in self.workers:

@@ -1,0 +1,51 @@
+"""The public functions on arrays that live on a GPU (imports only what a GPU machine has)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.periodogram.api import lombscargle
+
+GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 600}
+TOLERANCE = 1e-9
+"""Default float64 of the project, N_t >= 10."""
+
+
+def curve(n=60, seed=0, period=0.7, span=20.0):
+    rng = np.random.default_rng([seed, n])
+    t = np.sort(rng.uniform(0, span, n))
+    dy = rng.uniform(0.1, 0.3, n)
+    return t, 15 + 0.4 * np.sin(2 * np.pi * t / period) + dy * rng.standard_normal(n), dy
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [GRID, {"fmin": 0.2, "fmax": 3.0}], ids=["shared", "per object"])
+def test_arrays_on_a_gpu_stay_there(options):
+    import cupy
+
+    curves = [curve(30, 1), curve(55, 2), curve(41, 3)]
+    host = [np.concatenate([c[k] for c in curves]) for k in range(3)]
+    offsets = np.array([0, 30, 85, 126])
+    expected = lombscargle(*host, offsets=offsets, device="cpu", **options)
+    result = lombscargle(*map(cupy.asarray, host), offsets=offsets, **options)
+    power = result.power if options is GRID else result.power.flat
+    assert isinstance(power, cupy.ndarray)
+    there = expected.power if options is GRID else expected.power.flat
+    np.testing.assert_allclose(power.get(), there, atol=TOLERANCE)
+    np.testing.assert_array_equal(result.peaks.index, expected.peaks.index)
+    with pytest.raises(TypeError, match="on a GPU, but the search runs on the CPU"):
+        lombscargle(*map(cupy.asarray, host), offsets=offsets, device="cpu", **options)
+
+
+@pytest.mark.gpu
+def test_one_light_curve_on_a_gpu_and_its_errors():
+    import cupy
+
+    t, y, dy = (cupy.asarray(x) for x in curve())
+    result = lombscargle(t, y, dy, **GRID)
+    assert isinstance(result.power, cupy.ndarray)
+    assert result.period == pytest.approx(0.7, rel=5e-3)
+    dy[7] = 0
+    with pytest.raises(ValueError, match=r"dy\[7\] is 0"):
+        lombscargle(t, y, dy, **GRID)
