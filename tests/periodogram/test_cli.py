@@ -193,6 +193,29 @@ def test_chunks_give_what_one_search_gives(batch: Path, tmp_path: Path, monkeypa
     assert out.read_text() == before
 
 
+def test_a_file_that_cannot_be_searched_costs_that_file(batch: Path, tmp_path: Path) -> None:
+    """Times in nanoseconds taken for days: an absurd grid, told, after which the first file is still written."""
+    odd = tmp_path / "nanoseconds.csv"
+    write_table({"t": 1.7e18 + 1e15 * np.arange(20), "mag": np.arange(20) % 7}, odd)
+    out = tmp_path / "p.csv"
+    result = run("period", batch, odd, "--fmin", "0.2", "--fmax", "5", "-o", out)
+    assert result.exit_code == 1
+    assert re.search(rf"skysieve: {re.escape(str(odd))}: the grid would have 4\.5\de\+17 frequencies", result.stderr)
+    assert [str(i) for i in read(out)["id"]] == ["a", "b", "c", "short"]
+
+
+def test_files_of_one_name_stay_apart(batch: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    twin = tmp_path / "other" / batch.name
+    twin.parent.mkdir()
+    twin.write_bytes(batch.read_bytes())
+    out = tmp_path / "p.csv"
+    result = run("period", batch, twin, *GRID, "-o", out, "--plot", tmp_path / "plots")
+    assert "of 2 files" in result.stderr
+    assert read(out)["file"].tolist() == [str(batch)] * 4 + [str(twin)] * 4
+    assert len(list((tmp_path / "plots").iterdir())) == 6
+
+
 def test_bad_cell_names_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text("time,mag\n1,2\n2,x\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -219,6 +220,7 @@ class Job:
     found: list[tuple[str, Found]] = field(default_factory=list)
     bad_files: int = 0
     plotted: int = 0
+    pictures: set[str] = field(default_factory=set)
     total: int = 0
 
     def complain(self, text: str) -> None:
@@ -273,7 +275,9 @@ class Job:
         from skysieve.periodogram.search import join
 
         started = time.monotonic()
+        names = Counter(file.name for file in files)
         for file in files:
+            label = str(file) if names[file.name] > 1 else file.name
             try:
                 curves = self._days(read_light_curves(file, wanted, band=self.band))
             except (BadFile, MissingColumn) as e:
@@ -282,7 +286,7 @@ class Job:
             except OSError as e:
                 self._bad(f"{file}: {e.strerror or e}")
                 continue
-            self._search(file, curves)
+            self._search(file, label, curves)
         if not self.found:
             return USER_ERROR
         seconds = time.monotonic() - started
@@ -311,7 +315,7 @@ class Job:
             curves = replace(curves, t=curves.t * (UNIT_HOURS[self.time_unit] / HOURS))
         return replace(curves, dy=None) if self.no_err else curves
 
-    def _search(self, file: Path, curves: LightCurves) -> None:
+    def _search(self, file: Path, label: str, curves: LightCurves) -> None:
         from skysieve.core.errors import SkysieveError
         from skysieve.periodogram.report import progress_bar
         from skysieve.periodogram.search import search
@@ -325,10 +329,14 @@ class Job:
         try:
             with progress_bar(self.log, file.name, len(curves), self.quiet) as progress:
                 for part in search(curves, self.request, progress=progress, note=lambda s: self.say(f"note: {s}")):
-                    self._keep(file.name, part)
+                    self._keep(label, part)
             if self.plot is not None:
                 self._plot(curves, self.plot)
-        except (ValueError, SkysieveError) as e:
+        except ValueError as e:
+            if self.n_files == 1:
+                raise UserError(str(e).splitlines()[0]) from e
+            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files keep what they have
+        except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
 
     def _keep(self, name: str, part: Found) -> None:
@@ -342,7 +350,7 @@ class Job:
     def _plot(self, curves: LightCurves, folder: Path) -> None:
         from skysieve.periodogram.plotfiles import plot_objects
 
-        self.plotted += plot_objects(curves, self.request, folder, self.plot_limit - self.plotted)
+        self.plotted += plot_objects(curves, self.request, folder, self.plot_limit - self.plotted, self.pictures)
 
     def _write(self, path: Path) -> None:
         import numpy as np

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -68,8 +69,25 @@ def save_plot(
     figure.savefig(path, dpi=120)
 
 
-def plot_objects(curves: LightCurves, request: Request, folder: Path, limit: int) -> int:
-    """Draw the first ``limit`` objects that have a period; returns how many were drawn."""
+def unused(name: str, used: set[str]) -> str:
+    """``name``, or the first of ``name_2``, ``name_3`` ... that is not in ``used``; it is added there.
+
+    >>> used = {"a.png"}
+    >>> unused("a.png", used), unused("a.png", used), unused("b.png", used)
+    ('a_2.png', 'a_3.png', 'b.png')
+    """
+    stem, suffix = Path(name).stem, Path(name).suffix
+    candidates = (name if k == 1 else f"{stem}_{k}{suffix}" for k in itertools.count(1))
+    chosen = next(c for c in candidates if c not in used)
+    used.add(chosen)
+    return chosen
+
+
+def plot_objects(curves: LightCurves, request: Request, folder: Path, limit: int, used: set[str]) -> int:
+    """Draw the first ``limit`` objects that have a period; returns how many were drawn.
+
+    ``used`` holds the names of the pictures drawn before, so that none is drawn over.
+    """
     drawn = 0
     for i in range(len(curves)):
         if drawn >= limit:
@@ -83,7 +101,7 @@ def plot_objects(curves: LightCurves, request: Request, folder: Path, limit: int
         label = str(curves.ids[i])
         title = f"{label}: rotation period {request.scale / result.best_frequency.value:.6g} {request.unit}"
         save_plot(
-            result, t, y, dy, folder / file_name(curves.path.stem, label, len(curves)),
+            result, t, y, dy, folder / unused(file_name(curves.path.stem, label, len(curves)), used),
             title=title if request.asteroid else label, magnitudes=curves.is_magnitude, value=curves.value_name,
         )  # fmt: skip
         drawn += 1
