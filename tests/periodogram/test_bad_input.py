@@ -30,9 +30,9 @@ BAD = {
         Status.BAD_ERRORS,
         r"dy\[9\] is 0",
     ),
-    "constant": ((T, np.full(25, 3.5), DY), Status.CONSTANT_Y, r"y is constant \(.*3\.5.*\)"),
+    "constant": ((T, np.full(25, 3.5), DY), Status.CONSTANT_Y, r"y is constant \(3\.5\)"),
     "constant but for a hole": ((T, replaced(np.ones(25), 4, np.inf), DY), Status.CONSTANT_Y, r"1 of 25 rows"),
-    "equal times": ((np.full(25, 7.0), Y, DY), Status.EQUAL_TIMES, r"all times t are equal \(.*7\.0.*\)"),
+    "equal times": ((np.full(25, 7.0), Y, DY), Status.EQUAL_TIMES, r"all times t are equal \(7\.0\)"),
     "no usable row": ((T, NAN, DY), Status.EMPTY, r"no usable row \(25 of 25 rows are not finite"),
     "one point": ((T[:1], Y[:1], DY[:1]), Status.TOO_FEW_POINTS, r"1 usable row; at least 4"),
     "two points": ((T[:2], Y[:2], DY[:2]), Status.TOO_FEW_POINTS, r"2 usable rows; at least 4"),
@@ -83,6 +83,12 @@ def test_a_batch_in_which_nothing_can_be_searched():
     shared = lombscargle(T[:2], np.stack([Y[:2], Y[:2]]))
     assert shared.power.shape == (2, 0)
     assert shared.status.tolist() == [Status.TOO_FEW_POINTS] * 2
+
+
+@pytest.mark.parametrize(("threads", "error"), [(0, ValueError), (-2, ValueError), ("2", TypeError), (True, TypeError)])
+def test_threads(threads, error):
+    with pytest.raises(error, match=f"threads={threads!r}"):
+        lombscargle(T, Y, threads=threads, **GRID)
 
 
 def test_an_empty_batch():

@@ -196,6 +196,11 @@ def test_absurd_grid_from_the_rule_is_refused_alone_and_dropped_in_a_batch():
     grids = rule.build(span, n, shared=False)
     assert grids.nf[0] == 0
     assert 0 < grids.nf[1] < 10**6
+    (message, *_) = grid_warnings(rule, grids, span)
+    assert "1 of 2 objects are not searched" in message
+    assert "5e+13 frequencies" in message
+    with pytest.raises(ValueError, match=r"5e\+13 frequencies"):
+        rule.build(span[[0, 0]], n, shared=False)
     check_count(MAX_FREQUENCIES)
 
 

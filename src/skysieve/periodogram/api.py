@@ -270,7 +270,7 @@ class LombScarglePlan:
         self._rules: dict[str, GridRule] = {}
         self._rule(Units(time=one_time_unit(self._bounds)))  # errors now rather than at the first batch
         self._engine: Engine | None
-        self._engine, self._device = make_engine(self._spec, device, memory, threads)
+        self._engine, self._device = make_engine(self._spec, device, memory, checks.thread_count(threads))
 
     def __enter__(self) -> LombScarglePlan:
         return self

@@ -36,6 +36,17 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def thread_count(threads: Any) -> int | None:
+    """``threads`` if it is a whole number above 0 or None, else TypeError or ValueError."""
+    if threads is None:
+        return None
+    if isinstance(threads, bool) or not isinstance(threads, numbers.Integral):
+        raise TypeError(f"threads={threads!r}; a whole number, or None for all cores, is expected")
+    if threads < 1:
+        raise ValueError(f"threads={threads}; at least 1, or None for all cores, is expected")
+    return int(threads)
+
+
 def make_spec(
     fit_mean: Any, center_data: Any, normalization: Any, n_peaks: Any, return_power: Any, method: Any, dtype: Any
 ) -> Spec:
@@ -102,9 +113,9 @@ def explain(curves: CurveSet, scan: Scan, i: int = 0) -> str:
     if status == Status.EMPTY:
         return f"t and y have no usable row{left_out}; at least {MIN_POINTS} are needed"
     if status == Status.EQUAL_TIMES:
-        return f"all times t are equal ({columns['t'][kept][0]!r}){left_out}; a time span above 0 is needed"
+        return f"all times t are equal ({float(columns['t'][kept][0])!r}){left_out}; a time span above 0 is needed"
     if status == Status.CONSTANT_Y:
-        return f"y is constant ({columns['y'][kept][0]!r}){left_out}; there is no period to find"
+        return f"y is constant ({float(columns['y'][kept][0])!r}){left_out}; there is no period to find"
     return f"{curves.name(i)}: {status.text}"
 
 

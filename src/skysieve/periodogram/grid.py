@@ -198,8 +198,8 @@ class GridRule:
             fmax=self.fmax,
             nf=self.nf,
         )
-        if count.size == 1:
-            check_count(float(count[0]))
+        if np.any(count > 0):
+            check_count(float(np.min(count[count > 0])))  # not one object could be searched
         return Grids(f0, step, np.where(count <= MAX_FREQUENCIES, count, 0.0).astype(np.int64), shared=shared)
 
     def _complete(self) -> Grids:
@@ -292,6 +292,15 @@ def grid_warnings(rule: GridRule, grids: Grids, span: NDArray[np.float64]) -> Se
     if searched.size == 0 or not np.any(grids.nf > 0):
         return []
     found = []
+    without = span[has_span & (grids.nf == 0)]
+    if without.size and rule.fmax is not None:
+        longest = float(np.max(without))
+        count = (rule.fmax - (rule.fmin or 0.0)) * longest * rule.samples_per_peak
+        if count > MAX_FREQUENCIES:
+            found.append(
+                f"{without.size} of {searched.size} objects are not searched: with T = {longest:.6g} at most, "
+                f"{count:.3g} frequencies would be needed, and {MAX_FREQUENCIES:.0e} are searched at most"
+            )
     lowest = rule.fmin if rule.frequencies is None else float(rule.frequencies.rising[0])
     if lowest is not None:
         n_below = int(np.count_nonzero(lowest * searched < 1 - 1e-9))
