@@ -219,7 +219,9 @@ def folded(
     size = float(np.clip(60 / np.sqrt(phase.size), 0.8, 4.0))
     if error is not None and phase.size <= MOST_POINTS:
         bars = np.concatenate([error, error])
-        ax.errorbar(x, y2, bars, fmt="o", ms=size, color=LINE, ecolor=LINE, elinewidth=0.5, alpha=0.6, zorder=2)
+        faint = float(np.clip(12 / np.sqrt(phase.size), 0.1, 0.6))  # the bars of many points must not hide them
+        ax.errorbar(x, y2, bars, fmt="none", ecolor=LINE, elinewidth=0.5, alpha=faint, zorder=1)
+        ax.plot(x, y2, "o", ms=size, mew=0, color=LINE, alpha=0.7, zorder=2)
     else:
         ax.plot(x, y2, "o", ms=size, mew=0, color=LINE, alpha=0.5, zorder=2, rasterized=True)
     curve = np.linspace(0, 2, 401)
