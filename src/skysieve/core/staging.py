@@ -8,6 +8,7 @@ host shim) the same calls copy at once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
@@ -60,7 +61,7 @@ class Copier:
             self._pool = None
 
 
-class Lane:
+class Lane(ABC):
     """One stream and the buffers that go with it; see `CudaLane` and `HostLane`.
 
     ``generation`` changes whenever a buffer moves, so that recorded work knows when it is stale.
@@ -111,27 +112,29 @@ class Lane:
         self._device.clear()
         self._host.clear()
 
+    @abstractmethod
     def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
-        raise NotImplementedError
+        """Page-locked bytes."""
 
+    @abstractmethod
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
         """Start copying pinned ``source`` into the device array ``target``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
         """Start copying the device array ``source`` into pinned ``target``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Wait for everything started on this lane."""
-        raise NotImplementedError
 
     def fork(self) -> Any:
         """A second stream that starts where this lane is now, for kernels that may run beside the lane's."""
         return None
 
     def join(self) -> None:
-        """Let the lane wait for what was started on its second stream since `fork`."""
+        """Let the lane wait for what was started on its second stream since `fork`; by default there is none."""
+        return
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         """Record what ``work`` starts on this lane, without running it; returns what starts it all at once.

@@ -8,9 +8,11 @@ halved; chunks of a GPU that fails are done again on the others.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -333,24 +335,22 @@ class _Run:
         """Several workers draw from the queue, the costliest chunks first."""
         rows = self.source.offsets
         self.queue = deque(sorted(self.queue, key=lambda c: int(rows[c[0]] - rows[c[1]])))
-        errors: list[BaseException] = []
 
         def run(worker: Worker) -> None:
+            finished = False
             try:
                 self.work(worker, alone=False)
-            except Exception as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
-                errors.append(error)
-                with self._changed:
-                    self.error = error
-                    self._changed.notify_all()
+                finished = True
+            finally:
+                if not finished:  # the others stop; the error reaches the caller through the future
+                    with self._changed:
+                        self.error = sys.exc_info()[1]
+                        self._changed.notify_all()
 
-        threads = [threading.Thread(target=run, args=(w,), name=f"skysieve-gpu-{i}") for i, w in enumerate(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        with ThreadPoolExecutor(len(workers), "skysieve-gpu") as pool:
+            ends = [pool.submit(run, worker) for worker in workers]
+        for end in ends:
+            end.result()
         if len(self.lost) == len(workers):
             raise self.error_of_last
 
