@@ -412,7 +412,8 @@ class LombScarglePlan:
                 engine.execute(curves.source, grids, output, callback)
         settle(output, grids, scan if scan is not None or grids.nf.any() else engine.scan(curves.source))
         if curves.single and output.status[0] != Status.OK:
-            raise SkysieveError(f"the light curve could not be searched: {Status(int(output.status[0])).text}")
+            failure = ValueError if output.status[0] == Status.SINGULAR else SkysieveError
+            raise failure(f"the light curve could not be searched: {Status(int(output.status[0])).text}")
         if scan is None:
             _warn(rule, grids, output.span, output.status, stacklevel)
         result = assemble(

@@ -199,6 +199,7 @@ class Engine:
         for k in np.flatnonzero(large):
             job.one(int(method[k]), int(combs[k]), int(ok[k]), int(nf[k]))
             reporter.add(1)
+        output.status[start:stop][ok[answers.index[ok, 0] < 0]] = Status.SINGULAR
 
     def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Objects that are cut into stretches, because one thread would still be at them when the others are done."""
@@ -228,7 +229,8 @@ class _Job:
         length = self.length(method, combs)
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
-            _, folds2 = cpu_cost.fold_counts(combs, (df * self.curves.span[which]).max())
+            ends = self.curves.t[self.curves.start[which] + self.curves.n_used[which] - 1]
+            _, folds2 = cpu_cost.fold_counts(combs, (df * ends).max())
             work = _kept("comb", dtype, cpu_state.comb_work, points, int(folds2), length)
             constants = cpu_state.Constants.of(comb.tables(combs, LANES, dtype))
         else:

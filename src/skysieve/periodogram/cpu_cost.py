@@ -24,6 +24,10 @@ GROUPS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
 """Groups of LANES combs to choose from: more make wider bands, hence fewer spreadings, longer tables, more folds."""
 
 
+FINUFFT_FREQUENCIES = 2_000_000
+"""More than these are not given to finufft unasked: it holds the whole grid, some 110 bytes a frequency."""
+
+
 @dataclass(frozen=True)
 class Costs:
     """Nanoseconds."""
@@ -96,11 +100,12 @@ def choose(
         return np.full(len(n), METHODS.index("direct"), np.uint8), np.full(len(n), LANES), 20 * direct
     combs, comb = best_combs(n, nf, cycles, dtype)
     finufft = (c.finufft_object + c.finufft_point * n + c.finufft_frequency * nf) * 1e-9
-    seconds = {"direct": direct, "nufft": comb, "finufft": finufft}
+    affordable = np.where(nf <= FINUFFT_FREQUENCIES, finufft, np.inf)
+    seconds = {"direct": direct, "nufft": comb, "finufft": affordable}
     if method == "nufft":
         seconds = {"nufft": comb, "finufft": np.where(np.isfinite(comb), np.inf, finufft)}
     elif method != "auto":
-        seconds = {method: seconds[method]}
+        seconds = {method: {"direct": direct, "finufft": finufft}[method]}
     names = np.array([METHODS.index(name) for name in seconds], np.uint8)
     table = np.stack(list(seconds.values()))
     which = np.argmin(table, axis=0)

@@ -29,7 +29,7 @@ FINE = FINE_VECTORS * LANES
 ROW = 4 * LANES
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def fine_table(df, t, top, m, work):
     """Lane vectors cos, sin at the fine frequencies, and at twice them, of points ``top:top + m``."""
     outline()
@@ -46,7 +46,7 @@ def fine_table(df, t, top, m, work):
             right[at + 3 * LANES] = 2.0 * c[j] * s[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):
     """Strengths times cosine and sine of one coarse phase, of points ``top:top + m``."""
     outline()
@@ -64,7 +64,7 @@ def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):
             left[at + 5] = w[p] * s[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, block):
     """Standard powers of the ``n_coarse * PER_COARSE`` grid samples from ``j0`` on into ``block``, NaN where
     CC SS - CS^2 <= guard; returns whether there are such."""

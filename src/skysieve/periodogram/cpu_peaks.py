@@ -4,9 +4,9 @@ A candidate is a sample above its left and not below its right neighbour (the en
 chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``apart`` samples
 from all chosen.  Candidates are kept as rows of ``index, left, power, right`` until the object is complete.
 
-Dropping candidates early is exact: once the k-th choice among those seen has power p, later candidates can
-only raise the k-th choice (each choice they displace makes room for one at least as high), and a candidate below
-it can neither be chosen nor suppress one that is.
+Candidates come in order of frequency, and then dropping some early is exact: once the k-th choice among those seen
+has power p, later candidates can only raise the k-th choice (each choice they displace makes room for one at least
+as high), and a candidate below it can neither be chosen nor suppress one that is.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ LEFT, HERE, FLOOR, LIMIT = range(4)
 candidates are hopeless, and the number of candidates at which to look for hopeless ones again."""
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def begin(state):
     """State before the first sample."""
     state[LEFT] = state[HERE] = state[FLOOR] = -np.inf
     state[LIMIT] = FULL
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def copy_row(source, i, target, k):
     """Row ``i`` to row ``k``.  (Slice assignment would compile numba's formatting of shape errors: seconds.)"""
     for column in range(4):
         target[k, column] = source[i, column]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def grow(found):
     """Twice the room."""
     n = found.shape[0]
@@ -49,7 +49,7 @@ def grow(found):
     return grown
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def find_candidates(block, n, base, state, found, count):
     """Add the candidates among ``block[:n]``, samples ``base..`` of one object, to ``found[count:]``.
 
@@ -83,7 +83,7 @@ def find_candidates(block, n, base, state, found, count):
     return found, count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def finish_candidates(end, state, found, count):
     """Judge the last sample of the grid (``end`` samples in all)."""
     closing = np.empty(1)
@@ -91,13 +91,13 @@ def finish_candidates(end, state, found, count):
     return find_candidates(closing, closing.shape[0], end, state, found, count)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def position(index, values):
     """Where a sample stands on the axis on which ``apart`` is measured."""
     return values[np.int64(index)] if values.shape[0] > 0 else index
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def choose(found, count, values, apart, chosen):
     """Greedy choice: rows of ``found`` into ``chosen``; returns how many.
 
@@ -126,7 +126,7 @@ def choose(found, count, values, apart, chosen):
     return taken
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def drop_hopeless(found, count, values, apart, chosen, state):
     """Keep the candidates that can still matter, and raise the floor; returns their number."""
     outline()
@@ -143,7 +143,7 @@ def drop_hopeless(found, count, values, apart, chosen, state):
     return kept
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def refine(found, taken, chosen, f0, df, values, index, frequency, power):
     """Chosen rows to ``index, frequency, power``, by the parabola through three samples where there are three."""
     outline()

@@ -13,10 +13,15 @@ from numba import njit
 from .workload import MIN_POINTS, Status
 
 EMPTY, TOO_FEW, BAD_ERRORS = int(Status.EMPTY), int(Status.TOO_FEW_POINTS), int(Status.BAD_ERRORS)
-CONSTANT, EQUAL, OK = int(Status.CONSTANT_Y), int(Status.EQUAL_TIMES), int(Status.OK)
+CONSTANT, EQUAL, BAD_GRID = int(Status.CONSTANT_Y), int(Status.EQUAL_TIMES), int(Status.BAD_GRID)
+OK = int(Status.OK)
+SHORTEST_SPAN = 1e-290
+"""Of a shorter time span not even the reciprocal can be worked with."""
+HUGE, SHRINK = 1e150, 2.0**-600
+"""Beyond this, y is scaled down before anything is added or squared."""
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def scan_object(t, y, dy, has_dy, lo, hi):
     """Rows used, first time, span, status, whether the used times are sorted and no row is dropped."""
     n, tmin, tmax, ymin, ymax, bad, clean = 0, np.inf, -np.inf, np.inf, -np.inf, False, True
@@ -40,8 +45,10 @@ def scan_object(t, y, dy, has_dy, lo, hi):
         status = BAD_ERRORS
     elif n < MIN_POINTS:
         status = TOO_FEW
-    elif tmax == tmin:
+    elif not tmax - tmin >= SHORTEST_SPAN:
         status = EQUAL
+    elif not np.isfinite(tmax - tmin):
+        status = BAD_GRID
     elif ymax == ymin:
         status = CONSTANT
     if n == 0:
@@ -49,14 +56,14 @@ def scan_object(t, y, dy, has_dy, lo, hi):
     return n, tmin, tmax - tmin, status, clean
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def scan(t, y, dy, has_dy, offsets, first, last, n_used, t_min, span, status):
     """:func:`scan_object` for objects ``first:last``."""
     for i in range(first, last):
         n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, offsets[i], offsets[i + 1])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def exact_origin(first, last):
     """The first time rounded down to the grid of the coarsest: t - origin is then exact for times of one sign.
 
@@ -68,7 +75,7 @@ def exact_origin(first, last):
     return origin if np.isfinite(origin) else first
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def sort_rows(t, a, b, lo, end):
     """Heapsort of rows ``lo:end`` of three arrays by ``t``, then a, then b: one order whatever order they came in."""
     n = end - lo
@@ -91,7 +98,7 @@ def sort_rows(t, a, b, lo, end):
             root = child
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def before(t, a, b, i, j):
     """Whether row ``i`` sorts before row ``j``."""
     if t[i] != t[j]:
@@ -99,7 +106,7 @@ def before(t, a, b, i, j):
     return a[i] < a[j] or (a[i] == a[j] and b[i] < b[j])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def swap_rows(t, a, b, i, j):
     """Exchange rows ``i`` and ``j``."""
     t[i], t[j] = t[j], t[i]
@@ -107,7 +114,7 @@ def swap_rows(t, a, b, i, j):
     b[i], b[j] = b[j], b[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def prepare(t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
     """Clean objects ``first:last``; object ``i`` fills ``n_used[i]`` rows of tt, w, wy from ``offsets[i]`` on.
 
@@ -122,11 +129,15 @@ def prepare(t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t
             continue
         origin = exact_origin(t0, t0 + span[i])
         k = lo
-        smallest, largest = np.inf, 0.0
+        smallest, largest, biggest = np.inf, 0.0, 0.0
+        for j in range(lo, hi):
+            if np.isfinite(y[j]):
+                biggest = max(biggest, abs(y[j]))
+        shrink = SHRINK if biggest > HUGE else 1.0
         for j in range(lo, hi):
             if clean or (np.isfinite(t[j]) and np.isfinite(y[j]) and (not has_dy or np.isfinite(dy[j]))):
                 tt[k] = t[j] - origin
-                wy[k] = y[j]
+                wy[k] = y[j] * shrink
                 w[k] = dy[j] if has_dy else 1.0
                 smallest = min(smallest, w[k])
                 k += 1
@@ -153,7 +164,10 @@ def prepare(t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t
         for j in range(lo, end):
             wy[j] /= largest
             square += w[j] * wy[j] * wy[j]
+        if not square > 0.0:  # y differs only where the errors leave no weight
+            status[i] = CONSTANT
+            continue
         for j in range(lo, end):
             wy[j] *= w[j] / np.sqrt(square)
-        yy[i] = square * largest * largest
+        yy[i] = square * (largest / shrink) * (largest / shrink)
         weight[i] = total / (smallest * smallest)

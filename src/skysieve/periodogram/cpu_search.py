@@ -37,10 +37,19 @@ IRREGULAR_STRETCH = 1024
 DIRECT_STRETCH = COARSE * PER_COARSE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def normalize(block, n, form, scale):
-    """Standard power to the form wanted, in place (VanderPlas 2018, section 5; astropy's names)."""
+    """Standard power to the form wanted, in place (VanderPlas 2018, section 5; astropy's names).
+
+    "model" and "log" grow without bound as the power goes to 1, which rounding can reach or pass: the power is
+    taken as the largest number below 1 there.
+    """
     outline()
+    if form in (MODEL, LOG):
+        top = 1.0 - 2.0**-53 if block.itemsize == 8 else 1.0 - 2.0**-24
+        for k in range(n):
+            if block[k] > top:
+                block[k] = top
     if form == MODEL:
         for k in range(n):
             block[k] = block[k] / (1 - block[k])
@@ -52,20 +61,20 @@ def normalize(block, n, form, scale):
             block[k] = block[k] * scale
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def fold_counts(combs, cycles):
     """:func:`skysieve.periodogram.comb.folds`, compiled."""
     span = M * combs * cycles
     return int(np.ceil((span + TAPS + 1) / M)), int(np.ceil((2 * span + 1.5 * TAPS + 1) / M))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def apart_of(curves, grid, i, df):
     """Least distance of two peaks, 1/T: in samples, or in frequency for irregular grids."""
     return 1.0 / curves.span[i] if grid.values.shape[0] > 0 else np.ceil(1.0 / (curves.span[i] * df) - 1e-9)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def deliver(
     block,
     n,
@@ -108,7 +117,7 @@ def deliver(
     return found, count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def conclude(i, f0, df, grid, apart, answers, found, count, chosen):
     """The k best of an object's candidates into ``answers``."""
     outline()
@@ -116,7 +125,7 @@ def conclude(i, f0, df, grid, apart, answers, found, count, chosen):
     refine(found, taken, chosen, f0, df, grid.values, answers.index[i], answers.frequency[i], answers.peak_power[i])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def sums_to_powers(block, n, sums, scale, floating_mean, guard):
     """Standard powers from complex sums ``sums[w y, w at 2f, w]``; NaN where CC SS - CS^2 <= guard."""
     flagged = False
@@ -136,20 +145,20 @@ def sums_to_powers(block, n, sums, scale, floating_mean, guard):
     return flagged
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def guard_of(guard, n):
     """Least CC SS - CS^2 that is trusted for ``n`` points: the sums of many points err less."""
     return guard / np.sqrt(np.float64(n))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
     """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True when some are NaN and want mending."""
     outline()
     lo, n = curves.start[i], curves.n_used[i]
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
     if method == NUFFT:
-        folds1, folds2 = fold_counts(combs, df * curves.span[i])
+        folds1, folds2 = fold_counts(combs, df * t[n - 1])
         f, f_low = grid_point(f0, df, np.float64(combs) * modes * (k + 0.5))
         return comb_band(
             f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, work.block
@@ -164,7 +173,7 @@ def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, wor
     return False
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def search(
     method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean, guard
 ):
@@ -214,7 +223,7 @@ def search(
     return found, count, seam
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):
     """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
     chosen = np.empty(answers.index.shape[1], np.int64)

@@ -16,7 +16,7 @@ SINGULAR = 1e-14
 """CC SS - CS^2 below this fraction of CC SS: cosine and sine are one column at these times; the power is NaN."""
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def grid_point(f0, df, m):
     """``f0 + m df`` as an unevaluated sum of two float64: a day in ten years at 24/d is 1e5 cycles, and its
     rounding to one float64 would already turn phases by 1e-11."""
@@ -27,7 +27,7 @@ def grid_point(f0, df, m):
     return hi, (f0 - (hi - v)) + (p - v) + e
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def cos_sin(f, f_low, t, first, n, c, s):
     """``c[j], s[j] = cos, sin(2 pi (f + f_low) t[first + j])`` for ``j < n``; f t is exact before it is reduced.
 
@@ -65,7 +65,7 @@ def cos_sin(f, f_low, t, first, n, c, s):
         c[j] = -b if ((k + 1) & 2) != 0 else b
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def _weighted_sums(w, wy, c, s, n):
     sc, ss, yc, ys = 0.0, 0.0, 0.0, 0.0
     for j in range(n):
@@ -76,7 +76,7 @@ def _weighted_sums(w, wy, c, s, n):
     return sc, ss, yc, ys
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def _centred_sums(w, wy, c, s, n, mc, ms):
     cc, ss, cs, yc, ys = 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(n):
@@ -89,7 +89,7 @@ def _centred_sums(w, wy, c, s, n, mc, ms):
     return cc, ss, cs, yc, ys
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):
     """Standard power at ``f + f_low`` by two-pass centred sums in float64; ``c``, ``s`` are scratch of length n.
 

@@ -34,6 +34,7 @@ class Status(IntEnum):
     EQUAL_TIMES = 5
     BAD_GRID = 6
     FAILED = 7
+    SINGULAR = 8
 
     @property
     def text(self) -> str:
@@ -50,6 +51,7 @@ _STATUS_TEXT = {
     Status.EQUAL_TIMES: "all times are equal",
     Status.BAD_GRID: "no usable frequency grid for this time span",
     Status.FAILED: "the device failed on this object",
+    Status.SINGULAR: "no frequency of the grid can be fitted at these times (too few distinct ones)",
 }
 
 
