@@ -158,9 +158,3 @@ def tables(combs: int, lanes: int, dtype: np.dtype[Any]) -> CombTables:
         deconvolve=lane_array(1 / kernel.transform(m)),
         taps=kernel.coefficients(),
     )
-
-
-def folds(combs: int, cycles: float) -> tuple[int, int]:
-    """Circles of ``M`` cells that a series of ``cycles = df T`` winds round at f and at 2f."""
-    span = M * combs * cycles
-    return int(np.ceil((span + TAPS + 1) / M)), int(np.ceil((2 * span + 1.5 * TAPS + 1) / M))

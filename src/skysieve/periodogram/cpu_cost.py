@@ -1,6 +1,6 @@
 """Expected seconds of each CPU method, from which ``method="auto"`` chooses.
 
-The form follows the work done; the constants were fitted to timings of one core (``benchmarks/periodogram.py
+The form follows the work done; the constants were fitted by hand to timings of one core (``benchmarks/periodogram.py
 --only selection`` prints how far the choice is from the best on other sizes).  Only their ratios matter, and those
 move little between machines, because all methods are limited by the same vector units.
 """
@@ -38,7 +38,7 @@ class Costs:
     comb_spread: float  # per band and point
     comb_group: float  # per band and group, without folding
     comb_fold: float  # per band, group and further circle, all channels counted
-    comb_few: float  # per frequency, over the square of the points: powers that want exact sums
+    comb_few: float  # per frequency, over the fourth power of the points: powers that want exact sums
     direct_object: float
     direct_point: float  # the table of fine phases
     direct_frequency: float
@@ -49,13 +49,13 @@ class Costs:
 
 
 COSTS = {
-    np.dtype(np.float64): Costs(10e3, 60, 1000, 21, 19e3, 420, 400, 10e3, 280, 12.5, 0.42, 105e3, 168, 83),
-    np.dtype(np.float32): Costs(10e3, 70, 1000, 8.5, 12e3, 390, 2500, 10e3, 280, 14, 0.27, 105e3, 150, 63),
+    np.dtype(np.float64): Costs(10e3, 60, 1000, 21, 19e3, 420, 45e3, 10e3, 280, 12.5, 0.42, 105e3, 168, 83),
+    np.dtype(np.float32): Costs(10e3, 70, 1000, 8.5, 12e3, 390, 160e3, 10e3, 280, 14, 0.27, 105e3, 150, 63),
 }
 
 
 def fold_counts(combs: Any, cycles: Any) -> tuple[Any, Any]:
-    """Vectorised :func:`skysieve.periodogram.comb.folds`."""
+    """Circles of ``M`` cells that series of ``cycles = df T`` wind round at f and at 2f."""
     span = M * combs * cycles
     return np.ceil((span + TAPS + 1) / M), np.ceil((2 * span + 1.5 * TAPS + 1) / M)
 
@@ -74,7 +74,7 @@ def best_combs(
     bands = np.ceil(nf / (modes * combs))
     folding = c.comb_fold * (2 * (folds1 - 1) + (folds2 - 1))
     per_band = c.comb_band + c.comb_spread * n + groups * (c.comb_group + folding)
-    once = c.comb_object + c.comb_point * n + c.comb_few * nf / np.maximum(n, 1) ** 2
+    once = c.comb_object + c.comb_point * n + c.comb_few * nf / np.maximum(n, 1.0) ** 4
     ns = np.where(folds1 <= MAX_FOLDS, once + bands * per_band, np.inf)
     best = np.argmin(ns, axis=0)
     return combs[best, 0], np.take_along_axis(ns, best[None], axis=0)[0] * 1e-9

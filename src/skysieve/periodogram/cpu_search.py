@@ -63,7 +63,7 @@ def normalize(block, n, form, scale):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fold_counts(combs, cycles):
-    """:func:`skysieve.periodogram.comb.folds`, compiled."""
+    """:func:`skysieve.periodogram.cpu_cost.fold_counts`, compiled."""
     span = M * combs * cycles
     return int(np.ceil((span + TAPS + 1) / M)), int(np.ceil((2 * span + 1.5 * TAPS + 1) / M))
 

@@ -26,8 +26,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 8
-"""Combs that one vector holds: 64 bytes of float64, 32 of float32 (16 lanes of float32 measured no faster on a
-machine with 512-bit vectors, and twice the combs wind the cells round twice as many circles)."""
+"""Combs that one vector holds: 64 bytes of float64, 32 of float32 (more lanes of float32 would be more combs, and wind
+the cells round more circles)."""
 
 OUTPUTS = {64: 12, 32: 10}
 """Of the 16 outputs of a second-stage transform, those inside the band: by bits of the element (``comb.KERNELS``)."""
