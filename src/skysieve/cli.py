@@ -10,10 +10,14 @@ from typing import Annotated
 import typer
 
 from skysieve import __version__
+from skysieve.fstat.cli import fstat
 from skysieve.periodogram.cli import period
 
 COMMANDS = {"period": period}
 """Commands of the domains."""
+
+GROUPS = {"fstat": fstat}
+"""Groups of commands: one typer application a domain, whose modules are imported when a command runs."""
 
 DEMOS = {"periodogram": "skysieve.periodogram.demo:run"}
 """Parts of the demo: ``run(out, console, device)`` returns what fell short, one line each."""
@@ -33,6 +37,8 @@ app = typer.Typer(
 )
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 def _load(place: str) -> object:
