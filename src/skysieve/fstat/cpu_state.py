@@ -50,8 +50,9 @@ class Typed:
 
 def padded(job: Job, i: int, before: int, after: int) -> NDArray[Any]:
     """Bins of template `i` with zeros on both sides."""
-    x = np.zeros((7, before + job.n + after), job.x.dtype)
-    x[:, before : before + job.n] = job.x[i]
+    x = np.zeros((7, before + job.n + after), job.dtype)
+    x[:3, before : before + job.n] = job.bank.antenna[0 if job.shared else i]
+    x[3:, before : before + job.n] = job.bank.data[i]
     return x
 
 

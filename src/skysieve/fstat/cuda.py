@@ -69,6 +69,8 @@ class Engine:
         if spec.lal or spec.window.kind not in ("none", "rect", "exp"):
             what = "compat='lalpulsar'" if spec.lal else f"window={spec.window.name!r}"
             raise ValueError(f"{what} runs on the CPU only: device='cpu'")
+        if spec.lines is not None:
+            raise ValueError("the line-robust statistic (bsgl) runs on the CPU only: device='cpu'")
         if runtime is None:
             if device is None:
                 raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
@@ -90,7 +92,7 @@ class Engine:
             "dtype": self.dtype.name,
             "method": "running sums" if self.kind == "rect" else "recurrence",
             "cells": int(cells),
-            "atoms_bytes": int(job.x.nbytes),
+            "atoms_bytes": job.bank.nbytes,
             "map_bytes": int(cells) * self.dtype.itemsize if self.spec.keep_map else 0,
             "expected_seconds": cells / CELLS_PER_SECOND[self.kind, self.dtype.name],
         }
@@ -130,7 +132,8 @@ class Engine:
             hint = "keep_map=False never builds it" if self.spec.keep_map else "a template"
             raise MemoryBudgetError(f"the map of {size[0]} x {n_columns} cells on the GPU ({hint})", need, budget)
         most = min(65535, budget // need)
-        loud = [self.kind == "exp" and bool(loud_bins(x).any()) for x in job.x]
+        templates = (job.bank.template(i) for i in range(job.n_templates))
+        loud = [self.kind == "exp" and bool(loud_bins(x).any()) for x in templates]
         cuts, start = [], 0
         for i in range(1, job.n_templates + 1):
             if i == job.n_templates or loud[i] != loud[start] or i - start >= most:

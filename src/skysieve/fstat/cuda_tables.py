@@ -130,11 +130,11 @@ def quads(job: Job, templates: list[int], pad: int, chosen: NDArray[np.bool_]) -
     """
     n = job.n + pad
     one = job.shared and len(chosen) == 1
-    antenna = np.zeros((1 if one else len(templates), n, 4), job.x.dtype)
-    data = np.zeros((len(templates), n, 4), job.x.dtype)
+    antenna = np.zeros((1 if one else len(templates), n, 4), job.dtype)
+    data = np.zeros((len(templates), n, 4), job.dtype)
     for k, i in enumerate(templates):
         mine = chosen[min(k, len(chosen) - 1)]
-        x = np.where(mine, job.x[i], job.x.dtype.type(0))
+        x = np.where(mine, job.bank.template(i), job.dtype.type(0))
         data[k, pad:] = x[3:].T
         if k < len(antenna):
             antenna[k, pad:, :3] = x[:3].T
@@ -150,7 +150,7 @@ class Sweep:
     def __init__(self, xp: Any, job: Job, templates: list[int], tables: Tables, dtype: np.dtype[Any]) -> None:
         loud: Any = np.zeros((1, job.n), np.bool_)
         if tables.loud:
-            loud = np.stack([loud_bins(job.x[i]) for i in templates])
+            loud = np.stack([loud_bins(job.bank.template(i)) for i in templates])
             if job.shared:
                 loud = loud.any(axis=0, keepdims=True)
         quiet = quads(job, templates, tables.pad, ~loud)

@@ -1,18 +1,18 @@
 """What passes between the public API of the F-statistic and its backends.
 
-``api`` checks the arguments and builds a `Spec` (what to compute) and a `Job` (the binned atoms and the bins of every
-cell); ``cpu.Engine`` and ``cuda.Engine`` take them and give an `Output`.
+``api`` and ``search`` check the arguments and build a `Spec` (what to compute) and a `Job` (the binned atoms and the
+bins of every cell); ``cpu.Engine`` and ``cuda.Engine`` take them and give an `Output`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from skysieve.core.arrays import array_module
 from skysieve.fstat.atoms import Bins
 from skysieve.fstat.grid import Grid, Schedule, make_schedule
 from skysieve.fstat.windows import Window
@@ -33,11 +33,37 @@ LOUD = 30.0
 
 
 @dataclass(frozen=True)
+class Lines:
+    """Priors of the line-robust statistic (Keitel et al. 2014, eq. 36), as natural logarithms.
+
+    In every cell, with F of all detectors and ``F^X`` of detector X alone over the very bins of that cell (the
+    fallback 2 where X alone is ill-conditioned or has no data there),
+
+        ln B_S/GL = F - ln(exp(log_gauss) + sum_X exp(log_line[X] + F^X)).
+
+    Since the logarithm is at least ``m = max(log_gauss, log_line[X] + F^X)``, a cell whose ``F - m`` is not above the
+    best value so far needs no exponential.
+
+    Attributes
+    ----------
+    log_gauss : float
+        ``F*_0 - ln(1 + o)``, ``o`` the sum of the prior odds of lines ``oLGX``.
+    log_line : tuple of float
+        ``ln(oLGX / (1 + o))``, one a detector in the order of `Job.detectors`; -inf where a line is excluded.
+    """
+
+    log_gauss: float
+    log_line: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Spec:
     """What to compute, the same for every template of a plan.
 
-    ``marginals`` asks for the sums over rows and columns.  ``lal`` reproduces LALPulsar's arithmetic: its order of
-    operations in float32 and its table of exponentials.
+    ``keep_map`` asks for F of every cell, ``marginals`` for the sums over rows and columns: a search has both False
+    and asks another engine for the marginals of its few best templates.  ``lines`` asks for the line-robust statistic
+    (never with ``lal``).  ``lal`` reproduces LALPulsar's arithmetic: its order of operations in float32 and its table
+    of exponentials.
     """
 
     window: Window
@@ -45,6 +71,46 @@ class Spec:
     keep_map: bool = True
     marginals: bool = True
     lal: bool = False
+    lines: Lines | None = None
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Binned atoms of B templates that share their times.
+
+    Arrays of the engine's type, NumPy or, for an engine on a GPU, CuPy; contiguous.
+
+    Attributes
+    ----------
+    antenna : array, shape (1, 3, n) or (B, 3, n)
+        Rows a2, b2, ab; of one point of the sky, or one of each template.
+    data : array, shape (B, 4, n)
+        Rows Re Fa, Im Fa, Re Fb, Im Fb.
+    occupied : numpy.ndarray of bool, shape (n,)
+        Bins that hold data.
+    """
+
+    antenna: Any
+    data: Any
+    occupied: NDArray[np.bool_]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the templates share their antenna factors."""
+        return bool(self.antenna.shape[0] == 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return int(self.antenna.nbytes + self.data.nbytes)
+
+    def template(self, i: int) -> Any:
+        """Bins of template `i`, shape (7, n)."""
+        return array_module(self.data).concatenate([self.antenna[0 if self.shared else i], self.data[i]])
+
+    def part(self, chosen: Any) -> Bank:
+        """Some of the templates: a slice or an array of numbers."""
+        return Bank(self.antenna if self.shared else self.antenna[chosen], self.data[chosen], self.occupied)
 
 
 @dataclass(frozen=True)
@@ -53,38 +119,58 @@ class Job:
 
     Attributes
     ----------
-    x : numpy.ndarray, shape (B, 7, n)
-        Binned atoms of each template, scaled by powers of two so that the largest a2 + b2 lies in [1/4, 1).
-    shared : bool
-        Whether a2, b2 and ab are the same for all templates (one point of the sky).
-    occupied : numpy.ndarray of bool, shape (n,)
-        Bins that hold data.
+    bank : Bank
+        All detectors together, scaled by powers of two so that the largest a2 + b2 lies in [1/4, 1).
     tatom : int
     taus : numpy.ndarray of float64, shape (N_tau,)
     schedule : Schedule
+    detectors : tuple of Bank
+        For ``Spec.lines`` each detector alone, in the same bins and with the scale of `bank`: their sum is `bank` up
+        to rounding.  Empty otherwise.
     """
 
-    x: NDArray[Any]
-    shared: bool
-    occupied: NDArray[np.bool_]
+    bank: Bank
     tatom: int
     taus: NDArray[np.float64]
     schedule: Schedule
+    detectors: tuple[Bank, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether a2, b2 and ab are the same for all templates (one point of the sky)."""
+        return self.bank.shared
+
+    @property
+    def occupied(self) -> NDArray[np.bool_]:
+        """Bins that hold data of any detector, shape (n,)."""
+        return self.bank.occupied
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the bins."""
+        return np.dtype(self.bank.data.dtype)
 
     @property
     def n_templates(self) -> int:
         """Number of templates."""
-        return int(self.x.shape[0])
+        return int(self.bank.data.shape[0])
 
     @property
     def n(self) -> int:
         """Bins of data."""
-        return int(self.x.shape[2])
+        return int(self.bank.data.shape[2])
+
+    def part(self, chosen: Any) -> Job:
+        """Some of the templates: a slice or an array of numbers."""
+        return replace(self, bank=self.bank.part(chosen), detectors=tuple(d.part(chosen) for d in self.detectors))
 
 
 @dataclass
 class Output:
-    """Answers of a backend; row ``i`` of each array belongs to template ``i``.
+    """Answers of a backend, on the host; row ``i`` of each array belongs to template ``i``.
+
+    A template's answers do not depend on its company: maxima and cells not in one bit, sums of exponentials up to the
+    order of additions on a GPU.
 
     Attributes
     ----------
@@ -94,11 +180,16 @@ class Output:
     log_sum : numpy.ndarray of float64, shape (B,)
         ``ln sum exp F`` over all cells.
     row_log, column_log : numpy.ndarray of float64, shape (B, N_t0) and (B, N_tau), or None
-        The same over one row, one column.
+        The same over one row, one column; with ``Spec.marginals``.
     n_fallback : numpy.ndarray of int64, shape (B,)
         Cells that are `FALLBACK`.
     F : array, shape (B, N_t0, N_tau), or None
-        NaN in cells that hold fewer than two bins.
+        NaN in cells that hold fewer than two bins; with ``Spec.keep_map``.
+    line_max : numpy.ndarray of float64, shape (B,), or None
+        Largest ``ln B_S/GL`` over all cells that can be computed (fallbacks too); NaN where there is none; with
+        ``Spec.lines``.
+    line_index : numpy.ndarray of int64, shape (B,), or None
+        Its flat cell, the first in order; -1 where there is none.
     """
 
     max_F: NDArray[np.float64]
@@ -108,6 +199,8 @@ class Output:
     column_log: NDArray[np.float64] | None
     n_fallback: NDArray[np.int64]
     F: Any = None
+    line_max: NDArray[np.float64] | None = field(default=None)
+    line_index: NDArray[np.int64] | None = field(default=None)
 
     @classmethod
     def allocate(cls, n_templates: int, shape: tuple[int, int], spec: Spec) -> Output:
@@ -122,6 +215,8 @@ class Output:
             column_log=np.full((b, columns), -np.inf) if spec.marginals else None,
             n_fallback=np.zeros(b, np.int64),
             F=np.empty((b, rows, columns), spec.dtype) if spec.keep_map else None,
+            line_max=np.full(b, np.nan) if spec.lines else None,
+            line_index=np.full(b, -1, np.int64) if spec.lines else None,
         )
 
 
@@ -134,10 +229,16 @@ def blank(F: NDArray[Any], schedule: Schedule) -> None:
 
 
 class Engine(Protocol):
-    """What ``cpu.Engine`` and ``cuda.Engine`` both are: ``Engine(spec, device=, memory=, threads=)``."""
+    """What ``cpu.Engine`` and ``cuda.Engine`` both are: ``Engine(spec, device=, memory=, threads=)``.
+
+    An engine is used by one thread at a time; several engines, also of one device, may be used at once.
+    """
 
     def execute(self, job: Job, progress: Any = None) -> Output:
-        """Maps of all templates, or what is asked of them; ``progress(done, total)`` is called now and then."""
+        """Maps of all templates, or what is asked of them; ``progress(done, total)`` is called now and then.
+
+        A batch may be larger than the device's memory: the engine cuts it.
+        """
 
     def describe(self, job: Job) -> dict[str, Any]:
         """Method, bytes and expected seconds, without computing."""
@@ -159,11 +260,12 @@ def make_job(templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any) 
         same = (b.t_start, b.tatom, b.n) == (first.t_start, first.tatom, first.n)
         if not same or not np.array_equal(b.occupied, first.occupied):
             raise ValueError(f"template {i} has other times than template 0: search them apart")
-    x = np.empty((len(templates), 7, first.n), dtype)
-    for row, b in zip(x, templates, strict=True):
-        row[:3], row[3:] = scaled(b.x)
-    shared = all(np.array_equal(x[0, :3], row[:3]) for row in x[1:])
-    return Job(x, shared, first.occupied, first.tatom, grid.taus.astype(np.float64), make_schedule(grid, window, first))
+    shared = all(np.array_equal(first.x[:3], b.x[:3]) for b in templates[1:])
+    antenna = np.stack([b.x[:3] for b in templates[: 1 if shared else None]]).astype(dtype, copy=False)
+    data = np.stack([b.x[3:] for b in templates]).astype(dtype, copy=False)
+    power = powers(antenna)
+    bank = scaled(Bank(antenna, data, first.occupied), power)
+    return Job(bank, first.tatom, grid.taus.astype(np.float64), make_schedule(grid, window, first))
 
 
 def loud_bins(x: NDArray[Any]) -> NDArray[np.bool_]:
@@ -180,8 +282,16 @@ def loud_bins(x: NDArray[Any]) -> NDArray[np.bool_]:
     return loud
 
 
-def scaled(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The three antenna rows and the four of the data, scaled by powers of two: F does not change, not in one bit."""
-    largest = float((x[0] + x[1]).max())
-    power = 0 if largest == 0 else -math.frexp(largest)[1] // 2
-    return np.ldexp(x[:3], 2 * power), np.ldexp(x[3:], power)
+def powers(antenna: Any) -> Any:
+    """Powers of two ``k`` of each point of the sky, shape (S,): ``2^(2k)`` brings the largest a2 + b2 to [1/4, 1)."""
+    xp = array_module(antenna)
+    largest = (antenna[:, 0] + antenna[:, 1]).max(axis=1)
+    return xp.where(largest > 0, -xp.frexp(largest)[1] // 2, 0).astype(np.int32)
+
+
+def scaled(bank: Bank, power: Any) -> Bank:
+    """Antenna factors times ``2^(2 power)``, data times ``2^power``: F does not change, not in one bit."""
+    if not power.any():
+        return bank
+    xp, at = array_module(bank.data), power[:, None, None]
+    return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))
