@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skysieve.fstat.api import TransientPlan, transient_map
     from skysieve.fstat.atoms import Atoms, merge
+    from skysieve.fstat.batch import AtomsBatch
     from skysieve.fstat.grid import Grid
     from skysieve.fstat.interop import from_lal
     from skysieve.fstat.io import load_atoms, read_atoms, save_atoms, write_atoms
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Atoms",
+    "AtomsBatch",
     "Grid",
     "Injection",
     "TransientPlan",
@@ -34,6 +36,7 @@ __all__ = [
 
 _HOMES = {
     "Atoms": "skysieve.fstat.atoms",
+    "AtomsBatch": "skysieve.fstat.batch",
     "Grid": "skysieve.fstat.grid",
     "Injection": "skysieve.fstat.simulate",
     "TransientPlan": "skysieve.fstat.api",

@@ -75,7 +75,7 @@ class Atoms:
     ) -> None:
         given = {"a2": as_array(a2), "b2": as_array(b2), "ab": as_array(ab), "Fa": as_array(Fa), "Fb": as_array(Fb)}
         double = any((x.dtype.kind, x.dtype.itemsize) in (("f", 8), ("c", 16)) for x in given.values())
-        times = _times(t)
+        times = times_of(t)
         values: dict[str, Any] = {}
         for name, x in given.items():
             kinds = "buifc" if name in ("Fa", "Fb") else "buif"
@@ -162,7 +162,8 @@ class Atoms:
         return found[0]
 
 
-def _times(t: Any) -> NDArray[np.int64]:
+def times_of(t: Any) -> NDArray[np.int64]:
+    """GPS times as rising whole seconds."""
     x = to_host(t)
     if x.ndim != 1:
         raise ValueError(f"t has shape {x.shape}, expected one dimension")

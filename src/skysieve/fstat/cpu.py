@@ -13,14 +13,17 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.pipeline import TaskPool
 
 from . import cpu_exp, cpu_rect, cpu_state
-from .cpu_any import Group, Tally, any_columns
-from .cpu_state import Typed, lal_exp, next_occupied
-from .parts import Joined, Part, empty_part, fill_empty, live_rows
-from .workload import FALLBACK, Job, Output, Spec, blank, loud_bins
+from .cpu_any import Group, Tally, any_columns, groups_of
+from .cpu_bsgl import Best, LineTasks, best_of
+from .cpu_state import Columns, March, Typed, lal_exp
+from .parts import Joined, Live, Part, empty_part, fill_empty, live_rows
+from .workload import FALLBACK, Job, Output, Spec, blank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+TASKS = 8
+"""Tasks a thread that are made at once: with more of them templates of a batch wait as views, not as copies."""
 SMALL_MAP = 2**26
 """Bytes of maps that are allocated unasked: to ask for the free memory takes longer than a small map."""
 NS_CELL = {
@@ -47,12 +50,11 @@ class Engine:
     def __init__(
         self, spec: Spec, device: Any = None, memory: str | float | None = None, threads: int | None = None
     ) -> None:
-        if spec.lines is not None:
-            raise ValueError("the line-robust statistic is not asked of this engine yet")
         self.spec = spec
         self.typed = Typed.of(spec.dtype)
         self.memory = memory
         self.pool = TaskPool(threads)
+        self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
 
     def close(self) -> None:
         """Give back the threads."""
@@ -65,7 +67,7 @@ class Engine:
         cells = float(rows) * columns * job.n_templates
         held = self.map_bytes(job)
         if self._general():
-            groups = self._groups(job, 0, live_rows(job.schedule).rows)
+            groups = groups_of(job, job.bank, 0, live_rows(job.schedule).rows, self.spec.lal)
             costs = [g.seconds(self.spec.window) for g in groups]
             seconds = sum(
                 float((direct if self.spec.lal else np.minimum(direct, other)).sum()) for direct, other in costs
@@ -99,34 +101,55 @@ class Engine:
         self._check_memory(job)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
         live = live_rows(job.schedule)
-        tasks: list[Callable[[], list[Part]]] = []
-        owners: list[int] = []
         if output.F is not None:
             blank(output.F, job.schedule)
-        spare = None
-        for i in range(job.n_templates):
-            if output.F is not None:
-                out = output.F[i]
-            elif self.spec.lal:
-                spare = np.full(job.schedule.shape, np.nan, self.spec.dtype) if spare is None else spare
-                out = spare
-            else:
-                out = np.empty((0, 0), self.spec.dtype)
-            mine = self._tasks(job, i, live.rows, out)
-            if self.spec.lal:
-                self._lal(job, mine, live.empty, out, output, i)
-                continue
-            tasks += mine
-            owners += [i] * len(mine)
         if self.spec.lal:
+            spare = (
+                np.empty((0, 0), self.spec.dtype) if output.F is not None else np.full(job.schedule.shape, np.nan, "f4")
+            )
+            for i in range(job.n_templates):
+                out = spare if output.F is None else output.F[i]
+                self._lal(job, self._tasks(job, i, live.rows, out), live.empty, out, output, i)
             return output
-        joined = [Joined(*job.schedule.shape) for _ in range(job.n_templates)]
-        for i, parts in zip(owners, self.pool.run(tasks, progress=progress), strict=True):
-            joined[i].parts += parts
-        for i, whole in enumerate(joined):
+        step = max(1, -(-TASKS * self.pool.workers // self._pieces(job, live.rows)))
+        for start in range(0, job.n_templates, step):
+            stop = min(start + step, job.n_templates)
+            self._some(job, range(start, stop), live, output, progress if step >= job.n_templates else None)
+            if progress is not None and step < job.n_templates:
+                progress(stop, job.n_templates)
+        return output
+
+    def _pieces(self, job: Job, rows: NDArray[np.int64]) -> int:
+        """About how many tasks a template is cut into."""
+        if self._general():
+            return max(1, len(np.unique(job.schedule.group[rows])))
+        if self.spec.window.kind == "exp":
+            return len(cpu_state.column_tiles(job.schedule.shape[1], cpu_exp.COLUMNS, self.pool.workers))
+        return -(-rows.size // cpu_rect.ROWS) or 1
+
+    def _some(self, job: Job, which: range, live: Live, output: Output, progress: Any) -> None:
+        """A few templates: their tasks made, run and joined."""
+        tasks: list[Callable[[], list[Any]]] = []
+        owners: list[tuple[int, bool]] = []
+        for i in which:
+            out = np.empty((0, 0), self.spec.dtype) if output.F is None else output.F[i]
+            mine: list[Callable[[], list[Any]]] = [*self._tasks(job, i, live.rows, out)]
+            lines = self.lines.tasks(job, i, live.rows, live.empty) if self.lines else []
+            tasks += [*mine, *lines]
+            owners += [(i, False)] * len(mine) + [(i, True)] * len(lines)
+        joined = {i: Joined(*job.schedule.shape) for i in which}
+        best: dict[int, list[Best]] = {i: [] for i in which}
+        for (i, line), parts in zip(owners, self.pool.run(tasks, progress=progress), strict=True):
+            if line:
+                best[i] += parts
+            else:
+                joined[i].parts += parts
+        for i, whole in joined.items():
             self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
             whole.into(output, i)
-        return output
+            top = best_of(best[i], job.schedule.shape[1])
+            if top is not None and output.line_max is not None and output.line_index is not None:
+                output.line_max[i], output.line_index[i] = top[0], top[1] * job.schedule.shape[1] + top[2]
 
     def _check_memory(self, job: Job) -> None:
         """Refuse maps that do not fit the budget."""
@@ -148,7 +171,7 @@ class Engine:
         if rows.size == 0:
             return []
         if self._general():
-            return [partial(self._any, job, g, out) for g in self._groups(job, i, rows)]
+            return [partial(self._any, job, g, out) for g in groups_of(job, job.bank, i, rows, self.spec.lal)]
         if self.spec.window.kind == "exp":
             return self._exp_tasks(job, i, rows, out)
         return self._rect_tasks(job, i, rows, out)
@@ -168,7 +191,7 @@ class Engine:
         pieces = cpu_state.tiles(s, rows, cpu_rect.ROWS)
         before = max(0, -int(s.first[rows].min()))
         after = max(int(s.first[p[-1]] - s.first[p[0]]) for p in pieces) + 1
-        x = cpu_state.padded(job, i, before, after)
+        x = cpu_state.padded(job.bank, i, before, after)
         pieces.sort(key=lambda p: int(s.first[p[0]]))
         return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
 
@@ -198,84 +221,34 @@ class Engine:
     def _exp_tasks(
         self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
     ) -> list[Callable[[], list[Part]]]:
-        s = job.schedule
-        order = rows[np.argsort(-s.first[rows], kind="stable")]
-        before = max(0, -int(s.first[order[-1]]))
-        shortest = s.length[np.unique(s.group[rows])].min(axis=0)
-        steps = np.unique(np.diff(shortest))
-        step = int(steps[0]) if steps.size == 1 and steps[0] > 0 else 0
-        x = job.bank.template(i)
-        loud = loud_bins(x)
-        if loud.any():
-            quiet = np.where(loud, x.dtype.type(0), x)
-            streams = self._stream(quiet, job.occupied & ~loud, before, step)
-            streams += self._stream(x - quiet, loud, before, step)
-        else:
-            streams = self._stream(x, job.occupied, before, step)
-            streams += [*streams[:2], np.full(before + job.n, cpu_state.NEVER)]
-        given = (order, s.first[order], s.group[order], shortest)
-        pieces = cpu_state.column_tiles(s.shape[1], cpu_exp.COLUMNS, self.pool.workers)
-        return [partial(self._exp, job, streams, step, before, given, a, b, out) for a, b in pieces]
-
-    def _stream(self, x: NDArray[Any], occupied: NDArray[np.bool_], before: int, step: int) -> list[NDArray[Any]]:
-        """Bins, the same sorted by phase (where lengths rise by `step`), and the next occupied bin from each on."""
-        n = before + x.shape[1]
-        wide = np.zeros((7, -(-n // max(1, step)) * max(1, step)), x.dtype)
-        wide[:, before:n] = x
-        fine = np.zeros((7, 1, 1), x.dtype)
-        if step:
-            fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
-        return [wide[:, :n] if n == wide.shape[1] else wide[:, :n].copy(), fine, next_occupied(occupied, before)]
+        order = March.of(job.schedule, rows)
+        quiet, loud = order.streams(job.bank, i)
+        streams = [*quiet, *(loud or [*quiet[:2], np.full(order.before + job.n, cpu_state.NEVER)])]
+        pieces = cpu_state.column_tiles(job.schedule.shape[1], cpu_exp.COLUMNS, self.pool.workers)
+        return [partial(self._exp, job, streams, order, a, b, out) for a, b in pieces]
 
     def _exp(
-        self, job: Job, streams: list[NDArray[Any]], step: int, before: int, given: tuple[Any, ...], a: int, b: int,
-        out: NDArray[Any],
-    ) -> list[Part]:  # fmt: skip
-        s, typed, width = job.schedule, self.typed, b - a
-        rows, firsts, groups, shortest = given
-        length = shortest[a:b]
-        longer = (s.length[:, a:b] - length).astype(typed.dtype)
-        used = np.unique(groups)
-        more = longer if longer[used].any() else longer[:0]
-        skip = np.clip(s.valid_from - a, 0, width)
-        if (skip[used] == width).all():
+        self, job: Job, streams: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
+    ) -> list[Part]:
+        typed, width = self.typed, b - a
+        c = Columns.of(job, order, a, b, typed.dtype)
+        if c is None:
             return []
-        rate = job.tatom / job.taus[a:b]
-        weights = np.stack([-np.expm1(-rate), np.exp(-rate * length), -np.expm1(-2 * rate), np.exp(-2 * rate * length)])
         S, T, Z, S2, Z2 = (np.zeros((7, width), typed.dtype) for _ in range(5))
         lines = np.zeros((3, width), typed.dtype)
         bits, scale = typed.bits(width)
-        sums, row_log, column_log, best = np.zeros(width), np.full(s.shape[0], -np.inf), np.zeros(width), np.zeros(5)
+        sums, row_log = np.zeros(width), np.full(job.schedule.shape[0], -np.inf)
+        column_log, best = np.zeros(width), np.zeros(5)
         cpu_exp.exp_tile(
-            *streams, step, before, job.n, rows, firsts, groups, length.astype(np.uint64), more, skip,
-            weights.astype(typed.dtype), typed.bound, typed.k, typed.poly, S, T, Z, S2, Z2, lines, bits, scale,
-            out.size > 0, sums, out, a, row_log, column_log, best,
+            *streams, order.step, order.before, job.n, order.rows, order.firsts, order.groups,
+            c.length.astype(np.uint64), c.more, c.skip, c.weights, typed.bound, typed.k, typed.poly, S, T, Z, S2, Z2,
+            lines, bits, scale, out.size > 0, sums, out, a, row_log, column_log, best,
         )  # fmt: skip
         columns = np.arange(a, b)
         where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
-        return [Part(rows, columns, *where, row_log[rows], column_log)]
+        return [Part(order.rows, columns, *where, row_log[order.rows], column_log)]
 
     # ------------------------------------------------------------------ any window
-    def _groups(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Group]:
-        s = job.schedule
-        if rows.size == 0:
-            return []
-        before = max(0, -int(s.first[rows].min()))
-        after = int(s.first[rows].max() - s.first[rows].min()) + 1
-        x = cpu_state.padded(job, i, before, after)
-        if not self.spec.lal:
-            x = x.astype(np.float64)
-        counts = np.concatenate([np.zeros(before + 1, np.int64), np.cumsum(job.occupied)])
-        counts = np.concatenate([counts, np.full(after, counts[-1])])
-        return [
-            Group(
-                x, counts, piece, s.first[piece] + before, job.n + before, s.length[g], int(s.valid_from[g]),
-                int(s.offset[g]), job.tatom,
-            )
-            for piece in cpu_state.tiles(s, rows, rows.size)
-            for g in [int(s.group[piece[0]])]
-        ]  # fmt: skip
-
     def _any(self, job: Job, group: Group, out: NDArray[Any]) -> list[Part]:
         typed = self.typed if self.spec.lal else Typed.of(np.float64)
         tally = Tally(group.rows, job.schedule.shape[1])

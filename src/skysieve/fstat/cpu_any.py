@@ -14,11 +14,11 @@ import numpy as np
 
 from .cpu_direct import weighted
 from .cpu_lanes import fstat_lal, fstat_lanes
-from .cpu_state import Typed, lal_exp
+from .cpu_state import Typed, lal_exp, padded, tiles
 from .cpu_sum import Recurrence
 from .parts import Part
 from .windows import Window, WindowSum
-from .workload import FALLBACK
+from .workload import FALLBACK, Bank, Job
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,6 +77,28 @@ class Group:
             size = self.x.shape[1] + float(ends.max(initial=1))
             other = np.full(len(ends), NS_FOURIER * TRANSFORMS * size * np.log2(size))
         return 1e-9 * direct, 1e-9 * other
+
+
+def groups_of(job: Job, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) -> list[Group]:
+    """Template `i` of a bank, its rows in groups; in float64 unless LALPulsar's arithmetic is wanted."""
+    s = job.schedule
+    if rows.size == 0:
+        return []
+    before = max(0, -int(s.first[rows].min()))
+    after = int(s.first[rows].max() - s.first[rows].min()) + 1
+    x = padded(bank, i, before, after)
+    if not lal:
+        x = x.astype(np.float64)
+    counts = np.concatenate([np.zeros(before + 1, np.int64), np.cumsum(bank.occupied)])
+    counts = np.concatenate([counts, np.full(after, counts[-1])])
+    return [
+        Group(
+            x, counts, piece, s.first[piece] + before, job.n + before, s.length[g], int(s.valid_from[g]),
+            int(s.offset[g]), job.tatom,
+        )
+        for piece in tiles(s, rows, rows.size)
+        for g in [int(s.group[piece[0]])]
+    ]  # fmt: skip
 
 
 def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .cpu_lanes import BITS, CONSTANTS, POLYNOMIAL
 from .grid import Schedule
-from .workload import CONDITION_BOUND, Job
+from .workload import CONDITION_BOUND, Bank, Job, loud_bins
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,12 +48,84 @@ class Typed:
         return whole, whole.view(self.dtype)
 
 
-def padded(job: Job, i: int, before: int, after: int) -> NDArray[Any]:
+def padded(bank: Bank, i: int, before: int, after: int) -> NDArray[Any]:
     """Bins of template `i` with zeros on both sides."""
-    x = np.zeros((7, before + job.n + after), job.dtype)
-    x[:3, before : before + job.n] = job.bank.antenna[0 if job.shared else i]
-    x[3:, before : before + job.n] = job.bank.data[i]
+    n = bank.data.shape[2]
+    x = np.zeros((7, before + n + after), bank.data.dtype)
+    x[:3, before : before + n] = bank.antenna[0 if bank.shared else i]
+    x[3:, before : before + n] = bank.data[i]
     return x
+
+
+@dataclass(frozen=True)
+class March:
+    """The order of an exponential map: its rows by falling first bin, the lengths that all groups have.
+
+    ``step`` is that by which the lengths rise from column to column, 0 where they rise by no constant step; ``before``
+    are the empty bins ahead of the data.
+    """
+
+    rows: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    shortest: NDArray[np.int64]
+    before: int
+    step: int
+
+    @classmethod
+    def of(cls, s: Schedule, rows: NDArray[np.int64]) -> March:
+        order = rows[np.argsort(-s.first[rows], kind="stable")]
+        shortest = s.length[np.unique(s.group[rows])].min(axis=0)
+        steps = np.unique(np.diff(shortest))
+        step = int(steps[0]) if steps.size == 1 and steps[0] > 0 else 0
+        before = max(0, -int(s.first[order[-1]]))
+        return cls(order, s.first[order], s.group[order], shortest, before, step)
+
+    def stream(self, x: NDArray[Any], occupied: NDArray[np.bool_]) -> list[NDArray[Any]]:
+        """Bins, the same sorted by phase (where lengths rise by `step`), and the next occupied bin from each on."""
+        n, step = self.before + x.shape[1], self.step
+        wide = np.zeros((7, -(-n // max(1, step)) * max(1, step)), x.dtype)
+        wide[:, self.before : n] = x
+        fine = np.zeros((7, 1, 1), x.dtype)
+        if step:
+            fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
+        return [wide[:, :n] if n == wide.shape[1] else wide[:, :n].copy(), fine, next_occupied(occupied, self.before)]
+
+    def streams(self, bank: Bank, i: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]] | None]:
+        """The quiet bins of template `i`, and the loud ones if there are any."""
+        x = bank.template(i)
+        loud = loud_bins(x)
+        if not loud.any():
+            return self.stream(x, bank.occupied), None
+        quiet = np.where(loud, x.dtype.type(0), x)
+        return self.stream(quiet, bank.occupied & ~loud), self.stream(x - quiet, loud)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns `a` to `b` of an exponential map: lengths, where groups have one bin more, weights."""
+
+    a: int
+    b: int
+    length: NDArray[np.int64]
+    more: NDArray[Any]
+    skip: NDArray[np.int64]
+    weights: NDArray[Any]
+
+    @classmethod
+    def of(cls, job: Job, order: March, a: int, b: int, dtype: np.dtype[Any]) -> Columns | None:
+        """None where no row has a valid cell."""
+        s = job.schedule
+        length = order.shortest[a:b]
+        longer = (s.length[:, a:b] - length).astype(dtype)
+        used = np.unique(order.groups)
+        more = longer if longer[used].any() else longer[:0]
+        skip = np.clip(s.valid_from - a, 0, b - a)
+        if (skip[used] == b - a).all():
+            return None
+        rate = job.tatom / job.taus[a:b]
+        decays = [-np.expm1(-rate), np.exp(-rate * length), -np.expm1(-2 * rate), np.exp(-2 * rate * length)]
+        return cls(a, b, length, more, skip, np.stack(decays).astype(dtype))
 
 
 def tiles(schedule: Schedule, rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
