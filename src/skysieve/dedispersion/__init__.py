@@ -1,0 +1,47 @@
+"""De-dispersion and single-pulse search: from filterbank files to candidates.
+
+The public names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skysieve.dedispersion.filterbank import Filterbank
+    from skysieve.dedispersion.io import write_dat, write_fil, write_tim
+    from skysieve.dedispersion.observation import DM_CONSTANT, Observation
+    from skysieve.dedispersion.sigproc import BadFile
+
+__all__ = [
+    "DM_CONSTANT",
+    "BadFile",
+    "Filterbank",
+    "Observation",
+    "write_dat",
+    "write_fil",
+    "write_tim",
+]
+
+_HOMES = {
+    "DM_CONSTANT": "skysieve.dedispersion.observation",
+    "BadFile": "skysieve.dedispersion.sigproc",
+    "Filterbank": "skysieve.dedispersion.filterbank",
+    "Observation": "skysieve.dedispersion.observation",
+    "write_dat": "skysieve.dedispersion.io",
+    "write_fil": "skysieve.dedispersion.io",
+    "write_tim": "skysieve.dedispersion.io",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

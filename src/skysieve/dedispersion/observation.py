@@ -1,0 +1,164 @@
+"""What a filterbank is beyond its numbers: channels, sampling, time and place.  Checked once, here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DM_CONSTANT = 1 / 2.41e-4
+"""Dispersion constant, MHz^2 s cm^3 / pc: that of PRESTO and TEMPO."""
+
+SAMPLE_BITS = (1, 2, 4, 8, 16, 32)
+TELESCOPES = {
+    0: "Fake", 1: "Arecibo", 2: "Ooty", 3: "Nancay", 4: "Parkes", 5: "Jodrell", 6: "GBT", 7: "GMRT", 8: "Effelsberg",
+    9: "ATA", 10: "SRT", 11: "LOFAR", 12: "VLA", 20: "CHIME", 64: "MeerKAT", 65: "KAT-7",
+}  # fmt: skip
+"""Telescopes by SIGPROC's number."""
+
+GHZ_BELOW = 10.0
+"""Band tops below this many MHz are most likely meant in GHz: no telescope on the ground looks lower."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Channels, sampling, place and time of a filterbank.
+
+    Attributes
+    ----------
+    freqs : numpy.ndarray of float64, shape (nchan,)
+        Centres of the channels in MHz, falling: the order of the rows of every block.
+    tsamp : float
+        Seconds between samples.
+    nbits : int
+        Bits of a sample in the file.
+    tstart : float
+        Time of the first sample at the top of the band, MJD.
+    source, telescope : str
+    ra, dec : float
+        Degrees; NaN where unknown.
+    dm : float or None
+        DM that the data have been de-dispersed at; None for a filterbank.
+    bandwidth : float or None
+        MHz, where there is one channel and it is not ``freqs``' spacing (time series).
+    extra : dict
+        What the file's header says beyond this.
+    """
+
+    freqs: NDArray[np.float64]
+    tsamp: float
+    nbits: int = 8
+    tstart: float = 0.0
+    source: str = ""
+    telescope: str = ""
+    ra: float = math.nan
+    dec: float = math.nan
+    dm: float | None = None
+    bandwidth: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nchan(self) -> int:
+        """Number of channels."""
+        return len(self.freqs)
+
+    @property
+    def top(self) -> float:
+        """Centre of the highest channel, MHz: the reference of delays and arrival times."""
+        return float(self.freqs[0])
+
+    @property
+    def regular(self) -> bool:
+        """Whether the channels are evenly spaced (to a thousandth of a channel)."""
+        steps = np.diff(self.freqs)
+        return self.nchan < 3 or bool(np.ptp(steps) <= 1e-3 * abs(steps.mean()))
+
+    @property
+    def foff(self) -> float:
+        """Mean channel spacing, MHz; negative.  A single channel has its bandwidth, or -1."""
+        if self.nchan < 2:
+            return -self.bandwidth if self.bandwidth else -1.0
+        return float(self.freqs[-1] - self.freqs[0]) / (self.nchan - 1)
+
+    @property
+    def band(self) -> float:
+        """Total bandwidth, MHz."""
+        return abs(self.foff) * self.nchan if self.bandwidth is None else self.bandwidth
+
+    @property
+    def centre(self) -> float:
+        """Middle of the band, MHz."""
+        return float(self.freqs[0] + self.freqs[-1]) / 2
+
+    def replace(self, **changes: Any) -> Observation:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def regular_freqs(fch1: float, foff: float, nchan: int) -> NDArray[np.float64]:
+    """Channel centres ``fch1 + i foff`` in the file's order, MHz.
+
+    Raises
+    ------
+    ValueError
+        When they are not the frequencies of a band.
+
+    Examples
+    --------
+    >>> regular_freqs(1500, -1, 3)
+    array([1500., 1499., 1498.])
+    """
+    if not (math.isfinite(fch1) and fch1 > 0):
+        raise ValueError(f"fch1={fch1!r}: expected the first channel's centre, in MHz")
+    if nchan > 1 and not (math.isfinite(foff) and foff != 0):
+        raise ValueError(f"foff={foff!r}: expected the step from channel to channel, in MHz, not 0")
+    freqs = fch1 + foff * np.arange(nchan, dtype=np.float64)
+    check_freqs(freqs, f"fch1={fch1!r}, foff={foff!r}")
+    return freqs
+
+
+def check_freqs(freqs: NDArray[np.float64], said: str) -> None:
+    """Refuse frequencies that cannot be channels."""
+    if len(freqs) == 0:
+        raise ValueError("nchan=0: expected at least one channel")
+    if not (np.isfinite(freqs).all() and (freqs > 0).all()):
+        raise ValueError(f"{said} reaches {freqs.min():g} MHz: expected frequencies above 0")
+    if freqs.max() < GHZ_BELOW:
+        raise ValueError(f"{said}: the band ends at {freqs.max():g} MHz; frequencies are wanted in MHz, not GHz")
+    if len(np.unique(freqs)) != len(freqs):
+        raise ValueError(f"{said}: two channels have the same frequency")
+
+
+def check_tsamp(tsamp: float) -> float:
+    """``tsamp`` in seconds, if it can be one."""
+    if not (math.isfinite(tsamp) and tsamp > 0):
+        raise ValueError(f"tsamp={tsamp!r}: expected a sampling time in seconds, above 0")
+    return float(tsamp)
+
+
+def packed_to_degrees(value: float) -> float:
+    """SIGPROC's ``ddmmss.s`` (or ``hhmmss.s``) as degrees (or hours).
+
+    >>> packed_to_degrees(-123000.0)
+    -12.5
+    """
+    whole = abs(value)
+    d, m = int(whole // 10000), int(whole // 100) % 100
+    return math.copysign(d + m / 60 + (whole - 10000 * d - 100 * m) / 3600, value)
+
+
+def degrees_to_packed(value: float) -> float:
+    """Degrees (or hours) as SIGPROC's ``ddmmss.s``.
+
+    >>> degrees_to_packed(-12.5)
+    -123000.0
+    """
+    tenths = round(abs(value) * 3600 * 1e7)  # of a microarcsecond: no 60.0 seconds by rounding
+    minutes, rest = divmod(tenths, 60 * 10**7)
+    return math.copysign(minutes // 60 * 10000 + minutes % 60 * 100 + rest / 1e7, value)
