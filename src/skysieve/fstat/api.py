@@ -24,8 +24,6 @@ __all__ = ["TransientPlan", "transient_map"]
 
 DTYPES = ("float64", "float32")
 COMPAT = (None, "lalpulsar")
-GPU_KINDS = ("none", "rect", "exp")
-"""Windows that the GPU has kernels for."""
 
 
 def make_engine(
@@ -33,13 +31,12 @@ def make_engine(
 ) -> tuple[Engine, Device]:
     """The backend for a device: the one place where it is chosen."""
     found = resolve(device)[0]
-    on_gpu = not spec.lal and spec.window.kind in GPU_KINDS
-    if found.kind == "cuda" and device == "auto" and not on_gpu:
-        found = resolve("cpu")[0]
     if found.kind == "cuda":
         from skysieve.fstat import cuda
 
-        return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
+        if device != "auto" or cuda.supports(spec):
+            return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
+        found = resolve("cpu")[0]
     from skysieve.fstat import cpu
 
     return cpu.Engine(spec, device=found, memory=memory, threads=threads), found

@@ -41,6 +41,11 @@ CELLS_PER_SECOND = {
 }  # fmt: skip
 
 
+def supports(spec: Spec) -> bool:
+    """Whether there are kernels for it; ``device="auto"`` takes the CPU where there are none."""
+    return not spec.lal and spec.lines is None and spec.window.kind in ("none", "rect", "exp")
+
+
 class Engine:
     """Transient F-statistic maps on a GPU.
 
@@ -66,11 +71,9 @@ class Engine:
         threads: int | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        if spec.lal or spec.window.kind not in ("none", "rect", "exp"):
-            what = "compat='lalpulsar'" if spec.lal else f"window={spec.window.name!r}"
+        if not supports(spec):
+            what = "compat='lalpulsar'" if spec.lal else "bsgl" if spec.lines else f"window={spec.window.name!r}"
             raise ValueError(f"{what} runs on the CPU only: device='cpu'")
-        if spec.lines is not None:
-            raise ValueError("the line-robust statistic (bsgl) runs on the CPU only: device='cpu'")
         if runtime is None:
             if device is None:
                 raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")

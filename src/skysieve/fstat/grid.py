@@ -6,11 +6,11 @@ All times are whole seconds in signed 64-bit integers: LALPulsar's unsigned 32 b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from skysieve.fstat.atoms import Bins, positive_seconds, whole_seconds
+from skysieve.fstat.atoms import positive_seconds, whole_seconds
 from skysieve.fstat.windows import Window
 
 if TYPE_CHECKING:
@@ -228,7 +228,18 @@ class Schedule:
         return int(per_row.sum())
 
 
-def make_schedule(grid: Grid, window: Window, bins: Bins) -> Schedule:
+class Binning(Protocol):
+    """Time bins of data: `atoms.Bins`, or those of a batch."""
+
+    @property
+    def t_start(self) -> int: ...  # GPS second at which bin 0 starts
+    @property
+    def tatom(self) -> int: ...  # width
+    @property
+    def n(self) -> int: ...  # number
+
+
+def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:
     """Bins of every cell, by LALPulsar's rules: the start is rounded half up to a bin, the end likewise and exclusive.
 
     Bins that start before ``t0`` weigh nothing except in the rectangular window, so that others start at the next
