@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skysieve.dedispersion.dmplan import DMPlan, plan
     from skysieve.dedispersion.filterbank import Filterbank
     from skysieve.dedispersion.io import write_dat, write_fil, write_tim
     from skysieve.dedispersion.observation import DM_CONSTANT, Observation
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 __all__ = [
     "DM_CONSTANT",
     "BadFile",
+    "DMPlan",
     "Filterbank",
     "Observation",
+    "plan",
     "write_dat",
     "write_fil",
     "write_tim",
@@ -27,8 +30,10 @@ __all__ = [
 _HOMES = {
     "DM_CONSTANT": "skysieve.dedispersion.observation",
     "BadFile": "skysieve.dedispersion.sigproc",
+    "DMPlan": "skysieve.dedispersion.dmplan",
     "Filterbank": "skysieve.dedispersion.filterbank",
     "Observation": "skysieve.dedispersion.observation",
+    "plan": "skysieve.dedispersion.dmplan",
     "write_dat": "skysieve.dedispersion.io",
     "write_fil": "skysieve.dedispersion.io",
     "write_tim": "skysieve.dedispersion.io",
