@@ -9,18 +9,23 @@ if TYPE_CHECKING:
     from skysieve.fstat.api import TransientPlan, transient_map
     from skysieve.fstat.atoms import Atoms, merge
     from skysieve.fstat.batch import AtomsBatch
+    from skysieve.fstat.bsgl import BSGL
     from skysieve.fstat.grid import Grid
     from skysieve.fstat.interop import from_lal
     from skysieve.fstat.io import load_atoms, read_atoms, save_atoms, write_atoms
     from skysieve.fstat.result import TransientResult
+    from skysieve.fstat.searching import search
+    from skysieve.fstat.searchresult import SearchResult
     from skysieve.fstat.simulate import Injection, synth_atoms
     from skysieve.fstat.windows import WindowSum
 
 __all__ = [
+    "BSGL",
     "Atoms",
     "AtomsBatch",
     "Grid",
     "Injection",
+    "SearchResult",
     "TransientPlan",
     "TransientResult",
     "WindowSum",
@@ -29,16 +34,19 @@ __all__ = [
     "merge",
     "read_atoms",
     "save_atoms",
+    "search",
     "synth_atoms",
     "transient_map",
     "write_atoms",
 ]
 
 _HOMES = {
+    "BSGL": "skysieve.fstat.bsgl",
     "Atoms": "skysieve.fstat.atoms",
     "AtomsBatch": "skysieve.fstat.batch",
     "Grid": "skysieve.fstat.grid",
     "Injection": "skysieve.fstat.simulate",
+    "SearchResult": "skysieve.fstat.searchresult",
     "TransientPlan": "skysieve.fstat.api",
     "TransientResult": "skysieve.fstat.result",
     "WindowSum": "skysieve.fstat.windows",
@@ -47,6 +55,7 @@ _HOMES = {
     "merge": "skysieve.fstat.atoms",
     "read_atoms": "skysieve.fstat.io",
     "save_atoms": "skysieve.fstat.io",
+    "search": "skysieve.fstat.searching",
     "synth_atoms": "skysieve.fstat.simulate",
     "transient_map": "skysieve.fstat.api",
     "write_atoms": "skysieve.fstat.io",

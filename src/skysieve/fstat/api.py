@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.device import Device, resolve
 from skysieve.fstat.atoms import Bins, as_list, bin_atoms
+from skysieve.fstat.checks import real_dtype, refuse_short, reporting
 from skysieve.fstat.grid import Grid
 from skysieve.fstat.result import Coverage, TransientResult
-from skysieve.fstat.windows import Window, resolve_window
+from skysieve.fstat.windows import resolve_window
 from skysieve.fstat.workload import Engine, Job, Output, Spec, make_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from skysieve.fstat.atoms import Atoms
 
 __all__ = ["TransientPlan", "transient_map"]
 
-DTYPES = ("float64", "float32")
 COMPAT = (None, "lalpulsar")
 
 
@@ -202,7 +201,7 @@ class TransientPlan:
         if not (np.isfinite(rhohatmax) and rhohatmax > 0):
             raise ValueError(f"rhohatmax={rhohatmax!r}: expected a positive number")
         self.grid, self.compat, self.strict, self.rhohatmax = grid, compat, bool(strict), float(rhohatmax)
-        real = np.dtype(np.float32) if compat else _dtype(dtype)
+        real = np.dtype(np.float32) if compat else real_dtype(dtype)
         self.spec = Spec(self.window, real, bool(keep_map), bool(posteriors), compat is not None)
         self._engine, self.device = make_engine(self.spec, device, memory, threads)
 
@@ -232,7 +231,7 @@ class TransientPlan:
     ) -> TransientResult:
         """The map of one template; see `transient_map`."""
         bins, grid, job = self._prepare(atoms)
-        with _reporting(progress) as report:
+        with reporting(progress) as report:
             output = self._engine.execute(job, progress=report)
         if output.F is not None and self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms)):
             import cupy
@@ -249,7 +248,7 @@ class TransientPlan:
             grid = Grid.full(found) if self.grid is None else self.grid
         job = make_job([bins], grid, self.window, self.spec.dtype)
         if self.strict:
-            _refuse_short(bins, grid, self.window, job)
+            refuse_short(bins, grid, self.window, job.schedule)
         return bins, grid, job
 
     def _result(self, bins: Bins, grid: Grid, job: Job, output: Output) -> TransientResult:
@@ -272,50 +271,3 @@ class TransientPlan:
             row_log=None if output.row_log is None else output.row_log[0],
             column_log=None if output.column_log is None else output.column_log[0],
         )
-
-
-def _dtype(dtype: Any) -> np.dtype[Any]:
-    try:
-        real: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as error:
-        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
-    if real.name not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
-    return real
-
-
-def _refuse_short(bins: Bins, grid: Grid, window: Window, job: Job) -> None:
-    """Name the first cell whose window holds fewer than two SFTs."""
-    s = job.schedule
-    if bins.n < 2:
-        raise ValueError("atoms hold one SFT; a transient window needs two (strict=False gives NaN)")
-    late = np.flatnonzero(s.late)
-    if late.size:
-        raise ValueError(
-            f"grid: t0={grid.t0s[late[0]]} leaves fewer than two SFTs before the end of the data at {bins.t_end}; the "
-            f"last usable t0 is about {bins.t_end - 2 * bins.tatom} (strict=False gives NaN in such cells)"
-        )
-    if s.valid_from.max() > 0:
-        reach = "" if window.efold == 1 else f" (the window ends at {window.efold:g} tau)"
-        raise ValueError(
-            f"grid: tau={grid.taus[0]} holds fewer than two SFTs of {bins.tatom} s{reach}; "
-            "strict=False gives NaN in such cells"
-        )
-
-
-@contextmanager
-def _reporting(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None] | None]:
-    """The callback that the user's ``progress`` means; a bar is drawn for True."""
-    if callable(progress):
-        yield progress
-        return
-    if not isinstance(progress, bool):
-        raise TypeError(f"progress={progress!r}: expected True, False or a function")
-    if not progress:
-        yield None
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as bar:
-        task = bar.add_task("transient F-statistic", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.fstat.result import TransientResult
+    from skysieve.fstat.searchresult import SearchResult
 
 DAY = 86400.0
 MOST_PIXELS = 1200
@@ -165,3 +166,28 @@ def _figure() -> Figure:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("plots need matplotlib: pip install 'skysieve[plot]'") from error
     return Figure(figsize=(9.0, 6.5))
+
+
+def search_figure(result: SearchResult) -> Figure:
+    """Histogram of max 2F over all templates of a search, and the loudest template of each band."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.5, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    top = 10.0
+    for window, colour in zip(result.windows, [LINE, MARK, INK, BAND] * len(result.windows), strict=False):
+        edges, counts = result.histogram(window)
+        last = np.flatnonzero(counts).max(initial=0) + 1
+        left.stairs(counts[:last], np.minimum(edges[: last + 1], edges[-2] + 1), color=colour, label=window)
+        bands = result.bands(window)
+        right.plot(bands["band"], bands["max2F"], ".", color=colour, label=window)
+        top = max(top, float(edges[min(last, len(edges) - 2)]))
+    left.set(yscale="log", xlabel="largest 2F of a template", ylabel="templates", xlim=(0, 1.05 * top))
+    right.set(xlabel=result.band or "template", ylabel="loudest 2F of the band")
+    left.legend(frameon=False)
+    if result.threshold is not None and result.statistic == "max2F":
+        for axes, line in ((left, left.axvline), (right, right.axhline)):
+            line(result.threshold, color=INK, lw=0.8, ls=":")
+            axes.margins(0.05)
+    figure.suptitle(f"{result.n_templates:,} templates", fontsize=11)
+    return figure

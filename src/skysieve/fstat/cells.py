@@ -1,0 +1,41 @@
+"""Single cells, summed by themselves in float64: what a search tells of its few best templates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skysieve.core.arrays import to_host
+from skysieve.fstat.windows import Window
+from skysieve.fstat.workload import CONDITION_BOUND, FALLBACK, Bank, Job
+
+__all__ = ["cell_F"]
+
+
+def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> float:
+    """F of one cell of one template, from all detectors or from one.
+
+    Parameters
+    ----------
+    job : Job
+    bank : Bank
+        ``job.bank`` or one of ``job.detectors``.
+    template : int
+    flat : int
+        ``m N_tau + n``.
+    window : Window
+    """
+    s = job.schedule
+    m, n = divmod(flat, s.shape[1])
+    g, first = int(s.group[m]), int(s.first[m])
+    a, b = max(first, 0), min(first + int(s.length[g, n]), job.n)
+    if b <= a:
+        return FALLBACK
+    x = np.asarray(to_host(bank.template(template)[:, a:b]), np.float64)
+    since = int(s.offset[g]) + job.tatom * (np.arange(a, b) - first)
+    w = window.weights(since / float(job.taus[n]))
+    A, B, C = (x[:3] * w**2).sum(axis=1)
+    ar, ai, br, bi = (x[3:] * w).sum(axis=1)
+    D = A * B - C * C
+    if not D > CONDITION_BOUND * (A + B) ** 2:
+        return FALLBACK
+    return float((B * (ar * ar + ai * ai) + A * (br * br + bi * bi) - 2 * C * (ar * br + ai * bi)) / D)

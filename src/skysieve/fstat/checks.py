@@ -1,0 +1,63 @@
+"""Checks of arguments that a map and a search share, and their progress bar."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.fstat.grid import Binning, Grid, Schedule
+from skysieve.fstat.windows import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DTYPES = ("float64", "float32")
+
+
+def real_dtype(dtype: Any) -> np.dtype[Any]:
+    """The arithmetic that the argument means."""
+    try:
+        real: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
+    if real.name not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
+    return real
+
+
+def refuse_short(bins: Binning, grid: Grid, window: Window, s: Schedule) -> None:
+    """Name the first cell whose window holds fewer than two SFTs."""
+    if bins.n < 2:
+        raise ValueError("atoms hold one SFT; a transient window needs two (strict=False gives NaN)")
+    late, end = np.flatnonzero(s.late), bins.t_start + bins.n * bins.tatom
+    if late.size:
+        raise ValueError(
+            f"grid: t0={grid.t0s[late[0]]} leaves fewer than two SFTs before the end of the data at {end}; the "
+            f"last usable t0 is about {end - 2 * bins.tatom} (strict=False gives NaN in such cells)"
+        )
+    if s.valid_from.max() > 0:
+        reach = "" if window.efold == 1 else f" (the window ends at {window.efold:g} tau)"
+        raise ValueError(
+            f"grid: tau={grid.taus[0]} holds fewer than two SFTs of {bins.tatom} s{reach}; "
+            "strict=False gives NaN in such cells"
+        )
+
+
+@contextmanager
+def reporting(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None] | None]:
+    """The callback that the user's ``progress`` means; a bar is drawn for True."""
+    if callable(progress):
+        yield progress
+        return
+    if not isinstance(progress, bool):
+        raise TypeError(f"progress={progress!r}: expected True, False or a function")
+    if not progress:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("transient F-statistic", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
