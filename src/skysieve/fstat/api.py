@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["TransientPlan", "transient_map"]
 
 COMPAT = (None, "lalpulsar")
+GPU_KINDS = ("none", "rect", "exp")
+"""Windows that the GPU has kernels for."""
 
 
 def make_engine(
@@ -33,7 +35,7 @@ def make_engine(
     if found.kind == "cuda":
         from skysieve.fstat import cuda
 
-        if device != "auto" or cuda.supports(spec):
+        if device != "auto" or (spec.window.kind in GPU_KINDS and not spec.lal):
             return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
         found = resolve("cpu")[0]
     from skysieve.fstat import cpu
