@@ -19,10 +19,10 @@ COMMANDS = {"period": period}
 GROUPS = {"fstat": fstat}
 """Groups of commands: one typer application a domain, whose modules are imported when a command runs."""
 
-DEMOS = {"periodogram": "skysieve.periodogram.demo:run"}
+DEMOS = {"periodogram": "skysieve.periodogram.demo:run", "fstat": "skysieve.fstat.demo:run"}
 """Parts of the demo: ``run(out, console, device)`` returns what fell short, one line each."""
 
-METHODS = {"periodogram": "skysieve.periodogram.workload:METHODS"}
+METHODS = {"periodogram": "skysieve.periodogram.workload:METHODS", "fstat": "skysieve.fstat.windows:METHODS"}
 """Methods of each domain, for ``skysieve info``."""
 
 PACKAGES = ("numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "cupy")
@@ -127,7 +127,7 @@ def demo(
     ),
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1.")] = "auto",
 ) -> None:
-    """Find a real star's period and those of simulated asteroids; a minute at most."""
+    """A real star's period, those of simulated asteroids, a transient gravitational wave; a minute at most."""
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.fstat import load_atoms, save_atoms, synth_atoms
+from skysieve.fstat import Grid, Injection, TransientResult, load_atoms, save_atoms, synth_atoms, transient_map
 
 T = 1800
 T0 = 1_000_000_000
@@ -47,3 +47,83 @@ def test_mistakes_are_one_line(file, tmp_path):
     assert "ends in .npz" in run("convert", file, tmp_path / "x.csv", code=2)
     text = run("info", file.with_suffix(".dat"), code=2)
     assert text.count("\n") == 1
+
+
+def test_map(file, tmp_path):
+    text = run("map", file, "--window", "exp", "-o", tmp_path / "m.npz", "--device", "cpu")
+    atoms = load_atoms(file)
+    r = transient_map(atoms, window="exp", device="cpu")
+    assert f"max 2F {r.max2F:.4f} at t0 {r.t0_ml}, tau {r.tau_ml} s" in text
+    back = TransientResult.load(tmp_path / "m.npz")
+    assert (back.grid, back.max_F) == (Grid(t0=T0, t0_band=18 * T, tau=2 * T, tau_band=18 * T), r.max_F)
+    options = ("--t0", T0, "--t0-band", 7200, "--dt0", 3600, "--log-tau", 3, "--compat", "lalpulsar", "-q")
+    assert run("map", file, *options, "-o", tmp_path / "m.dat", "--style", "lalpulsar", "--device", "cpu") == ""
+    lines = (tmp_path / "m.dat").read_text().splitlines()
+    assert len(lines) == 9
+    assert lines[0].split()[:2] == [str(T0), str(2 * T)]
+    none = run("map", file, "-w", "none", "--device", "cpu")
+    assert "1 start times x 1 durations" in none
+    nothing = run("map", file, "--t0", T0 + 19 * T, "--t0-band", 0, "--not-strict", "--device", "cpu")
+    assert "no cell could be computed" in nothing
+
+
+def test_map_draws(file, tmp_path):
+    pytest.importorskip("matplotlib")
+    run("map", file, "--plot", tmp_path / "m.png", "--device", "cpu")
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".png"] == ["m.png"]
+
+
+def test_synth(tmp_path):
+    path = tmp_path / "s.npz"
+    run("synth", path, "--days", 1, "--inject", f"{T0 + 9000},18000,12,exp", "--gap", f"{T0},{T0 + 4 * T}", "--seed", 5)
+    signal = Injection(T0 + 9000, 18000, 12, window="exp")
+    assert load_atoms(path) == synth_atoms(T0, 86400, inject=signal, gaps=[(T0, T0 + 4 * T)], seed=5)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("synth", "x.npz", "--inject", "3,4"), "--inject 3,4: expected t0,tau,snr"),
+        (("synth", "x.npz", "--inject", "3,4,5,sine"), "window='sine'"),
+        (("synth", "x.npz", "--gap", "3"), "--gap 3: expected 2 whole numbers"),
+        (("synth", "x.npz", "--detectors", "Z9"), "Z9"),
+        (("map", "FILE", "-o", "x.csv"), "--output x.csv: expected a name that ends in"),
+        (("map", "FILE", "-o", "none/x.npz"), "there is no folder none"),
+        (("map", "FILE", "--log-tau", "0"), "--log-tau 0"),
+        (("map", "FILE", "--dt0", "0"), "dt0=0"),
+        (("search", "FILE", "-o", "x.txt"), "ends in one of .parquet"),
+        (("search", "FILE", "--olgx", "1,1"), "--olgx needs --bsgl"),
+        (("search", "FILE", "--bsgl", "5", "--olgx", "1,1,1"), "3 entries for 2 detectors"),
+        (("search", "none.npz"), "none.npz"),
+    ],
+)
+def test_mistakes_come_before_the_work(file, args, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    given = [file if a == "FILE" else a for a in args]
+    assert message in run(*given, code=2)
+    assert [p.name for p in tmp_path.iterdir()] == [file.name]
+
+
+def test_search(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    signal = Injection(T0 + 4 * T, 8 * T, snr=15, window="exp")
+    save_atoms("b.h5" if has_h5py() else "b.npz", synth_atoms(T0, 20 * T, seed=2, inject=signal))
+    (tmp_path / "c.dat").write_text("bad")
+    names = [file.name, "c.dat", "b.h5" if has_h5py() else "b.npz"]
+    text = run(
+        "search", *names, "-w", "exp", "--bsgl", 5, "-o", "t.csv", "--checkpoint", "k.npz", "--device", "cpu", code=1
+    )
+    assert "3 templates, 1 of them left out; ranked by log10BSGL" in text
+    assert "skysieve: c.dat, line 1" in text
+    head, first, second = (tmp_path / "t.csv").read_text().splitlines()
+    assert head.startswith("template,window,file,max2F,t0_ml,tau_ml")
+    assert first.startswith(f"2,exp,{names[2]},")
+    assert second.startswith(f"0,exp,{names[0]},")
+    assert run("search", *names, "-w", "exp", "--bsgl", 5, "--checkpoint", "k.npz", "--device", "cpu", code=1) == text
+    assert "belongs to a search" in run("search", *names, "--checkpoint", "k.npz", code=2)
+
+
+def has_h5py():
+    from importlib.util import find_spec
+
+    return find_spec("h5py") is not None

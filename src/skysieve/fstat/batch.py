@@ -225,7 +225,7 @@ def groups(item: Any, number: int) -> Iterator[tuple[AtomsBatch, ...]]:
     elif all(isinstance(p, list | tuple) and p and all(isinstance(a, Atoms) for a in p) for p in parts):
         start = 0
         for stop in range(1, len(parts) + 1):
-            if stop == len(parts) or not _alike(parts[start], parts[stop]):
+            if stop == len(parts) or not alike(parts[start], parts[stop]):
                 yield tuple(AtomsBatch.stack(list(one)) for one in zip(*parts[start:stop], strict=True))
                 start = stop
     else:
@@ -239,7 +239,8 @@ def _kind(item: Any) -> str:
     return "an empty list" if isinstance(item, list | tuple) and not item else f"a {type(item).__name__}"
 
 
-def _alike(a: Sequence[Atoms], b: Sequence[Atoms]) -> bool:
+def alike(a: Sequence[Atoms], b: Sequence[Atoms]) -> bool:
+    """Whether two templates have the same detectors and times."""
     return len(a) == len(b) and all(
         (x.tatom, x.detector) == (y.tatom, y.detector) and np.array_equal(x.t, y.t) for x, y in zip(a, b, strict=True)
     )

@@ -183,6 +183,7 @@ def search_figure(result: SearchResult) -> Figure:
         right.plot(bands["band"], bands["max2F"], ".", color=colour, label=window)
         top = max(top, float(edges[min(last, len(edges) - 2)]))
     left.set(yscale="log", xlabel="largest 2F of a template", ylabel="templates", xlim=(0, 1.05 * top))
+    left.set_ylim(bottom=0.5)
     right.set(xlabel=result.band or "template", ylabel="loudest 2F of the band")
     left.legend(frameon=False)
     if result.threshold is not None and result.statistic == "max2F":

@@ -34,6 +34,8 @@ __all__ = ["search"]
 
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
 """Bytes of atoms that a device takes at once."""
+NOBODY = -1
+"""In the place of a worker: nothing was to be searched."""
 AHEAD = 1
 """Chunks that wait for a device while it works on another."""
 
@@ -68,7 +70,8 @@ def search(
     ----------
     batches : iterable, or callable
         Each item is an `AtomsBatch` (or a list of them, one a detector), the `Atoms` of one template (or a list of
-        them, one a detector), or a list of such lists.  A callable ``batches(start)`` gives an iterable that begins
+        them, one a detector), or a list of such lists.  An item that is an exception counts as one template that could
+        not be had.  A callable ``batches(start)`` gives an iterable that begins
         with template number `start`: then a search that goes on need not read again what it has seen.
     grid : Grid, optional
         Start times and durations, the same for all; `Grid.full` of the first item by default.
@@ -215,10 +218,15 @@ class Run:
         self.pools = [ThreadPoolExecutor(1, "skysieve-search") for _ in self.workers]
         self.pending = [0] * len(self.workers)
 
-    def over(self, stream: Iterator[tuple[tuple[AtomsBatch, ...], int]]) -> Iterator[None]:
+    def over(self, stream: Iterator[tuple[tuple[AtomsBatch, ...] | Exception, int]]) -> Iterator[None]:
         """Search all of a stream; yields after every chunk that has been entered."""
         waiting: deque[tuple[Future[Report], int]] = deque()
         for parts, start in stream:
+            if isinstance(parts, Exception):
+                lost: Future[Report] = Future()
+                lost.set_result(Report(start, 1, np.zeros(0, np.int64), {start: str(parts)}, {}, {}))
+                waiting.append((lost, NOBODY))
+                continue
             if not self.workers:
                 self._begin(parts)
             for chunk in self._cut(parts, start):
@@ -264,7 +272,8 @@ class Run:
     def _enter(self, waiting: deque[tuple[Future[Report], int]]) -> Iterator[None]:
         future, at = waiting.popleft()
         report = future.result()
-        self.pending[at] -= 1
+        if at != NOBODY:
+            self.pending[at] -= 1
         self.state.enter(report, self.band, self.width)
         yield
 
@@ -292,7 +301,7 @@ def _devices(device: Any) -> list[Device]:
     return [d for one in several for d in resolve(one)]
 
 
-def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...], int]]:
+def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...] | Exception, int]]:
     """Groups of templates with the number of their first, from the first template that is not yet entered."""
     done = state.templates
     at = done if callable(batches) else 0
@@ -300,6 +309,11 @@ def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...]
     if isinstance(source, AtomsBatch) or not isinstance(source, Iterable):
         raise TypeError(f"batches is a {type(source).__name__}; expected an iterable of batches, or a function of it")
     for number, item in enumerate(source):
+        if isinstance(item, Exception):
+            if at >= done:
+                yield item, at
+            at += 1
+            continue
         for parts in groups(item, number):
             n = len(parts[0])
             if at + n > done:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Window", "WindowSum", "resolve_window"]
 
 KINDS = ("none", "rect", "exp", "sum", "any")
+METHODS = ("rect", "exp", "none", "sum of exponentials", "any function")
+"""Windows, in words."""
 LARGEST_EFOLD = 20.0
 """``exp(-20)`` squared twice is what float32 can still hold beside 1."""
 MOST_DEGREE = 8
