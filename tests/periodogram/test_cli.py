@@ -323,7 +323,7 @@ def test_demo(tmp_path: Path) -> None:
     result = run("demo", "--out", tmp_path / "d")
     assert result.exit_code == 0, result.stdout
     assert "period found 0.93697 d, known 0.93697 d" in result.stdout
-    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["asteroid.png", "asteroids.png", "star.png"]
+    assert {"asteroid.png", "asteroids.png", "star.png"} <= {p.name for p in (tmp_path / "d").iterdir()}
 
 
 def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

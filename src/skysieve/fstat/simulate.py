@@ -6,7 +6,7 @@ The atoms are drawn directly, not by way of time series: for a noise-weighted pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -192,7 +192,7 @@ def synth_atoms(
     ra: float = 0.5,
     dec: float = 1.0,
     inject: Injection | Sequence[Injection] | None = None,
-    gaps: Sequence[tuple[int, int]] | dict[str, Sequence[tuple[int, int]]] = (),
+    gaps: Sequence[tuple[int, int]] | Mapping[str, Sequence[tuple[int, int]]] = (),
     duty: float = 1.0,
     offsets: Sequence[int] | None = None,
     noise: float | dict[str, float] = 1.0,
@@ -264,7 +264,7 @@ def synth_atoms(
     weights = np.ones(len(names)) if quiet else np.mean([v**-2.0 for v in levels]) ** -1 * np.array(levels) ** -2.0
     found = []
     for name, delay, weight in zip(names, late, weights, strict=True):
-        holes = gaps.get(name, ()) if isinstance(gaps, dict) else gaps
+        holes = gaps.get(name, ()) if isinstance(gaps, Mapping) else gaps
         t = sft_times(start + delay, length, width, holes, duty, rng)
         if t.size == 0:
             raise ValueError(f"detector {name} has no SFT: gaps or duty leave nothing of the {length} s")
