@@ -9,18 +9,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skysieve.dedispersion.api import dedisperse
     from skysieve.dedispersion.dmplan import DMPlan, plan
     from skysieve.dedispersion.filterbank import Filterbank
     from skysieve.dedispersion.io import write_dat, write_fil, write_tim
+    from skysieve.dedispersion.masks import Mask
     from skysieve.dedispersion.observation import DM_CONSTANT, Observation
+    from skysieve.dedispersion.result import Dedispersed
     from skysieve.dedispersion.sigproc import BadFile
 
 __all__ = [
     "DM_CONSTANT",
     "BadFile",
     "DMPlan",
+    "Dedispersed",
     "Filterbank",
+    "Mask",
     "Observation",
+    "dedisperse",
     "plan",
     "write_dat",
     "write_fil",
@@ -30,6 +36,9 @@ __all__ = [
 _HOMES = {
     "DM_CONSTANT": "skysieve.dedispersion.observation",
     "BadFile": "skysieve.dedispersion.sigproc",
+    "Dedispersed": "skysieve.dedispersion.result",
+    "Mask": "skysieve.dedispersion.masks",
+    "dedisperse": "skysieve.dedispersion.api",
     "DMPlan": "skysieve.dedispersion.dmplan",
     "Filterbank": "skysieve.dedispersion.filterbank",
     "Observation": "skysieve.dedispersion.observation",

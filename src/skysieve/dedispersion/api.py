@@ -1,0 +1,332 @@
+"""The public functions of de-dispersion: arguments checked, backend chosen, result assembled."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.device import resolve
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.core.memory import available_host_memory, parse_budget
+from skysieve.core.progress import Reporter
+from skysieve.dedispersion.dmplan import DMPlan
+from skysieve.dedispersion.filterbank import Filterbank
+from skysieve.dedispersion.grid import reference_frequency
+from skysieve.dedispersion.masks import Cleaned, Mask
+from skysieve.dedispersion.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.result import Dedispersed
+from skysieve.dedispersion.tables import SUBBANDS, Tabled, make_table, widest_call
+from skysieve.dedispersion.workload import METHODS, MOST_BINNED, Engine, Source, Table, sum_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["dedisperse"]
+
+BLOCK_SECONDS = 2.0
+"""Length of the blocks, anchored at sample 0, that noise and stand-ins for missing data are taken from."""
+LEAST_CHUNK = 8192
+"""Samples that a chunk advances by at least: less would mean to work on the overlap alone."""
+
+
+def make_engine(
+    source: Source,
+    tables: Sequence[Table],
+    *,
+    method: str,
+    device: str,
+    capacity: int,
+    threads: int | None,
+    budget: int | None = None,
+) -> Engine:
+    """The backend for a device: the one place where it is chosen."""
+    if device != "auto" and resolve(device)[0].kind == "cuda":
+        raise DeviceUnavailable(f"device={device!r}: de-dispersion has no GPU backend yet", "Use device='cpu'")
+    from skysieve.dedispersion import cpu
+
+    return cpu.Engine(source, tables, method=method, capacity=capacity, threads=threads, budget=budget)
+
+
+def dedisperse(
+    fb: Filterbank,
+    dms: Any,
+    *,
+    method: str = "auto",
+    max_loss: float = 0.0,
+    width: float | None = None,
+    downsamp: int = 1,
+    nsub: int = 0,
+    per_call: int = 0,
+    ref_freq: str | float = "top",
+    dm_constant: float | None = None,
+    mask: Mask | None = None,
+    device: str = "auto",
+    memory: str | float | None = None,
+    threads: int | None = None,
+    progress: bool | Callable[[int, int], None] = False,
+) -> Any:
+    """Sum the channels of a filterbank along the delays of many DMs.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    dms : array_like or DMPlan
+        pc / cm^3.  A plan gives one result for each of its stages, with their binnings and subbands.
+    method : {"auto", "brute", "exact-subband", "subband"}
+        "brute": the direct sum.  "exact-subband": the same bits, with sums of neighbouring channels shared between DMs.
+        "subband": the two-stage approximation of PRESTO and the paper.  "auto" is exact, unless ``max_loss`` allows
+        "subband" and that is cheaper.
+    max_loss : float
+        Part of the S/N of a pulse of ``width`` that may be lost beyond the exact sum.
+    width : float, optional
+        Seconds; 10 (binned) samples by default.
+    downsamp : int
+        Samples to add in time first; at most 128.  With a plan, the plan's.
+    nsub, per_call : int
+        "subband": number of subbands (32, or the plan's) and DMs that share them (as ``max_loss`` allows; 0.02 if that
+        is 0; or the plan's).
+    ref_freq : {"top", "centre", "bottom", "infinity"} or float
+        Frequency (MHz) at which a pulse's time is its arrival time.
+    dm_constant : float, optional
+        MHz^2 s cm^3 / pc; by default 1/2.41e-4 (PRESTO, TEMPO), or the plan's.
+    mask : Mask, optional
+        Cells to replace by their channel's mean.
+    device : {"auto", "cpu"}
+        This domain has no GPU backend yet.
+    memory : str or float, optional
+        Working memory beside the result: "2 GiB", "50%", or bytes; half of what is free by default.
+    threads : int, optional
+        All cores by default.
+    progress : bool or callable
+        Show a bar, or call ``progress(done, total)``.
+
+    Returns
+    -------
+    Dedispersed, or list of Dedispersed for a plan
+        ``.data`` has shape (DMs, valid samples): those for which every channel of every DM has data.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit; names the samples needed when the highest DM reaches beyond the data.
+    MemoryBudgetError
+        When the result, or one chunk, does not fit.
+
+    Notes
+    -----
+    ``y[m][t] = sum_c x[c][t + n(c, m)]`` with ``n`` the nearest whole number of samples (halves to even, float64) to
+    ``dm_constant DM (f_c^-2 - f_ref^-2) / tsamp`` (eq. 1, 4 and 5 of Magro et al. 2011).  Integers are summed exactly:
+    the bits do not depend on method, threads or chunks.  float32 samples are added in a fixed order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.zeros((16, 300), np.uint8)
+    >>> x[:, 100] = 1
+    >>> fb = Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)
+    >>> found = dedisperse(fb, [0.0, 50.0], threads=1)
+    >>> found.data.shape, int(found.data[0].argmax()), int(found.data[0].max())
+    ((2, 298), 100, 16)
+    """
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    if not 0 <= max_loss < 1:
+        raise ValueError(f"max_loss={max_loss!r}: expected 0 to below 1")
+    constant = _dm_constant(dm_constant, dms)
+    if isinstance(dms, DMPlan):
+        dms.check(fb.observation)
+        stages = [(s.dms, s.downsamp, nsub or dms.nsub, per_call or s.per_call) for s in dms.stages]
+    else:
+        stages = [(_dm_list(dms), downsamp, nsub, per_call)]
+    results = []
+    for listed, binning, bands, call in stages:
+        made = _tabled(fb, listed, binning, method, max_loss, width, bands, call, ref_freq, constant)
+        results.append(
+            _dedisperse_one(fb, listed, made, method, ref_freq, constant, mask, device, memory, threads, progress)
+        )
+    return results if isinstance(dms, DMPlan) else results[0]
+
+
+def _tabled(
+    fb: Filterbank, dms: NDArray[np.float64], downsamp: int, method: str, max_loss: float, width: float | None,
+    nsub: int, per_call: int, ref_freq: str | float, constant: float,
+) -> Tabled:  # fmt: skip
+    """Checked delays of one list of DMs."""
+    check_binning(fb, downsamp)
+    obs = fb.observation
+    if nsub and not 1 < nsub <= obs.nchan:
+        raise ValueError(f"nsub={nsub}: expected 2 to the {obs.nchan} channels, or 0")
+    approximate = method == "subband" or (method == "auto" and max_loss > 0)
+    if approximate:
+        bands = nsub or min(SUBBANDS, max(2, obs.nchan // 4))
+        if obs.nchan >= 2:
+            call = per_call or widest_call(obs, dms, downsamp, bands, max_loss or 0.02, width, constant)
+            if call or method == "subband":
+                made = make_table(
+                    obs, dms, downsamp, ref_freq=ref_freq, dm_constant=constant, nsub=bands, per_call=call or 1,
+                    width=width,
+                )  # fmt: skip
+                if method == "subband" or made.loss <= max_loss:
+                    return made
+    return make_table(obs, dms, downsamp, ref_freq=ref_freq, dm_constant=constant)
+
+
+def _dedisperse_one(
+    fb: Filterbank, dms: NDArray[np.float64], made: Tabled, method: str, ref_freq: str | float, constant: float,
+    mask: Mask | None, device: str, memory: str | float | None, threads: int | None,
+    progress: bool | Callable[[int, int], None],
+) -> Dedispersed:  # fmt: skip
+    began = time.perf_counter()
+    obs, table = fb.observation, made.table
+    b = table.downsamp
+    total = fb.nsamp // b
+    valid = total - table.maxshift
+    if valid < 1:
+        raise ValueError(
+            f"dms reach {dms.max():g}: its delay across the band is {table.maxshift * b} samples, "
+            f"the data have {fb.nsamp}"
+        )
+    free = available_host_memory()
+    dtype = sum_dtype(fb.dtype)
+    size = len(dms) * valid * dtype.itemsize
+    if size > 0.9 * free:
+        raise MemoryBudgetError(f"the result of {len(dms)} DMs x {valid} samples", size, int(0.9 * free))
+    budget = parse_budget(memory, max(1, free - size))
+    source = Cleaned(fb, mask, block_samples(obs.tsamp))
+    step = chunk_samples(source, [table], valid * b, budget, b)
+    tried = _cheapest(source, made, method, obs, dms, ref_freq, constant, step, threads, budget, device)
+    engine, made = tried
+    table = made.table
+    out = np.empty((len(dms), valid), dtype)
+    try:
+        with reporting(progress, "de-dispersion") as report:
+            told = Reporter(report, len(dms) * valid)
+            for first in range(0, valid, step // b):
+                count = min(step // b, valid - first)
+                engine.load(first * b, (first + count + table.maxshift) * b)
+                engine.sums(0, first, count, out, first)
+                told.add(len(dms) * count)
+    finally:
+        engine.close()
+    ran = "subband" if made.method == "subband" else engine.describe()["method"]
+    return Dedispersed(
+        out, dms, obs.tsamp * b, made.start, b, ran, made.delay_error, made.loss, constant,
+        reference_frequency(obs.freqs, ref_freq), engine.describe()["device"], time.perf_counter() - began, obs,
+    )  # fmt: skip
+
+
+def _cheapest(
+    source: Source, made: Tabled, method: str, obs: Observation, dms: NDArray[np.float64], ref_freq: str | float,
+    constant: float, step: int, threads: int | None, budget: int, device: str,
+) -> tuple[Engine, Tabled]:  # fmt: skip
+    """The engine for a table; under "auto" the exact one where the approximation is not cheaper."""
+    b = made.table.downsamp
+
+    def engine(of: Tabled) -> Engine:
+        capacity = step + of.table.maxshift * b
+        how = "brute" if method == "brute" else "exact-subband"
+        return make_engine(
+            source, [of.table], method=how, device=device, capacity=capacity, threads=threads, budget=budget
+        )
+
+    first = engine(made)
+    if method != "auto" or made.method != "subband":
+        return first, made
+    exact = make_table(obs, dms, b, ref_freq=ref_freq, dm_constant=constant)
+    second = engine(exact)
+    if second.describe()["gain"] >= 0.9 * first.describe()["gain"]:
+        first.close()
+        return second, exact
+    second.close()
+    return first, made
+
+
+# ---------------------------------------------------------------- checks and sizes
+
+
+def block_samples(tsamp: float, seconds: float = BLOCK_SECONDS) -> int:
+    """Samples of an anchored block: ``seconds`` to the nearest multiple of 128, so that every binning fits in.
+
+    >>> block_samples(64e-6)
+    31232
+    """
+    return max(1, round(seconds / tsamp / MOST_BINNED)) * MOST_BINNED
+
+
+def check_binning(fb: Filterbank, downsamp: int) -> None:
+    """Refuse binnings that are none, or whose sums would not fit 32 bits."""
+    if isinstance(downsamp, bool) or not isinstance(downsamp, (int, np.integer)) or not 1 <= downsamp <= MOST_BINNED:
+        raise ValueError(f"downsamp={downsamp!r}: expected a whole number from 1 to {MOST_BINNED}")
+    if fb.dtype.kind != "f":
+        top = fb.maximum if fb.dtype.kind == "u" and fb.maximum else 256**fb.dtype.itemsize - 1
+        if fb.nchan * downsamp * top >= 2 ** (32 if fb.dtype.kind == "u" else 31):
+            raise ValueError(
+                f"downsamp={downsamp}: sums of {fb.nchan} channels x {downsamp} samples up to {top} pass 32 bits"
+            )
+
+
+def chunk_samples(source: Source, tables: Sequence[Table], wanted: int, budget: int, multiple: int) -> int:
+    """Samples that a chunk may advance by within the budget: a multiple of ``multiple``.
+
+    Raises
+    ------
+    MemoryBudgetError
+        When the overlap of the highest DM and a little more do not fit.
+    """
+    from skysieve.dedispersion.cpu import bytes_needed
+
+    overlap = max(t.maxshift * t.downsamp for t in tables)
+    least = -(-min(wanted, LEAST_CHUNK) // multiple) * multiple
+    fixed = bytes_needed(source, tables, overlap + least)
+    each = (bytes_needed(source, tables, overlap + least + 2**20) - fixed) / 2**20
+    if fixed > budget:
+        what = f"{overlap + least} samples of {source.nchan} channels (the delay of the highest DM and a little more)"
+        raise MemoryBudgetError(what, fixed, budget)
+    room = least + int((budget - fixed) / each)
+    return max(least, min(-(-wanted // multiple), room // multiple) * multiple)
+
+
+def _dm_list(dms: Any) -> NDArray[np.float64]:
+    listed = np.atleast_1d(np.asarray(dms, np.float64))
+    if listed.ndim != 1 or listed.size == 0:
+        raise ValueError(f"dms has shape {np.shape(dms)}, expected a list of at least one DM")
+    if not np.isfinite(listed).all():
+        raise ValueError("dms: expected finite numbers")
+    if (listed < 0).any():
+        raise ValueError(f"dms: {listed.min():g} is below 0")
+    return listed
+
+
+def _dm_constant(given: float | None, dms: Any) -> float:
+    if given is None:
+        return dms.dm_constant if isinstance(dms, DMPlan) else DM_CONSTANT
+    if not (math.isfinite(given) and given > 0):
+        raise ValueError(f"dm_constant={given!r}: expected a number above 0")
+    if isinstance(dms, DMPlan) and given != dms.dm_constant:
+        raise ValueError(f"dm_constant={given!r}: the plan was made with {dms.dm_constant!r}")
+    return float(given)
+
+
+@contextmanager
+def reporting(progress: bool | Callable[[int, int], None], what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """The callback that the user's ``progress`` means; a bar is drawn for True."""
+    if callable(progress):
+        yield progress
+        return
+    if not isinstance(progress, bool):
+        raise TypeError(f"progress={progress!r}: expected True, False or a function")
+    if not progress:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,324 @@
+"""The CPU backend: rows of channels in memory, tiles of DMs as tasks on all cores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.pipeline import TaskPool
+from skysieve.dedispersion import cpu_load, cpu_program
+from skysieve.dedispersion.simd import LANES
+from skysieve.dedispersion.workload import Source, Table, sum_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = 1024
+"""Samples of a time block: its rows of scratch are 2 KiB."""
+CANDIDATES = ((32, 4), (64, 4), (64, 8), (64, 16), (128, 16), (64, 32))
+"""DMs of a tile and channels of a group that are tried."""
+FLOAT_GROUP = 16
+"""Channels of a group for float32: part of the order of summation, so fixed."""
+CACHE = 1.4 * 2**20
+"""Bytes of F from which it costs as much again: fitted to runs on one core with 1 MiB of L2 (sizes 0.1 to 2 MiB)."""
+SPLIT = 2047
+"""Largest sample that is added as it is; above, low and high bytes are added apart."""
+KEPT_PROGRAMS = 2**28
+"""Bytes of programs that are kept from chunk to chunk."""
+DIRECT = 1.1
+"""Cost of adding a channel's samples directly, in that of adding two rows."""
+
+
+@dataclass
+class Plane:
+    """Rows of one part of the samples: ``rows`` (channels + 1 row of zeros, samples), worth ``weight`` each."""
+
+    rows: NDArray[Any]
+    maximum: int
+    weight: int
+
+
+@dataclass
+class Shape:
+    """How a table is cut: tiles of D DMs, groups of G channels, NB of them added at a time; ``G = 1`` is direct."""
+
+    D: int
+    G: int
+    NB: int
+    cost: float
+    programs: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+
+class Engine:
+    """De-dispersion on the host's cores; see `workload.Engine`.
+
+    Parameters
+    ----------
+    source : Source
+    tables : sequence of Table
+    method : {"brute", "exact-subband"}
+        How sums are formed; the bits are the same.
+    capacity : int
+        Most samples, unbinned, that will be loaded at once.
+    threads : int, optional
+        All usable cores by default.
+    budget : int, optional
+        Bytes that samples may take; more raises `MemoryBudgetError`.
+    """
+
+    def __init__(
+        self, source: Source, tables: Sequence[Table], *, method: str, capacity: int, threads: int | None = None,
+        budget: int | None = None,
+    ) -> None:  # fmt: skip
+        self.source, self.tables, self.method, self.capacity = source, list(tables), method, capacity
+        self.nchan = source.nchan
+        kind = source.dtype.kind
+        self.offset = {"int8": 128, "int16": 32768}.get(source.dtype.name, 0)
+        self.dtype = sum_dtype(source.dtype)
+        top = source.maximum if kind == "u" and source.maximum else 256**source.dtype.itemsize - 1
+        self.maximum = 0 if kind == "f" else top
+        need = bytes_needed(source, tables, capacity)
+        if budget is not None and need > budget:
+            raise MemoryBudgetError(f"{capacity} samples of {self.nchan} channels", need, budget)
+        self.bytes = need
+        self.pool = TaskPool(threads)
+        self.start = self.stop = 0
+        self._planes: dict[int, list[Plane]] = {}
+        self._binned: dict[int, tuple[int, int]] = {}
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._kept = 0
+        stored = np.float32 if kind == "f" else np.uint16 if self.maximum > 255 else np.uint8
+        self._x = np.zeros((self.nchan + 1, capacity + T + LANES), stored)
+        self._shapes = [self._shape(t) for t in self.tables]
+
+    def close(self) -> None:
+        """Give back the threads."""
+        self.pool.close()
+
+    def describe(self) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        adds = sum(float(t.delays.size) / t.downsamp for t in self.tables)
+        cost = sum(s.cost * t.delays.size / t.downsamp for s, t in zip(self._shapes, self.tables, strict=True))
+        return {
+            "device": "cpu", "threads": self.pool.workers, "method": self.method, "bytes": self.bytes,
+            "gain": adds / cost if cost else 1.0,
+            "tiles": [(s.D, s.G) for s in self._shapes],
+        }  # fmt: skip
+
+    # ------------------------------------------------------------------ samples
+    def load(self, start: int, stop: int) -> None:
+        """See `workload.Engine.load`."""
+        if stop - start > self.capacity:
+            raise ValueError(f"samples {start} to {stop}: more than the {self.capacity} there is room for")
+        have = 0
+        if self.start <= start < self.stop:
+            have = min(self.stop, stop) - start
+            if start > self.start:
+                self._x[:, :have] = self._x[:, start - self.start : start - self.start + have]
+        at = have
+        for rows, order in self.source.raw(start + have, stop - start - have):
+            cpu_load.corner_turn(rows, order, self._x, at, self.offset)
+            at += len(rows)
+        for row, a, b, value in self.source.fills(start + have, stop - start - have):
+            cpu_load.fill_cells(self._x, row, have + a, have + b, value + self.offset)
+        self.start, self.stop = start, stop
+        self._planes.clear()
+
+    def planes(self, downsamp: int) -> tuple[list[Plane], int]:
+        """Rows binned by ``downsamp``, and the binned sample that they begin with."""
+        first = -(-self.start // downsamp)
+        with self._lock:
+            if 1 not in self._planes:
+                self._planes[1] = self._unbinned()
+            if downsamp not in self._planes:
+                count = self.stop // downsamp - first
+                made = []
+                for p in self._planes[1]:
+                    kind = np.float32 if self.maximum == 0 else np.uint16
+                    rows = np.zeros((self.nchan + 1, self.capacity // downsamp + T + LANES), kind)
+                    cpu_load.bin_rows(p.rows, first * downsamp - self.start, count, downsamp, rows)
+                    made.append(Plane(rows, p.maximum * downsamp, p.weight))
+                self._planes[downsamp] = made
+            return self._planes[downsamp], first
+
+    def _unbinned(self) -> list[Plane]:
+        if self.maximum <= SPLIT:
+            return [Plane(self._x, self.maximum, 1)]
+        low, high = (np.zeros(self._x.shape, np.uint8) for _ in range(2))
+        cpu_load.split_bytes(self._x, low, high)
+        return [Plane(low, 255, 1), Plane(high, self.maximum >> 8, 256)]
+
+    def _largest(self, table: Table) -> int:
+        """Largest element of a plane of this table's binning; 0 for floats."""
+        return (255 if self.maximum > SPLIT else self.maximum) * table.downsamp
+
+    # ------------------------------------------------------------------ how to cut
+    def _shape(self, table: Table) -> Shape:
+        """The cheapest cut by the cost of a few programs."""
+        ndm = len(table.delays)
+        largest = self._largest(table)
+        room = 65535 // largest if largest else 2**30
+        if not largest:
+            trial = (1, FLOAT_GROUP) if self.method == "brute" else (64, FLOAT_GROUP)
+            return self._try(table, min(trial[0], ndm), trial[1], room)
+        direct = Shape(min(64, ndm), 1, _fitting(self.nchan, 1, room, 8), DIRECT)
+        if self.method == "brute":
+            return direct
+        found = [direct]
+        for D, G in CANDIDATES:
+            if room >= G and 2 * self.nchan >= G and (ndm >= D or CANDIDATES[0][0] == D):
+                found.append(self._try(table, min(D, ndm), G, room))
+        return min(found, key=lambda s: s.cost)
+
+    def _try(self, table: Table, D: int, G: int, room: int) -> Shape:
+        ndm, NB = len(table.delays), _fitting(self.nchan, G, max(1, room // G), 4)
+        shape = Shape(D, G, NB, 0.0)
+        costs = []
+        for m in sorted({0, (ndm - D) // 2, ndm - D}):
+            *_, need, cost = self._program(table, shape, m, D, 0)
+            costs.append(cost / (T * D * self.nchan) * (1 + 2 * need[2] / CACHE))
+        shape.cost = float(np.mean(costs))
+        return shape
+
+    def _program(self, table: Table, shape: Shape, m: int, D: int, stride: int) -> tuple[Any, ...]:
+        """Operations of the tile of DMs ``m : m + D``."""
+        n, rows = self._padded(table, m, D, shape.G * shape.NB)
+        C, levels = n.shape[1], shape.G.bit_length() - 1
+        ops = np.empty((D * C, 4), np.int64)
+        fin = np.empty(D * C // shape.G, np.int64)
+        seg = np.empty((C // shape.G, levels + 1), np.int64)
+        need = np.zeros(3, np.int64)
+        k, cost = cpu_program.make_program(n, rows, shape.G, shape.NB, T, stride, T // 2, ops, fin, seg, need)
+        return ops[:k].copy(), fin, seg, need, cost
+
+    def _padded(self, table: Table, m: int, D: int, multiple: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Delays of a tile with channels of zeros up to a multiple, and the rows they stand in."""
+        C = -(-self.nchan // multiple) * multiple
+        n = np.empty((D, C), np.int32)
+        n[:, : self.nchan] = table.delays[m : m + D]
+        n[:, self.nchan :] = n[:, self.nchan - 1 : self.nchan]
+        return n, np.minimum(np.arange(C, dtype=np.int64), self.nchan)
+
+    # ------------------------------------------------------------------ sums
+    def sums(
+        self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None
+    ) -> None:
+        """See `workload.Engine.sums`."""
+        shape, ndm = self._shapes[table], len(self.tables[table].delays)
+        tiles = range(0, ndm, shape.D)
+        pieces = max(1, min(-(-count // (8 * T)), -(-4 * self.pool.workers // len(tiles))))
+        step = -(-count // pieces // T) * T if pieces > 1 else count
+        planes = self.planes(self.tables[table].downsamp)
+        tasks: list[Callable[[], None]] = []
+        units = []
+        for m in tiles:
+            for at in range(0, count, step):
+                n = min(step, count - at)
+                tasks.append(partial(self._tile, table, planes, m, first + at, n, out, m, column + at))
+                units.append(min(shape.D, ndm - m) * n)
+        self.pool.run(tasks, units=units, progress=progress)
+
+    def map(
+        self, table: int, first: int, count: int, work: Callable[[int, NDArray[Any]], Any], progress: Any = None
+    ) -> list[Any]:
+        """See `workload.Engine.map`."""
+        shape, ndm = self._shapes[table], len(self.tables[table].delays)
+        planes = self.planes(self.tables[table].downsamp)
+
+        def one(m: int) -> Any:
+            D = min(shape.D, ndm - m)
+            out = self._scratch("sums", D * count, self.dtype)[: D * count].reshape(D, count)
+            self._tile(table, planes, m, first, count, out, 0, 0)
+            return work(m, out)
+
+        tiles = range(0, ndm, shape.D)
+        return self.pool.run(
+            [partial(one, m) for m in tiles], units=[min(shape.D, ndm - m) for m in tiles], progress=progress
+        )
+
+    def _tile(
+        self, table: int, planes: tuple[list[Plane], int], m: int, first: int, count: int, out: NDArray[Any],
+        row: int, column: int,
+    ) -> None:  # fmt: skip
+        """One tile of DMs over one range of time."""
+        tab, shape = self.tables[table], self._shapes[table]
+        D = min(shape.D, len(tab.delays) - m)
+        parts, origin = planes
+        start = self.dtype.type(-self.offset * tab.downsamp * self.nchan)
+        for i, plane in enumerate(parts):
+            if not plane.maximum and self.maximum:
+                continue
+            whole = 65535 // plane.maximum if plane.maximum else 2**30
+            weight = self.dtype.type(plane.weight)
+            x, t0 = plane.rows.reshape(-1), first - origin
+            kind = np.float32 if self.maximum == 0 else np.uint16
+            acc = self._scratch("acc", D * T, kind)
+            if shape.G == 1:
+                starts, C = self._starts(tab, shape, m, D, plane.rows.shape[1])
+                per = max(1, whole // shape.NB) * shape.NB
+                cpu_program.run_direct(
+                    x, t0, count, starts, D, C, shape.NB, T, per, acc, out, row, column, weight, start, i == 0
+                )
+                continue
+            ops, fin, seg, need, _ = self._kept_program(table, shape, m, D, plane.rows.shape[1])
+            even, odd, F = (self._scratch(k, int(v) + LANES, kind) for k, v in zip("abc", need, strict=True))
+            groups = len(seg)
+            per = max(1, whole // shape.G // shape.NB) * shape.NB
+            cpu_program.run_program(
+                x, t0, count, D, shape.G, shape.NB, T, groups, per, ops, fin, seg, even, odd, F, acc, out, row,
+                column, weight, start, i == 0,
+            )  # fmt: skip
+
+    def _starts(self, table: Table, shape: Shape, m: int, D: int, stride: int) -> tuple[NDArray[np.int64], int]:
+        n, rows = self._padded(table, m, D, shape.NB)
+        C = n.shape[1]
+        starts = (n + rows * stride).T.reshape(C // shape.NB, shape.NB, D).transpose(0, 2, 1)
+        return np.ascontiguousarray(starts).reshape(-1), C
+
+    def _kept_program(self, table: int, shape: Shape, m: int, D: int, stride: int) -> tuple[Any, ...]:
+        key = (m, stride)
+        with self._lock:
+            made = shape.programs.get(key)
+        if made is None:
+            made = self._program(self.tables[table], shape, m, D, stride)
+            with self._lock:
+                if self._kept + made[0].nbytes + made[1].nbytes <= KEPT_PROGRAMS and key not in shape.programs:
+                    self._kept += made[0].nbytes + made[1].nbytes
+                    shape.programs[key] = made
+        return made
+
+    def _scratch(self, name: str, size: int, kind: Any) -> NDArray[Any]:
+        """A buffer of this thread, as large as was ever asked for."""
+        held: dict[Any, NDArray[Any]] = self._local.__dict__
+        key = name + np.dtype(kind).char
+        if key not in held or held[key].size < size:
+            held[key] = np.zeros(size + size // 8, kind)
+        return held[key]
+
+
+def _fitting(nchan: int, G: int, most: int, largest: int) -> int:
+    """Groups added at a time: a power of two within ``most`` that adds little to the number of channels."""
+    NB = largest
+    while NB > 1 and (most < NB or -(-nchan // (G * NB)) * G * NB > 1.07 * -(-nchan // G) * G):
+        NB //= 2
+    return NB
+
+
+def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
+    """Bytes of the rows that `Engine` keeps for ``capacity`` samples: the input and its binned copies."""
+    rows = source.nchan + 1
+    wide = 4 if source.dtype.kind == "f" else 2
+    top = source.maximum or 256**source.dtype.itemsize - 1
+    one = 4 if source.dtype.kind == "f" else 2 if top > 255 else 1
+    split = source.dtype.kind != "f" and top > SPLIT
+    total = rows * (capacity + T + LANES) * (one + (2 if split else 0))
+    for b in {t.downsamp for t in tables} - {1}:
+        total += rows * (capacity // b + T + LANES) * wide * (2 if split else 1)
+    return total

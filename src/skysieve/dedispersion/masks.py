@@ -1,0 +1,154 @@
+"""Masked data: which (channel, block) cells are not to be believed, and what stands in for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.filterbank import Filterbank
+
+__all__ = ["Cleaned", "Mask"]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Cells of channels x blocks of samples that are left out.
+
+    Attributes
+    ----------
+    cells : numpy.ndarray of bool, shape (nchan, nblocks)
+        True where masked; rows as those of a `Filterbank`: falling frequency.
+    block : int
+        Samples of a block; block ``i`` holds samples ``i * block`` on.  What lies beyond the last is as the last.
+
+    Examples
+    --------
+    >>> m = Mask.channels(4, [2])
+    >>> m.cells[:, 0].tolist(), m.weight
+    ([False, False, True, False], 0.75)
+    """
+
+    cells: NDArray[np.bool_]
+    block: int
+
+    def __post_init__(self) -> None:
+        cells = np.asarray(self.cells, bool)
+        if cells.ndim != 2 or cells.size == 0:
+            raise ValueError(f"cells has shape {cells.shape}, expected channels x blocks")
+        if self.block < 1:
+            raise ValueError(f"block={self.block}: expected samples of a block, at least 1")
+        object.__setattr__(self, "cells", cells)
+
+    @classmethod
+    def channels(cls, nchan: int, which: Any) -> Mask:
+        """A mask of whole channels, by number (0 has the highest frequency)."""
+        numbers = np.atleast_1d(np.asarray(which, np.int64)) if np.size(which) else np.empty(0, np.int64)
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < nchan):
+            raise ValueError(f"channels {numbers.tolist()}: expected numbers from 0 to {nchan - 1}")
+        cells = np.zeros((nchan, 1), bool)
+        cells[numbers] = True
+        return cls(cells, 2**40)
+
+    @property
+    def weight(self) -> float:
+        """Part of the cells that is not masked."""
+        return 1 - float(self.cells.mean())
+
+    def at(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Cells of blocks by number, those beyond the last as the last: shape (nchan, len(blocks))."""
+        return self.cells[:, np.minimum(blocks, self.cells.shape[1] - 1)]
+
+    def union(self, other: Mask) -> Mask:
+        """Masked where either is; in blocks of the smaller length, which must divide the larger or be all there is."""
+        small, large = sorted((self, other), key=lambda m: m.block)
+        if large.cells.shape[1] > 1 and large.block % small.block:
+            raise ValueError(f"blocks of {small.block} and {large.block} samples do not go together")
+        count = max(small.cells.shape[1], large.cells.shape[1] * (large.block // small.block))
+        count = small.cells.shape[1] if large.cells.shape[1] == 1 else count
+        numbers = np.arange(count)
+        return Mask(small.at(numbers) | large.at(numbers * small.block // large.block), small.block)
+
+
+class Cleaned:
+    """A filterbank with masked cells and values that are not finite replaced.
+
+    A masked cell takes its channel's mean over the last block before it that is not masked (the first after it, where
+    there is none; 0 for a channel that is masked throughout), rounded for integers.  A NaN or infinity of
+    floating-point data takes the mean of the finite values of its channel in its block of ``block`` samples; where
+    there are none, 0.  What stands in for a sample depends on its absolute number only.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    mask : Mask, optional
+    block : int
+        Samples of a block for values that are not finite.
+    """
+
+    def __init__(self, fb: Filterbank, mask: Mask | None, block: int) -> None:
+        self.fb, self.mask, self.block = fb, mask, block
+        self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
+        self.replaced = 0
+        self._means: NDArray[np.float64] | None = None
+        if mask is not None:
+            if len(mask.cells) != fb.nchan:
+                raise ValueError(f"mask has {len(mask.cells)} channels, the data {fb.nchan}")
+            self._means = self._stand_ins(mask)
+
+    def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """See `workload.Source`."""
+        if self.dtype.kind != "f":
+            yield from self.fb.raw(start, count)
+            return
+        stop = start + count
+        at = start // self.block * self.block
+        while at < stop:
+            n = min(self.block, self.nsamp - at)
+            rows = np.ascontiguousarray(self.fb.block(at, n).T)
+            good = np.isfinite(rows)
+            if not good.all():
+                live = np.maximum(good.sum(axis=0), 1)
+                mean = np.where(good, rows, 0).sum(axis=0, dtype=np.float64) / live
+                rows = np.where(good, rows, mean.astype(np.float32))
+            low, high = max(start, at) - at, min(stop, at + n) - at
+            self.replaced += int((~good[low:high]).sum())
+            yield rows[low:high], np.arange(self.nchan)
+            at += n
+
+    def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
+        """See `workload.Source`."""
+        if self.mask is None or self._means is None or count == 0:
+            return
+        size = self.mask.block
+        numbers = np.arange(start // size, (start + count - 1) // size + 1)
+        cells = self.mask.at(numbers)
+        for row, column in zip(*np.nonzero(cells), strict=True):
+            number = int(numbers[column])
+            low, high = max(start, number * size), min(start + count, (number + 1) * size)
+            last = min(number, self._means.shape[1] - 1)
+            yield int(row), low - start, high - start, float(self._means[row, last])
+
+    def _stand_ins(self, mask: Mask) -> NDArray[np.float64]:
+        """What each cell would take: one pass over the data, where a channel is masked in part."""
+        count = -(-self.nsamp // mask.block)
+        cells = mask.at(np.arange(count))
+        means = np.full((self.nchan, count), np.nan)
+        partly = cells.any(axis=1) & ~cells.all(axis=1)
+        for i in range(count if partly.any() else 0):
+            n = min(mask.block, self.nsamp - i * mask.block)
+            block = self.fb.block(i * mask.block, n)[partly]
+            with np.errstate(invalid="ignore"):
+                means[partly, i] = np.nanmean(block, axis=1, dtype=np.float64)
+        means[cells] = np.nan
+        for i in range(1, count):
+            means[:, i] = np.where(np.isnan(means[:, i]), means[:, i - 1], means[:, i])
+        for i in range(count - 2, -1, -1):
+            means[:, i] = np.where(np.isnan(means[:, i]), means[:, i + 1], means[:, i])
+        means = np.nan_to_num(means)
+        return means if self.dtype.kind == "f" else np.rint(means)

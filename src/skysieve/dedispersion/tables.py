@@ -1,0 +1,95 @@
+"""From DMs to tables of whole-sample delays: exact ones, and the two-stage subband's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.dedispersion.grid import delay_seconds, reference_frequency, sample_delays
+from skysieve.dedispersion.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.workload import Table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DEFAULT_WIDTH = 10
+"""Samples of the pulse that a loss is stated for, where no width is given."""
+SUBBANDS = 32
+
+
+@dataclass(frozen=True)
+class Tabled:
+    """A table with what is known of its errors.
+
+    ``start`` is the first binned sample at the reference frequency that has all channels: 0 unless the reference lies
+    below the top of the band or at infinity.
+    """
+
+    table: Table
+    method: str
+    start: int
+    delay_error: float
+    loss: float
+
+
+def make_table(
+    obs: Observation,
+    dms: NDArray[np.float64],
+    downsamp: int = 1,
+    *,
+    ref_freq: str | float = "top",
+    dm_constant: float = DM_CONSTANT,
+    nsub: int = 0,
+    per_call: int = 0,
+    width: float | None = None,
+) -> Tabled:
+    """Delays of every DM and channel, in binned samples.
+
+    With ``nsub`` and ``per_call``: those of the two-stage subband method (section 3.2 of Magro et al. 2011, as PRESTO):
+    ``per_call`` neighbouring DMs share the delays inside subbands, which are those of their mean DM, relative to the
+    top of the subband, rounded by themselves.  Summing by such a table *is* that method.
+    """
+    tsamp = obs.tsamp * downsamp
+    exact = sample_delays(obs.freqs, dms, tsamp, ref_freq, dm_constant)
+    true = delay_seconds(obs.freqs, dms[:, None], reference_frequency(obs.freqs, ref_freq), dm_constant) / tsamp
+    used, method, loss = exact, "exact", 0.0
+    if nsub and per_call:
+        edges = np.linspace(0, obs.nchan, nsub + 1).round().astype(int)[:-1]
+        band_of = np.searchsorted(edges, np.arange(obs.nchan), side="right") - 1
+        tops = obs.freqs[edges][band_of]
+        used = np.empty_like(exact)
+        for m in range(0, len(dms), per_call):
+            nominal = dms[m : m + per_call].mean()
+            inside = np.rint(delay_seconds(obs.freqs, nominal, np.inf, dm_constant) / tsamp
+                             - delay_seconds(tops, nominal, np.inf, dm_constant) / tsamp).astype(np.int32)  # fmt: skip
+            used[m : m + per_call] = exact[m : m + per_call][:, edges][:, band_of] + inside
+        method = "subband"
+        samples = DEFAULT_WIDTH if width is None else width / tsamp
+        loss = max(0.0, 1 - float((_kept(used - true, samples) / _kept(exact - true, samples)).min()))
+    low = min(0, int(used.min()))
+    return Tabled(
+        Table(np.ascontiguousarray(used - low), downsamp), method, -low, float(np.abs(used - true).max()), loss
+    )
+
+
+def _kept(error: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """Part of a top-hat pulse of ``width`` samples that stays within a box of that width, by DM."""
+    kept: NDArray[np.float64] = np.clip(1 - np.abs(error) / width, 0, 1).mean(axis=1)
+    return kept
+
+
+def widest_call(
+    obs: Observation, dms: NDArray[np.float64], downsamp: int, nsub: int, max_loss: float, width: float | None,
+    dm_constant: float,
+) -> int:  # fmt: skip
+    """Most DMs that may share subbands for a loss of at most ``max_loss``; 0 where not even two may."""
+    found, per_call = 0, 2
+    sample = dms if len(dms) <= 512 else dms[-512:]
+    while per_call <= len(dms):
+        made = make_table(obs, sample, downsamp, dm_constant=dm_constant, nsub=nsub, per_call=per_call, width=width)
+        if made.loss > max_loss:
+            break
+        found, per_call = per_call, per_call + max(1, per_call // 4) * 2
+    return found
