@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.fstat import Atoms, Grid, cuda, reference, synth_atoms
-from skysieve.fstat.atoms import bin_atoms
+from skysieve.fstat import Atoms, Grid, cuda, cuda_launch, reference, synth_atoms
+from skysieve.fstat.atoms import Bins, bin_atoms
+from skysieve.fstat.batch import AtomsBatch, bin_batch, groups
 from skysieve.fstat.simulate import Injection
 from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Spec, make_job
+from skysieve.fstat.workload import Job, Lines, Spec, make_job, make_schedule
 from tests.kernels.shim import shim_runtime
 
 T = 1800
@@ -139,13 +140,46 @@ def test_a_window_in_a_gap_is_the_fallback(runtime):
 def test_chunks_of_starts_do_not_change_the_answer(runtime, monkeypatch):
     bins = templates(1)
     whole = run(runtime, bins, GRIDS["full"], "exp", "float64")
-    monkeypatch.setattr(cuda, "FEWEST_BINS", 7)
-    monkeypatch.setattr(cuda, "WAVES", 10**6)
+    for name, value in (("FEWEST_BINS", 7), ("ANY_WAVES", 10**6), ("WARPS_WANTED", 10**4)):
+        monkeypatch.setattr(cuda_launch, name, value)
     for grid in ("full", "off the bins"):
         cut = run(runtime, bins, GRIDS[grid], "exp", "float64")
         check(cut, 0, reference.transient_map(bins[0], GRIDS[grid], resolve_window("exp", 3)), "float64")
     again = run(runtime, bins, GRIDS["full"], "exp", "float64")
     assert pytest.approx(whole.F, rel=1e-11) == again.F
+
+
+LINES = Lines(3.0, (-1.0, -1.3))
+
+
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("grid", ["full", "off the bins", "lists", "before the data"])
+def test_lines_against_the_truth(runtime, grid, window):
+    """Two detectors; a glitch in the first template, which is a line where it is."""
+    w, dtype = resolve_window(window, 3), np.dtype(np.float32)
+    made = [
+        AtomsBatch.stack([synth_atoms(T0, 60 * T, offsets=[0, 700], gaps=gaps, seed=i)[x] for i in range(3)])
+        for x, gaps in enumerate(([], [(T0 + 33 * T, T0 + 41 * T)]))
+    ]
+    made[0].Fa[0, 10] *= np.float32(1e4)
+    (parts,) = groups(made, 0)
+    binned = bin_batch(parts, dtype, apart=True)
+    schedule = make_schedule(GRIDS[grid], w, binned)
+    job = Job(binned.bank, T, GRIDS[grid].taus.astype(float), schedule, binned.detectors)
+    out = cuda.Engine(Spec(w, dtype, keep_map=False, marginals=False, lines=LINES), runtime=runtime).execute(job)
+    for i in range(3):
+        F, *FX = (
+            reference.transient_map(
+                Bins(binned.t_start, T, bank.template(i).astype(float), bank.occupied), GRIDS[grid], w
+            ).F
+            for bank in (binned.bank, *binned.detectors)
+        )
+        parts = [np.full_like(F, LINES.log_gauss), *(p + f for p, f in zip(LINES.log_line, FX, strict=True))]
+        truth = F - np.logaddexp.reduce(parts)
+        scale = max(1, np.nanmax(F))
+        assert out.max_F[i] == pytest.approx(np.nanmax(F), abs=3e-4 * scale)
+        assert out.line_max[i] == pytest.approx(np.nanmax(truth), abs=3e-4 * scale)  # the bound of F in float32
+        assert truth.ravel()[out.line_index[i]] >= np.nanmax(truth) - 3e-4 * scale
 
 
 def test_what_the_gpu_does_not_do_is_said():

@@ -1,8 +1,9 @@
-"""Transient F-statistic maps on an NVIDIA GPU: places atoms and tables on the card, launches, brings answers home.
+"""Transient F-statistic maps on an NVIDIA GPU: cuts batches, keeps two lanes busy, brings answers home.
 
-``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``); the mathematics is in ``tf_exp.cu`` and
-``tf_rect.cu``.  Sums of ``exp F`` are kept relative to `REFERENCE`, which float32 holds for any F from 0 to twice it;
-louder templates are run once more with a reference of their own.
+``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``); the mathematics is in ``tf_exp.cu``, ``tf_rect.cu``
+and ``tf_any.cu``.  Sums of ``exp F`` are kept relative to `REFERENCE`, which float32 holds for any F from 0 to
+`LOUDEST`; louder templates are run once more with a reference of their own, and so are templates with loud bins
+(see ``workload.loud_bins``), by kernels that sum these apart.
 """
 
 from __future__ import annotations
@@ -11,43 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import to_host
+from skysieve.core.arrays import is_device_array
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
+from skysieve.core.staging import Lane, make_lane
 
-from .cuda_tables import Sweep, Tables, make_tables
-from .parts import Joined, Part, empty_part, fill_empty, live_rows
-from .workload import CONDITION_BOUND, Job, Output, Spec, blank, loud_bins
+from .cuda_launch import SHARED, Launcher, Work, to_numpy
+from .cuda_tables import MOST_DETECTORS, NOWHERE, DeviceTables, make_tables, same_schedule
+from .parts import empty_part
+from .workload import FALLBACK, Job, Output, Spec, loud_bins
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-REFERENCE = 60.0
-LOUDEST = 128.0
+REFERENCE = 32.0
+LOUDEST = 96.0
 """Largest F whose exponential, and the sum of a year's, float32 holds relative to `REFERENCE`."""
-NONE = -1e30
-THREADS = 128
-SHARED = 4
-"""Templates of a thread where they share their antenna factors."""
 MOST_CELLS = 2**32 - 2
-WAVES = 1024
-"""Threads a multiprocessor below which the starts are cut into chunks."""
-FEWEST_BINS = 64
-"""Bins of a chunk: each begins with the sum of its first window."""
+FEWEST, CELLS, BYTES = 64, 2e10, 2**28
+"""Templates of a launch: so many, or as many as have these cells and bytes."""
 CELLS_PER_SECOND = {
     ("rect", "float32"): 8e11, ("rect", "float64"): 1.5e11, ("exp", "float32"): 4.3e11, ("exp", "float64"): 1e11,
 }  # fmt: skip
 
 
-def supports(spec: Spec) -> bool:
-    """Whether there are kernels for it; ``device="auto"`` takes the CPU where there are none."""
-    return not spec.lal and spec.lines is None and spec.window.kind in ("none", "rect", "exp")
-
-
 class Engine:
     """Transient F-statistic maps on a GPU.
+
+    Maps stay on the GPU where the atoms of the job (`workload.Bank`) are CuPy arrays.
 
     Parameters
     ----------
@@ -61,6 +55,11 @@ class Engine:
         Not used; as for the CPU.
     runtime : Runtime, optional
         Instead of ``device``: where the kernels run.
+
+    Raises
+    ------
+    ValueError
+        For a window without a kernel, and ``lal``.
     """
 
     def __init__(
@@ -71,9 +70,12 @@ class Engine:
         threads: int | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        if not supports(spec):
-            what = "compat='lalpulsar'" if spec.lal else "bsgl" if spec.lines else f"window={spec.window.name!r}"
+        if spec.lal or spec.window.kind not in ("none", "rect", "exp"):
+            what = "compat='lalpulsar'" if spec.lal else f"window={spec.window.name!r}"
             raise ValueError(f"{what} runs on the CPU only: device='cpu'")
+        if spec.lines and len(spec.lines.log_line) > MOST_DETECTORS:
+            count = len(spec.lines.log_line)
+            raise ValueError(f"lines of {count} detectors: a GPU takes at most {MOST_DETECTORS}; device='cpu'")
         if runtime is None:
             if device is None:
                 raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
@@ -81,10 +83,17 @@ class Engine:
         self.spec, self.runtime, self.memory = spec, runtime, memory
         self.kind = "exp" if spec.window.kind == "exp" else "rect"
         self.dtype = np.dtype(spec.dtype)
-        self.module = runtime.module("skysieve.fstat", f"tf_{self.kind}.cu", f"f{8 * self.dtype.itemsize}")
+        self.launcher = Launcher(runtime, spec)
+        self.lanes: list[Lane] = []
+        self._tables: tuple[Job, DeviceTables] | None = None
 
     def close(self) -> None:
-        """Nothing is kept on the device between calls."""
+        """Give back the device's memory."""
+        for lane in self.lanes:
+            lane.free()
+        self.lanes.clear()
+        self.launcher.close()
+        self._tables = None
 
     def describe(self, job: Job) -> dict[str, Any]:
         """See `workload.Engine.describe`."""
@@ -95,7 +104,7 @@ class Engine:
             "dtype": self.dtype.name,
             "method": "running sums" if self.kind == "rect" else "recurrence",
             "cells": int(cells),
-            "atoms_bytes": job.bank.nbytes,
+            "atoms_bytes": int(job.bank.nbytes),
             "map_bytes": int(cells) * self.dtype.itemsize if self.spec.keep_map else 0,
             "expected_seconds": cells / CELLS_PER_SECOND[self.kind, self.dtype.name],
         }
@@ -105,181 +114,184 @@ class Engine:
         rows, columns = job.schedule.shape
         if rows * columns > MOST_CELLS:
             raise ValueError(f"grid has {rows} x {columns} cells: a GPU takes at most {MOST_CELLS} a template")
-        output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
-        if output.F is not None:
-            blank(output.F, job.schedule)
-        live = live_rows(job.schedule)
-        if live.empty.size and output.F is not None:
-            fill_empty(job.schedule, live.empty, output.F)
-        done = 0
-        for start, stop, loud in self._batches(job, live.rows):
-            part = slice(start, stop)
-            self._batch(job, part, live.rows, live.empty, loud, output)
-            done += stop - start
-            if progress is not None:
-                progress(done, job.n_templates)
+        size = self._batch_size(job)
+        output = Output.allocate(0 if self.spec.keep_map else job.n_templates, job.schedule.shape, self.spec)
+        if self.spec.keep_map:
+            output = self._with_map(job)
+        tables = self._tables_of(job)
+        every = np.arange(job.n_templates)
+        if tables.host.count:
+            self._sweep(job, tables, every, size, output, progress)
+        if tables.host.empty.size:
+            self._empty(job, tables, output)
         return output
 
     # ------------------------------------------------------------------ batches
-    def _batches(self, job: Job, rows: NDArray[np.int64]) -> list[tuple[int, int, bool]]:
-        """Ranges of templates that fit the budget, each all with loud bins or all without."""
-        size, n_columns = job.schedule.shape, job.schedule.shape[1]
-        item = self.dtype.itemsize
-        need = 24 * item * job.n + 2 * item * (size[0] + n_columns)
+    def _with_map(self, job: Job) -> Output:
+        """Answers with a map where the atoms live."""
+        xp = self.runtime.xp if is_device_array(job.bank.data) else np
+        shape = job.schedule.shape
+        lean = Spec(self.spec.window, self.spec.dtype, False, self.spec.marginals, False, self.spec.lines)
+        output = Output.allocate(job.n_templates, shape, lean)
+        output.F = xp.empty((job.n_templates, *shape), self.dtype)
+        return output
+
+    def _tables_of(self, job: Job) -> DeviceTables:
+        if self._tables is None or not same_schedule(self._tables[0], job):
+            found = DeviceTables(self.runtime.xp, make_tables(job, self.kind == "exp"), self.dtype)
+            self._tables = job.part(slice(0, 0)), found
+        return self._tables[1]
+
+    def _batch_size(self, job: Job) -> int:
+        """Templates of a launch."""
+        item, (rows, columns) = self.dtype.itemsize, job.schedule.shape
+        need = 32 * item * job.n * (1 + 2 * len(job.detectors)) + (3 * item + 8) * (rows + columns) + 64
         if self.spec.keep_map:
-            need += item * size[0] * n_columns
+            need += item * rows * columns
         device = self.runtime.device
         free = device.total_memory if self.runtime.xp is np else device.free_memory
         budget = parse_budget(self.memory, free, default=0.8)
         if need > budget:
             hint = "keep_map=False never builds it" if self.spec.keep_map else "a template"
-            raise MemoryBudgetError(f"the map of {size[0]} x {n_columns} cells on the GPU ({hint})", need, budget)
-        most = min(65535, budget // need)
-        templates = (job.bank.template(i) for i in range(job.n_templates))
-        loud = [self.kind == "exp" and bool(loud_bins(x).any()) for x in templates]
-        cuts, start = [], 0
-        for i in range(1, job.n_templates + 1):
-            if i == job.n_templates or loud[i] != loud[start] or i - start >= most:
-                cuts.append((start, i, loud[start]))
-                start = i
-        return cuts
+            raise MemoryBudgetError(f"the map of {rows} x {columns} cells on the GPU ({hint})", need, budget)
+        wanted = max(FEWEST, min(CELLS / (rows * columns), BYTES / need))
+        lanes = 1 if job.n_templates <= wanted else 2
+        size = int(max(1, min(65535, budget // (lanes * need), wanted)))
+        return size if size < SHARED else size // SHARED * SHARED
 
-    def _batch(
-        self, job: Job, part: slice, rows: NDArray[np.int64], empty: NDArray[np.int64], loud: bool, output: Output
+    def _sweep(
+        self, job: Job, tables: DeviceTables, every: NDArray[np.int64], size: int, output: Output, progress: Any
     ) -> None:
-        """One launch for templates `part`, and another for those too loud for its reference."""
-        base = range(part.start, part.stop)
-        found: dict[int, Part] = {}
-        if rows.size:
-            tables = make_tables(job, rows, self.spec.window.kind == "exp", loud)
-            first = np.full(len(base), REFERENCE)
-            found = self._launch(job, list(base), tables, first, output)
-            again = [i for i, p in found.items() if p.max_F > LOUDEST]
-            if again:
-                found |= self._launch(job, again, tables, np.array([found[i].max_F - REFERENCE for i in again]), output)
-        for i in base:
-            whole = Joined(*job.schedule.shape)
-            if i in found:
-                whole.parts.append(found[i])
-            if empty.size:
-                whole.parts.append(empty_part(job.schedule, empty))
-            whole.into(output, i)
+        """All templates through two lanes; then those that a first look found too loud."""
+        if not self.lanes:
+            self.lanes = [make_lane(self.runtime) for _ in range(2)]
+        waiting: list[Work] = []
+        glitchy: list[NDArray[np.int64]] = []
+        loudest: list[NDArray[np.int64]] = []
+        done = 0
 
-    def _launch(
-        self, job: Job, templates: list[int], tables: Tables, reference: NDArray[np.float64], output: Output
-    ) -> dict[int, Part]:
-        xp, spec, dtype = self.runtime.xp, self.spec, self.dtype
-        s, count = job.schedule, len(templates)
-        rows, columns = s.shape
-        sweep = Sweep(xp, job, templates, tables, dtype)
-        unit = tables.unit and not tables.loud
-        together = SHARED if unit and job.shared and count > 1 and not (self.kind == "rect" and spec.keep_map) else 1
-        chunks, blocks = self._shape(tables, columns, count, together, unit)
-        shape = tables.shape(columns, rows, count, job.shared, spec.marginals, spec.keep_map, chunks)
-        slots = (count, blocks * chunks * (THREADS // 32))
-        best_F, best_cell = xp.full(slots, NONE, dtype), xp.full(slots, 0xFFFFFFFF, np.uint32)
-        row_sums, column_sums = xp.zeros((count, rows), dtype), xp.zeros((count, columns), dtype)
-        missed = xp.zeros(count, np.uint64)
-        bases = xp.asarray((reference * np.log2(np.e)).astype(dtype))
-        field = xp.zeros((count, rows, columns), dtype) if spec.keep_map else None
-        bound = dtype.type(CONDITION_BOUND)
-        ends = (best_F, best_cell, missed)
-        grid, block = (blocks, -(-count // together), chunks), (THREADS,)
-        after = None
-        if self.kind == "exp" and unit:
-            name = f"exp_unit{together}" + ("_all" if spec.marginals or spec.keep_map else "")
-            args = (
-                *sweep.quiet,
-                *sweep.fine,
-                sweep.length,
-                sweep.weights,
-                bases,
-                bound,
-                shape,
-                field,
-                row_sums,
-                column_sums,
-            )
-        elif self.kind == "exp":
-            name = "exp_any"
-            args = (
-                *sweep.quiet, *(sweep.loud or sweep.quiet), sweep.length, sweep.weights, bases, bound, shape,
-                *sweep.rows, sweep.more, sweep.skip, np.int32(tables.loud), field, row_sums, column_sums,
-            )  # fmt: skip
-        elif unit:
-            after = xp.zeros((count, columns), dtype)
-            mode = "_map" if spec.keep_map else "_columns" if spec.marginals else ""
-            name = f"rect_unit{together}{mode}"
-            args = (*sweep.quiet, bases, bound, shape, field, row_sums, column_sums, after)
-        else:
-            name = "rect_any"
-            args = (
-                *sweep.quiet,
-                sweep.length,
-                bases,
-                bound,
-                shape,
-                *sweep.rows,
-                sweep.skip,
-                field,
-                row_sums,
-                column_sums,
-            )
-        self.module.launch(name, grid, block, (*args, *ends))
-        if after is not None and spec.marginals:
-            column_sums = column_sums + xp.cumsum(after, axis=1)
-        if field is not None and output.F is not None:
-            self._bring_map(field, tables, templates, output)
-        return self._collect(templates, tables, reference, best_F, best_cell, missed, row_sums, column_sums, columns)
+        def finish() -> None:
+            nonlocal done
+            work = waiting.pop(0)
+            again, beyond = self._collect(job, tables, work, output)
+            glitchy.append(again)
+            loudest.append(beyond)
+            done += len(work.templates)
+            if progress is not None:
+                progress(min(done, job.n_templates), job.n_templates)
 
-    def _shape(self, tables: Tables, columns: int, count: int, together: int, unit: bool) -> tuple[int, int]:
-        """Chunks of the starts and blocks along x of a launch."""
-        if self.kind == "rect":
-            per_lane = 1
-            if unit:
-                plain = not (self.spec.keep_map or self.spec.marginals)
-                per_lane = (4 if together == 1 else 2) if plain else 1
-            lanes = -(-tables.count // per_lane)
-            return 1, -(-lanes // THREADS)
-        blocks = -(-columns // THREADS)
-        threads = blocks * THREADS * -(-count // together)
-        wanted = -(-WAVES * self.runtime.device.sm_count // threads)
-        chunks = max(1, min(wanted, tables.count // FEWEST_BINS))
-        return chunks, blocks
+        for i, start in enumerate(range(0, len(every), size)):
+            if len(waiting) == len(self.lanes):
+                finish()
+            part = every[start : start + size]
+            lane = self.lanes[i % len(self.lanes)]
+            waiting.append(self.launcher.begin(lane, job, tables, part, np.full(len(part), REFERENCE)))
+        while waiting:
+            finish()
+        apart = {int(i): loud for i in np.concatenate(glitchy) if (loud := self._loud_bins(job, int(i))).any()}
+        beyond = [int(i) for i in np.concatenate(loudest) if int(i) not in apart]
+        for i in apart:
+            self._alone(job, tables, i, REFERENCE, apart[i], output)
+            if output.max_F[i] > LOUDEST:
+                beyond.append(i)
+        for i in beyond:
+            self._alone(job, tables, i, output.max_F[i] - REFERENCE, apart.get(i), output)
 
-    def _bring_map(self, field: Any, tables: Tables, templates: list[int], output: Output) -> None:
-        """Copy the computed cells of the maps to the host."""
-        host = to_host(field)
-        for k, i in enumerate(templates):
-            for m, start in zip(tables.rows, tables.start, strict=True):
-                output.F[i, m, start:] = host[k, m, start:]
+    def _alone(
+        self, job: Job, tables: DeviceTables, i: int, reference: float, loud: NDArray[np.bool_] | None, output: Output
+    ) -> None:
+        """One template again, with a reference of its own or its loud bins apart."""
+        chosen = None if loud is None else loud[None]
+        work = self.launcher.begin(self.lanes[0], job, tables, np.array([i]), np.array([reference]), chosen)
+        self._collect(job, tables, work, output)
 
-    def _collect(
-        self, templates: list[int], tables: Tables, reference: NDArray[np.float64], best_F: Any, best_cell: Any,
-        missed: Any, row_sums: Any, column_sums: Any, columns: int,
-    ) -> dict[int, Part]:  # fmt: skip
-        xp = self.runtime.xp
-        top = best_F.max(axis=1)
-        cell = xp.where(best_F == top[:, None], best_cell, np.uint32(0xFFFFFFFF)).min(axis=1)
-        sums = row_sums if self.kind == "rect" else column_sums
-        totals = to_host(sums.sum(axis=1, dtype=np.float64))
-        host_top, host_cell, host_missed = to_host(top), to_host(cell), to_host(missed)
-        marginals = self.spec.marginals
-        by_row = to_host(row_sums).astype(np.float64) if marginals else None
-        by_column = to_host(column_sums).astype(np.float64) if marginals else None
-        found = {}
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            for k, i in enumerate(templates):
-                flat, ref = int(host_cell[k]), float(reference[k])
-                found[i] = Part(
-                    tables.rows,
-                    np.arange(columns),
-                    float(host_top[k]),
-                    flat // columns,
-                    flat % columns,
-                    int(host_missed[k]),
-                    ref + float(np.log(totals[k])),
-                    ref + np.log(by_row[k, tables.rows]) if by_row is not None else np.zeros(0),
-                    ref + np.log(by_column[k]) if by_column is not None else np.zeros(0),
-                )
+    def _loud_bins(self, job: Job, i: int) -> NDArray[np.bool_]:
+        """Loud bins of a template, in any of its detectors."""
+        found = np.zeros(job.n, np.bool_)
+        for bank in (job.bank, *job.detectors):
+            found |= loud_bins(to_numpy(bank.template(i)))
         return found
+
+    # ------------------------------------------------------------------ answers
+    def _collect(
+        self, job: Job, tables: DeviceTables, work: Work, output: Output
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Wait for a launch and write its answers; templates with loud bins, and those beyond `LOUDEST`."""
+        work.lane.synchronize()
+        a, at = work.answers, work.templates
+        found = a["cell"] != NOWHERE
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            top = np.where(found, (a["top"] + work.offset) / work.scale, np.nan)
+            output.max_F[at] = top
+            output.index[at] = np.where(found, a["cell"].astype(np.int64), -1)
+            output.log_sum[at] = work.reference + np.log(a["sum"])
+            output.n_fallback[at] = a["lost"].astype(np.int64)
+            if work.sums and output.row_log is not None and output.column_log is not None:
+                rows, columns, after = (
+                    work.sums[name].reshape(len(at), -1).astype(np.float64) for name in ("rows", "columns", "after")
+                )
+                columns += np.cumsum(after, axis=1)
+                output.row_log[at] = work.reference[:, None] + np.log(rows)
+                output.column_log[at] = work.reference[:, None] + np.log(columns)
+        if work.lines is not None and output.line_max is not None and output.line_index is not None:
+            some = work.lines["cell"] != NOWHERE
+            output.line_max[at] = np.where(some, work.lines["top"], np.nan)
+            output.line_index[at] = np.where(some, work.lines["cell"].astype(np.int64), -1)
+        if work.map is not None:
+            self._bring_map(job, tables, work, output)
+        flagged = a["flag"] != 0 if self.kind == "exp" else np.zeros(len(at), np.bool_)
+        return at[flagged], at[found & (top > LOUDEST)]
+
+    def _bring_map(self, job: Job, tables: DeviceTables, work: Work, output: Output) -> None:
+        """Fill the cells that no kernel writes, and copy the maps to where they are wanted."""
+        with work.lane:
+            blank_map(self.runtime.xp, work.map, job, tables)
+            work.lane.synchronize()
+            first, last = int(work.templates[0]), int(work.templates[-1])
+            target = output.F[first : last + 1] if last - first + 1 == len(work.templates) else None
+            if target is None or is_device_array(output.F) or isinstance(work.map, np.ndarray):
+                output.F[work.templates] = work.map
+                work.lane.synchronize()
+            else:
+                work.map.get(out=target)
+        work.map = None
+
+    def _empty(self, job: Job, tables: DeviceTables, output: Output) -> None:
+        """Add the rows whose windows all end before the data: F is the fallback in all their cells."""
+        p = empty_part(job.schedule, tables.host.empty)
+        here = p.row * job.schedule.shape[1] + p.column
+        with np.errstate(invalid="ignore"):
+            first = ~(output.max_F > p.max_F) & ~((output.max_F == p.max_F) & (output.index < here))
+        output.max_F[first], output.index[first] = p.max_F, here
+        output.n_fallback += p.n_fallback
+        output.log_sum = np.logaddexp(output.log_sum, p.log_sum)
+        if output.row_log is not None and output.column_log is not None:
+            output.row_log[:, p.rows] = p.row_log
+            output.column_log = np.logaddexp(output.column_log, p.column_log)
+        if output.F is not None and not tables.host.count:
+            xp = self.runtime.xp if is_device_array(output.F) else np
+            blank_map(xp, output.F, job, tables)
+        if output.line_max is not None and output.line_index is not None and self.spec.lines is not None:
+            line = FALLBACK - float(
+                np.logaddexp.reduce([self.spec.lines.log_gauss, *(np.array(self.spec.lines.log_line) + FALLBACK)])
+            )
+            with np.errstate(invalid="ignore"):
+                first = ~(output.line_max > line) & ~((output.line_max == line) & (output.line_index < here))
+            output.line_max[first], output.line_index[first] = line, here
+
+
+def blank_map(xp: Any, F: Any, job: Job, tables: DeviceTables) -> None:
+    """NaN in the cells of maps (B, N_t0, N_tau) that hold fewer than two bins, the fallback where there is no data."""
+    s, empty = job.schedule, tables.host.empty
+    late = np.flatnonzero(s.late)
+    if late.size:
+        F[:, xp.asarray(late)] = np.nan
+    is_empty = np.zeros(s.shape[0], np.bool_)
+    is_empty[empty] = True
+    for g in np.unique(s.group):
+        rows = np.flatnonzero((s.group == g) & ~s.late)
+        if s.valid_from[g] and rows.size:
+            F[:, xp.asarray(rows), : int(s.valid_from[g])] = np.nan
+        rows = rows[is_empty[rows]]
+        if rows.size:
+            F[:, xp.asarray(rows), int(s.valid_from[g]) :] = FALLBACK

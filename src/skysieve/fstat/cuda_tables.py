@@ -1,4 +1,4 @@
-"""What the F-statistic's kernels read: atoms in quadruples, lengths, weights, lists of rows.  NumPy on the host."""
+"""What the F-statistic's kernels read beside the atoms: structs, lengths, weights, lists of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .workload import Job, loud_bins
+from .parts import live_rows
+from .workload import Job
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,14 +17,25 @@ SHAPE = np.dtype(
     [
         (name, np.int32)
         for name in (
-            "n", "columns", "rows", "templates", "shared", "marginals", "map", "low", "high", "chunk", "row0", "step",
-            "fine", "length0", "skip",
+            "n", "columns", "rows", "templates", "stored", "marginals", "map", "low", "high", "chunk", "row0", "step",
+            "fine", "length0", "skip", "slots", "width", "apart",
         )
     ]
 )  # fmt: skip
 """``struct Shape`` of ``tf_common.cuh``."""
+SLOT = 32
+"""Bytes of ``struct Slot``."""
+ANSWER = np.dtype([("top", "f8"), ("sum", "f8"), ("lost", "u8"), ("cell", "u4"), ("flag", "u4")])
+"""``struct Answer``."""
+NOWHERE = 2**32 - 1
 FAR = 2**24
 """A distance beyond any data, exact in float32."""
+ROWS = 16
+"""Rows of a block of ``tf_exp.cu``."""
+STEEPEST = 24.0
+"""Largest exponent, to base 2, by which weights may grow in a block of rows: their squares enter A D."""
+MOST_DETECTORS = 3
+"""Of the line-robust statistic."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +44,8 @@ class Tables:
 
     Attributes
     ----------
-    rows, start : numpy.ndarray of int64
-        Live rows, rising, and the first valid column of each.
+    rows, empty : numpy.ndarray of int64
+        Rows to compute, rising, and rows whose windows all end before the data.
     order : numpy.ndarray of int64
         The rows in the kernels' order.
     first, group : numpy.ndarray of int32
@@ -42,56 +54,74 @@ class Tables:
         Of the exponential window the lengths that all groups have, else those of each group.
     more : numpy.ndarray of uint8 or None
         Where a group has one bin more.
+    weights : tuple of two numpy.ndarray of float64
+        Of the exponential window: ``log2(e) T / tau`` and ``q^L``; ``1 - q``, ``q^L``, ``1 - q^2``, ``q^2L``.
+    away : numpy.ndarray of int32
+        Distance from each bin to the next one with data.
     unit : bool
         One row a bin, one group, lengths that rise by a constant step (of rectangles: by 1).
     """
 
     rows: NDArray[np.int64]
-    start: NDArray[np.int64]
+    empty: NDArray[np.int64]
     order: NDArray[np.int64]
     first: NDArray[np.int32]
     group: NDArray[np.int32]
     length: NDArray[np.int32]
     more: NDArray[np.uint8] | None
     skip: NDArray[np.int32]
+    weights: tuple[NDArray[np.float64], NDArray[np.float64]]
+    away: NDArray[np.int32]
     pad: int
     n: int
     step: int
     unit: bool
-    loud: bool
 
     @property
     def count(self) -> int:
-        """Rows."""
+        """Rows to compute."""
         return len(self.rows)
 
     @property
+    def stored(self) -> int:
+        """Bins in storage: a whole number of blocks."""
+        return -(-self.n // ROWS) * ROWS
+
+    @property
     def fine(self) -> int:
-        """Places of a phase in the sorted copies."""
+        """Places of a phase in the copies sorted by phase."""
         return -(-self.n // self.step) if self.step else 0
 
-    def shape(
-        self, columns: int, rows: int, templates: int, shared: bool, marginals: bool, keep: bool, chunks: int
-    ) -> Any:
-        """The kernels' `SHAPE`."""
-        by_bin = self.unit and not self.loud
-        low, high = (int(self.first.min()), int(self.first.max()) + 1) if by_bin else (0, self.count)
-        s = np.zeros(1, SHAPE)
-        s["n"], s["columns"], s["rows"], s["templates"] = self.n, columns, rows, templates
-        s["shared"], s["marginals"], s["map"] = shared, marginals, keep
-        s["low"], s["high"], s["chunk"] = low, high, -(-(high - low) // chunks)
-        s["row0"] = low - int(self.rows[0])
-        s["step"], s["fine"] = self.step, self.fine
-        s["length0"], s["skip"] = int(self.length.ravel()[0]), int(self.skip[self.group[0]])
-        return s[0]
+    @property
+    def low(self) -> int:
+        """First bin of the first row."""
+        return int(self.first.min())
+
+    @property
+    def high(self) -> int:
+        """One past that of the last row."""
+        return int(self.first.max()) + 1
+
+    def warm(self, low: int, high: int) -> float:
+        """Mean number of bins that a chunk of rows sums before it starts."""
+        return float(np.minimum(self.length.ravel()[:: max(1, self.length.size // 64)], self.n - high).mean())
 
 
-def make_tables(job: Job, rows: NDArray[np.int64], exponential: bool, loud: bool) -> Tables:
-    """The tables of the live rows of a job."""
-    s = job.schedule
+def make_tables(job: Job, exponential: bool) -> Tables:
+    """The tables of a job's schedule."""
+    s, live = job.schedule, live_rows(job.schedule)
+    rows = live.rows
+    if rows.size == 0:
+        none = np.zeros(0, np.int32)
+        nothing = np.zeros((0, 0))
+        return Tables(
+            rows, live.empty, rows, none, none, none, None, none, (nothing, nothing), none, 0, job.n, 0, False
+        )
     pad = max(0, -int(s.first[rows].min()))
+    n = job.n + pad
     used = np.unique(s.group[rows])
     length, more = s.length, None
+    rate = job.tatom / job.taus
     if exponential:
         order = rows[np.argsort(-s.first[rows], kind="stable")]
         length = s.length[used].min(axis=0)
@@ -103,76 +133,76 @@ def make_tables(job: Job, rows: NDArray[np.int64], exponential: bool, loud: bool
         steps = np.unique(np.diff(s.length[used[0]]))
     step = 1 if steps.size == 0 else int(steps[0]) if steps.size == 1 else 0
     line = used.size == 1 and np.all(np.diff(s.first[rows]) == 1) and np.all(np.diff(rows) == 1)
-    unit = bool(line and more is None and (step > 0 if exponential else step == 1))
+    good = step > 0 and rate.max() * ROWS * np.log2(np.e) <= STEEPEST if exponential else step == 1
+    unit = bool(line and more is None and good)
     if not exponential and unit:
         length = s.length[used]
+    length = np.minimum(length, 2**30)
+    weights = np.zeros((2, 0)), np.zeros((4, 0))
+    if exponential:
+        lose = np.exp(-rate * length)
+        weights = (
+            np.stack([rate * np.log2(np.e), lose]),
+            np.stack([-np.expm1(-rate), lose, -np.expm1(-2 * rate), lose**2]),
+        )
     return Tables(
         rows=rows,
-        start=s.valid_from[s.group[rows]],
+        empty=live.empty,
         order=order,
         first=(s.first[order] + pad).astype(np.int32),
         group=s.group[order].astype(np.int32),
-        length=np.minimum(length, 2**30).astype(np.int32),
+        length=length.astype(np.int32),
         more=more,
         skip=s.valid_from.astype(np.int32),
+        weights=weights,
+        away=distance(job.occupied, pad)[0],
         pad=pad,
-        n=job.n + pad,
+        n=n,
         step=step,
         unit=unit,
-        loud=loud,
     )
 
 
-def quads(job: Job, templates: list[int], pad: int, chosen: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Antenna factors (with the distance to the next bin that holds data) and data of bins `chosen`, as quadruples.
+def distance(occupied: NDArray[np.bool_], pad: int) -> NDArray[np.int32]:
+    """Bins from each of the `pad` empty ones and the n others to the next occupied one; `FAR` where there is none.
 
-    Shapes (1 or B, n, 4) and (B, n, 4); `chosen` is of shape (1 or B, n): bins that are not are empty.
+    ``occupied`` has shape (n,) or (B, n); the answer (B, pad + n).
     """
-    n = job.n + pad
-    one = job.shared and len(chosen) == 1
-    antenna = np.zeros((1 if one else len(templates), n, 4), job.dtype)
-    data = np.zeros((len(templates), n, 4), job.dtype)
-    for k, i in enumerate(templates):
-        mine = chosen[min(k, len(chosen) - 1)]
-        x = np.where(mine, job.bank.template(i), job.dtype.type(0))
-        data[k, pad:] = x[3:].T
-        if k < len(antenna):
-            antenna[k, pad:, :3] = x[:3].T
-            at = np.where(np.concatenate([np.zeros(pad, np.bool_), mine & job.occupied]), np.arange(n), FAR)
-            nearest = np.minimum.accumulate(at[::-1])[::-1]
-            antenna[k, :, 3] = np.where(nearest == FAR, FAR, nearest - np.arange(n))
-    return antenna, data
+    some = np.atleast_2d(occupied)
+    n = some.shape[1] + pad
+    at = np.full((len(some), n), FAR)
+    at[:, pad:][some] = np.broadcast_to(np.arange(pad, n), some.shape)[some]
+    nearest = np.minimum.accumulate(at[:, ::-1], axis=1)[:, ::-1]
+    return np.where(nearest == FAR, FAR, nearest - np.arange(n)).astype(np.int32)
 
 
-class Sweep:
-    """The tables of one launch on the device."""
+class DeviceTables:
+    """`Tables` on the device, kept while the schedule stays the same."""
 
-    def __init__(self, xp: Any, job: Job, templates: list[int], tables: Tables, dtype: np.dtype[Any]) -> None:
-        loud: Any = np.zeros((1, job.n), np.bool_)
-        if tables.loud:
-            loud = np.stack([loud_bins(job.bank.template(i)) for i in templates])
-            if job.shared:
-                loud = loud.any(axis=0, keepdims=True)
-        quiet = quads(job, templates, tables.pad, ~loud)
-        self.quiet = tuple(xp.asarray(q) for q in quiet)
-        self.loud = tuple(xp.asarray(q) for q in quads(job, templates, tables.pad, loud)) if tables.loud else None
-        self.fine: tuple[Any, ...] = ()
-        if tables.unit and tables.step and not tables.loud and tables.more is None:
-            self.fine = tuple(xp.asarray(sorted_by_phase(q, tables.step)) for q in quiet)
+    def __init__(self, xp: Any, tables: Tables, dtype: np.dtype[Any]) -> None:
+        self.host = tables
+        if tables.count == 0:
+            return
+        blocks = np.full(tables.stored, FAR, np.int32)
+        blocks[: tables.n] = tables.away
+        self.away = xp.asarray(tables.away)
+        self.gaps = xp.asarray(np.ascontiguousarray(blocks.reshape(-1, ROWS).max(axis=1)))
         self.length = xp.asarray(tables.length)
-        length = tables.length if tables.length.ndim == 1 else tables.length[0]
-        rate = job.tatom / job.taus
-        decays = [-np.expm1(-rate), np.exp(-rate * length), -np.expm1(-2 * rate), np.exp(-2 * rate * length)]
-        self.weights = xp.asarray(np.stack(decays).astype(dtype))
+        self.unit_weights, self.any_weights = (xp.asarray(w.astype(dtype)) for w in tables.weights)
         self.rows = tuple(xp.asarray(a) for a in (tables.order.astype(np.int32), tables.first, tables.group))
         self.more = None if tables.more is None else xp.asarray(tables.more)
         self.skip = xp.asarray(tables.skip)
 
 
-def sorted_by_phase(q: NDArray[Any], step: int) -> NDArray[Any]:
-    """Bins (t, n, 4) as (t, step, places, 4): bin ``b`` at ``[b % step, b // step]``."""
-    t, n, _ = q.shape
-    places = -(-n // step)
-    wide = np.zeros((t, places * step, 4), q.dtype)
-    wide[:, :n] = q
-    return np.ascontiguousarray(wide.reshape(t, places, step, 4).transpose(0, 2, 1, 3))
+def same_schedule(a: Job, b: Job) -> bool:
+    """Whether the tables of one job serve another."""
+    if a is b:
+        return True
+    s, t = a.schedule, b.schedule
+    if (a.tatom, s.n, s.shape) != (b.tatom, t.n, t.shape):
+        return False
+    pairs = ((a.taus, b.taus), (a.occupied, b.occupied))
+    names = ("first", "group", "length", "valid_from", "late")
+    if s is not t:
+        pairs += tuple((getattr(s, name), getattr(t, name)) for name in names)
+    return all(x is y or np.array_equal(x, y) for x, y in pairs)

@@ -1,237 +1,285 @@
-// Exponential windows: at each tau the sums obey S(c) = x_c + q S(c + 1) - q^L x_(c + L) in the first bin c.
+// Exponential windows on every bin: at each tau the weighted sums of all starts by a recurrence, without a multiplication.
 //
-// A thread is one tau and K templates; it marches the start down through a chunk of the data, after it has summed the
-// first window of the chunk. Neighbouring threads are neighbouring taus: bins that enter are the same for a warp (one
-// broadcast load), bins that leave lie side by side in a copy of the atoms sorted by phase (index modulo `step`, by which
-// the lengths rise). Templates of one point of the sky share A, B, C and 1/D.
-// A cell: 8 (sums) + 2 (half of the windows lose a bin) + 9 (F) + 3 (exponential) + 2 (maximum) operations, and about
-// 20 / K shared ones. Bytes: none but 16 a template for the bin that leaves, from the first cache. Limit: instruction
-// issue, then the first cache's loads.
-// exp_unit: starts at every bin, lengths of one group. exp_any: starts anywhere, lengths that differ by one bin between
-// rows, and loud bins summed apart (see workload.loud_bins), for one template.
+// F does not change when the weights of a window are multiplied by a number, its square for the antenna factors.  So a bin
+// enters with the weight w = 2^(a (reference - bin)), a = log2(e) / tau, and keeps it: S <- S + w x for every start, one
+// operation instead of two, and S <- S - q^L w x where a bin leaves.  Before w grows too large the sums are divided by it
+// (at most once in the life of a bin where tau is long), so roundings do not pile up either.
+//
+// A thread is J taus (blockDim apart) and K templates of one point of the sky, which share A, B, C and their inverse; it
+// marches the start down through a chunk of the data in blocks of 16 rows, after it has summed the first window of the
+// chunk.  The rows of a group of templates lie side by side, antenna factors first: one address, all loads broadcast.
+// Bins that leave (a sixth of the cells of a full grid) lie side by side in a copy sorted by phase (index modulo `step`,
+// by which the lengths rise).
+// Operations a cell: 4 (sums) + 8 (F) + 2 (exponential) + 1 (maximum), about 19 / K shared ones, (K + 1) / (J K) loads;
+// bytes: none but 16 for the bin that leaves, from the first cache.  Limit: instruction issue; the loads of a broadcast
+// quadruple take four cycles of the first cache, which J = 2 hides.
+// Data are scaled by sqrt(log2 e), so that 2^F is what the sums need (not where the map is wanted).
+// The best cell is known to a block of 16 rows and J columns; exp_best finds it among these.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double
-// budget: f32 kernel=exp_unit4 regs<=128 smem<=0
-// budget: f32 kernel=exp_unit1 regs<=96 smem<=0
+// budget: f32 kernel=exp_lean1 regs<=104 smem<=0
+// budget: f32 kernel=exp_lean4 regs<=128 smem<=0 spills<=24
+// budget: f32 kernel=exp_sums4 regs<=168 smem<=0
+// budget: f32 kernel=exp_map4 regs<=168 smem<=0 arch=90
+// budget: f64 kernel=exp_lean1 spills<=24
+// budget: f64 kernel=exp_sums1 spills<=24
+// budget: f64 kernel=exp_sums4 spills<=48
+// budget: f64 kernel=exp_map4 spills<=144
 #include "tf_common.cuh"
 
-// Weights of a column: p and w = q^L for the data and for the antenna factors.
-struct Decay { T p, w, p2, w2; };
-__device__ __forceinline__ Decay decay_of(const T* weights, int columns, int n) {
-  Decay d;
-  d.p = weights[n]; d.w = weights[columns + n]; d.p2 = weights[2 * columns + n]; d.w2 = weights[3 * columns + n];
-  return d;
-}
+#define ROWS 16          // of a block of rows
+#define GROUP 4          // of an unrolled group
+#define LARGEST ((T)8)   // exponent of the weights from which sums are divided, where more than a block fits
+enum { LEAN, SUMS, MAP };
 
 // Where the bin that leaves lies in the copy sorted by phase: bin b = c + L(n) is at (b mod step) fine + b / step.
 struct Tail {
   int phase, at;
-  __device__ __forceinline__ void begin(int bin, int step) { phase = bin % step; at = bin / step; }
+  __device__ __forceinline__ void begin(int bin, int step) { at = bin / step; phase = bin - at * step; }
   __device__ __forceinline__ void back(int step) { if (phase-- == 0) { phase = step - 1; at--; } }
 };
 
-template <int K, bool MARGINALS>
-__device__ __forceinline__ void unit(const Quad* antenna, const Quad* data, const Quad* fine_antenna, const Quad* fine_data,
-                                     const int* length, const T* weights, const T* bases, T bound, const Shape& s, T* map,
-                                     T* row_sums, T* column_sums, T* best_F, unsigned* best_cell, unsigned long long* missed) {
-  const int n = blockIdx.x * blockDim.x + threadIdx.x, t0 = blockIdx.y * K;
-  const int low = s.low + blockIdx.z * s.chunk, high = min(s.high, low + s.chunk);
-  if (low >= high) return;
-  const bool active = n >= s.skip && n < s.columns;
-  const int m = min(n, s.columns - 1), last_column = min((int)(blockIdx.x * blockDim.x + blockDim.x), s.columns) - 1;
-  const int L = length[m], longest = length[last_column];
-  const Decay d = decay_of(weights, s.columns, m);
-  const size_t sky = s.shared ? 0 : t0;
-  const size_t copies = (size_t)s.step * s.fine;
-  const Quad* x = antenna + sky * s.n;
-  const Quad* fx = fine_antenna + sky * copies;
-  const Quad* y[K];
-  const Quad* fy[K];
-  T top[K], sum[K], base[K];
-  int where[K];
-  Quad S[K];
+template <int K, int J, int MODE> struct March {
+  const Shape& s;
+  const Quad *mine, *tails;               // rows of this group, its copy sorted by phase
+  int t0, n0, apart, low, high, reference, shortest;
+  T base, bound, *row_sums;
+  T* out[MODE == MAP ? K : 1];            // of the row above the next one; a missing template is the last one again
+  T A[J], B[J], C[J];
+  Quad S[K][J];
+  T most[K];                              // of the block of rows
+  T sum[K][MODE == LEAN ? 1 : J];
+  T rate[J], once[J], twice[J], lose[J];  // a, 2^a, 4^a, q^L
+  T other[J];                             // the fallback's value, NONE where the column is not wanted
+  int L[J], lost[J];
+
+  __device__ __forceinline__ March(const Shape& shape) : s(shape) {}
+  __device__ __forceinline__ void clear(int j) {
+    A[j] = B[j] = C[j] = 0;
 #pragma unroll
-  for (int k = 0; k < K; k++) {
-    const size_t t = min(t0 + k, s.templates - 1);
-    y[k] = data + t * s.n; fy[k] = fine_data + t * copies; base[k] = bases[t];
-    S[k] = zero(); top[k] = NONE; sum[k] = 0; where[k] = 0;
+    for (int k = 0; k < K; k++) S[k][j] = zero();
   }
-  T A = 0, B = 0, C = 0;
-  for (int c = min(s.n, high + longest) - 1; c >= high; c--)   // the window of the bin before the chunk
-    if (c < high + L) {
-      const Quad q = x[c];
-      A = decayed(A, d.p2, q.x); B = decayed(B, d.p2, q.y); C = decayed(C, d.p2, q.z);
+  __device__ __forceinline__ void enter(int j, T w, const Quad& x, const Quad (&y)[K]) {
+    const T w2 = w * w;
+    A[j] = fma(w2, x.x, A[j]); B[j] = fma(w2, x.y, B[j]); C[j] = fma(w2, x.z, C[j]);
 #pragma unroll
-      for (int k = 0; k < K; k++) decay(S[k], d.p, y[k][c]);
-    }
-  Tail tail;
-  tail.begin(high - 1 + length[0], s.step);
-  int lost = 0;
-  for (int start = high - 1; start >= low; start -= 4) {
-    T e[K][4];
+    for (int k = 0; k < K; k++) weigh(S[k][j], w, y[k]);
+  }
+
+  // Four rows from c0 down.  SLOW: some are not this chunk's, bins leave, or windows may hold no data.
+  template <bool SLOW> __device__ __forceinline__ void group(int c0) {
+    T e[MODE == LEAN ? 1 : K][GROUP], w0[J];
 #pragma unroll
-    for (int r = 0; r < 4; r++) {
-      const int c = start - r;
-      if (MARGINALS) {
+    for (int j = 0; j < J; j++)                // zero where no column is wanted
+      w0[j] = other[j] > NONE ? power_of_two(rate[j] * (T)(reference - c0)) : (T)0;
+    const Quad* const p0 = mine + (size_t)c0 * (K + 1);
+    Tail tail;
+    if (SLOW) tail.begin(c0 + s.length0, s.step);
 #pragma unroll
-        for (int k = 0; k < K; k++) e[k][r] = 0;
+    for (int i = 0; i < GROUP; i++) {
+      const int c = c0 - i;
+      if (MODE != LEAN) {
+#pragma unroll
+        for (int k = 0; k < K; k++) e[k][i] = 0;
       }
-      if (c < low) continue;
-      const Quad q = x[c];
-      A = decayed(A, d.p2, q.x); B = decayed(B, d.p2, q.y); C = decayed(C, d.p2, q.z);
+      if (SLOW && i) tail.back(s.step);
+      if (SLOW && (c >= high || c < low)) continue;
+      const Quad* const p = p0 - i * (K + 1);
+      const Quad x = p[0];
+      Quad y[K];
 #pragma unroll
-      for (int k = 0; k < K; k++) decay(S[k], d.p, y[k][c]);
-      if (c + L < s.n) {
-        const size_t at = (size_t)tail.phase * s.fine + tail.at + m;
-        const Quad z = fx[at];
-        A = fma(-d.w2, z.x, A); B = fma(-d.w2, z.y, B); C = fma(-d.w2, z.z, C);
+      for (int k = 0; k < K; k++) y[k] = p[1 + k];
 #pragma unroll
-        for (int k = 0; k < K; k++) take(S[k], d.w, fy[k][at]);
+      for (int j = 0; j < J; j++) {
+        const T w = i == 0 ? w0[j] : i == 1 ? w0[j] * once[j] : i == 2 ? w0[j] * twice[j] : w0[j] * once[j] * twice[j];
+        enter(j, w, x, y);
+        if (SLOW && c + L[j] < s.n) {
+          const Quad* q = tails + (size_t)tail.phase * (K + 1) * s.fine + (tail.at + min(n0 + j * apart, s.columns - 1));
+          const T u = -w * lose[j], u2 = -u * u;
+          const Quad z = q[0];
+          A[j] = fma(u2, z.x, A[j]); B[j] = fma(u2, z.y, B[j]); C[j] = fma(u2, z.z, C[j]);
+#pragma unroll
+          for (int k = 0; k < K; k++) weigh(S[k][j], u, q[(size_t)(k + 1) * s.fine]);
+        }
       }
-      tail.back(s.step);
-      if (q.w >= (T)L) {                                       // no data in the window: leave no residue
-        A = B = C = 0;
+      if (SLOW && x.w >= (T)shortest) {        // no data in the window: leave no residue
 #pragma unroll
-        for (int k = 0; k < K; k++) S[k] = zero();
+        for (int j = 0; j < J; j++)
+          if (x.w >= (T)L[j]) clear(j);
       }
-      const Cell cell = cell_of(A, B, C, bound);
-      lost += cell.base != (T)0;
 #pragma unroll
-      for (int k = 0; k < K; k++) {
-        const T F = fstat(cell, S[k]);
-        if (F >= top[k]) { top[k] = F; where[k] = c; }
-        const T g = weight_of(F, base[k]);
-        sum[k] += g;
-        if (MARGINALS) {
-          e[k][r] = active && t0 + k < s.templates ? g : (T)0;
-          if (map && active && t0 + k < s.templates) map[((size_t)(t0 + k) * s.rows + (c - s.row0)) * s.columns + n] = F;
+      for (int j = 0; j < J; j++) {
+        const Cell cell = cell_of(A[j], B[j], C[j], bound, MODE == MAP ? (T)0 : -base, other[j]);
+        lost[j] += !cell.good;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+          const T F = fstat(cell, S[k][j]);
+          most[k] = fmax(most[k], F);
+          const T v = power_of_two(MODE == MAP ? fma(F, LOG2E, -base) : F);
+          sum[k][MODE == LEAN ? 0 : j] += v;
+          if (MODE != LEAN) e[k][i] += v;
+          if (MODE == MAP && j == 0) out[k] -= s.columns;
+          if (MODE == MAP && other[j] > NONE) out[k][j * apart] = F;
         }
       }
     }
-    if (MARGINALS && s.marginals) {
+    if (MODE != LEAN && s.marginals) {
 #pragma unroll
       for (int k = 0; k < K; k++) {
         const T part = warp_sum4(e[k]);
-        const int r = (threadIdx.x & 31) >> 3, c = start - r;
-        if ((threadIdx.x & 7) == 0 && c >= low && t0 + k < s.templates)
+        const int lane = threadIdx.x & 31, c = c0 - (lane >> 3);
+        if ((lane & 7) == 0 && c >= low && c < high && t0 + k < s.templates)
           atomicAdd(row_sums + (size_t)(t0 + k) * s.rows + (c - s.row0), part);
       }
     }
   }
+};
+
+template <int K, int J, int MODE>
+__device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const int* gaps, const int* length, const T* weights,
+                                     const T* bases, T bound, const Shape& s, T* map, T* row_sums, T* column_sums, Slot* slots) {
+  const int block0 = blockIdx.x * blockDim.x * J, n0 = block0 + threadIdx.x, g = blockIdx.y;
+  const int cut = s.low / ROWS * ROWS + blockIdx.z * s.chunk, t0 = g * K;
+  const int low = max(s.low, cut), high = min(s.high, cut + s.chunk);
+  const T base = bases[t0];
+  March<K, J, MODE> m(s);
+  m.t0 = t0; m.n0 = n0; m.apart = (int)blockDim.x; m.low = low; m.high = high; m.base = base; m.bound = bound; m.row_sums = row_sums;
+  T top[K];
+  int where[K];
+#pragma unroll
+  for (int j = 0; j < J; j++) {
+    const int n = n0 + j * blockDim.x, at = min(n, s.columns - 1);
+    const bool active = n >= s.skip && n < s.columns;
+    m.L[j] = length[at];
+    m.rate[j] = weights[at];
+    m.lose[j] = weights[s.columns + at];
+    m.once[j] = power_of_two(m.rate[j]); m.twice[j] = power_of_two((T)2 * m.rate[j]);
+    m.other[j] = !active ? NONE : MODE == MAP ? FALLBACK : fma(FALLBACK, LOG2E, -base);
+    m.lost[j] = 0;
+    m.clear(j);
+  }
 #pragma unroll
   for (int k = 0; k < K; k++) {
-    const bool mine = active && t0 + k < s.templates;
-    const int t = min(t0 + k, s.templates - 1);
-    if (mine) atomicAdd(column_sums + (size_t)t * s.columns + n, sum[k]);
-    if (t0 + k < s.templates)
-      warp_best(best_F, best_cell, slot_of(t), top[k], (unsigned)(where[k] - s.row0) * (unsigned)s.columns + (unsigned)n, mine);
-    warp_count(missed + t, mine ? lost : 0);
+    top[k] = NONE; where[k] = -1; m.most[k] = NONE;
+#pragma unroll
+    for (int j = 0; j < (MODE == LEAN ? 1 : J); j++) m.sum[k][j] = 0;
+  }
+  const int shortest = __shfl_sync(FULL, m.L[0], 0), longest = length[min(block0 + (int)blockDim.x * J, s.columns) - 1];
+  const T fastest = __shfl_sync(FULL, m.rate[0], 0);
+  const int period = max(ROWS, (int)fmin(LARGEST / fastest, (T)1e6));
+  m.shortest = shortest;
+  m.mine = rows + (size_t)g * s.stored * (K + 1);
+  m.tails = fine + (size_t)g * s.step * (K + 1) * s.fine;
+  if (MODE == MAP) {
+#pragma unroll
+    for (int k = 0; k < K; k++)
+      m.out[k] = map + ((size_t)min(t0 + k, s.templates - 1) * s.rows + (high - s.row0)) * s.columns + n0;
+  }
+
+  m.reference = high;                           // weights are 1 there
+#pragma unroll 2
+  for (int c = min(s.n, high + longest) - 1; c >= high; c--) {      // the window of the bin before the chunk
+    const Quad* p = m.mine + (size_t)c * (K + 1);
+    const Quad x = p[0];
+    Quad y[K];
+#pragma unroll
+    for (int k = 0; k < K; k++) y[k] = p[1 + k];
+#pragma unroll
+    for (int j = 0; j < J; j++) m.enter(j, m.other[j] > NONE && c < high + m.L[j] ? power_of_two(m.rate[j] * (T)(m.reference - c)) : (T)0, x, y);
+  }
+
+  for (int b = (high - 1) / ROWS; b >= low / ROWS; b--) {
+    const int last = b * ROWS + ROWS - 1;
+    if (m.reference - (last + 1) >= period) {     // weights start at 1 again
+#pragma unroll
+      for (int j = 0; j < J; j++) {
+        const T f = power_of_two(-m.rate[j] * (T)(m.reference - (last + 1))), f2 = f * f;
+        m.A[j] *= f2; m.B[j] *= f2; m.C[j] *= f2;
+#pragma unroll
+        for (int k = 0; k < K; k++) scale(m.S[k][j], f);
+      }
+      m.reference = last + 1;
+    }
+    // rows that are not this chunk's, bins that leave, windows that may hold no data
+    const bool slow = last >= high || b * ROWS < low || b * ROWS + shortest < s.n || gaps[b] >= shortest;
+    if (slow) {
+#pragma unroll 1
+      for (int i = 0; i < ROWS; i += GROUP) m.template group<true>(last - i);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < ROWS; i += GROUP) m.template group<false>(last - i);
+    }
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+      if (m.most[k] >= top[k]) { top[k] = m.most[k]; where[k] = b; }     // the last block is the first in the map
+      m.most[k] = NONE;
+    }
+  }
+  int lost = 0;
+#pragma unroll
+  for (int j = 0; j < J; j++) lost += m.other[j] > NONE ? m.lost[j] : 0;
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    const int t = t0 + k;
+    if (t >= s.templates) continue;
+    T sum = m.sum[k][0];
+    if (MODE != LEAN) {
+#pragma unroll
+      for (int j = 0; j < J; j++) {
+        if (j) sum += m.sum[k][j];
+        if (s.marginals && m.other[j] > NONE) atomicAdd(column_sums + (size_t)t * s.columns + n0 + j * m.apart, m.sum[k][j]);
+      }
+    }
+    put(slots + (size_t)t * s.slots + slot_number(), top[k], (unsigned)(where[k] * ROWS), (unsigned)n0, sum, lost);
   }
 }
 
-#define EXP_ARGUMENTS                                                                                                     \
-  const Quad *antenna, const Quad *data, const Quad *fine_antenna, const Quad *fine_data, const int *length,              \
-      const T *weights, const T *bases, T bound, Shape s, T *map, T *row_sums, T *column_sums, T *best_F, unsigned *best_cell, \
-      unsigned long long *missed
-#define EXP_NAMES                                                                                                         \
-  antenna, data, fine_antenna, fine_data, length, weights, bases, bound, s, map, row_sums, column_sums, best_F, best_cell, missed
+#define EXP_ARGUMENTS                                                                                                \
+  const Quad *rows, const Quad *fine, const int *gaps, const int *length, const T *weights, const T *bases, T bound, \
+      Shape s, T *map, T *row_sums, T *column_sums, Slot *slots
+#define EXP_NAMES rows, fine, gaps, length, weights, bases, bound, s, map, row_sums, column_sums, slots
 
-extern "C" __global__ void __launch_bounds__(128) exp_unit1(EXP_ARGUMENTS) { unit<1, false>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_unit4(EXP_ARGUMENTS) { unit<4, false>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_unit1_all(EXP_ARGUMENTS) { unit<1, true>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_unit4_all(EXP_ARGUMENTS) { unit<4, true>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(64) exp_lean1(EXP_ARGUMENTS) { unit<1, 2, LEAN>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(64) exp_lean4(EXP_ARGUMENTS) { unit<4, 2, LEAN>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(64) exp_sums1(EXP_ARGUMENTS) { unit<1, 2, SUMS>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(64) exp_sums4(EXP_ARGUMENTS) { unit<4, 2, SUMS>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(64) exp_map1(EXP_ARGUMENTS) { unit<1, 2, MAP>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(64) exp_map4(EXP_ARGUMENTS) { unit<4, 2, MAP>(EXP_NAMES); }
 
-// One stream of bins (quiet or loud) of one template at one tau.
-struct Stream {
-  const Quad* x;
-  const Quad* y;
-  T A, B, C;
-  Quad S, z, u;   // sums; the bin that left: antenna factors, data
-  __device__ __forceinline__ void clear() { A = B = C = 0; S = zero(); }
-  __device__ __forceinline__ void warm(int from, int high, int L, const Decay& d) {
-    clear();
-    for (int c = from; c >= high; c--)
-      if (c < high + L) {
-        const Quad q = x[c];
-        A = decayed(A, d.p2, q.x); B = decayed(B, d.p2, q.y); C = decayed(C, d.p2, q.z);
-        decay(S, d.p, y[c]);
+// A block finds the cell of the best value of a template: among 16 rows and s.width columns, summed anew.
+extern "C" __global__ void __launch_bounds__(1024)
+exp_best(const Quad* rows, const int* length, const T* weights, T bound, Shape s, int together, const Slot* slots,
+         const int* flags, Answer* answers) {
+  __shared__ Gather each[MOST_WARPS];
+  __shared__ Gather all;
+  const int t = blockIdx.x, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+  gather(slots + (size_t)t * s.slots, s.slots, each, all);
+  const Quad* x = rows + (size_t)(t / together) * s.stored * (together + 1);
+  const int data = 1 + t % together;
+  T best = NONE;
+  unsigned row = NOWHERE, column = NOWHERE;
+  if (all.row != NOWHERE)
+    for (int i = threadIdx.x >> 5; i < ROWS * s.width; i += warps) {
+      const int c = (int)all.row + i / s.width, n = (int)all.column + i % s.width * s.apart;
+      if (c < s.low || c >= s.high || n < s.skip || n >= s.columns) continue;
+      const int end = min(s.n, c + length[n]);
+      const T rate = weights[n];
+      Window w;
+      w.A = w.B = w.C = 0; w.S = zero();
+      for (int b = (c & ~31) + lane; b < end; b += 32) {
+        if (b < c) continue;
+        const Quad* p = x + (size_t)b * (together + 1);
+        const Quad q = p[0];
+        const T v = power_of_two(-rate * (T)(b - c)), v2 = v * v;
+        w.A = fma(v2, q.x, w.A); w.B = fma(v2, q.y, w.B); w.C = fma(v2, q.z, w.C);
+        weigh(w.S, v, p[data]);
       }
-  }
-  __device__ __forceinline__ void march(int c, int n, int L, const Decay& d) {
-    const Quad q = x[c];
-    A = decayed(A, d.p2, q.x); B = decayed(B, d.p2, q.y); C = decayed(C, d.p2, q.z);
-    decay(S, d.p, y[c]);
-    z = u = zero();
-    if (c + L < n) {
-      z = x[c + L]; u = y[c + L];
-      A = fma(-d.w2, z.x, A); B = fma(-d.w2, z.y, B); C = fma(-d.w2, z.z, C);
-      take(S, d.w, u);
+      reduce(w);
+      const T F = fstat(cell_of(w.A, w.B, w.C, bound, (T)0, FALLBACK), w.S);
+      if (before(F, c - s.row0, n, best, row, column)) { best = F; row = c - s.row0; column = n; }
     }
-    if (q.w >= (T)L) clear();
-  }
-};
-
-// rows: the map's row, the first bin and the group of each, in falling order of the first bin.
-extern "C" __global__ void __launch_bounds__(128)
-exp_any(const Quad* antenna, const Quad* data, const Quad* loud_antenna, const Quad* loud_data, const int* length,
-        const T* weights, const T* bases, T bound, Shape s, const int* row_of, const int* first_of, const int* group_of,
-        const unsigned char* more, const int* skip, int with_loud, T* map, T* row_sums, T* column_sums,
-        T* best_F, unsigned* best_cell, unsigned long long* missed) {
-  const int n = blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
-  const int low = s.low + blockIdx.z * s.chunk, high = min(s.high, low + s.chunk);
-  if (low >= high) return;
-  const int m = min(n, s.columns - 1), last_column = min((int)(blockIdx.x * blockDim.x + blockDim.x), s.columns) - 1;
-  const int L = length[m], longest = length[last_column];
-  const Decay d = decay_of(weights, s.columns, m);
-  const size_t sky = s.shared ? 0 : t;
-  const T base = bases[t];
-  Stream quiet, loud;
-  quiet.x = antenna + sky * s.n; quiet.y = data + (size_t)t * s.n;
-  loud.x = loud_antenna + sky * s.n; loud.y = loud_data + (size_t)t * s.n;
-  const int begin = first_of[low] + 1, end = first_of[high - 1];   // bins from begin - 1 down to end
-  const int from = min(s.n, begin + longest) - 1;
-  quiet.warm(from, begin, L, d);
-  if (with_loud) loud.warm(from, begin, L, d);
-  T top = NONE, sum = 0;
-  unsigned where = 0;
-  int lost = 0, at = low;
-  for (int c = begin - 1; c >= end; c--) {
-    quiet.march(c, s.n, L, d);
-    if (with_loud) loud.march(c, s.n, L, d);
-    for (; at < high && first_of[at] == c; at++) {
-      const int row = row_of[at], group = group_of[at];
-      const bool mine = n < s.columns && n >= skip[group];
-      T A = quiet.A, B = quiet.B, C = quiet.C;
-      Quad S = quiet.S;
-      if (with_loud) { A += loud.A; B += loud.B; C += loud.C; add(S, loud.S); }
-      if (more && more[(size_t)group * s.columns + m]) {
-        A = fma(d.w2, quiet.z.x, A); B = fma(d.w2, quiet.z.y, B); C = fma(d.w2, quiet.z.z, C);
-        take(S, -d.w, quiet.u);
-        if (with_loud) {
-          A = fma(d.w2, loud.z.x, A); B = fma(d.w2, loud.z.y, B); C = fma(d.w2, loud.z.z, C);
-          take(S, -d.w, loud.u);
-        }
-      }
-      const Cell cell = cell_of(A, B, C, bound);
-      const T F = fstat(cell, S);
-      const T e = mine ? weight_of(F, base) : (T)0;
-      const unsigned here = (unsigned)row * (unsigned)s.columns + (unsigned)n;
-      if (mine) {
-        if (F > top || (F == top && here < where)) { top = F; where = here; }
-        lost += cell.base != (T)0;
-        if (map) map[((size_t)t * s.rows + row) * s.columns + n] = F;
-      }
-      sum += e;
-      if (s.marginals) {
-        const T part = warp_sum(e);
-        if ((threadIdx.x & 31) == 0) atomicAdd(row_sums + (size_t)t * s.rows + row, part);
-      }
-    }
-  }
-  const bool any = top > NONE;
-  if (any) atomicAdd(column_sums + (size_t)t * s.columns + n, sum);
-  warp_best(best_F, best_cell, slot_of(t), top, where, any);
-  warp_count(missed + t, lost);
+  __syncthreads();
+  answer(answers + t, all, best, row, column, s.columns, flags ? (unsigned)flags[t] : 0u, each);
 }

@@ -1,193 +1,285 @@
-// Rectangular windows: running sums from each start, never a subtraction; in float32 the order of LALPulsar's sums.
+// Rectangular windows on every bin: running sums from each start, never a subtraction.
 //
-// rect_unit: starts at every bin, lengths that rise by one bin. A lane is one start (R of them, 32 apart) and K templates; the
-// warp marches the end of its windows through the data, so that the bin that enters is one broadcast load for 32 R starts.
-// All windows past the end of the data are equal to the last one and are counted, not computed. A cell: 4 (sums) + 9 (F) +
-// 3 (exponential) + 2 (maximum) operations and about 13 / K shared ones; limit: instruction issue. Sums over the starts of one
-// tau travel from lane to lane with it, one shuffle a cell. The map goes through a tile of shared memory, so that rows are
-// written in whole lines.
-// rect_any: any starts and lengths, one start a thread, columns in step.
+// A lane is R neighbouring starts and K templates of one point of the sky, which share A, B, C and their inverse; a warp
+// marches the end of its windows through the data, so that the bin that enters is one broadcast load for 32 R starts.
+// All windows past the end of the data are equal to the last one and are counted, not computed.
+// Operations a cell: 4 (sums) + 8 (F) + 2 (exponential) + 1 (maximum), 17 / K shared ones, (K + 1) / (R K) loads; bytes:
+// none.  Limit: instruction issue.
+// The sums over the starts of one tau travel with it from start to start, one addition a cell and a shuffle for R of them.
+// A map goes through a tile of shared memory, so that rows are written in whole lines.
+// Data are scaled by sqrt(log2 e), so that 2^F is what the sums need (not where the map is wanted).
+// The best cell is known to a block of 8 ends and R starts; rect_best finds it among these.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double
-// budget: f32 kernel=rect_unit4 regs<=128 smem<=0
-// budget: f32 kernel=rect_unit1 regs<=96 smem<=0
-// budget: f64 kernel=rect_any regs<=96 smem<=0 spills<=16
+// budget: f32 kernel=rect_lean1 regs<=64 smem<=0
+// budget: f32 kernel=rect_lean4 regs<=128 smem<=0
+// budget: f32 kernel=rect_sums4 regs<=128 smem<=1024
+// budget: f64 kernel=rect_sums4 spills<=48
 #include "tf_common.cuh"
 
-#define WARPS 4
+#define WARPS 2
+#define ENDS 8
 #define TILE 32
+enum { LEAN, SUMS, MAP };
 
-// MODE 0: maximum and sums; 1: and the sums of each column; 2: and the map.
-template <int K, int R, int MODE>
-__device__ __forceinline__ void unit(const Quad* antenna, const Quad* data, const T* bases, T bound, const Shape& s, T* map,
-                                     T* row_sums, T* column_sums, T* after, T* best_F, unsigned* best_cell,
-                                     unsigned long long* missed, T (*tile)[TILE + 1]) {
-  const int lane = threadIdx.x & 31, warp = blockIdx.x * WARPS + (threadIdx.x >> 5), t0 = blockIdx.y * K;
-  const int begin = s.low + warp * 32 * R;      // first bin of the warp's first row
-  if (begin >= s.high) return;
-  const Quad* x = antenna + (s.shared ? (size_t)0 : (size_t)t0) * s.n;
-  const Quad* y[K];
-  T top[K][R], sum[K][R], base[K], flow[K], kept[K][R];
-  int where[K][R], lost[R];
+template <int K, int R, int MODE> struct March {
+  static constexpr bool EACH = MODE != LEAN;     // the sums of each row are wanted
+  const Shape& s;
+  const Quad* mine;                              // rows of this group
+  int t0, lane, begin, first0;                   // first bin of the warp's first row, of this lane's
+  T base, plain, fallback, bound, *column_sums;
+  T (*tile)[TILE + 1];
+  T (*done)[TILE];
+  T A[R], B[R], C[R], most[K], sum[K][EACH ? R : 1], flow[EACH ? K : 1][R];
   Quad S[K][R];
-  T A[R], B[R], C[R];
+  int lost[R];
+
+  __device__ __forceinline__ March(const Shape& shape) : s(shape) {}
+  __device__ __forceinline__ void clear() {
 #pragma unroll
-  for (int k = 0; k < K; k++) {
-    const int t = min(t0 + k, s.templates - 1);
-    y[k] = data + (size_t)t * s.n; base[k] = bases[t]; flow[k] = 0;
+    for (int k = 0; k < K; k++) {
+      most[k] = NONE;
 #pragma unroll
-    for (int r = 0; r < R; r++) { S[k][r] = zero(); top[k][r] = NONE; sum[k][r] = 0; where[k][r] = 0; kept[k][r] = 0; }
+      for (int r = 0; r < R; r++) {
+        S[k][r] = zero();
+        if (EACH || r == 0) sum[k][r] = 0;
+        if (EACH) flow[k][r] = 0;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) { A[r] = B[r] = C[r] = 0; lost[r] = 0; }
   }
+
+  // The windows that end with bin e.  SLOW: some have not begun, or are in columns that are not wanted.
+  template <bool SLOW> __device__ __forceinline__ void step(int e) {
+    const Quad* const p = mine + (size_t)e * (K + 1);
+    const Quad x = p[0];
+    Quad y[K];
+    T v[EACH ? K : 1][R];
 #pragma unroll
-  for (int r = 0; r < R; r++) { A[r] = B[r] = C[r] = 0; lost[r] = 0; }
-  const int end = min(s.n, begin + 32 * R - 1 + s.length0 + s.columns - 1);   // the last window of the last row
-  for (int e = begin; e < end; e++) {
-    const Quad q = x[e];
-    Quad v[K];
-#pragma unroll
-    for (int k = 0; k < K; k++) v[k] = y[k][e];
-    const bool entering = e < begin + 32 * R;
+    for (int k = 0; k < K; k++) y[k] = p[1 + k];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const int first = begin + lane + 32 * r, n = e - first + 1 - s.length0;
-      if (!entering || e >= first) {
-        A[r] += q.x; B[r] += q.y; C[r] += q.z;
+      const int first = first0 + r, n = e - first + 1 - s.length0;
+      if (!SLOW || e >= first) {
+        A[r] += x.x; B[r] += x.y; C[r] += x.z;
 #pragma unroll
-        for (int k = 0; k < K; k++) add(S[k][r], v[k]);
+        for (int k = 0; k < K; k++) add(S[k][r], y[k]);
       }
-      const bool mine = n >= s.skip && n < s.columns && first < s.high;
-      const Cell cell = cell_of(A[r], B[r], C[r], bound);
-      lost[r] += mine && cell.base != (T)0;
+      const bool valid = !SLOW || (n >= s.skip && n < s.columns && first < s.high);
+      const Cell cell = cell_of(A[r], B[r], C[r], bound, plain, valid ? fallback : NONE);
+      lost[r] += valid && !cell.good;
 #pragma unroll
       for (int k = 0; k < K; k++) {
         const T F = fstat(cell, S[k][r]);
-        T g = 0;
-        if (mine) {
-          g = weight_of(F, base[k]);
-          sum[k][r] += g;
-          if (F > top[k][r]) { top[k][r] = F; where[k][r] = n; }
-        }
-        if (MODE == 2) tile[lane][e & (TILE - 1)] = F;
-        if (MODE >= 1 && s.marginals) {          // the sum of column n leaves lane 31 complete for these 32 rows
-          flow[k] = __shfl_up_sync(FULL, flow[k], 1);
-          flow[k] = lane ? flow[k] + g : g;
-          if (lane == 31 && n >= s.skip && n < s.columns && t0 + k < s.templates)
-            atomicAdd(column_sums + (size_t)(t0 + k) * s.columns + n, flow[k]);
-        }
+        if (valid) most[k] = fmax(most[k], F);
+        T q = power_of_two(MODE == MAP ? fma(F, LOG2E, -base) : F);
+        if (SLOW && !valid) q = 0;
+        sum[k][EACH ? r : 0] += q;
+        if (EACH) v[k][r] = q;
+        if (MODE == MAP) tile[lane][e & (TILE - 1)] = F;
       }
     }
-    if (MODE == 2 && ((e & (TILE - 1)) == TILE - 1 || e == end - 1)) {
-      __syncwarp();
-      for (int row = 0; row < 32; row++) {
-        const int first = begin + row, at = (e & ~(TILE - 1)) + lane, n = at - first + 1 - s.length0;
-        if (first < s.high && at <= e && at >= first && n >= s.skip && n < s.columns)
-          map[((size_t)t0 * s.rows + (first - s.row0)) * s.columns + n] = tile[row][lane];
+    if (EACH && s.marginals) {                   // the sum of a column leaves the warp's last start complete for these starts
+#pragma unroll
+      for (int k = 0; k < K; k++) {
+        const T up = __shfl_up_sync(FULL, flow[k][R - 1], 1);
+#pragma unroll
+        for (int r = R - 1; r > 0; r--) flow[k][r] = flow[k][r - 1] + v[k][r];
+        flow[k][0] = (lane ? up : (T)0) + v[k][0];
+        if (lane == 31) done[k][e & (TILE - 1)] = flow[k][R - 1];
       }
-      __syncwarp();
     }
   }
-  if (MODE >= 1 && s.marginals)                   // columns that were still on their way when the data ended
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-      const int n = end - 1 - (begin + lane) + 1 - s.length0;
-      if (lane < 31 && n >= s.skip && n < s.columns && t0 + k < s.templates)
-        atomicAdd(column_sums + (size_t)(t0 + k) * s.columns + n, flow[k]);
+
+  // The sums of columns that this warp has completed wait in `done`, each at its end's place in a tile, until end e.
+  __device__ __forceinline__ void flush(int e) {
+    __syncwarp();
+    const int at = (e & ~(TILE - 1)) + lane, n = at - (begin + 32 * R - 1) + 1 - s.length0;
+    if (at <= e && at >= begin && n >= s.skip && n < s.columns)
+      for (int k = 0; k < K; k++)
+        if (t0 + k < s.templates) atomicAdd(column_sums + (size_t)(t0 + k) * s.columns + n, done[k][lane]);
+    __syncwarp();
+  }
+  // The columns of the map that the tile holds, until end e.
+  __device__ __forceinline__ void write(int e, T* out) {
+    __syncwarp();
+    const int at = (e & ~(TILE - 1)) + lane;
+#pragma unroll 1
+    for (int row = 0; row < 32; row++) {
+      const int first = begin + row, n = at - first + 1 - s.length0;
+      if (first < s.high && at <= e && at >= first && n >= s.skip && n < s.columns) out[(size_t)row * s.columns + n] = tile[row][lane];
     }
-  T high[K];
-  unsigned at[K];
+    __syncwarp();
+  }
+};
+
+template <int K, int R, int MODE>
+__device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, const Shape& s, T* map, T* row_sums,
+                                     T* column_sums, T* after, Slot* slots, T (*tile)[TILE + 1], T (*done)[TILE]) {
+  constexpr bool EACH = MODE != LEAN;
+  const int lane = threadIdx.x & 31, warp = blockIdx.x * WARPS + (threadIdx.x >> 5), g = blockIdx.y, t0 = g * K;
+  const int begin = s.low + warp * 32 * R, first0 = begin + lane * R;
+  if (begin >= s.high) {
+    for (int k = 0; k < K; k++)
+      if (t0 + k < s.templates) put(slots + (size_t)(t0 + k) * s.slots + slot_number(), NONE, 0, 0, (T)0, 0);
+    return;
+  }
+  March<K, R, MODE> m(s);
+  m.mine = rows + (size_t)g * s.stored * (K + 1);
+  m.t0 = t0; m.lane = lane; m.begin = begin; m.first0 = first0; m.column_sums = column_sums; m.tile = tile; m.done = done;
+  m.base = bases[t0]; m.bound = bound;
+  m.plain = MODE == MAP ? (T)0 : -m.base;
+  m.fallback = MODE == MAP ? FALLBACK : fma(FALLBACK, LOG2E, -m.base);
+  m.clear();
+  T top[K];
+  int where[K];
 #pragma unroll
-  for (int k = 0; k < K; k++) { high[k] = NONE; at[k] = 0xffffffffu; }
+  for (int k = 0; k < K; k++) { top[k] = NONE; where[k] = 0; }
+  T* const out = MODE == MAP ? map + ((size_t)t0 * s.rows + (begin - s.row0)) * s.columns : nullptr;
+  const int end = min(s.n, begin + 32 * R - 1 + s.length0 + s.columns - 1);   // the last window of the last row
+  const int settled = begin + 32 * R - 1 + s.length0 - 1 + s.skip;             // from here on every row has a column wanted
+  const int until = min(end, begin + s.length0 - 1 + s.columns);               // until here
+  constexpr int UNIT = EACH ? TILE : ENDS;
+  int from = (settled + UNIT - 1) / UNIT * UNIT, to = until / UNIT * UNIT;
+  if (begin + 32 * R > s.high || from >= to) from = to = end;
+
+  for (int e = begin; e < end;) {
+    int size = 1;
+    if (e >= from && e < to) {
+      size = ENDS;
+#pragma unroll 1
+      for (int i = 0; i < ENDS; i += 4) {
 #pragma unroll
-  for (int r = 0; r < R; r++) {
-    const int first = begin + lane + 32 * r, row = first - s.row0;
-    const int next = max(end - first - s.length0 + 1, s.skip);   // first column that was not computed: past the data all are equal
-    const bool mine = first < s.high;
-    const int more = mine ? max(0, s.columns - next) : 0;
-    const Cell cell = cell_of(A[r], B[r], C[r], bound);
+        for (int h = 0; h < 4; h++) m.template step<false>(e + i + h);
+      }
+    } else {
+      m.template step<true>(e);
+    }
+#pragma unroll
+    for (int k = 0; k < K; k++) {                // which block of ends holds the highest: the first in the map
+      if (m.most[k] > top[k]) { top[k] = m.most[k]; where[k] = e / ENDS; }
+      m.most[k] = NONE;
+    }
+    e += size;
+    if (EACH && ((e & (TILE - 1)) == 0 || e == end)) {
+      if (s.marginals) m.flush(e - 1);
+      if (MODE == MAP && size == 1) m.write(e - 1, out);
+      if (MODE == MAP && size > 1) {
+        __syncwarp();
+        T* to_row = out + (e - TILE + lane - begin + 1 - s.length0);
+#pragma unroll 8
+        for (int row = 0; row < 32; row++) { *to_row = tile[row][lane]; to_row += s.columns - 1; }
+        __syncwarp();
+      }
+    }
+  }
+
+  if (EACH && s.marginals) {                     // columns that were still on their way when the data ended
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+      for (int r = 0; r < R; r++) {
+        const int n = end - (first0 + r) - s.length0;
+        if (lane * R + r < 32 * R - 1 && n >= s.skip && n < s.columns && t0 + k < s.templates)
+          atomicAdd(column_sums + (size_t)(t0 + k) * s.columns + n, m.flow[k][r]);
+      }
+  }
+  int missed = 0;
+  T last = 0;
+#pragma unroll
+  for (int r = 0; r < R; r++) {                  // windows past the end of the data
+    const int first = first0 + r, row = first - s.row0;
+    const int next = max(end - first - s.length0 + 1, s.skip);
+    const bool here = first < s.high;
+    const int more = here ? max(0, s.columns - next) : 0;
+    const Cell cell = cell_of(m.A[r], m.B[r], m.C[r], bound, m.plain, m.fallback);
+    missed += m.lost[r] + (cell.good ? 0 : more);
 #pragma unroll
     for (int k = 0; k < K; k++) {
-      const int t = min(t0 + k, s.templates - 1);
-      const bool here = mine && t0 + k < s.templates;
       if (more) {
-        const T F = fstat(cell, S[k][r]), g = weight_of(F, base[k]);
-        kept[k][r] = F;
-        sum[k][r] += more * g;
-        if (F > top[k][r]) { top[k][r] = F; where[k][r] = next; }
-        if (here) atomicAdd(after + (size_t)t * s.columns + next, g);
+        const T F = fstat(cell, m.S[k][r]), q = power_of_two(MODE == MAP ? fma(F, LOG2E, -m.base) : F);
+        last = F;
+        m.sum[k][EACH ? r : 0] += (T)more * q;
+        if (F > top[k]) { top[k] = F; where[k] = (end - 1) / ENDS; }
+        if (EACH && s.marginals && t0 + k < s.templates) atomicAdd(after + (size_t)(t0 + k) * s.columns + next, q);
       }
-      if (here) row_sums[(size_t)t * s.rows + row] = sum[k][r];
-      const unsigned here_is = (unsigned)row * (unsigned)s.columns + (unsigned)where[k][r];
-      if (here && (top[k][r] > high[k] || (top[k][r] == high[k] && here_is < at[k]))) { high[k] = top[k][r]; at[k] = here_is; }
-      warp_count(missed + t, here ? lost[r] + (cell.base != (T)0 ? more : 0) : 0);
+      if (EACH && s.marginals && here && t0 + k < s.templates) row_sums[(size_t)(t0 + k) * s.rows + row] = m.sum[k][EACH ? r : 0];
     }
   }
 #pragma unroll
-  for (int k = 0; k < K; k++)
-    if (t0 + k < s.templates) warp_best(best_F, best_cell, slot_of(t0 + k), high[k], at[k], high[k] > NONE);
-  if (MODE == 2)
+  for (int k = 0; k < K; k++) {
+    T total = m.sum[k][0];
+    if (EACH) {
+#pragma unroll
+      for (int r = 1; r < R; r++) total += m.sum[k][EACH ? r : 0];
+    }
+    if (t0 + k < s.templates)
+      put(slots + (size_t)(t0 + k) * s.slots + slot_number(), top[k], (unsigned)first0, (unsigned)(where[k] * ENDS), total, missed);
+  }
+  if (MODE == MAP)
     for (int row = 0; row < 32; row++) {
       const int first = begin + row, next = max(end - first - s.length0 + 1, s.skip);
-      const T F = __shfl_sync(FULL, kept[0][0], row);
+      const T F = __shfl_sync(FULL, last, row);
       if (first < s.high)
-        for (int c = next + lane; c < s.columns; c += 32) map[((size_t)t0 * s.rows + (first - s.row0)) * s.columns + c] = F;
+        for (int c = next + lane; c < s.columns; c += 32) out[(size_t)row * s.columns + c] = F;
     }
 }
 
 #define RECT_ARGUMENTS                                                                                                    \
-  const Quad *antenna, const Quad *data, const T *bases, T bound, Shape s, T *map, T *row_sums, T *column_sums, T *after, \
-      T *best_F, unsigned *best_cell, unsigned long long *missed
-#define RECT_NAMES antenna, data, bases, bound, s, map, row_sums, column_sums, after, best_F, best_cell, missed
+  const Quad *rows, const T *bases, T bound, Shape s, T *map, T *row_sums, T *column_sums, T *after, Slot *slots
+#define RECT_NAMES rows, bases, bound, s, map, row_sums, column_sums, after, slots
 
-extern "C" __global__ void __launch_bounds__(128) rect_unit1(RECT_ARGUMENTS) { unit<1, 4, 0>(RECT_NAMES, nullptr); }
-extern "C" __global__ void __launch_bounds__(128) rect_unit4(RECT_ARGUMENTS) { unit<4, 2, 0>(RECT_NAMES, nullptr); }
-extern "C" __global__ void __launch_bounds__(128) rect_unit1_columns(RECT_ARGUMENTS) { unit<1, 1, 1>(RECT_NAMES, nullptr); }
-extern "C" __global__ void __launch_bounds__(128) rect_unit4_columns(RECT_ARGUMENTS) { unit<4, 1, 1>(RECT_NAMES, nullptr); }
-extern "C" __global__ void __launch_bounds__(128) rect_unit1_map(RECT_ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(64) rect_lean1(RECT_ARGUMENTS) { unit<1, 2, LEAN>(RECT_NAMES, nullptr, nullptr); }
+extern "C" __global__ void __launch_bounds__(64) rect_small(RECT_ARGUMENTS) { unit<1, 1, LEAN>(RECT_NAMES, nullptr, nullptr); }
+extern "C" __global__ void __launch_bounds__(64) rect_lean4(RECT_ARGUMENTS) { unit<4, 2, LEAN>(RECT_NAMES, nullptr, nullptr); }
+extern "C" __global__ void __launch_bounds__(64) rect_sums1(RECT_ARGUMENTS) {
+  __shared__ T done[WARPS][1][TILE];
+  unit<1, 2, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
+}
+extern "C" __global__ void __launch_bounds__(64) rect_sums4(RECT_ARGUMENTS) {
+  __shared__ T done[WARPS][4][TILE];
+  unit<4, 2, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
+}
+extern "C" __global__ void __launch_bounds__(64) rect_map1(RECT_ARGUMENTS) {
+  __shared__ T done[WARPS][1][TILE];
   __shared__ T tile[WARPS][32][TILE + 1];
-  unit<1, 1, 2>(RECT_NAMES, tile[threadIdx.x >> 5]);
+  unit<1, 1, MAP>(RECT_NAMES, tile[threadIdx.x >> 5], done[threadIdx.x >> 5]);
 }
 
-// length[group][n], rising; rows as in exp_any but in any order; s.low..s.high are places in the list of rows.
-extern "C" __global__ void __launch_bounds__(128)
-rect_any(const Quad* antenna, const Quad* data, const int* length, const T* bases, T bound, Shape s, const int* row_of,
-         const int* first_of, const int* group_of, const int* skip, T* map, T* row_sums, T* column_sums,
-         T* best_F, unsigned* best_cell, unsigned long long* missed) {
-  const int at = s.low + blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
-  const bool active = at < s.high;
-  const int i = min(at, s.high - 1), row = row_of[i], first = first_of[i], group = group_of[i];
-  const Quad* x = antenna + (s.shared ? (size_t)0 : (size_t)t) * s.n + first;
-  const Quad* y = data + (size_t)t * s.n + first;
-  const int* wanted = length + (size_t)group * s.columns;
-  const int most = s.n - first, from = skip[group];
-  const T base = bases[t];
-  T A = 0, B = 0, C = 0, top = NONE, sum = 0;
-  Quad S = zero();
-  int done = 0, where = 0, lost = 0;
-  for (int n = 0; n < s.columns; n++) {
-    const int until = min(wanted[n], most);
-    for (; done < until; done++) {
-      const Quad q = x[done];
-      A += q.x; B += q.y; C += q.z;
-      add(S, y[done]);
+// A block finds the cell of the best value of a template: among s.width starts and 8 ends, summed anew.
+extern "C" __global__ void __launch_bounds__(1024)
+rect_best(const Quad* rows, T bound, Shape s, int together, const Slot* slots, Answer* answers) {
+  __shared__ Gather each[MOST_WARPS];
+  __shared__ Gather all;
+  const int t = blockIdx.x, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+  gather(slots + (size_t)t * s.slots, s.slots, each, all);
+  const Quad* x = rows + (size_t)(t / together) * s.stored * (together + 1);
+  const int data = 1 + t % together;
+  T best = NONE;
+  unsigned row = NOWHERE, column = NOWHERE;
+  if (all.row != NOWHERE)
+    for (int i = threadIdx.x >> 5; i < (ENDS + 1) * s.width; i += warps) {
+      const int first = (int)all.row + i % s.width, at = i / s.width;
+      // the last of them: the first of the windows past the end of the data
+      const int last = at < ENDS ? (int)all.column + at : s.n - 1;
+      const int n = at < ENDS ? last - first + 1 - s.length0 : max(s.n - first - s.length0 + 1, s.skip);
+      if (first >= s.high || last >= s.n || n < s.skip || n >= s.columns) continue;
+      Window w;
+      w.A = w.B = w.C = 0; w.S = zero();
+      for (int b = (first & ~31) + lane; b <= last; b += 32) {
+        if (b < first) continue;
+        const Quad* p = x + (size_t)b * (together + 1);
+        const Quad q = p[0];
+        w.A += q.x; w.B += q.y; w.C += q.z;
+        add(w.S, p[data]);
+      }
+      reduce(w);
+      const T F = fstat(cell_of(w.A, w.B, w.C, bound, (T)0, FALLBACK), w.S);
+      if (before(F, first - s.row0, n, best, row, column)) { best = F; row = first - s.row0; column = n; }
     }
-    const bool mine = active && n >= from;
-    const Cell cell = cell_of(A, B, C, bound);
-    const T F = fstat(cell, S), e = mine ? weight_of(F, base) : (T)0;
-    if (mine) {
-      if (F > top) { top = F; where = n; }
-      lost += cell.base != (T)0;
-      if (map) map[((size_t)t * s.rows + row) * s.columns + n] = F;
-    }
-    sum += e;
-    if (s.marginals) {
-      const T part = warp_sum(e);
-      if ((threadIdx.x & 31) == 0) atomicAdd(column_sums + (size_t)t * s.columns + n, part);
-    }
-  }
-  const bool any = top > NONE;
-  if (any) row_sums[(size_t)t * s.rows + row] = sum;
-  warp_best(best_F, best_cell, slot_of(t), top, (unsigned)row * (unsigned)s.columns + (unsigned)where, any);
-  warp_count(missed + t, lost);
+  __syncthreads();
+  answer(answers + t, all, best, row, column, s.columns, 0u, each);
 }

@@ -1,0 +1,359 @@
+"""One launch of the F-statistic's kernels on one lane: atoms up, packed, marched, the answers down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import is_device_array
+from skysieve.core.kernels import Module, Runtime
+from skysieve.core.staging import Copier, Lane
+
+from .cuda_tables import ANSWER, MOST_DETECTORS, ROWS, SHAPE, SLOT, STEEPEST, DeviceTables, distance
+from .workload import CONDITION_BOUND, LOUD, Bank, Job, Lines, Spec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["SHARED", "STEEPEST", "Launcher", "Work"]
+
+SHARED = 4
+"""Templates of a thread where they share their antenna factors."""
+ANY_THREADS = 128
+UNIT_THREADS = 64
+TAUS, STARTS = 2, 2
+"""Columns (exponential) and rows (rectangular) of a thread."""
+WARPS_WANTED = 10
+"""Warps a multiprocessor that keep it busy."""
+WARM = 0.35
+"""Cost of a bin summed before a chunk starts, in rows."""
+ANY_WAVES = 1024
+"""Threads a multiprocessor below which the starts of ``exp_any`` are cut into chunks."""
+FEWEST_BINS = 64
+"""Bins of a chunk at least."""
+BEST_THREADS = 1024
+LOG2E = math.log2(math.e)
+
+
+@dataclass
+class Work:
+    """Templates under way on a lane, and where their answers will be on the host.
+
+    ``scale`` and ``offset`` lead from the kernel's values to F: ``(value + offset) / scale``.
+    """
+
+    lane: Lane
+    templates: NDArray[np.int64]
+    reference: NDArray[np.float64]
+    answers: NDArray[Any]
+    scale: float
+    offset: NDArray[np.float64]
+    lines: NDArray[Any] | None = None
+    sums: dict[str, NDArray[Any]] = field(default_factory=dict)
+    map: Any = None
+
+
+class Launcher:
+    """Starts maps of some templates of a job on a lane.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    spec : Spec
+    """
+
+    def __init__(self, runtime: Runtime, spec: Spec) -> None:
+        self.runtime, self.spec, self.xp = runtime, spec, runtime.xp
+        self.dtype = np.dtype(spec.dtype)
+        self.kind = "exp" if spec.window.kind == "exp" else "rect"
+        self.copier = Copier()
+        self._modules: dict[str, Module] = {}
+
+    def close(self) -> None:
+        """End the copying threads."""
+        self.copier.close()
+
+    def module(self, name: str) -> Module:
+        """Kernels of ``tf_<name>.cu``, compiled when first wanted."""
+        if name not in self._modules:
+            build = f"f{8 * self.dtype.itemsize}"
+            self._modules[name] = self.runtime.module("skysieve.fstat", f"tf_{name}.cu", build)
+        return self._modules[name]
+
+    def begin(
+        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None = None,
+    ) -> Work:  # fmt: skip
+        """Start the maps of `templates`; with loud bins (or for lines) by the kernels that take any grid.
+
+        Parameters
+        ----------
+        reference : numpy.ndarray of float64
+            F relative to which each template's exponentials are summed.
+        loud : numpy.ndarray of bool, shape (B, n), optional
+            Bins of each template that are summed apart.
+        """
+        with lane:
+            if tables.host.unit and loud is None and self.spec.lines is None:
+                return self._unit(lane, job, tables, templates, reference)
+            return self._any(lane, job, tables, templates, reference, loud)
+
+    # ------------------------------------------------------------------ every bin, regular lengths
+    def _unit(
+        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64], reference: NDArray[np.float64]
+    ) -> Work:
+        host, spec, count = tables.host, self.spec, len(templates)
+        exponential = self.kind == "exp"
+        equal = bool((reference == reference[0]).all())
+        keep = spec.keep_map
+        together = SHARED if job.shared and count > 1 and equal and (exponential or not keep) else 1
+        groups = -(-count // together)
+        columns = job.schedule.shape[1]
+        if exponential:
+            width, apart, chunk_unit = TAUS, UNIT_THREADS, ROWS
+            blocks = -(-columns // (UNIT_THREADS * TAUS))
+            span = host.high - host.low // ROWS * ROWS
+            chunks = self._chunks(tables, blocks * groups * UNIT_THREADS // 32)
+            chunk = -(-span // (chunks * chunk_unit)) * chunk_unit
+            chunks = -(-span // chunk)
+        else:
+            single = not keep and not spec.marginals and together == 1
+            small = single and host.count * groups < 64 * WARPS_WANTED * self.runtime.device.sm_count
+            width, apart, chunk, chunks = (1 if keep or small else STARTS), 1, 0, 1
+            blocks = -(-host.count // (UNIT_THREADS * width))
+        work, shape, arrays = self._frame(lane, job, tables, templates, reference, blocks * chunks * UNIT_THREADS // 32)
+        shape["low"], shape["high"], shape["chunk"] = host.low, host.high, chunk
+        shape["width"], shape["apart"] = width, apart
+        rows = lane.array("rows", 4 * groups * host.stored * (together + 1), self.dtype)
+        fine = (
+            lane.array("fine", 4 * groups * host.step * host.fine * (together + 1), self.dtype) if exponential else None
+        )
+        if not keep:  # values are log2(e) F less the reference
+            work.scale, work.offset = LOG2E, work.reference * LOG2E
+        antenna, data = self._upload(lane, job.bank, templates, "")
+        factor = self.dtype.type(1 if keep else math.sqrt(LOG2E))
+        self._pack(shape, antenna, data, tables.away, 0, job, together, factor, rows, fine)
+        bound = self.dtype.type(CONDITION_BOUND)
+        mode = "map" if keep else "sums" if spec.marginals else "lean"
+        name, grid = f"{self.kind}_{mode}{together}", (blocks, groups, chunks)
+        args: tuple[Any, ...]
+        if exponential:
+            flags = self._loud(lane, job, antenna, data, count)
+            args = (
+                rows, fine, tables.gaps, tables.length, tables.unit_weights, arrays["bases"], bound, shape[0], work.map,
+                arrays["rows"], arrays["columns"], arrays["slots"],
+            )  # fmt: skip
+            self.module("exp").launch(name, grid, (UNIT_THREADS,), args, stream=lane.stream)
+            args = (
+                rows, tables.length, tables.unit_weights, bound, shape[0], np.int32(together), arrays["slots"], flags,
+                arrays["answers"],
+            )  # fmt: skip
+            self.module("exp").launch("exp_best", (count,), (BEST_THREADS,), args, stream=lane.stream)
+        else:
+            name = "rect_small" if small else name
+            args = (
+                rows, arrays["bases"], bound, shape[0], work.map, arrays["rows"], arrays["columns"], arrays["after"],
+                arrays["slots"],
+            )  # fmt: skip
+            self.module("rect").launch(name, grid, (UNIT_THREADS,), args, stream=lane.stream)
+            args = (rows, bound, shape[0], np.int32(together), arrays["slots"], arrays["answers"])
+            self.module("rect").launch("rect_best", (count,), (BEST_THREADS,), args, stream=lane.stream)
+        self._home(lane, work, arrays)
+        return work
+
+    def _chunks(self, tables: DeviceTables, warps: int) -> int:
+        """Into how many chunks the starts are best cut: each sums its first window anew."""
+        host, busy = tables.host, WARPS_WANTED * self.runtime.device.sm_count
+        best, least = 1, np.inf
+        chunks = 1
+        while chunks == 1 or host.count // chunks >= FEWEST_BINS:
+            rows = host.count / chunks
+            warm = float(np.mean([host.warm(0, host.high - int(i * rows)) for i in range(chunks)]))
+            cost = (rows + WARM * warm) * max(1.0, warps * chunks / busy)
+            if cost < 0.95 * least:
+                best, least = chunks, cost
+            chunks *= 2
+            if warps * chunks > 8 * busy:
+                break
+        return best
+
+    # ------------------------------------------------------------------ any grid
+    def _any(
+        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None,
+    ) -> Work:  # fmt: skip
+        host, spec, count = tables.host, self.spec, len(templates)
+        columns = job.schedule.shape[1]
+        banks = (job.bank, *job.detectors) if spec.lines else (job.bank,)
+        exponential, detectors = self.kind == "exp", len(banks) - 1
+        if exponential:
+            blocks = -(-columns // ANY_THREADS)
+            wanted = -(-ANY_WAVES * self.runtime.device.sm_count // (blocks * ANY_THREADS * count))
+            chunk = -(-host.count // max(1, min(wanted, host.count // FEWEST_BINS)))
+            chunks = -(-host.count // chunk)
+        else:
+            blocks, chunk, chunks = -(-host.count // ANY_THREADS), 0, 1
+        work, shape, arrays = self._frame(lane, job, tables, templates, reference, blocks * chunks * ANY_THREADS // 32)
+        shape["low"], shape["high"], shape["chunk"] = 0, host.count, chunk
+        one = self.dtype.type(1)
+        each = 1 + MOST_DETECTORS
+        pointers = np.zeros(2 * each, np.uint64)
+        flags = None
+        apart = exponential and loud is not None
+        for i, bank in enumerate(banks):
+            if apart:
+                self._streams(lane, job, bank, i, templates, tables, loud, shape, pointers)
+                continue
+            antenna, data = self._upload(lane, bank, templates, str(i))
+            if exponential:
+                flags = self._loud(lane, job, antenna, data, count, again=i > 0)
+            rows = lane.array(f"any{i}", 8 * count * host.stored, self.dtype)
+            away, step = self._away(lane, tables, bank, job, i)
+            self._pack(shape, antenna, data, away, step, job, 1, one, rows, None)
+            pointers[i] = address(rows)
+        bound = self.dtype.type(CONDITION_BOUND)
+        lines = line_struct(spec.lines, self.dtype)
+        places = pointers.view([("p", np.uint64, 2 * each)])[0]
+        name = f"{self.kind}_any{detectors}" + ("_loud" if apart else "")
+        common = (arrays["bases"], bound, lines, shape[0], *tables.rows)
+        ends = (tables.skip, work.map, arrays["rows"], arrays["columns"], arrays["slots"], arrays["line_slots"])
+        args: tuple[Any, ...]
+        if exponential:
+            args = (places, tables.length, tables.any_weights, *common, tables.more, *ends)
+        else:
+            args = (places, tables.length, *common, *ends)
+        module = self.module("any")
+        module.launch(name, (blocks, count, chunks), (ANY_THREADS,), args, stream=lane.stream)
+        args = (shape[0], arrays["slots"], flags, arrays["answers"])
+        module.launch("any_best", (count,), (ANY_THREADS,), args, stream=lane.stream)
+        if detectors:
+            args = (shape[0], arrays["line_slots"], None, arrays["line_answers"])
+            module.launch("any_best", (count,), (ANY_THREADS,), args, stream=lane.stream)
+        self._home(lane, work, arrays)
+        return work
+
+    def _away(self, lane: Lane, tables: DeviceTables, bank: Bank, job: Job, i: int) -> tuple[Any, int]:
+        """Distances to the next bin of a bank that holds data."""
+        if i == 0 or np.array_equal(bank.occupied, job.occupied):
+            return tables.away, 0
+        return self._stage(lane, f"away{i}", distance(bank.occupied, tables.host.pad)[0]), 0
+
+    def _streams(
+        self, lane: Lane, job: Job, bank: Bank, i: int, templates: NDArray[np.int64], tables: DeviceTables,
+        loud: NDArray[np.bool_] | None, shape: Any, pointers: NDArray[np.uint64],
+    ) -> None:  # fmt: skip
+        """Rows of the quiet bins and of the loud ones, each with its own distances."""
+        host, count = tables.host, len(templates)
+        chosen = bank.part(templates)
+        apart = np.zeros((count, job.n), np.bool_) if loud is None else loud
+        for j, mine in enumerate((~apart, apart)):
+            antenna = np.where(mine[:, None], to_numpy(chosen.antenna), 0).astype(self.dtype)
+            data = np.where(mine[:, None], to_numpy(chosen.data), 0).astype(self.dtype)
+            away = self._stage(lane, f"away{i}{j}", distance(mine & bank.occupied, host.pad))
+            a, d = (self._stage(lane, f"{name}{i}{j}", x) for name, x in (("antenna", antenna), ("data", data)))
+            rows = lane.array(f"any{i}{j}", 8 * count * host.stored, self.dtype)
+            self._pack(shape, a, d, away, host.n, job, 1, self.dtype.type(1), rows, None, shared=False)
+            pointers[(1 + MOST_DETECTORS) * j + i] = address(rows)
+
+    # ------------------------------------------------------------------ what both share
+    def _frame(
+        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        reference: NDArray[np.float64], slots: int,
+    ) -> tuple[Work, NDArray[Any], dict[str, Any]]:  # fmt: skip
+        """Shape, arrays of the device and of the host for a launch."""
+        host, spec, count, dtype = tables.host, self.spec, len(templates), self.dtype
+        rows, columns = job.schedule.shape
+        shape = np.zeros(1, SHAPE)
+        shape["n"], shape["columns"], shape["rows"], shape["templates"] = host.n, columns, rows, count
+        shape["stored"], shape["marginals"], shape["map"] = host.stored, spec.marginals, spec.keep_map
+        shape["row0"] = host.low - int(host.rows[0])
+        shape["step"], shape["fine"], shape["slots"] = host.step, host.fine, slots
+        shape["length0"], shape["skip"] = int(host.length.ravel()[0]), int(host.skip[host.group[0]])
+        base = (reference * LOG2E).astype(dtype)
+        arrays: dict[str, Any] = dict.fromkeys(("rows", "columns", "after", "line_slots", "line_answers"))
+        arrays["bases"] = self._stage(lane, "bases", base)
+        arrays["slots"] = lane.array("slots", count * slots * SLOT * dtype.itemsize // 4, np.uint8)
+        arrays["answers"] = lane.array("answers", count * ANSWER.itemsize, np.uint8)
+        if spec.lines:
+            arrays["line_slots"] = lane.array("line_slots", count * slots * SLOT * dtype.itemsize // 4, np.uint8)
+            arrays["line_answers"] = lane.array("line_answers", count * ANSWER.itemsize, np.uint8)
+        if spec.marginals:
+            for name, size in (("rows", rows), ("columns", columns), ("after", columns)):
+                arrays[name] = lane.array(f"sums_{name}", count * size, dtype)
+                arrays[name][...] = 0
+        answers = lane.pinned("answers", count * ANSWER.itemsize, np.uint8).view(ANSWER)
+        work = Work(lane, templates, base.astype(np.float64) / LOG2E, answers, 1.0, np.zeros(count))
+        if spec.keep_map:
+            work.map = self.xp.empty((count, rows, columns), dtype)
+        return work, shape, arrays
+
+    def _stage(self, lane: Lane, name: str, source: NDArray[Any]) -> Any:
+        """A host array on the device, through a pinned buffer of the lane."""
+        flat = np.ascontiguousarray(source).reshape(-1)
+        target = lane.array(name, flat.size, flat.dtype)
+        pinned = lane.pinned(name, flat.size, flat.dtype)
+        self.copier.copy([(pinned, flat)])
+        lane.to_device(target, pinned)
+        return target
+
+    def _upload(self, lane: Lane, bank: Bank, templates: NDArray[np.int64], name: str) -> tuple[Any, Any]:
+        """Antenna factors and data of some templates on the device."""
+        run = slice(int(templates[0]), int(templates[-1]) + 1)
+        chosen = bank.part(run if run.stop - run.start == len(templates) else templates)
+        found = []
+        for part, array in (("antenna", chosen.antenna), ("data", chosen.data)):
+            if is_device_array(array):
+                found.append(self.xp.ascontiguousarray(array, dtype=self.dtype))
+            else:
+                found.append(self._stage(lane, part + name, array))
+        return found[0], found[1]
+
+    def _pack(
+        self, shape: Any, antenna: Any, data: Any, away: Any, away_step: int, job: Job, together: int, factor: Any,
+        rows: Any, fine: Any, shared: bool | None = None,
+    ) -> None:  # fmt: skip
+        s = shape[0]
+        grid = (-(-int(s["stored"]) // 128), -(-int(s["templates"]) // together))
+        pad = int(s["n"]) - job.n
+        one = job.shared if shared is None else shared
+        counts = (np.int32(away_step), np.int32(job.n), np.int32(pad), np.int32(one), np.int32(together))
+        self.module("pack").launch("pack", grid, (128,), (antenna, data, away, *counts, factor, s, rows, fine))
+
+    def _loud(self, lane: Lane, job: Job, antenna: Any, data: Any, count: int, again: bool = False) -> Any:
+        """Flags of templates that may have loud bins; `again` adds to those of another detector."""
+        flags = lane.array("flags", count, np.int32)
+        counts = (np.int32(job.n), np.int32(job.shared))
+        args = (antenna, data, *counts, self.dtype.type(LOUD), np.int32(again), flags)
+        self.module("pack").launch("loud", (count,), (256,), args, stream=lane.stream)
+        return flags
+
+    def _home(self, lane: Lane, work: Work, arrays: dict[str, Any]) -> None:
+        """Start the copies to the host."""
+        lane.to_host(work.answers.view(np.uint8), arrays["answers"])
+        if arrays["line_answers"] is not None:
+            work.lines = lane.pinned("line_answers", work.answers.nbytes, np.uint8).view(ANSWER)
+            lane.to_host(work.lines.view(np.uint8), arrays["line_answers"])
+        for name in ("rows", "columns", "after"):
+            if arrays[name] is not None:
+                work.sums[name] = lane.pinned(f"sums_{name}", arrays[name].size, self.dtype)
+                lane.to_host(work.sums[name], arrays[name])
+
+
+def address(array: Any) -> int:
+    """Where an array lies, on the device or (in tests) on the host."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+def to_numpy(array: Any) -> NDArray[Any]:
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def line_struct(lines: Lines | None, dtype: np.dtype[Any]) -> Any:
+    """``struct Lines`` of ``tf_any.cu``."""
+    values = np.full(1 + MOST_DETECTORS, -1e30)
+    if lines is not None:
+        values[: 1 + len(lines.log_line)] = np.maximum([lines.log_gauss, *lines.log_line], -1e30) * LOG2E
+    return values.astype(dtype).view([("x", dtype, 1 + MOST_DETECTORS)])[0]
