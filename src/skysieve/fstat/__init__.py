@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from skysieve.fstat.batch import AtomsBatch
     from skysieve.fstat.bsgl import BSGL
     from skysieve.fstat.grid import Grid
-    from skysieve.fstat.interop import from_lal
+    from skysieve.fstat.interop import from_lal, register_pyfstat
     from skysieve.fstat.io import load_atoms, read_atoms, save_atoms, write_atoms
     from skysieve.fstat.result import TransientResult
     from skysieve.fstat.searching import search
@@ -33,6 +33,7 @@ __all__ = [
     "load_atoms",
     "merge",
     "read_atoms",
+    "register_pyfstat",
     "save_atoms",
     "search",
     "synth_atoms",
@@ -54,6 +55,7 @@ _HOMES = {
     "load_atoms": "skysieve.fstat.io",
     "merge": "skysieve.fstat.atoms",
     "read_atoms": "skysieve.fstat.io",
+    "register_pyfstat": "skysieve.fstat.interop",
     "save_atoms": "skysieve.fstat.io",
     "search": "skysieve.fstat.searching",
     "synth_atoms": "skysieve.fstat.simulate",

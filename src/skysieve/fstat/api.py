@@ -224,15 +224,19 @@ class TransientPlan:
 
         ``paper_bytes`` is eq. 9 of Keitel & Ashton 2018: 4 bytes for each of 7 numbers an SFT and for each cell.
         """
-        _, grid, job = self._prepare(atoms)
+        _, grid, job = self._prepare(atoms, None)
         facts = self._engine.describe(job)
         return {"window": self.window.name, "grid": grid.shape, "paper_bytes": 4 * (7 * job.n + grid.cells), **facts}
 
     def execute(
-        self, atoms: Atoms | Sequence[Atoms], *, progress: bool | Callable[[int, int], None] = False
+        self,
+        atoms: Atoms | Sequence[Atoms],
+        *,
+        grid: Grid | None = None,
+        progress: bool | Callable[[int, int], None] = False,
     ) -> TransientResult:
-        """The map of one template; see `transient_map`."""
-        bins, grid, job = self._prepare(atoms)
+        """The map of one template, on the plan's grid or another; see `transient_map`."""
+        bins, grid, job = self._prepare(atoms, grid)
         with reporting(progress) as report:
             output = self._engine.execute(job, progress=report)
         if output.F is not None and self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms)):
@@ -241,12 +245,12 @@ class TransientPlan:
             output.F = cupy.asarray(output.F)
         return self._result(bins, grid, job, output)
 
-    def _prepare(self, atoms: Atoms | Sequence[Atoms]) -> tuple[Bins, Grid, Job]:
+    def _prepare(self, atoms: Atoms | Sequence[Atoms], grid: Grid | None) -> tuple[Bins, Grid, Job]:
         found = as_list(atoms)
         bins = bin_atoms(found)
         if self.window.kind == "none":
             grid = Grid(t0=bins.t_start, tau=bins.n * bins.tatom, dt0=bins.tatom, dtau=bins.tatom)
-        else:
+        elif grid is None:
             grid = Grid.full(found) if self.grid is None else self.grid
         job = make_job([bins], grid, self.window, self.spec.dtype)
         if self.strict:

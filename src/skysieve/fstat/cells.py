@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.fstat.windows import Window
 from skysieve.fstat.workload import CONDITION_BOUND, FALLBACK, Bank, Job
 
-__all__ = ["cell_F"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["F_of_sums", "cell_F"]
 
 
 def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> float:
@@ -33,8 +38,12 @@ def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> fl
     x = np.asarray(to_host(bank.template(template)[:, a:b]), np.float64)
     since = int(s.offset[g]) + job.tatom * (np.arange(a, b) - first)
     w = window.weights(since / float(job.taus[n]))
-    A, B, C = (x[:3] * w**2).sum(axis=1)
-    ar, ai, br, bi = (x[3:] * w).sum(axis=1)
+    return F_of_sums(np.concatenate([(x[:3] * w**2).sum(axis=1), (x[3:] * w).sum(axis=1)]))
+
+
+def F_of_sums(sums: NDArray[np.float64]) -> float:
+    """F from the sums of a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb."""
+    A, B, C, ar, ai, br, bi = sums
     D = A * B - C * C
     if not D > CONDITION_BOUND * (A + B) ** 2:
         return FALLBACK

@@ -12,7 +12,7 @@ from skysieve.core.device import Device
 from skysieve.fstat.batch import AtomsBatch, Binned, bin_batch
 from skysieve.fstat.bsgl import BSGL, LOG10E
 from skysieve.fstat.cells import cell_F
-from skysieve.fstat.grid import Binning, Grid, Schedule, make_schedule
+from skysieve.fstat.grid import Binning, Grid, Schedule, Times, make_schedule
 from skysieve.fstat.ledger import Posteriors, Rows, wanted
 from skysieve.fstat.result import PRIOR
 from skysieve.fstat.windows import Window
@@ -81,15 +81,6 @@ class Report:
     faults: dict[int, str]
     params: dict[str, NDArray[Any]]
     seen: dict[str, Seen]
-
-
-@dataclass(frozen=True)
-class Times:
-    """Time bins of a batch."""
-
-    t_start: int
-    tatom: int
-    n: int
 
 
 class GeometryFault(ValueError):

@@ -16,7 +16,7 @@ from skysieve.fstat.windows import Window
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Grid", "Schedule", "make_schedule"]
+__all__ = ["Binning", "Grid", "Schedule", "Times", "make_schedule"]
 
 MOST_CELLS = 2**62
 
@@ -237,6 +237,15 @@ class Binning(Protocol):
     def tatom(self) -> int: ...  # width
     @property
     def n(self) -> int: ...  # number
+
+
+@dataclass(frozen=True)
+class Times:
+    """Time bins alone."""
+
+    t_start: int
+    tatom: int
+    n: int
 
 
 def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:

@@ -154,11 +154,15 @@ class TransientResult:
         return self.grid.taus, self.grid.tau_band, self.p_tau
 
     def _mode(self, name: str) -> float:
+        if self.compat == "lalpulsar":
+            return self.bin_mode(name)
+        points, _, p = self._axis(name)
+        return float(points[int(p.argmax())])
+
+    def bin_mode(self, name: str) -> float:
+        """Most probable "t0" or "tau" as LALPulsar gives it: the centre of a bin of `posterior_density`."""
         points, band, p = self._axis(name)
-        best = int(p.argmax())
-        if self.compat != "lalpulsar":
-            return float(points[best])
-        return float(points[0] + (best + 0.5) * band / len(points))
+        return float(points[0] + (int(p.argmax()) + 0.5) * band / len(points))
 
     def posterior_density(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Posterior density as LALPulsar bins it: N equal bins over the band, its integral 1.

@@ -1,0 +1,230 @@
+"""PyFstat's own searches on skysieve, beside LALPulsar's maps; atoms from LALPulsar's memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skysieve.fstat import Grid, from_lal, register_pyfstat, synth_atoms, transient_map
+from skysieve.fstat.bsgl import BSGL
+
+lp = pytest.importorskip("lalpulsar", reason="lalsuite is not installed")
+
+T = 1800
+T0 = 1_000_000_000
+
+
+def multi_atoms(atoms):
+    """A ``MultiFstatAtomVector`` with these values."""
+    multi = lp.CreateMultiFstatAtomVector(len(atoms))
+    for x, a in enumerate(atoms):
+        vector = lp.CreateFstatAtomVector(len(a))
+        vector.TAtom = a.tatom
+        for j in range(len(a)):
+            atom = vector.data[j]
+            atom.timestamp = int(a.t[j])
+            atom.a2_alpha, atom.b2_alpha, atom.ab_alpha = float(a.a2[j]), float(a.b2[j]), float(a.ab[j])
+            atom.Fa_alpha, atom.Fb_alpha = complex(a.Fa[j]), complex(a.Fb[j])
+            vector.data[j] = atom
+        multi.data[x] = vector
+    return multi
+
+
+def window_range(grid, window):
+    w = lp.transientWindowRange_t()
+    w.type = {"none": lp.TRANSIENT_NONE, "rect": lp.TRANSIENT_RECTANGULAR, "exp": lp.TRANSIENT_EXPONENTIAL}[window]
+    w.t0, w.t0Band, w.dt0 = int(grid.t0s[0]), grid.t0_band, grid.dt0
+    w.tau, w.tauBand, w.dtau = int(grid.taus[0]), grid.tau_band, grid.dtau
+    return w
+
+
+ATOMS = synth_atoms(T0, 60 * T, seed=3, gaps={"L1": [(T0 + 20 * T, T0 + 30 * T)]}, offsets=[0, 700])
+GRIDS = {
+    "full": Grid.full(ATOMS),
+    "off the bins": Grid(t0=T0 + 700, t0_band=50 * T, dt0=2500, tau=4100, tau_band=40 * T, dtau=1100),
+    "one cell": Grid(t0=T0 + 5 * T, tau=9 * T),
+}
+
+
+def test_atoms_come_at_once_and_atom_by_atom(monkeypatch):
+    from skysieve.fstat import interop
+
+    multi = multi_atoms(ATOMS)
+    assert from_lal(multi, ["H1", "L1"]) == ATOMS
+    monkeypatch.setattr(interop, "STRUCT", np.dtype([("x", "u1")]))  # a layout that does not fit
+    assert from_lal(multi, ["H1", "L1"]) == ATOMS
+
+
+@pytest.mark.parametrize("window", ["none", "rect", "exp"])
+@pytest.mark.parametrize("grid", list(GRIDS))
+def test_compat_is_lalpulsar_run_now(grid, window):
+    multi, w = multi_atoms(ATOMS), window_range(GRIDS[grid], window)
+    theirs = lp.ComputeTransientFstatMap(multi, w, False)
+    r = transient_map(ATOMS, GRIDS[grid], window=window, compat="lalpulsar")
+    assert np.array_equal(r.F, theirs.F_mn.data.astype(np.float32))
+    assert (r.max_F, r.t0_ml, r.tau_ml) == (theirs.maxF, theirs.t0_ML, theirs.tau_ML)
+    if window != "none":
+        assert r.lnBtSG == pytest.approx(lp.ComputeTransientBstat(w, theirs), abs=1e-12)
+        assert r.t0_mp == pytest.approx(lp.FindModeOfPDF1D(lp.ComputeTransientPosterior_t0(w, theirs)), abs=1e-6)
+
+
+@pytest.mark.parametrize("odds", [[0.5, 0.5], [0.3, 2.0], [1.0, 0.0]])
+@pytest.mark.parametrize("Fstar0", [0.0, 5.0, 20.0])
+def test_bsgl_is_lalpulsars(Fstar0, odds):
+    setup = lp.CreateBSGLSetup(2, Fstar0, np.array(odds + [0] * 8, np.float32), True, 1)
+    rng = np.random.default_rng(0)
+    for twoF, *alone in rng.uniform(0, 120, (20, 3)).astype(np.float32):
+        given = np.zeros(10, np.float32)
+        given[:2] = alone
+        # LALPulsar computes in float32
+        assert BSGL(Fstar0, odds).log10(twoF, alone) == pytest.approx(
+            lp.ComputeBSGL(float(twoF), given, setup), abs=2e-5
+        )
+
+
+# ---------------------------------------------------------------- PyFstat
+
+
+@pytest.fixture(scope="module")
+def pyfstat():
+    module = pytest.importorskip("pyfstat", reason="pyfstat is not installed")
+    logging.getLogger("pyfstat").setLevel(logging.ERROR)
+    register_pyfstat(device="cpu", threads=1)
+    return module
+
+
+@pytest.fixture(scope="module")
+def sfts(pyfstat, tmp_path_factory):
+    """Two days of two detectors with a transient signal of half a day."""
+    folder = tmp_path_factory.mktemp("sfts")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where LALSuite's programs are
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", path)
+        yield make_sfts(pyfstat, folder)
+
+
+def make_sfts(pyfstat, folder):
+    writer = pyfstat.Writer(
+        label="t", outdir=str(folder), tstart=T0, duration=2 * 86400, detectors="H1,L1", sqrtSX=1e-23, F0=30.0, F1=0.0,
+        F2=0.0, Alpha=0.5, Delta=1.0, h0=8e-25, cosi=0.8, tref=T0, Band=1.0, Tsft=T,
+        transientStartTime=T0 + 10 * T, transientTau=24 * T, transientWindowType="rect", randSeed=7,
+    )  # fmt: skip
+    writer.make_data()
+    return writer
+
+
+def test_unknown_names_and_options(pyfstat):
+    for name in ("lal", "pycuda", "mycuda"):
+        with pytest.raises(ValueError, match=f"name='{name}'"):
+            register_pyfstat(name)
+    with pytest.raises(ValueError, match="dtype='int8'"):
+        register_pyfstat("other", dtype="int8")
+    assert "other" not in pyfstat.tcw_fstat_map_funcs.fstatmap_versions
+    features, context = pyfstat.tcw_fstat_map_funcs.init_transient_fstat_map_features("skysieve")
+    assert features["skysieve"]
+    assert context is None
+    with pytest.raises(ValueError, match="Unknown transient"):
+        pyfstat.tcw_fstat_map_funcs.init_transient_fstat_map_features("nothing")
+    register_pyfstat("exact", device="cpu", dtype="float64")  # again: names are added, nothing is wrapped twice
+    assert pyfstat.tcw_fstat_map_funcs.init_transient_fstat_map_features("exact")[0]["exact"]
+
+
+@pytest.mark.parametrize("window", ["none", "rect", "exp"])
+@pytest.mark.parametrize("grid", list(GRIDS))
+def test_maps_as_pyfstat_calls_them(pyfstat, grid, window):
+    maps = pyfstat.tcw_fstat_map_funcs
+    multi, w = multi_atoms(ATOMS), window_range(GRIDS[grid], window)
+    features, _ = maps.init_transient_fstat_map_features("skysieve")
+    theirs, _ = maps.call_compute_transient_fstat_map("lal", features, multi, w, True)
+    ours, _ = maps.call_compute_transient_fstat_map("skysieve", features, multi, w, True)
+    assert ours.F_mn.shape == theirs.F_mn.shape
+    assert ours.F_mn.dtype == np.float32
+    loose = 0.03 if window == "exp" else 3e-4  # LALPulsar's table of exponentials is off by up to 1.8% in F
+    assert np.abs(ours.F_mn - theirs.F_mn).max() <= loose * theirs.maxF
+    assert ours.maxF == pytest.approx(theirs.maxF, rel=loose)
+    assert ours.maxF == ours.F_mn[ours.get_maxF_idx()]
+    if window == "rect":
+        assert (ours.t0_ML, ours.tau_ML) == (theirs.t0_ML, theirs.tau_ML)
+        assert ours.lnBtSG == pytest.approx(theirs.lnBtSG, abs=5e-3)
+        assert (ours.t0_MP, ours.tau_MP) == (pytest.approx(theirs.t0_MP), pytest.approx(theirs.tau_MP))
+
+
+def test_cells_without_two_sfts_have_no_f(pyfstat):
+    """LALPulsar stops at them; so did a long chain of samples."""
+    maps = pyfstat.tcw_fstat_map_funcs
+    features, _ = maps.init_transient_fstat_map_features("skysieve")
+    w = window_range(Grid(t0=T0, tau=T), "rect")
+    with pytest.raises(RuntimeError):
+        maps.call_compute_transient_fstat_map("lal", features, multi_atoms(ATOMS), w)
+    ours, _ = maps.call_compute_transient_fstat_map("skysieve", features, multi_atoms(ATOMS), w)
+    assert ours.F_mn.tolist() == [[0.0]]
+    w.dt0 = w.dtau = 0  # LALPulsar divides by it
+    w.tau = 4 * T
+    one, _ = maps.call_compute_transient_fstat_map("skysieve", features, multi_atoms(ATOMS), w)
+    assert one.maxF > 0
+    w.t0Band = 5 * T
+    with pytest.raises(ValueError, match="dt0=0"):
+        maps.call_compute_transient_fstat_map("skysieve", features, multi_atoms(ATOMS), w)
+    w.type = 7
+    with pytest.raises(ValueError, match=r"windowRange\.type=7"):
+        maps.call_compute_transient_fstat_map("skysieve", features, multi_atoms(ATOMS), w)
+
+
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("statistic", [{}, {"BtSG": True}, {"BSGL": True}])
+def test_transient_grid_search(pyfstat, sfts, tmp_path, window, statistic):
+    found = {}
+    for version in ("lal", "skysieve"):
+        search = pyfstat.TransientGridSearch(
+            label=version, outdir=str(tmp_path), sftfilepattern=sfts.sftfilepath, tref=T0,
+            F0s=[29.99999, 30.0000101, 1e-5], F1s=[0.0], F2s=[0.0], Alphas=[0.5], Deltas=[1.0],
+            transientWindowType=window, t0Band=2 * 86400 - 2 * T, tauBand=2 * 86400 - 2 * T,
+            tCWFstatMapVersion=version, minStartTime=T0, maxStartTime=T0 + 2 * 86400,
+            outputTransientFstatMap=True, **statistic,
+        )  # fmt: skip
+        search.run()
+        found[version] = search
+    a, b = found["lal"].data, found["skysieve"].data
+    assert a.dtype == b.dtype
+    assert len(a) == 3
+    exp = window == "exp"
+    for name in a.dtype.names:
+        loose = {"t0_ML": 1800, "tau_ML": 5 * T, "t0_MP": 1800, "tau_MP": 5 * T} if exp else {}
+        bound = loose.get(name, (0.02 if exp else 2e-4) * max(1, np.abs(a[name]).max()))
+        if not (exp and name.startswith(("t0", "tau")) and a["maxTwoF"].max() < 40):
+            assert np.abs(a[name] - b[name]).max() <= bound, name
+    best = int(np.argmax(b["maxTwoF"]))
+    assert b["F0"][best] == pytest.approx(30.0)
+    assert b["maxTwoF"][best] > 60
+    texts = [
+        sorted(p.name.replace(v, "") for p in tmp_path.iterdir() if v in p.name and "tCW" in p.name) for v in found
+    ]
+    assert texts[0] == texts[1] != []
+
+
+def test_transient_mcmc(pyfstat, sfts, tmp_path):
+    """The same seed walks the same way: the window is rectangular, the numbers are LALPulsar's to rounding."""
+    chains = []
+    for version in ("lal", "skysieve"):
+        prior = {
+            "F0": {"type": "unif", "lower": 30 - 1e-5, "upper": 30 + 1e-5}, "F1": 0.0, "F2": 0.0, "Alpha": 0.5,
+            "Delta": 1.0, "transient_tstart": {"type": "unif", "lower": T0, "upper": T0 + 86400},
+            "transient_duration": {"type": "unif", "lower": 4 * T, "upper": 40 * T},
+        }  # fmt: skip
+        np.random.seed(42)  # noqa: NPY002  PyFstat draws from it
+        search = pyfstat.MCMCTransientSearch(
+            label=version, outdir=str(tmp_path), sftfilepattern=sfts.sftfilepath, theta_prior=prior, tref=T0,
+            nsteps=[6, 6], nwalkers=12, ntemps=1, log10beta_min=-0.5, transientWindowType="rect",
+            tCWFstatMapVersion=version, minStartTime=T0, maxStartTime=T0 + 2 * 86400,
+        )  # fmt: skip
+        search.run(plot_walkers=False, save_loudest=False)
+        chains.append(search)
+    assert chains[0].samples.shape == chains[1].samples.shape
+    assert np.isfinite(chains[1].lnlikes).all()
+    loudest = [c.get_max_twoF() for c in chains]
+    assert loudest[1][1] == pytest.approx(loudest[0][1], rel=0.1)  # walks part where a draw lies within rounding
