@@ -17,6 +17,8 @@ from skysieve.fstat.result import PRIOR
 from skysieve.fstat.windows import Window
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from skysieve.core.device import Device
 
 __all__ = ["from_lal", "register_pyfstat"]
@@ -58,19 +60,20 @@ def from_lal(multi_atoms: Any, detectors: list[str] | None = None) -> list[Atoms
     out = []
     for i, name in enumerate(names):
         vector = multi_atoms.data[i]
-        t, a2, b2, ab, fa, fb = _columns(vector.data, int(vector.length))
+        found = _records(vector)
+        columns: list[Any] = [found[f].astype(kind) for f, kind in zip(FIELDS, TYPES, strict=True)]
+        t, a2, b2, ab, fa, fb = columns
         out.append(Atoms(t, a2, b2, ab, fa, fb, int(vector.TAtom), name))
     return out
 
 
-def _columns(data: Any, length: int) -> list[Any]:
-    """Times and values of an array of atoms: its memory at once where it is one, or atom by atom."""
+def _records(vector: Any) -> NDArray[Any]:
+    """Atoms of a ``FstatAtomVector`` as `STRUCT`: a view of its memory where it is one, or atom by atom."""
+    data, length = vector.data, int(vector.length)
     if isinstance(data, np.ndarray) and data.dtype.itemsize == STRUCT.itemsize and data.flags.c_contiguous:
         memory = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
-        found = np.frombuffer(memoryview(memory), STRUCT, length)
-        return [found[f].astype(kind) for f, kind in zip(FIELDS, TYPES, strict=True)]
-    atoms = [data[j] for j in range(length)]
-    return [np.array([getattr(a, f) for a in atoms], kind) for f, kind in zip(FIELDS, TYPES, strict=True)]
+        return np.frombuffer(memoryview(memory), STRUCT, length)
+    return np.array([tuple(getattr(data[j], f) for f in FIELDS) for j in range(length)], STRUCT)
 
 
 def register_pyfstat(
@@ -188,23 +191,26 @@ class MapMaker:
 
 def cell_of_lal(multi_atoms: Any, grid: Grid, window: Window) -> float:
     """F of the first cell of a grid; NaN where its window holds fewer than two bins."""
-    streams = [_columns(v.data, int(v.length)) for v in (multi_atoms.data[i] for i in range(int(multi_atoms.length)))]
-    width = int(multi_atoms.data[0].TAtom)
-    start = min(int(s[0][0]) for s in streams)
-    n = (max(int(s[0][-1]) for s in streams) - start) // width + 1
+    vectors = [multi_atoms.data[i] for i in range(int(multi_atoms.length))]
+    streams = [_records(v) for v in vectors]
+    times = [s["timestamp"].astype(np.int64) for s in streams]
+    width = int(vectors[0].TAtom)
+    start = min(int(t[0]) for t in times)
+    n = (max(int(t[-1]) for t in times) - start) // width + 1
     schedule = make_schedule(grid, window, Times(start, width, n))
     if not schedule.n_valid():
         return float("nan")
     first, length, offset = int(schedule.first[0]), int(schedule.length[0, 0]), int(schedule.offset[0])
     tau = float(grid.taus[0])
     sums = np.zeros(7)
-    for t, a2, b2, ab, fa, fb in streams:
+    for t, records in zip(times, streams, strict=True):
         a, b = np.searchsorted(t, (start + first * width, start + (first + length) * width))
         if a == b:
             continue
         w = window.weights((offset + width * ((t[a:b] - start) // width - first)) / tau)
-        sums[:3] += np.stack([a2[a:b], b2[a:b], ab[a:b]]) @ (w * w)
-        sums[3:] += np.stack([fa[a:b].real, fa[a:b].imag, fb[a:b].real, fb[a:b].imag]) @ w
+        x = records[a:b].view("f4").reshape(b - a, 8)  # the time, then the seven numbers
+        sums[:3] += (w * w) @ x[:, 1:4]
+        sums[3:] += w @ x[:, 4:]
     if not np.isfinite(sums).all():
         raise ValueError("multiFstatAtoms holds values that are not finite")
     return F_of_sums(sums)
