@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.gpu.batches import FlatSource, shared_grid
 
 from skysieve.core.device import resolve
+from skysieve.core.kernels import CudaModule
 from skysieve.periodogram import cuda, simulate
-from skysieve.periodogram.cuda_jobs import make_job
+from skysieve.periodogram.cuda_jobs import Chunk, make_job
 from skysieve.periodogram.workload import Output, Spec
 
 HERE = Path(__file__).parent
@@ -70,23 +71,75 @@ def on_device(cp: Any, source: FlatSource) -> FlatSource:
     return FlatSource(cp.asarray(source.t), cp.asarray(source.y), cp.asarray(source.dy), source.offsets)
 
 
-def device_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, power: Any = None, n: int = 11) -> float:
-    """Median milliseconds of one chunk's launches, replayed as a graph."""
+def jobs_of(engine: cuda.Engine, source: FlatSource, grids: Any, power: Any) -> list[tuple[Any, Any]]:
+    """The lane and the job of each chunk of one `execute`; one chunk when they are more than the lanes."""
     worker = engine.workers[0]
-    lane = worker.lanes[0]
     output = Output.allocate(source.n_objects, engine.spec.n_peaks, power)
     plan = engine._plan(source, grids, output)
-    job = make_job(plan, source, 0, source.n_objects, output)
-    times = []
-    for i in range(n + 3):  # the second begin records a graph, the later ones replay it
+    chunks = engine.cut(source, plan, worker)
+    if len(chunks) > len(worker.lanes):
+        chunks = [(0, source.n_objects)]
+    return [(lane, make_job(plan, source, Chunk(*c), output)) for lane, c in zip(worker.lanes, chunks, strict=False)]
+
+
+def device_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, power: Any = None) -> float:
+    """Milliseconds of one `execute` on the device: its chunks' launches replayed as graphs on their lanes.
+
+    Rounds follow one another, each waiting for all lanes of the one before, so that the host is ahead.
+    """
+    worker, jobs = engine.workers[0], jobs_of(engine, source, grids, power)
+    for _ in range(3):  # the second begin records a graph
+        for lane, job in jobs:
+            worker.begin(lane, job)
+        for lane, _ in jobs:
+            lane.synchronize()
+    gate = cp.cuda.Stream(non_blocking=True)
+    rounds, times = 8, []
+    for _ in range(7):
         start, end = cp.cuda.Event(), cp.cuda.Event()
-        start.record(lane.stream)
-        worker.begin(lane, job)
-        end.record(lane.stream)
+        start.record(gate)
+        last = start
+        for _ in range(rounds):
+            ends = []
+            for lane, _ in jobs:
+                lane.stream.wait_event(last)
+                worker._recorded[id(lane)].replay()
+                ends.append(cp.cuda.Event(disable_timing=True))
+                ends[-1].record(lane.stream)
+            for event in ends:
+                gate.wait_event(event)
+            last = cp.cuda.Event(disable_timing=True)
+            last.record(gate)
+        end.record(gate)
         end.synchronize()
-        if i > 2:
-            times.append(cp.cuda.get_elapsed_time(start, end))
+        times.append(cp.cuda.get_elapsed_time(start, end) / rounds)
     return float(statistics.median(times))
+
+
+def kernel_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, power: Any = None) -> dict[str, float]:
+    """Milliseconds of each kernel, all objects in one chunk, each alone on the device."""
+    worker = engine.workers[0]
+    output = Output.allocate(source.n_objects, engine.spec.n_peaks, power)
+    job = make_job(engine._plan(source, grids, output), source, Chunk(0, source.n_objects), output)
+    lane, found = worker.spare, {}
+    launch = CudaModule.launch
+
+    def timed(module: Any, kernel: str, *args: Any, stream: Any = None, **more: Any) -> None:
+        start, end = cp.cuda.Event(), cp.cuda.Event()
+        start.record(stream)
+        launch(module, kernel, *args, stream=stream, **more)
+        end.record(stream)
+        end.synchronize()
+        found.setdefault(kernel, []).append(cp.cuda.get_elapsed_time(start, end))
+
+    CudaModule.launch = timed
+    try:
+        for _ in range(6):
+            worker._launch(lane, job)
+            lane.synchronize()
+    finally:
+        CudaModule.launch = launch
+    return {k: float(statistics.median(v[1:])) for k, v in found.items()}
 
 
 def wall_ms(call: Any, n: int = 15) -> float:

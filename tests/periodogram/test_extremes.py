@@ -8,7 +8,8 @@ import pytest
 import skysieve
 from skysieve.periodogram import Status
 
-GRID = {"fmin": 0.1, "fmax": 2.0, "nf": 500, "device": "cpu"}
+GRID = {"fmin": 0.1, "fmax": 2.0, "nf": 500}
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def curve(n=50):
@@ -17,23 +18,27 @@ def curve(n=50):
     return t, np.sin(t) + 0.1 * rng.standard_normal(n), np.full(n, 0.1)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("normalization", ["model", "log"])
 @pytest.mark.parametrize("seed", [1, 6, 9])
-def test_a_perfect_fit_is_found_and_finite(seed, normalization, dtype):
+def test_a_perfect_fit_is_found_and_finite(seed, normalization, dtype, device):
     """Rounding takes the standard power to 1, where these forms have their pole."""
     t = np.sort(np.random.default_rng(seed).uniform(0, 20, 12))
     found = skysieve.lombscargle(
         t, np.sin(np.pi * t + seed), fmin=0.1, fmax=1.1, nf=1001, normalization=normalization, method="direct",
-        dtype=dtype, device="cpu",
+        dtype=dtype, device=device,
     )  # fmt: skip
     assert np.all(np.isfinite(found.power))
     assert found.power.argmax() == 400
     assert found.period == pytest.approx(2.0, abs=2.0 * found.period**2 * 1e-3)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("method", ["auto", "nufft", "direct", "finufft"])
-def test_extreme_values_cost_only_their_object(method):
+def test_extreme_values_cost_only_their_object(method, device):
+    if (method, device) == ("finufft", "cuda"):
+        pytest.skip("finufft is a method of the CPU alone")
     t, y, dy = curve()
     tiny, huge = dy.copy(), dy.copy()
     tiny[3], huge[3] = 1e-170, 1e200
@@ -51,25 +56,27 @@ def test_extreme_values_cost_only_their_object(method):
         (t, 1e307 * y, dy, Status.OK),
         (t, 1e-300 * y, dy, Status.OK),
     ]
-    found = skysieve.lombscargle(*([o[k] for o in objects] for k in range(3)), method=method, **GRID)
+    found = skysieve.lombscargle(*([o[k] for o in objects] for k in range(3)), method=method, device=device, **GRID)
     assert list(found.status) == [o[3] for o in objects]
     good = np.array([o[3] == Status.OK for o in objects])
-    alone = skysieve.lombscargle(t, y, dy, method=method, **GRID)
+    alone = skysieve.lombscargle(t, y, dy, method=method, device=device, **GRID)
     np.testing.assert_allclose(found.period[good], alone.period, rtol=1e-9)
     assert np.all(np.isnan(found.period[~good]))
     assert np.all(np.isnan(np.asarray(found.power)[~good]))
 
 
-def test_a_span_of_a_few_units_in_the_last_place():
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_span_of_a_few_units_in_the_last_place(device):
     """The origin may lie one unit before the first time; the cells of the comb have room for that."""
     t, y = 2.0**53 + np.array([-1.0, 0, 2, 4, 6]), np.array([1.0, 2, 0, 1, 3])
     exact, comb = (
-        skysieve.lombscargle(t, y, fmin=0.01, fmax=0.2, nf=100, method=m, device="cpu").power
+        skysieve.lombscargle(t, y, fmin=0.01, fmax=0.2, nf=100, method=m, device=device).power
         for m in ("direct", "nufft")
     )
     np.testing.assert_allclose(comb, exact, atol=2e-9)
 
 
-def test_two_distinct_times_alone_are_an_error():
+@pytest.mark.parametrize("device", DEVICES)
+def test_two_distinct_times_alone_are_an_error(device):
     with pytest.raises(ValueError, match="too few distinct"):
-        skysieve.lombscargle(np.repeat([0.0, 1.0], 25), curve()[1], **GRID)
+        skysieve.lombscargle(np.repeat([0.0, 1.0], 25), curve()[1], device=device, **GRID)

@@ -14,6 +14,8 @@ from .simd import fma, outline
 TWO_PI = 2 * np.pi
 SINGULAR = 1e-14
 """CC SS - CS^2 below this fraction of CC SS: cosine and sine are one column at these times; the power is NaN."""
+COLUMN_NOISE = 1e-30
+"""The same below this fraction of CC + SS: errors of the cosines squared (a column next to constant)."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -103,6 +105,6 @@ def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):
         mc, ms, _, _ = _weighted_sums(w, wy, c, s, n)
     cc, ss, cs, yc, ys = _centred_sums(w, wy, c, s, n, mc, ms)
     det = cc * ss - cs * cs
-    if not det > SINGULAR * cc * ss:
+    if not det > SINGULAR * cc * ss + COLUMN_NOISE * (cc + ss):
         return np.nan
     return (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from skysieve.core.progress import Reporter
 from skysieve.core.staging import Copier, is_pinned
 from skysieve.periodogram.cuda_calibrate import costs_of
 from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
-from skysieve.periodogram.cuda_jobs import Again, JobCache, Plan, deliver, largest_cycles, make_job
+from skysieve.periodogram.cuda_jobs import Again, Chunk, JobCache, Plan, cycles_of, deliver, gather, make_job
 from skysieve.periodogram.cuda_worker import Job, Worker
 from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
 
@@ -110,7 +110,7 @@ class Engine:
         plan = self._plan(source, grids, output)
 
         def cut() -> list[tuple[int, int]]:
-            return self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), first)
+            return self.cut(source, plan, first)
 
         cache = None
         if source.n_objects <= MOST_CACHED:
@@ -119,7 +119,7 @@ class Engine:
         chunks = cut() if cache is None else cache.cut(source.offsets, cut)
         reporter = Reporter(progress, source.n_objects)
         one = len(self.workers) == 1 or len(chunks) == 1 or is_device_array(output.power) or self._on_device(source)
-        run = _Run(plan, source, output, reporter, deque(chunks), cache)
+        run = _Run(plan, source, output, reporter, deque(Chunk(*c) for c in chunks), cache)
         workers = [first] if one else self.workers
         if len(workers) == 1:
             run.work(workers[0], alone=True)
@@ -134,17 +134,19 @@ class Engine:
         offsets = source.offsets
         cycles = self._first_cycles(source, grids)
         nf = int(np.max(grids.nf))
-        layout = plan.layout(nf, cycles, n)
+        layout = plan.layout(nf, cycles)
         mean = float(offsets[-1]) / max(1, n)
-        seconds = 1e-9 * n * (
-            self.costs.comb_time(layout, mean) if layout is not None else self.costs.direct_time(nf, mean)
-        )  # fmt: skip
+        pairs = -(-nf // layout.span) if layout is not None else 0
+        if layout is not None and mean <= int(plan.few(np.array([nf]), np.array([plan.layouts.index(layout)]))[0]):
+            layout = None
+        each = self.costs.comb_time(layout.combs, pairs, mean) if layout else self.costs.direct_time(nf, mean)
         return {
             "method": "nufft" if layout is not None else "direct",
             "device": ", ".join(str(w.runtime.device) for w in self.workers),
             "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
-            "expected_seconds": seconds / len(self.workers),
+            "expected_seconds": 1e-9 * n * each / len(self.workers),
             "layout": layout,
+            "combs_a_block": layout.per_block(n * pairs, plan.wave) if layout is not None else 0,
         }
 
     def close(self) -> None:
@@ -171,7 +173,11 @@ class Engine:
 
     def _first_cycles(self, source: Source, grids: Grids) -> float:
         t, _, _, offsets = source.read(0, 1)
-        return largest_cycles(t, offsets, grids.df[:1])
+        return float(cycles_of(t, offsets, grids.df[:1])[0])
+
+    def cut(self, source: Source, plan: Plan, worker: Worker) -> list[tuple[int, int]]:
+        """Ranges of objects that are searched together."""
+        return self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), worker)
 
     def _object_bytes(self, plan: Plan, source: Source) -> float:
         return plan.object_bytes(int(np.max(plan.grids.nf)), self._first_cycles(source, plan.grids))
@@ -220,7 +226,7 @@ class _Task:
 
     lane: Any
     job: Job
-    chunk: tuple[int, int]
+    chunk: Chunk
 
 
 class _Run:
@@ -232,7 +238,7 @@ class _Run:
         source: Source,
         output: Output,
         reporter: Reporter,
-        queue: deque[tuple[int, int]],
+        queue: deque[Chunk],
         cache: JobCache | None,
     ) -> None:
         self.plan, self.source, self.output, self.reporter = plan, source, output, reporter
@@ -244,7 +250,7 @@ class _Run:
         self._open = 0
         self._changed = threading.Condition(self._lock)
 
-    def _next(self, wait: bool) -> tuple[int, int] | None:
+    def _next(self, wait: bool) -> Chunk | None:
         """The next chunk; None when none is left (and, with ``wait``, none can come back from another worker)."""
         with self._changed:
             while True:
@@ -257,7 +263,7 @@ class _Run:
                     return None
                 self._changed.wait()
 
-    def _closed(self, back: Sequence[tuple[int, int]] = (), done: int = 1) -> None:
+    def _closed(self, back: Sequence[Chunk] = (), done: int = 1) -> None:
         with self._changed:
             self._open -= done
             self.queue.extendleft(back)
@@ -272,7 +278,7 @@ class _Run:
         busy: deque[_Task] = deque()  # launched, oldest first
         ahead: deque[_Task] = deque()  # made, not yet launched
         free = deque(worker.lanes)
-        chunk: tuple[int, int] | None = None
+        chunk: Chunk | None = None
         try:
             while True:
                 chunk = self._next(wait=not alone and not busy and not ahead)
@@ -290,7 +296,7 @@ class _Run:
                     else:
                         self._launch(worker, busy, ahead, free)
                 lane = free.popleft()
-                job = make_job(self.plan, self.source, *chunk, self.output, cache=self.cache)
+                job = make_job(self.plan, self.source, chunk, self.output, cache=self.cache)
                 ahead.append(_Task(lane, job, chunk))
                 chunk = None
                 self._place_power(worker, lane, job)
@@ -334,7 +340,7 @@ class _Run:
     def share(self, workers: Sequence[Worker]) -> None:
         """Several workers draw from the queue, the costliest chunks first."""
         rows = self.source.offsets
-        self.queue = deque(sorted(self.queue, key=lambda c: int(rows[c[0]] - rows[c[1]])))
+        self.queue = deque(sorted(self.queue, key=lambda c: int(rows[c.start] - rows[c.stop])))
 
         def run(worker: Worker) -> None:
             finished = False
@@ -355,30 +361,20 @@ class _Run:
             raise self.error_of_last
 
     def repeat(self, worker: Worker) -> None:
-        """Take objects again whose span or candidates were beyond what their chunk had room for."""
-        respan, cycles = sorted(self.again.respan), self.again.cycles
-        self.again.respan = []
-        for i in respan:
-            self._single(worker, i, cycles, all_candidates=False)
+        """Take objects again that had more candidates than their chunk had room for."""
         overflow = sorted(set(self.again.overflow))
         self.again.overflow = []
         for i in overflow:
-            self._single(worker, i, None, all_candidates=True)
-        if self.again.overflow or self.again.respan:
-            raise RuntimeError(f"objects {self.again.overflow + self.again.respan} cannot be completed")
+            lane = worker.spare
+            job = make_job(self.plan, self.source, Chunk(i, i + 1, True), self.output, all_candidates=True)
+            self._place_power(worker, lane, job)
+            worker.begin(lane, job)
+            self._finish(worker, lane, job, None)
+        if self.again.overflow or self.again.unlike:
+            raise RuntimeError(f"objects {self.again.overflow + self.again.unlike} cannot be completed")
 
-    def _single(self, worker: Worker, i: int, cycles: float | None, all_candidates: bool) -> None:
-        lane = worker.spare
-        if cycles is None:
-            df = self.plan.grids.of(i)[1]
-            cycles = float(self.output.span[i]) * df
-        job = make_job(self.plan, self.source, i, i + 1, self.output, cycles=cycles, all_candidates=all_candidates)
-        self._place_power(worker, lane, job)
-        worker.begin(lane, job)
-        self._finish(worker, lane, job, None)
-
-    def _halve(self, worker: Worker, chunk: tuple[int, int], error: MemoryError) -> None:
-        start, stop = chunk
+    def _halve(self, worker: Worker, chunk: Chunk, error: MemoryError) -> None:
+        start, stop = chunk.start, chunk.stop
         for lane in worker.lanes:
             lane.free()
         if stop - start == 1:
@@ -388,7 +384,7 @@ class _Run:
         logger.warning(
             "%s is out of memory for objects %d to %d: trying halves", worker.runtime.device, start, stop - 1
         )
-        self._closed([(middle, stop), (start, middle)])
+        self._closed([replace(chunk, start=middle), replace(chunk, stop=middle)])
 
     def _place_power(self, worker: Worker, lane: Any, job: Job) -> None:
         """Where the chunk's powers land on the host: the user's array if it is page-locked, else the lane's buffer."""
@@ -400,11 +396,10 @@ class _Run:
 
     def _target(self, job: Job) -> Any:
         assert self.plan.power_start is not None
-        assert isinstance(job.objects, slice)
         a = int(self.plan.power_start[job.objects.start])
         return self.output.power[a : a + job.n_powers]
 
-    def _finish(self, worker: Worker, lane: Any, job: Job, chunk: tuple[int, int] | None) -> None:
+    def _finish(self, worker: Worker, lane: Any, job: Job, chunk: Chunk | None) -> None:
         lane.synchronize()
         if job.host_power is not None:
             target = self._target(job)
@@ -412,6 +407,9 @@ class _Run:
                 worker.copier.copy([(target, job.host_power)])
         with self._lock:
             deliver(job, self.plan, self.output, self.again)
+            unlike, back = self.again.unlike, []
+            if unlike and chunk is not None and not chunk.known:
+                back, self.again.unlike = gather(unlike), []
         if chunk is not None:
-            self._closed()
-            self.reporter.add(chunk[1] - chunk[0])
+            self._closed(back)
+            self.reporter.add(chunk.stop - chunk.start if not chunk.known else 0)

@@ -26,7 +26,7 @@ logger = logging.getLogger("skysieve")
 OBJECTS, NF = 600, 12_000
 POINTS = (32, 160)
 REPEATS = 3
-FORMAT = 1
+FORMAT = 2
 """Changes when the kernels change enough to void old figures."""
 
 
@@ -69,9 +69,10 @@ def measure(worker: Worker, spec: Spec) -> Costs:
     seconds = {(m, n): _time(worker, spec, m, n) for m in ("nufft", "direct") for n in POINTS}
     few, many = POINTS
     plan = _plan(worker, spec, "nufft")
-    layout = plan.layout(NF, 0.1, OBJECTS)
+    layout = plan.layout(NF, 0.1)
     if layout is None:
         return defaults
+    pairs = -(-NF // layout.span)
 
     def line(method: str) -> tuple[float, float]:
         """Nanoseconds of an object without points, and of each point."""
@@ -83,8 +84,8 @@ def measure(worker: Worker, spec: Spec) -> Costs:
     fixed, pair = line("direct")
     return replace(
         defaults,
-        comb=base / (layout.pairs * layout.combs),
-        spread=point / layout.pairs,
+        comb=base / (pairs * layout.combs),
+        spread=point / pairs,
         direct=fixed / NF,
         pair=pair / NF,
     )
@@ -101,13 +102,16 @@ def _time(worker: Worker, spec: Spec, method: str, points: int) -> float:
     """Median seconds of one chunk of like objects, from launch to answer."""
     rng = np.random.default_rng(points)
     t = np.sort(rng.random((OBJECTS, points)) * 120, axis=1)
-    t[:, 0], t[:, -1] = 0, 120
+    t[:, 0], t[:, -1] = 0, 119.9
     y = rng.standard_normal((OBJECTS, points))
     offsets = np.arange(OBJECTS + 1, dtype=np.int64) * points
     plan = _plan(worker, spec, method)
     output = Output.allocate(OBJECTS, 1)
     xp = worker.runtime.xp  # from arrays on the device: the bus is not what is measured
-    job = job_of(plan, xp.asarray(t.ravel()), xp.asarray(y.ravel()), None, offsets, slice(0, OBJECTS), output)
+    job = job_of(
+        plan, xp.asarray(t.ravel()), xp.asarray(y.ravel()), None, offsets, slice(0, OBJECTS), output,
+        np.full(OBJECTS, 0.1), np.diff(offsets),
+    )  # fmt: skip
     lane, times = worker.lanes[0], []
     for _ in range(REPEATS + 3):  # the first compiles, the second records the launches
         start = time.perf_counter()

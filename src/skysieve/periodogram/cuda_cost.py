@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from skysieve.periodogram.cuda_tables import Layout
 
 
 @dataclass(frozen=True)
@@ -23,25 +22,21 @@ class Costs:
     pair: float = 4.2e-4
     direct: float = 5.0e-3
 
-    def comb_time(self, layout: Layout, points: float) -> float:
-        """Nanoseconds of one object by the comb."""
-        return layout.pairs * (layout.combs * self.comb + points * self.spread * layout.blocks)
+    def comb_time(self, combs: Any, pairs: Any, points: float) -> Any:
+        """Nanoseconds of one object by ``pairs`` of bands of ``combs`` combs."""
+        return pairs * (combs * self.comb + points * self.spread)
 
     def direct_time(self, nf: float, points: float) -> float:
         """Nanoseconds of one object by direct sums."""
         return nf * (self.direct + points * self.pair)
 
-    def crossover(self, layout: Layout, nf: int) -> float:
-        """Objects of at most this many points cost less summed directly."""
-        slope = nf * self.pair - layout.pairs * self.spread * layout.blocks
-        if slope <= 0:
-            return 0.0
-        return max(0.0, (layout.pairs * layout.combs * self.comb - nf * self.direct) / slope)
-
-    def few(self, layout: Layout, nf: int, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which objects to sum directly: where it costs less, and the few points whose comb would be less exact."""
-        short: NDArray[np.bool_] = lengths <= max(self.crossover(layout, nf), ACCURATE_POINTS)
-        return short
+    def few(self, combs: Any, pairs: Any, nf: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Most points of an object that is summed directly: where that costs less, and where the comb is less exact."""
+        slope = nf * self.pair - pairs * self.spread
+        gain = pairs * combs * self.comb - nf * self.direct
+        crossover = np.where(slope > 0, gain / np.where(slope > 0, slope, 1.0), 0.0)
+        most: NDArray[np.int64] = np.clip(crossover, ACCURATE_POINTS, 2**31 - 2).astype(np.int64)
+        return most
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.core.arrays import is_device_array, to_host
+from skysieve.core.arrays import array_module, is_device_array, to_host
+from skysieve.periodogram import cuda_structs as cs
+from skysieve.periodogram.comb import M
 from skysieve.periodogram.cuda_cost import Costs
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, Part, edge_bytes, longest_first, make_part
-from skysieve.periodogram.cuda_structs import RESPAN
-from skysieve.periodogram.cuda_tables import Layout, choose_layout
-from skysieve.periodogram.cuda_worker import Job
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, longest_first, make_part
+from skysieve.periodogram.cuda_structs import UNLIKE
+from skysieve.periodogram.cuda_tables import Layout, choose_layouts, class_bounds, layouts
+from skysieve.periodogram.cuda_worker import LONG, SPREAD_CELLS, Job
 from skysieve.periodogram.workload import METHODS, Grids, Output, Source, Spec, Status
 
 SMALLEST_COMB = 64
@@ -40,39 +42,75 @@ class Plan:
     def object_bytes(self, nf: int, cycles: float) -> float:
         """Device bytes of one object beside its rows."""
         size, k = self.spec.dtype.itemsize, self.spec.n_peaks
-        layout = self.layout(nf, cycles, 1000)
+        layout = self.layout(nf, cycles)
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
         power = nf * size if self.power_start is not None or self.grids.values is not None else 0
-        return power + part.cap * CANDIDATE_BYTES[size] + edge_bytes(part, 1, size) + 200.0 + 20 * k
+        cells = part.launches * SPREAD_CELLS * 2 * size if layout is not None and layout.columns else 0
+        return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 232.0 + 20 * k
 
-    def layout(self, nf: int, cycles: float, objects: int) -> Layout | None:
-        """The comb for a chunk, or None where sums are direct."""
-        if self.grids.values is not None or self.spec.method == "direct" or nf < SMALLEST_COMB or not cycles > 0:
-            return None
-        return choose_layout(nf, cycles, self.spec.dtype, objects, self.wave, self.shared)
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts to choose from; none where everything is summed directly."""
+        bare = self.grids.values is not None or self.spec.method == "direct"
+        return () if bare else layouts(self.spec.dtype, self.shared)
+
+    def layout(self, nf: int, cycles: float) -> Layout | None:
+        """The comb for an object, or None where sums are direct."""
+        i = int(self.choose(np.array([nf]), np.array([cycles]))[0])
+        return self.layouts[i] if i >= 0 else None
+
+    def choose(self, nf: NDArray[np.int64], cycles: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Number of the layout of each object, -1 where sums are direct; ``nf`` of length 1 when shared."""
+        return np.where(nf < SMALLEST_COMB, -1, choose_layouts(self.layouts, nf, cycles))
+
+    def few(self, nf: NDArray[np.int64], layout: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Most points of objects summed directly though a comb serves them; 0 unless the method is "auto"."""
+        if self.spec.method != "auto" or not self.layouts:
+            return np.zeros(len(layout), np.int64)
+        combs = np.array([a.combs for a in self.layouts])[layout]
+        pairs = np.ceil(nf / np.array([a.span for a in self.layouts])[layout])
+        return np.where(layout >= 0, self.costs.few(combs, pairs, nf), 0)
 
 
-def largest_cycles(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> float:
-    """Largest ``df * span`` of a chunk, from the first and last time of each object (exact for sorted, clean rows)."""
+@dataclass(frozen=True)
+class Chunk:
+    """Objects ``start:stop``; ``known``: the output holds their first times, spans and numbers of points."""
+
+    start: int
+    stop: int
+    known: bool = False
+
+
+def gather(objects: list[int]) -> list[Chunk]:
+    """Chunks of what is known now that cover these objects of one chunk: neighbours together, others left out."""
+    numbers = np.unique(objects)
+    cuts = np.flatnonzero(np.diff(numbers) > 8) + 1
+    return [Chunk(int(p[0]), int(p[-1]) + 1, True) for p in np.split(numbers, cuts)]
+
+
+def cycles_of(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``df * span`` of each object from its first and last row (exact for sorted, clean rows); 0 where unusable."""
     lo, hi = offsets[:-1], offsets[1:] - 1
     filled = hi > lo
-    if not filled.any():
-        return 0.0
-    if not filled.all():
-        lo, hi = lo[filled], hi[filled]
-        df = df[filled] if len(df) > 1 else df
-    span = to_host(t[hi] - t[lo]) if isinstance(t, np.ndarray) else _device_span(t, lo, hi)
-    cycles = np.abs(span) * df
-    cycles = cycles[np.isfinite(cycles)]
-    return float(cycles.max()) if len(cycles) else 0.0
+    first, last = np.zeros(len(lo)), np.zeros(len(lo))
+    if filled.any():
+        xp = array_module(t)
+        ends = to_host(t[xp.asarray(np.concatenate([lo[filled], hi[filled]]))])
+        first[filled], last[filled] = np.split(ends, 2)
+    return bounded_cycles(first, last, df)
 
 
-def _device_span(t: Any, lo: NDArray[np.int64], hi: NDArray[np.int64]) -> NDArray[np.float64]:
-    from skysieve.core.arrays import array_module
+def bounded_cycles(
+    first: NDArray[np.float64], last: NDArray[np.float64], df: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``df`` times the span and two units in the last place: the origin of times may lie one before the first.
 
-    xp = array_module(t)
-    ends = to_host(t[xp.asarray(np.concatenate([lo, hi]))])
-    return ends[len(lo) :] - ends[: len(lo)]
+    Bit for bit what ``ls_prepare`` computes.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest = np.maximum(np.abs(first), np.abs(last))
+        cycles = df * ((last - first) + 2 * (np.nextafter(largest, np.inf) - largest))
+    return np.where(np.isfinite(cycles), np.maximum(cycles, 0.0), 0.0)
 
 
 def _same_grids(a: Grids, b: Grids) -> bool:
@@ -109,9 +147,8 @@ class JobCache:
         job = self._jobs.get((start, stop))
         if job is None or (job.dy is None) != (dy is None) or not np.array_equal(job.offsets, offsets):
             return None
-        if is_device_array(t):  # the span is checked on the device; asking costs more than it can save
-            return replace(job, t=t, y=y, dy=dy, results={}, host_power=None, copies=None)
-        if not job.serves(largest_cycles(t, offsets, df)):
+        # the spans are checked on the device; where times are there, asking costs more than it can save
+        if not is_device_array(t) and not job.serves(cycles_of(t, offsets, df)):
             return None
         return replace(job, t=t, y=y, dy=dy, results={}, host_power=None, copies=None)
 
@@ -125,24 +162,26 @@ class JobCache:
 def make_job(
     plan: Plan,
     source: Source,
-    start: int,
-    stop: int,
+    chunk: Chunk,
     output: Output,
     *,
-    cycles: float | None = None,
     all_candidates: bool = False,
     cache: JobCache | None = None,
 ) -> Job:
-    """The chunk of objects ``start:stop``; ``cycles`` when the caller knows better than the first and last times."""
+    """What a GPU is given for a chunk."""
+    start, stop = chunk.start, chunk.stop
     t, y, dy, offsets = source.read(start, stop)
     objects = slice(start, stop)
-    if cache is not None:
-        df = plan.grids.df if plan.grids.shared else plan.grids.df[objects]
-        job = cache.get(start, stop, t, y, dy, offsets, df)
-        if job is not None:
-            job.device_power = output.power if is_device_array(output.power) else None
-            return job
-    job = job_of(plan, t, y, dy, offsets, objects, output, cycles=cycles, all_candidates=all_candidates)
+    df = plan.grids.df if plan.grids.shared else plan.grids.df[objects]
+    if chunk.known:
+        first, lengths = output.t_min[objects], output.n_used[objects]
+        cycles = bounded_cycles(first, first + output.span[objects], df)
+        return job_of(plan, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
+    job = cache.get(start, stop, t, y, dy, offsets, df) if cache is not None else None
+    if job is not None:
+        job.device_power = output.power if is_device_array(output.power) else None
+        return job
+    job = job_of(plan, t, y, dy, offsets, objects, output, cycles_of(t, offsets, df), np.diff(offsets), all_candidates)
     if cache is not None:
         cache.put(start, stop, job)
     return job
@@ -154,44 +193,46 @@ def job_of(
     y: Any,
     dy: Any,
     offsets: NDArray[np.int64],
-    objects: Any,
+    objects: slice,
     output: Output,
-    *,
-    cycles: float | None = None,
+    cycles: NDArray[np.float64],
+    lengths: NDArray[np.int64],
     all_candidates: bool = False,
 ) -> Job:
-    """The chunk of the given rows; ``objects`` (a slice or numbers) are the output's rows."""
+    """The chunk of the given rows; ``objects`` are the output's; ``cycles``, ``lengths``: what is known of each."""
     grids, spec = plan.grids, plan.spec
     own = slice(None) if grids.shared else objects
     f0, df, nf = grids.f0[own], grids.df[own], grids.nf[own]
-    n = len(offsets) - 1
-    lengths = np.diff(offsets)
-    cycles = largest_cycles(t, offsets, df) if cycles is None else cycles
-    k = spec.n_peaks
-
-    def part(kind: str, order: NDArray[np.int32], layout: Layout | None = None) -> Part:
-        return make_part(kind, order, nf, grids.shared, cycles, k, layout, all_candidates)
-
-    layout = plan.layout(int(nf.max()), cycles, n)
-    if grids.values is not None:
-        parts = [part("list", longest_first(lengths))]
-    elif layout is None:
-        parts = [part("direct", longest_first(lengths))]
-    elif spec.method == "auto":
-        few = plan.costs.few(layout, int(nf.max()), lengths)
-        split = bool(few.any())
-        parts = [part("comb", longest_first(lengths, ~few if split else None), layout)]
-        if split:
-            parts.append(part("direct", longest_first(lengths, few)))
-    else:
-        parts = [part("comb", longest_first(lengths), layout)]
-    parts = [p for p in parts if len(p.order)]
-    job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, grids.values, cycles=cycles)
+    n, k = len(offsets) - 1, spec.n_peaks
+    layout = plan.choose(nf, cycles)
+    few = plan.few(nf, layout)
+    direct = lengths <= few
+    limits = np.zeros(n, cs.LIMIT)
+    limits["least"], limits["most"] = class_bounds(plan.layouts, cycles)
+    limits["few"], limits["many"] = np.where(direct, 0, few + 1), np.where(direct, few, np.iinfo(np.int32).max)
+    layout = np.where(direct, -1, layout)
+    parts = []
+    for i in np.unique(layout):
+        chosen = np.flatnonzero(layout == i)
+        comb = plan.layouts[i] if i >= 0 else None
+        if comb is not None:
+            limits["circle"][chosen] = M * comb.combs
+        kind = "comb" if comb is not None else "direct" if grids.values is None else "list"
+        long = bool(lengths[chosen].max() > LONG)
+        parts.append(
+            make_part(
+                kind, longest_first(lengths, chosen), nf, grids.shared, float(cycles[chosen].max()), k, comb,
+                all_candidates, plan.wave, long,
+            )
+        )  # fmt: skip
+    cap, edges = max(p.cap for p in parts), max(p.edges for p in parts)
+    parts = [replace(p, cap=cap) for p in parts]
+    job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, edges, grids.values)
     if plan.power_start is not None or grids.values is not None:
         sizes = np.broadcast_to(nf, (n,))
         job.start = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
         job.n_powers = int(job.start[-1])
-    if plan.power_start is not None and is_device_array(output.power) and isinstance(objects, slice):
+    if plan.power_start is not None and is_device_array(output.power):
         assert job.start is not None
         job.device_power, job.start = output.power, job.start + plan.power_start[objects.start]
     return job
@@ -199,11 +240,10 @@ def job_of(
 
 @dataclass
 class Again:
-    """Objects to take again: of a span beyond the chunk's tables, or with more candidates than room."""
+    """Objects to take again: unlike what their first and last rows told, or with more candidates than room."""
 
-    respan: list[int]
+    unlike: list[int]
     overflow: list[int]
-    cycles: float = 0.0
 
 
 def deliver(job: Job, plan: Plan, output: Output, again: Again) -> None:
@@ -211,20 +251,20 @@ def deliver(job: Job, plan: Plan, output: Output, again: Again) -> None:
     info, objects = job.results["info"], job.objects
     status = info["status"]
     k = plan.spec.n_peaks
-    numbers = np.arange(objects.start, objects.stop) if isinstance(objects, slice) else objects
-    over, beyond = job.results["flags"] != 0, status == RESPAN
+    numbers = np.arange(objects.start, objects.stop)
+    over, beyond = job.results["flags"] != 0, status == UNLIKE
     if beyond.any():
-        df = np.broadcast_to(job.df, status.shape)
-        again.cycles = max(again.cycles, float((info["span"] * df)[beyond].max()))
-        again.respan += numbers[beyond].tolist()
+        again.unlike += numbers[beyond].tolist()
     if over.any():
         again.overflow += numbers[over & ~beyond].tolist()
-    output.status[objects] = np.where(beyond, Status.FAILED, status)
+    index = job.results["index"].reshape(-1, k)
+    status = np.where(beyond, Status.FAILED, np.where((status == 0) & (index[:, 0] < 0), Status.SINGULAR, status))
+    output.status[objects] = status
     output.n_used[objects] = info["n"]
     output.n_dropped[objects] = info["dropped"]
     output.t_min[objects] = info["t_min"]
     output.span[objects] = info["span"]
-    output.peak_index[objects] = job.results["index"].reshape(-1, k)
+    output.peak_index[objects] = index
     output.peak_frequency[objects] = job.results["frequency"].reshape(-1, k)
     output.peak_power[objects] = job.results["best"].reshape(-1, k)
     method = np.zeros(len(status), np.uint8)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.periodogram.cuda_tables import Layout
-from skysieve.periodogram.workload import Grids
 
 DIRECT_SPAN = 2048
 """Frequencies of one block of ``ls_direct``."""
@@ -26,7 +24,7 @@ class Part:
 
     ``order`` are their numbers in the chunk, longest first.  ``tasks`` lists (object, stretch) where grids
     differ; else every object has ``stretches``.  ``cap`` candidates and ``edges`` pairs of edge values are
-    kept for an object.
+    kept for an object.  A comb has ``per_block`` combs a block; ``long``: some object has many points.
     """
 
     kind: str
@@ -36,11 +34,18 @@ class Part:
     cap: int
     edges: int
     layout: Layout | None = None
+    per_block: int = 0
+    long: bool = False
 
     @property
     def launches(self) -> int:
         """Blocks of the main kernel, before a band pair is cut finer."""
         return len(self.order) * self.stretches if self.tasks is None else len(self.tasks)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that a band pair is cut into."""
+        return -(-self.layout.combs // self.per_block) if self.layout is not None else 1
 
 
 def make_part(
@@ -52,15 +57,15 @@ def make_part(
     n_peaks: int,
     layout: Layout | None = None,
     all_candidates: bool = False,
+    wave: int = 1,
+    long: bool = False,
 ) -> Part:
-    """A part from the objects' grid sizes (``nf`` of length 1 when shared)."""
-    if kind == "comb":
-        assert layout is not None
-        span = 2 * layout.modes * layout.combs
-        warps = 4
+    """A part from the objects' grid sizes (``nf`` of length 1 when shared); ``cycles`` is their largest."""
+    if layout is not None:
+        span, warps = layout.span, 4
     else:
         span, warps = (DIRECT_SPAN, 8) if kind == "direct" else (LIST_SPAN, 0)
-    largest = int(nf.max())
+    largest = int(nf[order].max()) if not shared else int(nf[0])
     stretches = -(-largest // span)
     tasks = None
     if not shared:
@@ -68,6 +73,8 @@ def make_part(
         owner = np.repeat(order, counts)
         first = np.cumsum(counts) - counts
         tasks = np.stack([owner, np.arange(len(owner)) - np.repeat(first, counts)], axis=1).astype(np.int32)
+    pairs = len(order) * stretches if tasks is None else len(tasks)
+    per_block = layout.per_block(pairs, wave) if layout is not None else 0
     every = largest // 2 + 1
     if all_candidates or kind == "list":
         cap = every
@@ -79,24 +86,12 @@ def make_part(
         flat = layout is not None and not layout.columns
         cap = min(every, max(pruned, 256) if flat else max(pruned, smooth))
     edges = 0 if kind == "list" or (layout is not None and layout.columns) else stretches
-    return Part(kind, order, stretches, tasks, cap, edges, layout)
+    return Part(kind, order, stretches, tasks, cap, edges, layout, per_block, long)
 
 
-def edge_bytes(part: Part, objects: int, itemsize: int) -> int:
-    """Device bytes of the edge values for a chunk."""
-    return max(1, objects * part.edges * 2 * itemsize)
-
-
-def longest_first(lengths: NDArray[np.int64], chosen: NDArray[np.bool_] | None = None) -> NDArray[np.int32]:
+def longest_first(lengths: NDArray[np.int64], chosen: NDArray[np.intp] | None = None) -> NDArray[np.int32]:
     """Object numbers, longest first; as they come where lengths hardly differ or there are very many."""
-    objects = np.arange(len(lengths)) if chosen is None else np.flatnonzero(chosen)
+    objects = np.arange(len(lengths)) if chosen is None else chosen
     if len(objects) <= 20_000 and len(objects) and lengths[objects].max() > lengths[objects].min():
         objects = objects[np.argsort(-lengths[objects], kind="stable")]
     return objects.astype(np.int32)
-
-
-def chunk_grids(grids: Grids, objects: NDArray[np.int64] | slice) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """``f0, df, nf`` of some objects (length 1 when shared)."""
-    if grids.shared:
-        return grids.f0, grids.df, grids.nf
-    return grids.f0[objects], grids.df[objects], grids.nf[objects]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-_POINTER, _DOUBLE, _INT = np.dtype(np.uint64), np.dtype(np.float64), np.dtype(np.int32)
+_KINDS, _INT = {"*": np.dtype(np.uint64), ".": np.dtype(np.float64), "#": np.dtype(np.int64)}, np.dtype(np.int32)
 
 INFO = np.dtype(
     [
@@ -21,39 +21,42 @@ INFO = np.dtype(
 )
 """``struct Info``: what prepare leaves for one object."""
 
-RESPAN = 100
-"""Status of an object whose span is beyond the tables of the launch; never leaves the backend."""
+LIMIT = np.dtype([("least", "f8"), ("most", "f8"), ("circle", "f8"), ("few", "i4"), ("many", "i4")])
+"""``struct Limit``: what an object must be for its part (df * span in (least, most], few..many points); its cells."""
+
+UNLIKE = 100
+"""Status of an object that is not what its part was made for; never leaves the backend."""
 
 _PEAKS = ("list*", "count*", "floor*", "edge*", "cap", "wanted")
 
 
 def _struct(*fields: str) -> np.dtype[Any]:
-    """Names with a mark: ``*`` a pointer, ``.`` a double, none an int."""
+    """Names with a mark: ``*`` a pointer, ``.`` a double, ``#`` a long int, none an int."""
     parts = []
     for name in fields:
-        kind = _POINTER if name.endswith("*") else _DOUBLE if name.endswith(".") else _INT
-        parts.append((name.rstrip("*."), kind))
+        parts.append((name.rstrip("*.#"), _KINDS.get(name[-1], _INT)))
     return np.dtype(parts, align=True)
 
 
 PREPARE = _struct(
-    "t*", "y*", "dy*", "offsets*", "df*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
-    "most_cycles.", "circle.", "centre", "scale_kind", "grid_stride", "scan_only",
+    "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
+    "centre", "scale_kind", "grid_stride", "scan_only",
 )  # fmt: skip
-WEIGHTS = _struct("tp*", "owner*", "taps*", "df*", "cell*", "at_f*", "at_2f*", "cells.", "rows", "grid_stride")
+WEIGHTS = _struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "rows", "grid_stride")
 SPREAD = _struct(
-    "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "f0*", "df*", "out*",
-    "modes", "P", "pairs", "grid_stride",
+    "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "out*",
+    "modes", "P", "pairs", "strips", "grid_stride",
 )  # fmt: skip
 COMB = _struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
     "first*", "second*", "fold*", "deconvolve*", "f0*", "df*", "nf*", "start*", "power*", *_PEAKS,
-    "guard.", "mean.", "modes", "P", "S", "pairs", "blocks", "grid_stride", "norm", "scaled",
+    "guard.", "few#", "mean.", "modes", "P", "S", "pairs", "members", "group", "blocks",
+    "grid_stride", "norm", "scaled",
     "zero", "edges",
 )  # fmt: skip
 DIRECT = _struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    *_PEAKS, "guard.", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges",
+    *_PEAKS, "guard.", "few#", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges",
 )  # fmt: skip
 BEST = _struct(
     "info*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*", "flags*",

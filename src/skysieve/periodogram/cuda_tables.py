@@ -1,4 +1,7 @@
-"""Layout and tables of the banded comb NUFFT for the GPU (pure NumPy; the mathematics is in ``comb``)."""
+"""Layout and tables of the banded comb NUFFT for the GPU (pure NumPy; the mathematics is in ``comb``).
+
+An object's layout follows from its own grid and time span alone, so that its answer does not depend on its company.
+"""
 
 from __future__ import annotations
 
@@ -13,62 +16,61 @@ from skysieve.periodogram.comb import TAPS, Kernel, M, shift_constants, unit
 
 OUTPUTS = 16 * 13
 """Most outputs of one FFT that the kernel keeps (13 a thread)."""
-MOST_MODES = {np.dtype(np.float64): 200, np.dtype(np.float32): 184}
-"""Most modes used of 256: past these the aliasing (float64) or rounding (float32) error is too large."""
-FEWEST_MODES = 160
-"""The kernel is not made for fewer: more oversampling than 1.6 gains nothing."""
-FOLDS = (1, 2, 4)
-"""Circles that the cells of f may wind round, one build each."""
-MOST_COMBS = 1 << 22
-MOST_TABLED = 40_000
-"""Combs whose deconvolution is tabled: 64 MiB in float64."""
+MODES = {np.dtype(np.float64): 200, np.dtype(np.float32): 184}
+"""Modes used of 256: with more the aliasing (float64) or rounding (float32) error is too large."""
+SHAPES = ((1, 8), (1, 4), (2, 8), (2, 4), (4, 4), *((1, 2**k) for k in range(5, 14)))
+"""Folds and combs of the builds.  Powers of two: the fractions of a comb are exact, and few shapes serve all spans."""
+FLAT = 8
+"""Bands of at most this many combs are staged whole and searched as one stretch; wider ones comb by comb."""
 SHORTEST_RUN = 48
 """Combs of a block below which its four warps had better share the two further ones."""
-GROUP = 8
-"""Combs staged together; a band of at most this many is searched as one stretch."""
+_FOLDING = {1: 1.0, 2: 1.15, 4: 1.5}
+_FURTHER = 1.04
+_SPREADING, _SPREADING_APART = 3.0, 8.0
+"""What a comb costs more when cells fold or when neighbours are computed twice; spreading a band pair, in combs."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the frequencies of a plan are dealt to blocks; see ``ls_comb.cu``.
-
-    ``most_cycles`` is the largest ``df * span`` of an object that the layout serves.
-    """
+    """A build of ``ls_comb.cu``: ``modes`` of each FFT, ``combs`` a band, cells that wind round ``fold`` circles."""
 
     build: str
     combs: int
-    per_block: int
-    pairs: int
-    modes: int
     fold: int
-    most_cycles: float
-
-    @property
-    def blocks(self) -> int:
-        """Blocks a band pair."""
-        return -(-self.combs // self.per_block)
+    modes: int
 
     @property
     def columns(self) -> bool:
-        return self.build.endswith("columns")
+        """Are powers followed from comb to comb, the cells spread by a kernel of their own?"""
+        return self.combs > FLAT
 
     @property
-    def spread_apart(self) -> bool:
-        """Are points spread once a band pair by a kernel of their own, rather than by every block?
+    def span(self) -> int:
+        """Frequencies of a pair of bands."""
+        return 2 * self.modes * self.combs
 
-        That needs the deconvolution of every comb, not of a block's, hence the limit.
-        """
-        return self.blocks > 1 and self.combs <= MOST_TABLED
+    @property
+    def cycles(self) -> float:
+        """Largest ``df * span`` for which every tap of every point falls on a cell."""
+        return ((M * self.fold - TAPS) / M - 1e-9) / self.combs
 
-    def form(self, writes: bool) -> str:
+    def per_block(self, pairs: int, wave: int) -> int:
+        """Combs of a block: all, or fewer where that fills the ``wave`` of blocks that run at once."""
+        blocks = max(1, wave // max(1, pairs))
+        if not self.columns or blocks == 1:
+            return self.combs
+        run = 4 * -(-self.combs // (4 * blocks))
+        shared = max(
+            10, 4 * -(-(self.combs - 2 * blocks) // (4 * blocks)) + 2
+        )  # with two further combs a multiple of 4
+        return min(self.combs, run if run >= SHORTEST_RUN else shared)
+
+    def form(self, writes: bool, per_block: int) -> str:
         """The build to launch: columns become runs where no power is written and a warp's run is long enough."""
-        if self.columns and not writes and self.per_block >= SHORTEST_RUN:
-            return self.build.replace("columns", "runs")
-        return self.build
+        return self.build.replace("columns", "runs") if not writes and per_block >= SHORTEST_RUN else self.build
 
-    def shared_bytes(self, itemsize: int, writes: bool) -> int:
+    def shared_bytes(self, itemsize: int, form: str) -> int:
         """Dynamic shared memory of a block: cells, exchange, staged powers."""
-        form = self.form(writes)
         split = itemsize == 8 and not self.columns
         exchange = 4 * 16 * 17 * (1 if split else 2)
         columns = 2 * self.modes
@@ -78,82 +80,73 @@ class Layout:
         elif self.columns:
             staged = 2 * plane + 2 * columns
         else:
-            staged = plane if self.combs == GROUP else 0
+            staged = plane if self.combs == FLAT else 0
         return (2 * 1024 * self.fold + exchange) * 2 * itemsize + staged * itemsize
 
-
-def choose_layout(nf: int, cycles: float, dtype: np.dtype[Any], objects: int, wave: int, shared: int) -> Layout | None:
-    """The layout for grids of up to ``nf`` frequencies and ``df * span`` up to ``cycles``; None when no comb pays.
-
-    ``wave`` is the number of blocks that run at once: a few objects are cut finer to fill it.  ``shared`` is the
-    most shared memory of a block.
-    """
-    fold = next((f for f in FOLDS if _most_combs(f, cycles) >= 4), None)
-    if fold is None:
-        return None
-    top, most = MOST_MODES[dtype], _most_combs(fold, cycles)
-    pairs = 1
-    while True:
-        combs = 4 * -(-nf // (4 * 2 * pairs * top))
-        if combs <= most:
-            break
-        pairs = max(pairs + 1, -(-nf // (2 * top * most)))
-    modes = max(16, -(-nf // (2 * pairs * combs)))
-    f = "f64" if dtype == np.float64 else "f32"
-    columns = combs > GROUP
-    per_block = combs
-    if columns and objects * pairs < wave:
-        per_block = min(combs, max(12, 4 * -(-combs * objects * pairs // (4 * wave))))
-    if columns:
-        fold = 1
-    flat = f"x{fold}" if fold > 1 else "p4" if combs < GROUP else ""
-    build = f + ("columns" if columns else flat)
-    layout = Layout(build, combs, per_block, pairs, modes, fold, _limit(fold) / combs)
-    return layout if max(layout.shared_bytes(dtype.itemsize, w) for w in (True, False)) <= shared else None
+    def cost(self, pairs: Any) -> Any:
+        """Time of ``pairs`` of bands, in that of a comb."""
+        each = (
+            self.combs * _FURTHER + _SPREADING_APART if self.columns else self.combs * _FOLDING[self.fold] + _SPREADING
+        )
+        return pairs * each
 
 
-def _limit(fold: int) -> float:
-    """Circles that a series may span so that every tap of every point falls on a cell."""
-    return (M * fold - TAPS) / M - 1e-9
+@lru_cache(maxsize=8)
+def layouts(dtype: np.dtype[Any], shared: int) -> tuple[Layout, ...]:
+    """Every layout that a GPU with ``shared`` bytes of shared memory a block can run."""
+    out = []
+    for fold, combs in SHAPES:
+        build = "columns" if combs > FLAT else (f"x{fold}" if fold > 1 else "") + ("p4" if combs < FLAT else "")
+        layout = Layout(("f64" if dtype == np.float64 else "f32") + build, combs, fold, MODES[dtype])
+        forms = (layout.build, layout.form(False, combs))
+        if max(layout.shared_bytes(dtype.itemsize, form) for form in forms) <= shared:
+            out.append(layout)
+    return tuple(out)
 
 
-def _most_combs(fold: int, cycles: float) -> int:
-    """Combs for the span in multiples of 4 (one a warp); the columns build has only one fold."""
-    n = int(min(_limit(fold) / max(cycles, 1e-9), MOST_COMBS)) // 4 * 4
-    return n if fold == 1 else min(n, 4)
+def choose_layouts(known: tuple[Layout, ...], nf: NDArray[np.int64], cycles: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The number of the layout for each object; -1 where none serves its ``df * span``."""
+    if not known:
+        return np.full(len(cycles), -1)
+    costs = np.stack([np.where(cycles <= a.cycles, a.cost(np.ceil(nf / a.span)), np.inf) for a in known])
+    best = np.argmin(costs, axis=0)
+    return np.where(np.isfinite(costs.min(axis=0)), best, -1)
 
 
-def spreading_kernel(modes: int, dtype: np.dtype[Any]) -> Kernel:
-    """The kernel of the precision, its shape fitted to the modes in use."""
-    return Kernel(max(modes, FEWEST_MODES), TAPS if dtype == np.float64 else 10, "kaiser-bessel", 0.98)
+def class_bounds(
+    known: tuple[Layout, ...], cycles: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bounds (least, most] of ``df * span`` between which the choice of a layout is that of ``cycles``."""
+    edges = np.unique([-np.inf, *(a.cycles for a in known), np.inf])
+    number = np.clip(np.searchsorted(edges, cycles, side="left"), 1, len(edges) - 1)
+    return edges[number - 1], edges[number]
+
+
+def spreading_kernel(dtype: np.dtype[Any]) -> Kernel:
+    """The kernel of the precision."""
+    return Kernel(MODES[dtype], TAPS if dtype == np.float64 else 10, "kaiser-bessel", 0.98)
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What the kernel reads for each comb of a block."""
+    """What the kernel reads for each comb."""
 
     first: NDArray[Any]
     second: NDArray[Any]
     fold: NDArray[Any]
     deconvolve: NDArray[Any]
-    taps: NDArray[np.float64]
 
 
-@lru_cache(maxsize=16)
-def make_tables(combs: int, per_block: int, modes: int, dtype: np.dtype[Any], all_combs: bool = False) -> Tables:
-    """Tables of combs 0 .. per_block + 1, two more than a block owns.
-
-    A block that starts at another comb moves its strengths or cells instead.  With ``all_combs`` the
-    deconvolution is that of every comb, for cells spread at comb 0.
-    """
+@lru_cache(maxsize=8)
+def make_tables(combs: int, dtype: np.dtype[Any]) -> Tables:
+    """Tables of combs 0 .. combs + 1, two more than there are."""
     complex_type = np.complex128 if dtype == np.float64 else np.complex64
-    kernel = spreading_kernel(modes, dtype)
-    centre = modes // 2
-    fraction = np.arange(per_block + 2) / combs
+    kernel = spreading_kernel(dtype)
+    centre = kernel.modes // 2
+    fraction = np.arange(combs + 2) / combs
     shift = fraction - centre
     second = np.stack([shift_constants((b + shift) / 16) for b in range(16)], axis=-1)  # [8, comb, 16]
-    rows = np.arange(combs + 2)[:, None] / combs if all_combs else fraction[:, None]
-    m = np.arange(OUTPUTS)[None, :] - centre + rows
+    m = np.arange(OUTPUTS)[None, :] - centre + fraction[:, None]
     edge = kernel.modes / 2 + 0.99
     transform = kernel.transform(np.clip(m, -edge, edge))
     return Tables(
@@ -161,5 +154,4 @@ def make_tables(combs: int, per_block: int, modes: int, dtype: np.dtype[Any], al
         second=np.ascontiguousarray(np.moveaxis(second, 1, 0), complex_type),
         fold=np.ascontiguousarray(unit(fraction), complex_type),
         deconvolve=np.ascontiguousarray(1 / transform, dtype),
-        taps=np.ascontiguousarray(kernel.coefficients()),
     )

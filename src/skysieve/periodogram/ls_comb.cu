@@ -22,26 +22,30 @@
 // build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DGROUP=4
 // build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
 // build: f64runs -DREAL=double -DMINB=2 -DRUNS
-// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=2 -DGROUP=4
-// build: f64x4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=4 -DGROUP=4
+// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=2
+// build: f64x2p4 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=2 -DGROUP=4
+// build: f64x4p4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=4 -DGROUP=4
 // build: f32 -DREAL=float -DMINB=4 -DROLLED
 // build: f32p4 -DREAL=float -DMINB=4 -DROLLED -DGROUP=4
 // build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
 // build: f32runs -DREAL=float -DMINB=4 -DRUNS
-// build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2 -DGROUP=4
-// build: f32x4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
+// build: f32x2 -DREAL=float -DMINB=3 -DFOLD=2
+// build: f32x2p4 -DREAL=float -DMINB=3 -DFOLD=2 -DGROUP=4
+// build: f32x4p4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
 // budget: f64 kernel=ls_comb regs<=168 smem<=64 spills<=160
 // budget: f64p4 kernel=ls_comb regs<=168 smem<=64 spills<=160
 // budget: f64columns kernel=ls_comb regs<=255 smem<=64
-// budget: f64runs kernel=ls_comb regs<=255 smem<=0
+// budget: f64runs kernel=ls_comb regs<=255 smem<=0 spills<=32
 // budget: f64x2 kernel=ls_comb regs<=255 smem<=64
-// budget: f64x4 kernel=ls_comb regs<=255 smem<=64
+// budget: f64x2p4 kernel=ls_comb regs<=255 smem<=64
+// budget: f64x4p4 kernel=ls_comb regs<=255 smem<=64
 // budget: f32 kernel=ls_comb regs<=128 smem<=64 spills<=32
 // budget: f32p4 kernel=ls_comb regs<=128 smem<=64 spills<=32
 // budget: f32columns kernel=ls_comb regs<=128 smem<=64 spills<=128
 // budget: f32runs kernel=ls_comb regs<=128 smem<=0 spills<=32
 // budget: f32x2 kernel=ls_comb regs<=168 smem<=64
-// budget: f32x4 kernel=ls_comb regs<=255 smem<=64
+// budget: f32x2p4 kernel=ls_comb regs<=168 smem<=64
+// budget: f32x4p4 kernel=ls_comb regs<=255 smem<=64
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
 
@@ -78,8 +82,8 @@ struct Comb {
   const int* offsets; const Info* info; const int* order; const int2* tasks; const C* spread;
   const C* first; const C* second; const C* fold; const T* deconvolve;
   const double* f0; const double* df; const int* nf; const long long* start;
-  T* power; Peaks peaks; double guard, mean;
-  int modes, P, S, pairs, blocks, grid_stride, norm, scaled, zero, edges;
+  T* power; Peaks peaks; Guard guard; double mean;
+  int modes, P, S, pairs, members, group, blocks, grid_stride, norm, scaled, zero, edges;
 };
 
 // The table constants are read anew for each channel where registers are short: an offset that is always 0, unknown to the
@@ -111,14 +115,14 @@ struct Stage {
 };
 #define PLANE(columns) (17 * (((columns) + 3) / 4))
 
-// Powers of one comb, two bands at once: lane a of half warp h gets outputs a + 16 d of band h. `row`: that of its tables.
+// Powers of one comb, two bands at once: lane a of half warp h gets outputs a + 16 d of band h.
 #ifdef SPLIT
 typedef T Exchange;
 #else
 typedef C Exchange;
 #endif
-__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int s, int row, int a, T (&p)[ND]) {
-  const C* Us = A.first + s * 8; const C* Vs = A.second + s * 128 + a; const T* D = A.deconvolve + (size_t)row * (16 * ND) + a;
+__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int comb, int a, T guard, T (&p)[ND]) {
+  const C* Us = A.first + comb * 8; const C* Vs = A.second + comb * 128 + a; const T* D = A.deconvolve + comb * (16 * ND) + a;
   C v[16];
   T q2[ND], q3[ND];
   int zo = 0;
@@ -138,7 +142,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
 #pragma unroll
     for (int j = 0; j < 16; j++) v[j] = from[16 * j];
     if (circles > 1) {
-      const C turn = table(A.fold + s + zo);
+      const C turn = table(A.fold + comb + zo);
       C k = turn;
       for (int m = 1; m < circles; m++) {
 #pragma unroll
@@ -179,7 +183,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
         const T k = table(D + zo + 16 * d), km = k * (T)A.mean, c = km * v[place(d)].x, z = km * v[place(d)].y;
         const T cc = fma(-c, c, (T)0.5 + p[d]), ss = fma(-z, z, (T)0.5 - p[d]), cs = fma(-c, z, q2[d]);
         const T det = fma(cc, ss, -cs * cs);
-        const T r = det > (T)A.guard ? k * k * reciprocal(det) : missing();      // suspicious: done exactly later
+        const T r = det > guard ? k * k * reciprocal(det) : missing();      // suspicious: done exactly later
         p[d] = ss * r; q2[d] = cc * r; q3[d] = (T)-2 * cs * r;
       }
     } else {
@@ -195,11 +199,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   C* exchange = grid + 2 * CELLS;       // FFT exchange; strengths and first cells during the spreading
   T* staged = (T*)(exchange + EXCHANGE);
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, h = lane >> 4, a = lane & 15;
-  int task = blockIdx.x;
-  const int block = task % A.blocks; task /= A.blocks;
-  int pair, o;
+  const int block = blockIdx.x % A.blocks;
+  int task = blockIdx.x / A.blocks, pair, o;
   if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
-  else { pair = task % A.pairs; o = A.order[task / A.pairs]; }
+  else {                                // the first bands of a group of objects, then their second ones
+    const int group = task / (A.group * A.pairs), start = group * A.group, size = min(A.group, A.members - start);
+    task -= start * A.pairs;
+    pair = task / size;
+    const int member = start + task % size;
+    o = A.order[member]; task = member * A.pairs + pair;
+  }
   const int lo = A.offsets[o], n = A.info[o].n, gi = o * A.grid_stride, nf = A.nf[gi];
   const double f0 = A.f0[gi], df = A.df[gi];
   const int P = A.P, modes = A.modes, r0 = block * A.S, send = min(A.S, P - r0);
@@ -213,16 +222,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     return;
   }
 
-  if (A.spread) {                       // grids from ls_spread, moved by the offset of this block's first comb
-    const C* in = A.spread + (size_t)(o * A.pairs + pair) * 2 * CELLS;
-    const double step = (double)r0 / ((double)P * 256);
-    for (int i = tid; i < 2 * CELLS; i += THREADS) {
-      const int inband = i & (CELLS - 1), cell = inband < 256 * FOLD ? inband : inband < 512 * FOLD ? inband - 256 * FOLD : inband - 512 * FOLD;
-      const C v = in[i];
-      T s, c; sincos_cycles(step * cell, s, c);
-      grid[i] = mk(fma(c, v.x, -s * v.y), fma(c, v.y, s * v.x));
-    }
-  } else {
+#if defined(COLUMNS) || defined(RUNS)
+  { const C* in = A.spread + (size_t)task * 2 * CELLS;       // from ls_spread
+    for (int i = tid; i < 2 * CELLS; i += THREADS) grid[i] = in[i]; }
+#else
+  {
     // Points are sorted by time, so the window of 16 cells under the kernel only moves forward: lane a keeps the sum of the
     // window's one cell with (cell mod 16) = a in registers and stores it once, when the window leaves it. Even warps: w and
     // wy (same weights), odd warps: w at 2f; warps 0, 1 take the first half of the points, 2, 3 the second.
@@ -234,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     const int n0 = min(n, (((n + 1) >> 1) + 7) & ~7), mine = seg ? n - n0 : n0;
     C acc = mk(0, 0), acc2 = mk(0, 0); int now = -1;
     C* G = grid + h * CELLS + two * 512 * FOLD;
-    const Frequency centre = frequency_of(f0, (double)(base + (tid & 1) * band + (modes >> 1) * P + r0), df);
+    const Frequency centre = frequency_of(f0, (double)(base + (tid & 1) * band + (modes >> 1) * P), df);
     for (int c0 = 0; c0 < n0; c0 += CHUNK) {
       __syncthreads();
       for (int e = tid; e < 4 * CHUNK; e += THREADS) {
@@ -285,22 +289,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       if (!two) { g = G[now + 256 * FOLD]; G[now + 256 * FOLD] = mk(g.x + acc2.x, g.y + acc2.y); }
     }
   }
+#endif
   __syncthreads();
 
   Exchange* ex = (Exchange*)exchange + (warp * 2 + h) * PAD;
   const C* g0 = grid + h * CELLS + a;
-  const int row0 = A.spread ? r0 : 0;   // tables of the deconvolution: of all combs, or of a block's
+  const T guard = guard_of(A.guard, n);
 
 #ifdef RUNS
   // A warp's run of combs, and one more on either side of those it searches: combs s0 .. s1 + 1 for peaks at s0 + 1 .. s1.
+  // Powers are compared by their keys; those of the last two combs are kept in shared memory, for the few that may be peaks.
   const int each = (send + NW - 1) / NW, s0 = warp * each, s1 = min(s0 + each, send);
   T* ring = staged + warp * (2 * 2 * 16 * ND) + lane;      // this lane's powers of the last two combs, [2][ND][32]
   const int k0 = base + (h * modes + a) * P + r0;          // number of output a's frequency at comb 0
-  const unsigned known = floor_now(A.peaks, o);
-  unsigned rising = 0;
+  // Lanes `stride` apart (it divides 16) look at peaks two exclusion lengths apart, be it in other columns.
+  const int least = 1 + (int)((2ll * min(A.info[o].apart, 100000000) + each) / P);
+  const int stride = least <= 2 ? 2 : least <= 4 ? 4 : least <= 8 ? 8 : 33;
+  unsigned known = floor_now(A.peaks, o), rising = 0, low = 0, high = 0;      // low, high: best peaks of outputs d < 6, d > 6
   for (int s = s0; s < s1 + 2 && s0 < s1; s++) {
     T p[ND];
-    comb_powers(A, g0, ex, s, row0 + s, a, p);
+    comb_powers(A, g0, ex, r0 + s, a, guard, p);
     bool odd = false;
 #pragma unroll
     for (int d = 0; d < ND; d++) odd |= p[d] != p[d] && a + 16 * d < modes;
@@ -310,7 +318,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
         T mine = 0;
 #pragma unroll
         for (int e = 0; e < ND; e++) if (e == d) mine = p[e];
-        unsigned todo = __ballot_sync(FULL, !(mine == mine) && a + 16 * d < modes && k0 + 16 * d * P + s < nf);
+        const bool missed = !(mine == mine) && a + 16 * d < modes && k0 + 16 * d * P + s < nf;
+        if (n <= FEW_POINTS && missed)
+          mine = (T)exact_power<false>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)(k0 + 16 * d * P + s), A.df[gi]), A.mean != 0);
+        unsigned todo = __ballot_sync(FULL, missed && n > FEW_POINTS);
         while (todo) {
           const int bit = __ffs(todo) - 1; todo &= todo - 1;
           const double k = (double)(__shfl_sync(FULL, k0, bit) + 16 * d * P + s);
@@ -339,15 +350,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     if (s == s0) rising = k0 + s == 0 ? 1u : 0u;           // only the very first power has no neighbour on its left
 #pragma unroll
     for (int d = 0; d < ND; d++) {
-      if (a + 16 * d >= modes) p[d] = missing();
-      if (!inside && k0 + 16 * d * P + s >= nf) p[d] = missing();
-      const T held = s > s0 ? old[32 * d] : missing();
-      const unsigned bit = 1u << d;
-      if ((rising & bit) && !(p[d] > held) && held == held && key_of(held) >= known)
-        emit(A.peaks, o, k0 + 16 * d * P + s - 1, s > s0 + 1 ? now[32 * d] : missing(), held, p[d]);
-      if (s > s0) rising = p[d] == p[d] && !(held >= p[d]) ? rising | bit : rising & ~bit;
+      if (a + 16 * d >= modes || (!inside && k0 + 16 * d * P + s >= nf)) p[d] = missing();
+      const unsigned bit = 1u << d, z = key_bits(p[d]), y = key_at(old + 32 * d);
+      if ((rising & bit) && y && y >= z && y >= known && s > s0) {      // keys are rounded: the test proper last
+        const T before = s > s0 + 1 ? now[32 * d] : missing(), held = old[32 * d];
+        if (is_peak(before, held, p[d])) {
+          emit(A.peaks, o, k0 + 16 * d * P + s - 1, before, held, p[d]);
+          if (d < 6) low = max(low, y); else if (d > 6) high = max(high, y);
+        }
+      }
+      rising = z >= y && s > s0 ? rising | bit : s > s0 ? rising & ~bit : rising;
       now[32 * d] = p[d];
     }
+    if ((s & 7) == 7 && __any_sync(FULL, max(low, high) > known)) known = max(known, raise_floor(A.peaks, o, low, high, stride));
   }
 #else
   __shared__ int many;
@@ -368,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
 #pragma unroll 1
     for (int g = warp; g < count; g += NW) {
       T p[ND];
-      comb_powers(A, g0, ex, done + g, row0 + done + g, a, p);
+      comb_powers(A, g0, ex, r0 + done + g, a, guard, p);
 #ifndef COLUMNS
       if (g >= count - NW) __syncthreads();             // the last combs: their powers go where the cells were
 #endif
@@ -413,10 +428,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       if (i0 + 4 * GROUP > total) {                     // the end: what lies beyond is no power
         const int left = total - i0;
         found = (found & ((1u << left) - 1)) | 1u << (left - 1);
-        top = ~0u;
       }
-      if (i0 + 4 * GROUP >= total) best = 0;
-      if (tid == 0) { found |= 1; top = ~0u; if (base > 0) best = 0; }     // its left neighbour is another block's
+      if (i0 + 4 * GROUP >= total) { best = 0; top = max(top, key_at(&stage.flat(total - 1))); found |= 1u << (total - 1 - i0); }
+      if (tid == 0) { found |= 1; top = max(top, key_at(&stage.flat(0))); if (base > 0) best = 0; }     // its left neighbour is another block's
     }
     give_stretch(A.peaks, o, base, i0, total, found, best, top, 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP), known,
                  A.peaks.edge + ((size_t)o * A.edges + pair) * 2, [&](int i) { return stage.flat(i); });
@@ -438,7 +452,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
         if (g >= count) break;
         const T p = k + g < nf ? stage(col, g) : missing();
         const unsigned z = key_of(p);
-        if (y >= x && y >= z && y >= known && (done + g > 1 || k + g == 1) && is_peak(before, held, p)) {    // keys are rounded: the test proper last
+        if (y && y >= x && y >= z && y >= known && (done + g > 1 || k + g == 1) && is_peak(before, held, p)) {    // keys are rounded: the test proper last
           best = y > best ? y : best;
           emit(A.peaks, o, k + g - 1, before, held, p);
         }
@@ -447,7 +461,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       kept[2 * col] = before; kept[2 * col + 1] = held;
     }
     const int stride = min(33, 1 + (int)((2ll * min(apart, 100000000) + GROUP) / P));
-    if (__popc(__ballot_sync(FULL, best > known)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, stride);
+    if (__popc(__ballot_sync(FULL, best > known)) >= A.peaks.wanted) raise_floor(A.peaks, o, best, 0, stride);
     if (done + count < combs) __syncthreads();
 #endif
   }

@@ -60,6 +60,10 @@ __device__ __forceinline__ void sincos_cycles(double x, float& s, float& c) { si
 __device__ __forceinline__ unsigned key_of(double p) { return p > 0 ? (unsigned)__double2hiint(p) : 0u; }
 __device__ __forceinline__ unsigned key_of(float p) { return p > 0 ? (unsigned)__float_as_int(p) : 0u; }
 
+// The same from the bits alone.
+__device__ __forceinline__ unsigned key_bits(double p) { const unsigned k = (unsigned)__double2hiint(p); return k <= 0x7ff00000u ? k : 0; }
+__device__ __forceinline__ unsigned key_bits(float p) { const unsigned k = (unsigned)__float_as_int(p); return k <= 0x7f800000u ? k : 0; }
+
 // The same of a number in memory, reading no more than the key.
 __device__ __forceinline__ unsigned key_at(const double* p) { const int k = ((const int*)p)[1]; return k > 0 && k < 0x7ff80000 ? k : 0; }
 __device__ __forceinline__ unsigned key_at(const float* p) { const int k = ((const int*)p)[0]; return k > 0 && k < 0x7fc00000 ? k : 0; }
@@ -79,21 +83,32 @@ __device__ __forceinline__ double warp_sum(double v) {
 // What prepare leaves for one object; n is 0 unless status is 0.
 struct Info { int n, dropped, status, apart; double t_min, span, scale; };
 
-// Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p).
+// Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p). The last two have their pole at 1,
+// which rounding can reach or pass: p is at most the largest number below 1.
 __device__ __forceinline__ double normalise(double p, double scale, int norm) {
-  return norm == 0 ? p * scale : norm == 1 ? p / (1 - p) : -log1p(-p);
+  if (norm == 0) return p * scale;
+  const double q = p > 1 - 0x1p-53 ? 1 - 0x1p-53 : p;        // NaN stays
+  return norm == 1 ? q / (1 - q) : -log1p(-q);
 }
 __device__ __forceinline__ float normalise(float p, double scale, int norm) {
-  return norm == 0 ? p * (float)scale : norm == 1 ? p / (1 - p) : -log1pf(-p);
+  if (norm == 0) return p * (float)scale;
+  const float q = p > 1 - 0x1p-24f ? 1 - 0x1p-24f : p;
+  return norm == 1 ? q / (1 - q) : -log1pf(-q);
 }
+// Determinants at or below this are not trusted; none is where there are few points.
+struct Guard { double least; long long few; };
+__device__ __forceinline__ T guard_of(Guard g, int n) { return n <= g.few ? (T)1 : (T)g.least; }
 
 // ---------------------------------------------------------------- the exact power
 // Standard power from sums centred before they are squared (Zechmeister & Kuerster 2009, eqs. 5-15), by one warp, in float64.
+// At determinants below these cosine and sine are one column at these times: rounding of the products, and that of the cosines
+// themselves (about 1e-16 each, squared) where a column is next to constant.
 #define SINGULAR 1e-14
+#define COLUMN_NOISE 1e-30
 struct Sums { double cc, ss, cs, yc, ys; };
 __device__ __forceinline__ double power_of(const Sums& s) {
   double det = s.cc * s.ss - s.cs * s.cs;
-  if (!(det > SINGULAR * s.cc * s.ss)) return missing64();
+  if (!(det > SINGULAR * s.cc * s.ss + COLUMN_NOISE * (s.cc + s.ss))) return missing64();
   return (s.yc * (s.ss * s.yc - s.cs * s.ys) + s.ys * (s.cc * s.ys - s.cs * s.yc)) / det;
 }
 // By a whole warp (WIDE), or by one thread. t relative, wv = (w, wy), n rows.
@@ -132,19 +147,18 @@ __device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long l
 __device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
   put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
 }
-// A floor under the k-th accepted peak of object o. best: this lane's highest peak (0: none). Lanes `stride` apart hold peaks at least
-// two exclusion lengths apart, so no accepted peak can shade two of them: the k-th highest of those lanes is a valid floor.
-__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, int stride) {
+// A floor under the k-th accepted peak of object o. best, other: this lane's highest peaks in two places (0: none). Those of lanes
+// `stride` apart, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can shade two of them: the
+// k-th highest is a valid floor.
+__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride) {
   const int lane = threadIdx.x & 31;
-  unsigned v = 0;
-  if (32 / stride >= k.wanted) {
-    unsigned mine = lane % stride ? 0 : best;
-    for (int r = 0; r < k.wanted; r++) {
-      v = warp_max(mine);
-      if (!v) break;
-      const unsigned who = __ballot_sync(FULL, mine == v);
-      if (lane == __ffs(who) - 1) mine = 0;
-    }
+  if (64 / stride < k.wanted || stride > 32) return 0;
+  unsigned v = 0, top = lane % stride ? 0 : max(best, other), next = lane % stride ? 0 : min(best, other);
+  for (int r = 0; r < k.wanted; r++) {
+    v = warp_max(top);
+    if (!v) break;
+    const unsigned who = __ballot_sync(FULL, top == v);
+    if (lane == __ffs(who) - 1) { top = next; next = 0; }
   }
   if (v && !lane) atomicMax(k.floor + o, v);           // nobody waits for it
   return v;
@@ -157,8 +171,9 @@ __device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(
 // outside are other blocks': the first and last value are left at `edge` for them.
 template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, unsigned best, unsigned top, int stride, unsigned known, T* edge, const Get& get) {
   const int lane = threadIdx.x & 31;
-  const unsigned raised = raise_floor(k, o, best, min(stride, 33)), floor = raised > known ? raised : known;
   if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
+  if (!__any_sync(FULL, found && top >= known)) return;
+  const unsigned raised = raise_floor(k, o, best, 0, stride), floor = raised > known ? raised : known;
   unsigned keep = 0;
   for (unsigned left = top >= floor ? found : 0; left; left &= left - 1) {
     const int bit = __ffs(left) - 1, i = i0 + bit;
@@ -181,7 +196,7 @@ template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks
 // Replaces the powers that are NaN among `total` staged ones, by the whole block: numbers of the missing ones are gathered in
 // `list` (room for all, idle now), then a warp does one at a time, or a thread where there are few points.
 // power(i): the staged value, standard; index(i): its frequency's number; wanted(i): is there such a frequency.
-#define FEW_POINTS 96
+#define FEW_POINTS 30       // which of the two must follow from the object alone: they add in different orders
 template <typename Power, typename Index, typename Wanted>
 __device__ __forceinline__ void mend(int total, int* list, int* many, const double* t, const double2* wv, int n, double f0, double df,
                                      bool mean, const Power& power, const Index& index, const Wanted& wanted) {

@@ -30,7 +30,7 @@
 struct Direct {
   const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
   const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start;
-  T* power; Peaks peaks; double guard;
+  T* power; Peaks peaks; Guard guard;
   int blocks, grid_stride, norm, scaled, fit_mean, edges;
 };
 
@@ -48,11 +48,11 @@ __device__ __forceinline__ void tile(T (&c)[4], T a0, T a1, T b0, T b1) {
 __device__ __forceinline__ C product(C a, C b) { return mk(fma(-a.y, b.y, a.x * b.x), fma(a.y, b.x, a.x * b.y)); }
 __device__ __forceinline__ C circle(double x) { T s, c; sincos_cycles(x, s, c); return mk(c, s); }
 
-__device__ __forceinline__ T reduced(T ch, T sh, T c, T s, T c2, T s2, T mean, double guard) {
+__device__ __forceinline__ T reduced(T ch, T sh, T c, T s, T c2, T s2, T mean, T guard) {
   c *= mean; s *= mean;
   const T cc = fma(-c, c, fma((T)0.5, c2, (T)0.5)), ss = fma(-s, s, fma((T)-0.5, c2, (T)0.5)), cs = fma(-c, s, (T)0.5 * s2);
   const T det = fma(cc, ss, -cs * cs);
-  return det > (T)guard ? (ss * ch * ch + cc * sh * sh - 2 * cs * ch * sh) * reciprocal(det) : missing();
+  return det > guard ? (ss * ch * ch + cc * sh * sh - 2 * cs * ch * sh) * reciprocal(det) : missing();
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
@@ -134,13 +134,14 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   __syncthreads();
   T* staged = (T*)tA;                    // the tables have done their work
   bool odd = false;
+  const T guard = guard_of(A.guard, n);
 #pragma unroll
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int side = 0; side < 2; side++) {
       const T e = side ? (T)1 : (T)-1;   // side 0: + (k2 + 1/2), 1: -
       const T p = reduced(acc[0][i] + e * acc[1][i], acc[2][i] - e * acc[3][i], acc[4][i] + e * acc[5][i], acc[6][i] - e * acc[7][i],
-                          acc[8][i] + e * acc[9][i], acc[10][i] - e * acc[11][i], A.fit_mean ? (T)1 : (T)0, A.guard);
+                          acc[8][i] + e * acc[9][i], acc[10][i] - e * acc[11][i], A.fit_mean ? (T)1 : (T)0, guard);
       const int kc = wc + g + (i >> 1) * 8, kf = wf + 2 * q + (i & 1), k = 32 * kc + (side ? 15 - kf : 16 + kf);
       staged[k] = p;
       odd |= !(p == p) && k < total;
@@ -194,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
       c2 = fma(wc, c, fma(-ws, s, c2)); s2 = fma(2 * wc, s, s2);
     }
   }
-  T p = reduced(ch, sh, c1, s1, c2, s2, A.fit_mean ? (T)1 : (T)0, A.guard);
+  T p = reduced(ch, sh, c1, s1, c2, s2, A.fit_mean ? (T)1 : (T)0, guard_of(A.guard, n));
   p = normalise(p, info.scale, A.norm);
   unsigned todo = __ballot_sync(FULL, !(p == p));
   while (todo) {

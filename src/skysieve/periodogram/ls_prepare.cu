@@ -10,23 +10,27 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_prepare regs<=128 smem<=20480
+// budget: f64 kernel=ls_prepare regs<=128 smem<=20480 spills<=32
+// budget: f32 kernel=ls_prepare regs<=128 smem<=20480 spills<=32
 // budget: f64 kernel=ls_weights regs<=96
 // budget: f32 kernel=ls_weights regs<=96
 #include "ls_common.cuh"
 
 #define MAX_WARPS 32
 #define COEFFICIENTS 16
+#define SHORTEST_SPAN 1e-290     // not even the reciprocal of a shorter one can be worked with
 #define HELD 640            // rows kept in shared memory between the passes
 #define EACH 4              // rows of one thread of ls_weights
 
+// What an object must be for the part it was put in: df * span in (least, most], few to many points. circle: cells of one
+// circle times combs, so that cells a unit of time is this times df; 0 where sums are direct.
+struct Limit { double least, most, circle; int few, many; };
+
 struct Prepare {
   const double* t; const double* y; const double* dy; const int* offsets;
-  const double* df;
+  const double* df; const Limit* limit;
   double* tp; double2* wv; int* owner; int* row; Info* info;
   unsigned* count; unsigned* floor;        // of the candidates: cleared here
-  double most_cycles;          // df * span that the tables of this plan allow
-  double circle;               // cells of one circle times combs: cells a unit of time is this times df; 0 where none
   int centre, scale_kind, grid_stride, scan_only;
 };
 
@@ -49,9 +53,9 @@ template <int N> __device__ void block_fold(double (&v)[N], const int (&op)[N], 
   }
 }
 
-// Sorts key[0..n) and its companion; ties by companion. Bitonic with the first step of each merge reflected, so that every
-// comparison puts the smaller first and an n that is no power of two needs no padding.
-__device__ void block_sort(double* key, int* row, int n) {
+// Sorts rows by time, then y, then dy: one order whatever order they came in. Bitonic with the first step of each merge
+// reflected, so that every comparison puts the smaller first and an n that is no power of two needs no padding.
+__device__ void block_sort(double* key, int* row, int n, const double* y, const double* dy) {
   for (int size = 2; size < 2 * n; size <<= 1) {
     for (int step = size >> 1; step; step >>= 1) {
       __syncthreads();
@@ -62,12 +66,19 @@ __device__ void block_sort(double* key, int* row, int n) {
         if (hi < n) {
           const double a = key[lo], b = key[hi];
           const int ra = row[lo], rb = row[hi];
-          if (a > b || (a == b && ra > rb)) { key[lo] = b; key[hi] = a; row[lo] = rb; row[hi] = ra; }
+          if (a > b || (a == b && (y[ra] > y[rb] || (y[ra] == y[rb] && dy && dy[ra] > dy[rb])))) {
+            key[lo] = b; key[hi] = a; row[lo] = rb; row[hi] = ra;
+          }
         }
       }
     }
   }
   __syncthreads();
+}
+// 2^-e for a positive number in [2^(e-1), 2^e): scaling by it rounds nothing. Numbers under 2^-1000 stay small.
+__device__ __forceinline__ double unit_of(double x) {
+  int e; frexp(x, &e);
+  return ldexp(1.0, e < -1000 ? 1000 : -e);
 }
 
 extern "C" __global__ void __launch_bounds__(512) ls_prepare(const Prepare A) {
@@ -78,30 +89,34 @@ extern "C" __global__ void __launch_bounds__(512) ls_prepare(const Prepare A) {
   const bool held = n <= HELD;
   double v[8] = {0, huge, -huge, huge, -huge, huge, 0, 0};      // used; t, y: least, greatest; least error; bad error; not in order
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    const double ti = t[i], yi = y[i], e = dy ? dy[i] : 1.0, earlier = i ? t[i - 1] : ti;
+    const double ti = t[i], yi = y[i], e = dy ? dy[i] : 1.0, earlier = i ? t[i - 1] : -huge;
     const bool ok = isfinite(ti) && isfinite(yi) && isfinite(e);
     if (ok) {
       v[0] += 1; v[1] = fmin(v[1], ti); v[2] = fmax(v[2], ti); v[3] = fmin(v[3], yi); v[4] = fmax(v[4], yi);
       v[5] = fmin(v[5], e); if (!(e > 0)) v[6] = 1;
     }
-    if (!ok || ti < earlier) v[7] = 1;
+    if (!ok || ti <= earlier) v[7] = 1;        // equal times too: they are ordered by value
     if (held) { rows[i] = ti; rows[HELD + i] = yi; rows[2 * HELD + i] = e; }
   }
   const int ops[8] = {0, 1, 2, 1, 2, 1, 2, 2};
   block_fold(v, ops, part);
-  const double tmin = v[1], tmax = v[2], ymin = v[3], emin = v[5];
+  const double tmin = v[1], tmax = v[2], ymin = v[3], ymax = v[4], emin = v[5], span = tmax - tmin;
   const int m = (int)v[0];
   const bool dirty = v[7] > 0;
   Info info;
-  info.n = m; info.dropped = n - m; info.apart = 1; info.t_min = tmin; info.span = tmax - tmin; info.scale = 1;
-  info.status = m == 0 ? 1 : v[6] > 0 ? 3 : m < 4 ? 2 : tmax == tmin ? 5 : v[4] == ymin ? 4 : 0;
+  info.n = m; info.dropped = n - m; info.apart = 1; info.t_min = tmin; info.span = span; info.scale = 1;
+  info.status = m == 0 ? 1 : v[6] > 0 ? 3 : m < 4 ? 2 : !(span >= SHORTEST_SPAN) ? 5 : !isfinite(span) ? 6 : ymax == ymin ? 4 : 0;
   if (m == 0) { info.t_min = missing64(); info.span = missing64(); }
   if (A.scan_only) { if (!threadIdx.x) A.info[o] = info; return; }
   if (!threadIdx.x) { A.count[o] = 0; A.floor[o] = 0; }
   const double df = A.df[o * A.grid_stride];
+  // The origin of times is the first one rounded down to the spacing of the largest: t - origin is then exact for times of one sign.
+  const double largest = fmax(fabs(tmin), fabs(tmax)), step = nextafter(largest, huge) - largest;
   if (info.status == 0) {
-    if (df * info.span > A.most_cycles) info.status = 100;      // the plan's tables are too small: the host tries again
-    const double apart = ceil(1 / (info.span * df) - 1e-9);
+    const Limit limit = A.limit[o];
+    const double cycles = df * (span + 2 * step);
+    if (!(cycles > limit.least && cycles <= limit.most) || m < limit.few || m > limit.many) info.status = 100;
+    const double apart = ceil(1 / (span * df) - 1e-9);
     info.apart = apart < 1 ? 1 : apart > 1e9 ? 1000000000 : (int)apart;
   }
   if (info.status != 0) {
@@ -114,44 +129,50 @@ extern "C" __global__ void __launch_bounds__(512) ls_prepare(const Prepare A) {
       const bool ok = isfinite(t[i]) && isfinite(y[i]) && (!dy || isfinite(dy[i]));
       A.tp[lo + i] = ok ? t[i] : huge; A.row[lo + i] = i;
     }
-    block_sort(A.tp + lo, A.row + lo, n);
+    block_sort(A.tp + lo, A.row + lo, n, y, dy);
   }
+  // y is scaled by powers of two (nothing is rounded) before anything is added or squared
+  const double shrink = fmax(fabs(ymin), fabs(ymax)) > 1e150 ? 0x1p-600 : 1.0;
+  const double base = A.centre ? ymin * shrink : 0.0;
+  const double unit = unit_of(A.centre ? ymax * shrink - base : fmax(fabs(ymin), fabs(ymax)) * shrink);
   auto row = [&](int i) { return dirty ? A.row[lo + i] : i; };
-  auto value = [&](int r) { return held ? rows[HELD + r] : y[r]; };
+  auto value = [&](int r) { return ((held ? rows[HELD + r] : y[r]) * shrink - base) * unit; };
   auto weight = [&](int r) { const double e = dy ? emin / (held ? rows[2 * HELD + r] : dy[r]) : 1.0; return e * e; };   // relative to the smallest error: no unit overflows
-  const int sums[2] = {0, 0};
-  double a[2] = {0, 0};
-  for (int i = threadIdx.x; i < m; i += blockDim.x) { const int r = row(i); const double w = weight(r); a[0] += w; a[1] += w * (value(r) - ymin); }
+  const int sums[3] = {0, 0, 0};
+  double a[3] = {0, 0, 0};              // weights; times y; how many there are
+  for (int i = threadIdx.x; i < m; i += blockDim.x) { const int r = row(i); const double w = weight(r); a[0] += w; a[1] += w * value(r); a[2] += w > 0; }
   block_fold(a, sums, part);
   const double sw = a[0];
-  double mean = A.centre ? ymin + a[1] / sw : 0.0, b[2] = {0, 0};
+  double mean = A.centre ? a[1] / sw : 0.0, b[2] = {0, 0};
   for (int i = threadIdx.x; i < m; i += blockDim.x) { const int r = row(i); const double w = weight(r), d = value(r) - mean; b[0] += w * d * d; b[1] += w * d; }
-  block_fold(b, sums, part);
+  block_fold(b, {0, 0}, part);
   double yy = b[0] / sw;
   if (A.centre) { const double rest = b[1] / sw; mean += rest; yy -= rest * rest; }
   const double root = 1 / sqrt(yy), norm = 1 / sw;
-  const double start = A.circle > 0 ? 8.0 / (A.circle * df) : 0.0;      // margin: every tap of the spreading falls on a cell >= 0
+  double origin = floor(tmin / step) * step;
+  if (!isfinite(origin)) origin = tmin;
+  if (a[2] < 2) info.status = 8;         // the errors leave weight to one point alone
+  else if (!(yy > 0)) info.status = 4;   // y differs only where they leave none
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
     if (i < m) {
       const int r = row(i);
       double2 w; w.x = weight(r) * norm; w.y = w.x * ((value(r) - mean) * root);
       A.wv[lo + i] = w;
-      A.tp[lo + i] = ((held ? rows[r] : t[r]) - tmin) + start;             // after the sort the key has done its work
+      A.tp[lo + i] = (held ? rows[r] : t[r]) - origin;             // after the sort the key has done its work
     }
-    A.owner[lo + i] = i < m ? o : -1;
+    A.owner[lo + i] = i < m && info.status == 0 ? o : -1;
   }
   if (!threadIdx.x) {
-    const double inverse = dy ? sw / (emin * emin) : sw;
-    info.scale = A.scale_kind == 1 ? 0.5 * inverse * yy : A.scale_kind == 2 ? 0.5 * m * yy : 1.0;
+    const double inverse = dy ? sw / (emin * emin) : sw, back = 1 / unit / shrink, square = yy * back * back;
+    info.scale = A.scale_kind == 1 ? 0.5 * inverse * square : A.scale_kind == 2 ? 0.5 * m * square : 1.0;
     A.info[o] = info;
   }
 }
 
 // ---------------------------------------------------------------- weights of the spreading kernel
 struct Weights {
-  const double* tp; const int* owner; const double* taps; const double* df;
+  const double* tp; const int* owner; const double* taps; const double* df; const Limit* limit;
   int2* cell; T* at_f; T* at_2f;
-  double cells;                 // as Prepare.circle
   int rows, grid_stride;
 };
 
@@ -170,7 +191,12 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
     x[e] = p < A.rows ? A.tp[p] : 0;
   }
 #pragma unroll
-  for (int e = 0; e < EACH; e++) if (owner[e] >= 0) x[e] *= A.cells * A.df[owner[e] * A.grid_stride];
+  for (int e = 0; e < EACH; e++)
+    if (owner[e] >= 0) {
+      const double circle = A.limit[owner[e]].circle;
+      if (circle > 0) x[e] = fma(x[e], circle * A.df[owner[e] * A.grid_stride], 8.0);      // 8: every tap falls on a cell >= 0
+      else owner[e] = -1;
+    }
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
     const long long p = first + 16 * e;
