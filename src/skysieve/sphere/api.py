@@ -1,0 +1,350 @@
+"""Convolution of maps with radial kernels: arguments checked, backend chosen, maps brought into its order."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import as_array, is_device_array
+from skysieve.core.device import Device, resolve
+from skysieve.core.errors import DeviceUnavailable
+from skysieve.sphere.grid import QUADRATURES, Grid, RingTable
+from skysieve.sphere.healpix import reorder
+from skysieve.sphere.kernels import Kernel
+from skysieve.sphere.legendre import theta_nodes
+from skysieve.sphere.radial import make_radial
+from skysieve.sphere.workload import METHODS, Engine, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+__all__ = ["ConvolvePlan"]
+
+DTYPES = ("float64", "float32")
+OFFSET = 8.0
+"""Mean over standard deviation from which a float32 map's mean is convolved apart, in float64."""
+
+
+def make_engine(
+    spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None, maps: int
+) -> tuple[Engine, Device]:
+    """The backend for a device: the one place where it is chosen."""
+    found = resolve(device)[0]
+    if found.kind == "cuda":
+        if device != "auto":
+            raise DeviceUnavailable("convolution on the sphere has no GPU backend yet", "Use device='cpu'")
+        found = resolve("cpu")[0]
+    from skysieve.sphere import cpu
+
+    return cpu.Engine(spec, method, device=found, memory=memory, threads=threads, maps=maps), found
+
+
+class ConvolvePlan:
+    """Convolution with a radial kernel, set up once for any number of maps.
+
+    Every engine computes the same thing, the pixel sum ``s_p = sum_q K(p . q) w_q r_q`` with the kernel cut where
+    ``eps`` allows.
+
+    Use it as a context manager, or call `close`.
+
+    Parameters
+    ----------
+    kernel : Kernel or sequence of Kernel
+        Such as ``Gaussian(fwhm=0.01)``; several share the transforms of the map, and the result has an axis for them.
+    grid : Grid
+        Such as ``Healpix(2048)``.
+    rings : slice, optional
+        Neighbouring rings that the maps consist of; the whole sphere by default.
+    mask : array_like of bool, shape (npix,), optional
+        Pixels that count, in the grid's order: the others are taken as 0, and are 0 in the result.
+    method : {"auto", "ring"}
+        "ring": modes of the rings, summed over rings; "auto" takes the fastest.
+    eps : float
+        What is dropped of the kernel and of its modes, relative to the rms of a white map's result.
+    quadrature : {"ring", "none"}
+        Weights w: ring weights, or the pixels' solid angles (with which the sum is self-adjoint).
+    dtype : {"float64", "float32"}
+        Arithmetic and result.
+    device : {"auto", "cpu"}
+        There is no GPU backend yet.
+    memory : str or float, optional
+        Budget of plan and working memory: "80%" of what is free, "2 GiB", or bytes.
+    threads : int, optional
+        CPU threads; default all.
+    maps : int
+        Number of maps that the plan is meant for; "auto" weighs the cost of setting up with it.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit.
+    MemoryBudgetError
+        If plan and working memory exceed the budget.
+    DeviceUnavailable
+        If the device asked for cannot be used.
+
+    Notes
+    -----
+    The ring method is that of [1]_ with all modes of the rings, not those below the Nyquist frequency alone: there is
+    no ringing, at the poles or elsewhere.
+
+    References
+    ----------
+    .. [1] Elsner & Wandelt 2011, A&A 532, A35
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+    >>> source = np.zeros(12 * 64**2)
+    >>> source[1000] = 1 / (4 * np.pi / source.size)
+    >>> beam = Gaussian(fwhm=np.radians(3))
+    >>> with ConvolvePlan(beam, Healpix(64), quadrature="none") as plan:
+    ...     image = plan(source)
+    >>> print(round(image[1000] / beam.profile(0), 6))
+    1.0
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | Sequence[Kernel],
+        grid: Grid,
+        *,
+        rings: slice | None = None,
+        mask: Any = None,
+        method: str = "auto",
+        eps: float = 1e-6,
+        quadrature: str = "ring",
+        dtype: Any = "float64",
+        device: str | Device = "auto",
+        memory: str | float | None = None,
+        threads: int | None = None,
+        maps: int = 1,
+    ) -> None:
+        self.kernels, self._many = _kernels(kernel)
+        if not isinstance(grid, Grid):
+            raise TypeError(f"grid is a {type(grid).__name__}, expected a grid such as Healpix(nside)")
+        if method not in METHODS:
+            raise ValueError(f"method={method!r}: expected one of {METHODS}")
+        if quadrature not in QUADRATURES:
+            raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
+        if not isinstance(maps, int | np.integer) or maps < 1:
+            raise ValueError(f"maps={maps!r}: expected a whole number of at least 1")
+        self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, _dtype(dtype)
+        self._table = _table(grid, quadrature, rings)
+        self._mask, used = self._read_mask(mask)
+        radials = tuple(make_radial(k, eps) for k in self.kernels)
+        self._options: dict[str, Any] = {"memory": memory, "threads": threads, "maps": int(maps)}
+        self._spec = Spec(self._table, radials, self.dtype, float(eps), rings=used)
+        self._engine, self.device = make_engine(self._spec, method, device, **self._options)
+        self._ones = np.ones(len(self._table.n))
+        self._response: NDArray[np.float64] | None = None
+
+    def __enter__(self) -> ConvolvePlan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+        self._engine.close()
+
+    @property
+    def npix(self) -> int:
+        """Pixels of a map."""
+        return self._table.npix
+
+    @property
+    def method(self) -> str:
+        """The method in use."""
+        return self._engine.method
+
+    def __call__(self, maps: Any) -> NDArray[Any]:
+        """Convolve maps.
+
+        Parameters
+        ----------
+        maps : array_like, shape (..., npix)
+            Any number of maps.  A map that holds NaN or infinite values comes back as NaN, the others unharmed.
+
+        Returns
+        -------
+        numpy.ndarray, shape (..., npix), or (..., K, npix) for a sequence of K kernels
+            Of the plan's dtype.
+        """
+        return self._run(maps, self._table.weight, self._ones)
+
+    def adjoint(self, maps: Any) -> NDArray[Any]:
+        """The transposed operator, ``r_q = w_q sum_p K(p . q) s_p``, for one kernel.
+
+        Parameters
+        ----------
+        maps : array_like, shape (..., npix)
+
+        Returns
+        -------
+        numpy.ndarray, shape (..., npix)
+        """
+        if self._many:
+            raise ValueError("adjoint: expected a plan of one kernel, not of a sequence")
+        return self._run(maps, self._ones, self._table.weight)
+
+    def window(self, lmax: int) -> NDArray[np.float64]:
+        """``b_l`` of the kernel as it is applied, cut at its support, for l from 0 to ``lmax``.
+
+        Returns
+        -------
+        numpy.ndarray of float64, shape (lmax + 1,), or (K, lmax + 1) for a sequence of kernels
+        """
+        if not isinstance(lmax, int | np.integer) or lmax < 0:
+            raise ValueError(f"lmax={lmax!r}: expected a whole number of at least 0")
+        found = np.stack([r.window(int(lmax)) for r in self._spec.radials])
+        return found if self._many else np.asarray(found[0])
+
+    def truncation_error(self, cl: Any = None) -> float:
+        """Rms error that the cut of the kernel brings about, relative to the rms of the result (the paper's eq. 7).
+
+        Parameters
+        ----------
+        cl : array_like, shape (lmax + 1,), optional
+            Power spectrum of the maps; white by default.  The largest error of all kernels is given.
+        """
+        if cl is None:
+            return max(_white_error(k, r.radius) for k, r in zip(self.kernels, self._spec.radials, strict=True))
+        c = np.asarray(cl, np.float64)
+        if c.ndim != 1 or not np.isfinite(c).all() or (c < 0).any() or not c.any():
+            raise ValueError("cl: expected a power spectrum, a row of values none below 0")
+        many = (2 * np.arange(len(c)) + 1) * c
+        worst = 0.0
+        for k, r in zip(self.kernels, self._spec.radials, strict=True):
+            whole = k.window(len(c) - 1)
+            lost = whole - r.window(len(c) - 1)
+            worst = max(worst, math.sqrt(float((many * lost**2).sum()) / float((many * whole**2).sum())))
+        return worst
+
+    def info(self) -> dict[str, Any]:
+        """Method, device, support (rad), truncation error for white maps, bytes and expected seconds of one map.
+
+        ``bytes`` are those of the plan and its working memory, maps and results apart.
+        """
+        support = max(r.radius for r in self._spec.radials)
+        facts = {"support": support, "truncation_error": self.truncation_error(), "dtype": self.dtype.name}
+        return {**self._engine.describe(), **facts, "npix": self.npix, "kernels": len(self.kernels)}
+
+    # ------------------------------------------------------------------ inside
+    def _read_mask(self, mask: Any) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
+        """The mask in ring order, and the rings it touches."""
+        if mask is None:
+            return None, None
+        m = np.asarray(mask)
+        if m.shape != (self.npix,) or m.dtype.kind not in "biu":
+            raise ValueError(f"mask has shape {m.shape} and dtype {m.dtype}: expected ({self.npix},), True or False")
+        m = m.astype(bool)
+        if not m.any():
+            raise ValueError("mask: leaves no pixel")
+        if self.grid.nest:
+            m = reorder(m, to="ring")
+        return m, np.logical_or.reduceat(m, self._table.start)
+
+    def _run(self, maps: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> NDArray[Any]:
+        if is_device_array(maps):
+            raise TypeError("maps live on a GPU: convolution on the sphere has no GPU backend yet")
+        given = as_array(maps)
+        if given.dtype.kind not in "buif":
+            raise TypeError(f"maps have dtype {given.dtype}, expected real numbers")
+        if given.ndim < 1 or given.shape[-1] != self.npix:
+            raise ValueError(f"maps have shape {given.shape}: expected (..., {self.npix})")
+        batch = given.shape[:-1]
+        x = given.reshape(-1, self.npix)
+        kernels = len(self.kernels)
+        out = np.zeros((len(x), kernels, self.npix), self.dtype)
+        for i in range(len(x)):
+            self._one(x[i], out[i : i + 1], w_in, w_out)
+        if self.grid.nest:
+            out = reorder(out, to="nest")
+        return out.reshape((*batch, kernels, self.npix) if self._many else (*batch, self.npix))
+
+    def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
+        """One map, in the grid's order, into ``out`` (1, K, npix) in ring order."""
+        if self.grid.nest:
+            x = reorder(x, to="ring")
+        offset = 0.0
+        if self._mask is not None:
+            x = np.where(self._mask, x, 0)
+        total = float(x.sum(dtype=np.float64))
+        if not math.isfinite(total):
+            out[...] = np.nan
+            return
+        if self.dtype == np.float32 and self._mask is None and w_out is self._ones:
+            mean = total / self.npix
+            if abs(mean) > OFFSET * float(np.std(x, dtype=np.float64)):
+                offset = mean
+                x = np.subtract(x, mean, dtype=np.float64)
+        self._engine.convolve(np.ascontiguousarray(x, self.dtype)[None], out, w_in, w_out)
+        if offset:
+            out[...] = out + offset * self._constant()
+        if self._mask is not None:
+            out *= self._mask
+
+    def _constant(self) -> NDArray[np.float64]:
+        """The result for a map of ones, (K, npix), in float64."""
+        if self._response is None:
+            spec = Spec(self._table, self._spec.radials, np.dtype(np.float64), self.eps)
+            engine, _ = make_engine(spec, self._engine.method, self.device, **self._options)
+            response = np.empty((1, len(self.kernels), self.npix))
+            engine.convolve(np.ones((1, self.npix)), response, self._table.weight, self._ones)
+            engine.close()
+            self._response = response[0]
+        return self._response
+
+
+def _kernels(kernel: Kernel | Sequence[Kernel]) -> tuple[tuple[Kernel, ...], bool]:
+    if isinstance(kernel, Kernel):
+        return (kernel,), False
+    if not isinstance(kernel, list | tuple) or not kernel or not all(isinstance(k, Kernel) for k in kernel):
+        raise TypeError(f"kernel is {kernel!r}, expected a kernel such as Gaussian(fwhm=0.01), or a list of them")
+    return tuple(kernel), True
+
+
+def _table(grid: Grid, quadrature: str, rings: slice | None) -> RingTable:
+    table = grid.table(quadrature)
+    if rings is None:
+        return table
+    if not isinstance(rings, slice):
+        raise TypeError(f"rings={rings!r}: expected a slice of neighbouring rings")
+    if grid.nest:
+        raise ValueError("rings: a NESTED map has no rings; use RING order, or a mask")
+    return table.select(rings)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        real: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
+    if real.name not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
+    return real
+
+
+def _white_error(kernel: Kernel, radius: float) -> float:
+    """``sqrt(int beyond radius K^2 / int K^2)``."""
+    inside, w = theta_nodes(radius, 30.0)
+    kept = float((kernel.profile(inside) ** 2 * w).sum())
+    lost = 0.0
+    a = radius
+    while a < math.pi:
+        b = min(1.5 * a, math.pi)
+        x, v = np.polynomial.legendre.leggauss(24)
+        theta = (a + b) / 2 + (b - a) / 2 * x
+        lost += float((kernel.profile(theta) ** 2 * np.sin(theta) * v).sum()) * (b - a) / 2
+        a = b
+    return math.sqrt(lost / (kept + lost))

@@ -1,0 +1,74 @@
+"""The CPU backend: chooses between the engines and owns the threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory, parse_budget
+from skysieve.core.pipeline import TaskPool
+
+from .cpu_ring import RingEngine
+from .workload import Spec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Engine:
+    """Convolution on the host's cores; see `workload.Engine`.
+
+    Parameters
+    ----------
+    spec : Spec
+    method : {"auto", "ring"}
+    device : Device, optional
+        The host; there is one.
+    memory : str or float, optional
+        Budget of plan and working memory; 80% of what is free by default.
+    threads : int, optional
+        All usable cores by default.
+    maps : int
+        Number of maps that the plan is meant for.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        method: str = "auto",
+        device: Any = None,
+        memory: str | float | None = None,
+        threads: int | None = None,
+        maps: int = 1,
+    ) -> None:
+        self.spec = spec
+        self.pool = TaskPool(threads)
+        try:
+            self._engine = RingEngine(spec, self.pool)
+            budget = parse_budget(memory, available_host_memory(), default=0.8)
+            if self._engine.nbytes > budget:
+                raise MemoryBudgetError(f"the plan (method={self._engine.name!r})", self._engine.nbytes, budget)
+        except Exception:
+            self.pool.close()
+            raise
+        self.method = self._engine.name
+
+    def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
+        """See `workload.Engine.convolve`."""
+        self._engine.convolve(maps, out, np.asarray(w_in), np.asarray(w_out))
+
+    def describe(self) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        return {
+            "method": self.method,
+            "device": "cpu",
+            "threads": self.pool.workers,
+            "bytes": self._engine.nbytes,
+            "expected_seconds": self._engine.seconds() / self.pool.workers,
+        }
+
+    def close(self) -> None:
+        """Give back the threads."""
+        self.pool.close()

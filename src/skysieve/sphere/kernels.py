@@ -1,0 +1,541 @@
+"""Radial kernels: what they are in angle and in harmonics, how far they reach, where their band ends.
+
+Every kernel has ``window(lmax)`` (K_l), ``profile(theta)`` (K in 1/sr), ``support(eps)`` and ``bandlimit(eps)``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .legendre import legendre_series, theta_nodes, window_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "Function", "Gaussian", "Kernel", "MexicanHat", "Needlet", "Profile", "TopHat", "Window", "from_function",
+    "matched_filter", "sqrt_cl",
+]  # fmt: skip
+
+FWHM = math.sqrt(8 * math.log(2))
+"""Full width at half maximum of a Gaussian, in sigma."""
+TINY = 1e-17
+"""Window below which a series ends."""
+_GRID = 1024
+_MAX_BAND = 16384
+"""Where the search for the band limit of a kernel given in angle ends."""
+
+
+class Kernel:
+    """Base of the kernels.
+
+    Attributes
+    ----------
+    hard : bool
+        Whether the kernel has an edge: then its window never ends.
+    positive : bool
+        Whether the profile is nowhere negative.
+    """
+
+    hard = False
+    positive = False
+    edges: NDArray[np.float64] | None = None
+
+    def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
+        """``K_l`` for l from 0 to ``lmax``; ``spin=2``: that of E and B."""
+        raise NotImplementedError
+
+    def profile(self, theta: Any) -> NDArray[np.float64]:
+        """``K(theta)`` per sr at angles theta (rad)."""
+        raise NotImplementedError
+
+    def support(self, eps: float = 1e-6) -> float:
+        """Angle (rad) beyond which the kernel is dropped.
+
+        What lies beyond it changes a map of white noise by at most ``eps / 2`` of its rms, and holds at most ``eps``
+        of the integral of the kernel's modulus.
+        """
+        raise NotImplementedError
+
+    def bandlimit(self, eps: float = 1e-6) -> float:
+        """Degree above which the window adds less than ``eps`` to the rms of white noise; infinite for hard edges."""
+        if self.hard:
+            return math.inf
+        lmax = 64
+        while True:
+            k = (2 * np.arange(lmax + 1) + 1) * self.window(lmax) ** 2
+            rest = np.cumsum(k[::-1])[::-1]
+            below = np.flatnonzero(rest <= eps**2 * rest[0])
+            if below.size and below[0] < 0.8 * lmax:
+                return int(below[0])
+            if lmax >= _MAX_BAND:
+                return math.inf
+            lmax *= 4
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{k}={v:.6g}" for k, v in vars(self).items() if isinstance(v, int | float))
+        return f"{type(self).__name__}({values})"
+
+
+class _Harmonic(Kernel):
+    """A kernel given by its window, which ends at some degree."""
+
+    def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+    def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
+        """See `Kernel.window`; zero beyond the last degree given."""
+        k = self._coefficients(spin)[: lmax + 1]
+        return np.concatenate([k, np.zeros(lmax + 1 - len(k))])
+
+    def profile(self, theta: Any) -> NDArray[np.float64]:
+        """See `Kernel.profile`: the sum over all degrees, never cut at a map's lmax (a cut would ring)."""
+        return legendre_series(self._coefficients(), np.asarray(theta, np.float64))
+
+    def bandlimit(self, eps: float = 1e-6) -> float:
+        """See `Kernel.bandlimit`."""
+        k = self._coefficients()
+        power = (2 * np.arange(len(k)) + 1) * k**2
+        rest = np.cumsum(power[::-1])[::-1]
+        below = np.flatnonzero(rest <= eps**2 * rest[0])
+        return int(below[0]) if below.size else len(k)
+
+    def support(self, eps: float = 1e-6) -> float:
+        """See `Kernel.support`."""
+        _check_eps(eps)
+        k = self._coefficients()
+        return _support(self.profile, math.pi, eps, start=0.3 / max(1, len(k)))
+
+
+class Gaussian(_Harmonic):
+    """Gaussian beam, ``K_l = exp(-l (l + 1) sigma^2 / 2)``, healpy's; E and B: ``exp(-(l (l + 1) - 4) sigma^2 / 2)``.
+
+    Parameters
+    ----------
+    fwhm : float, optional
+        Full width at half maximum (rad).
+    sigma : float, optional
+        Standard deviation (rad) instead.
+
+    Raises
+    ------
+    ValueError
+        Width not positive, or wider than the sphere.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import Gaussian
+    >>> beam = Gaussian(fwhm=np.radians(1))
+    >>> print(f"{np.degrees(beam.support(1e-6)):.3f} {beam.bandlimit(1e-6)} {beam.window(100)[100]:.4f}")
+    2.288 710 0.7577
+    """
+
+    positive = True
+
+    def __init__(self, fwhm: float | None = None, *, sigma: float | None = None) -> None:
+        if (fwhm is None) == (sigma is None):
+            raise ValueError(f"fwhm={fwhm!r}, sigma={sigma!r}: expected one of the two")
+        name, value = ("fwhm", fwhm) if sigma is None else ("sigma", sigma)
+        width = _angle(value, name)
+        self.sigma = width / FWHM if sigma is None else width
+
+    def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
+        lmax = int(math.sqrt(-2 * math.log(TINY)) / self.sigma) + 2
+        ell = np.arange(lmax + 1.0)
+        k = np.exp(-0.5 * (ell * (ell + 1) - spin**2) * self.sigma**2)
+        k[:spin] = 0
+        return k
+
+    def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
+        """See `Kernel.window`."""
+        ell = np.arange(lmax + 1.0)
+        k = np.exp(-0.5 * (ell * (ell + 1) - spin**2) * self.sigma**2)
+        k[:spin] = 0
+        return k
+
+    def support(self, eps: float = 1e-6) -> float:
+        """See `Kernel.support`."""
+        _check_eps(eps)
+        # int_R K^2 / int K^2 = exp(-R^2 / sigma^2) on a plane
+        reach = self.sigma * math.sqrt(2 * math.log(2 / eps))
+        return reach if reach < 0.5 else super().support(eps)
+
+
+class Window(_Harmonic):
+    """A kernel given by its window (beam transfer function).
+
+    Parameters
+    ----------
+    bl : array_like, shape (lmax + 1,)
+        ``K_l`` from l = 0 on; zero beyond.
+    e, b : array_like, optional
+        Windows of E and B for polarisation; ``bl`` by default, and ``b`` follows ``e``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import Window
+    >>> Window(np.exp(-np.arange(200.0) / 10)).window(2).round(4)
+    array([1.    , 0.9048, 0.8187])
+    """
+
+    def __init__(self, bl: Any, e: Any = None, b: Any = None) -> None:
+        self._bl = _window(bl, "bl")
+        self._e = self._bl if e is None else _window(e, "e")
+        self._b = self._e if b is None else _window(b, "b")
+
+    @classmethod
+    def from_fits(cls, path: Any, column: str | int = 0) -> Window:
+        """Read a FITS window: the table ``BEAMWINDOW`` or the first one, its columns T (or TEMPERATURE), E, B.
+
+        Parameters
+        ----------
+        path : str or path
+        column : str or int
+            Column of the temperature window, by name or number; E and B are read where they are there.
+        """
+        from astropy.io import fits
+
+        with fits.open(path) as hdus:
+            tables = [h for h in hdus if isinstance(h, fits.BinTableHDU | fits.TableHDU)]
+            if not tables:
+                raise ValueError(f"{path}: holds no table, expected a window function such as BEAMWINDOW")
+            named = [h for h in tables if "WINDOW" in h.name.upper() or "BEAM" in h.name.upper()]
+            table = (named or tables)[0]
+            names = table.columns.names
+            if isinstance(column, str) and column not in names:
+                raise ValueError(f"{path}: column={column!r}, expected one of {names}")
+            main = table.data[column] if isinstance(column, str) else table.data.field(column)
+            found = {n.strip().upper(): table.data[n] for n in names}
+            e = next((found[n] for n in ("E", "GRAD", "GRADIENT") if n in found), None)
+            b = next((found[n] for n in ("B", "CURL") if n in found), None)
+            return cls(*(None if v is None else np.asarray(v, np.float64).ravel() for v in (main, e, b)))
+
+    @property
+    def equal_polarisation(self) -> bool:
+        """Whether E and B have the same window: what the fast engines need."""
+        n = min(len(self._e), len(self._b))
+        return bool(np.array_equal(self._e[:n], self._b[:n]) and not self._e[n:].any() and not self._b[n:].any())
+
+    def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
+        if spin and not self.equal_polarisation:
+            raise ValueError("kernel: E and B have different windows; only method='harmonic' can apply them")
+        k = (self._e if spin else self._bl).copy()
+        k[:spin] = 0
+        return k
+
+    def polarised(self, lmax: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Windows of E and B up to ``lmax``."""
+        e, b = (np.concatenate([k[: lmax + 1], np.zeros(max(0, lmax + 1 - len(k)))]) for k in (self._e, self._b))
+        return e, b
+
+
+def sqrt_cl(cl: Any) -> Window:
+    """The kernel that turns white noise of unit variance per sr into a map of power spectrum ``cl``.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import sqrt_cl
+    >>> print(sqrt_cl([4.0, 9.0]).window(1))
+    [2. 3.]
+    """
+    c = _window(cl, "cl")
+    if (c < 0).any():
+        raise ValueError("cl: holds negative values, expected a power spectrum")
+    return Window(np.sqrt(c))
+
+
+def matched_filter(beam: Any, cl: Any, noise: Any) -> Window:
+    """The filter that finds point sources best: ``K_l = b_l / (b_l^2 C_l + N_l)``, so scaled that a source's peak
+    in a map smoothed by ``beam`` keeps its value (Tegmark & de Oliveira-Costa 1998, ApJ 500, L83, eq. 3 on the sphere).
+
+    Parameters
+    ----------
+    beam : Kernel or array_like
+        The instrument's beam, or its window.
+    cl, noise : array_like, shape (lmax + 1,)
+        Power spectra of the sky before the beam, and of the noise; ``noise`` may be one number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import Gaussian, matched_filter
+    >>> f = matched_filter(Gaussian(fwhm=0.1), 1 / (np.arange(200.0) + 1) ** 2, 1e-4)
+    >>> b, many = Gaussian(fwhm=0.1).window(199), 2 * np.arange(200) + 1
+    >>> print(round((many * b * f.window(199)).sum() / (many * b).sum(), 12))
+    1.0
+    """
+    c = _window(cl, "cl")
+    lmax = len(c) - 1
+    b = beam.window(lmax) if isinstance(beam, Kernel) else _window(beam, "beam")
+    if len(b) != len(c):
+        raise ValueError(f"beam has {len(b)} degrees, cl {len(c)}: expected the same number")
+    n = np.broadcast_to(np.asarray(noise, np.float64), c.shape)
+    if not (np.isfinite(n).all() and (n > 0).all() and (c >= 0).all()):
+        raise ValueError("noise: expected positive values, and cl none below 0")
+    k = b / (b * b * c + n)
+    many = 2 * np.arange(lmax + 1) + 1
+    kept = float((many * b * k).sum()) / float((many * b).sum())
+    return Window(k / kept)
+
+
+class Function(Kernel):
+    """A kernel given as a function of the angle.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(theta)``: K per sr at an array of angles (rad).
+    radius : float, optional
+        Where it ends; pi by default.  A value well above zero there is an edge.
+    normalize : bool
+        Scale it to unit integral.
+    edges : array_like, optional
+        Angles where it is not smooth.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import from_function
+    >>> k = from_function(lambda t: np.exp(-t / 0.01), normalize=True)
+    >>> print(k.window(0).round(9))
+    [1.]
+    """
+
+    def __init__(
+        self,
+        function: Callable[[NDArray[np.float64]], Any],
+        radius: float = math.pi,
+        *,
+        normalize: bool = False,
+        edges: Any = None,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"function is a {type(function).__name__}, expected a function of the angle")
+        self.radius = _angle(radius, "radius", math.pi)
+        self._function, self._scale = function, 1.0
+        self.edges = None if edges is None else np.asarray(edges, np.float64)
+        theta = np.concatenate([[0.0], np.geomspace(1e-7, self.radius, 4 * _GRID)])
+        f = self.profile(theta)
+        if not np.isfinite(f).all() or f.shape != theta.shape:
+            raise ValueError("function: expected one finite value for each angle from 0 to radius")
+        if not f.any():
+            raise ValueError("function: is zero at every angle")
+        self.positive = bool((f >= 0).all())
+        self.hard = bool(self.radius < math.pi and abs(f[-1]) > 1e-9 * np.abs(f).max())
+        # panels that follow the function's own scale: a narrow kernel on the whole sphere
+        size = np.cumsum(np.abs(f[1:]) * np.diff(theta) * np.sin(theta[1:]))
+        inner = np.interp(np.linspace(0, 1, 9)[1:-1] * size[-1], size, theta[1:])
+        scales = np.geomspace(max(inner[0] / 8, 1e-7), self.radius, 24)
+        self._panels = np.unique(np.concatenate([scales, inner, [] if self.edges is None else self.edges]))
+        if normalize:
+            total = window_of(self.profile, self.radius, 0, self._panels)[0]
+            if abs(total) < 1e-12 * np.abs(f).max() * self.radius**2:
+                raise ValueError("normalize=True: the kernel's integral is zero")
+            self._scale = 1 / total
+
+    def profile(self, theta: Any) -> NDArray[np.float64]:
+        """See `Kernel.profile`; zero beyond the radius."""
+        t = np.asarray(theta, np.float64)
+        inside = np.minimum(t, self.radius)
+        return np.where(t <= self.radius, np.asarray(self._function(inside), np.float64) * self._scale, 0.0)
+
+    def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
+        """See `Kernel.window`."""
+        k = window_of(self.profile, self.radius, lmax, self._panels)
+        k[:spin] = 0
+        return k
+
+    def support(self, eps: float = 1e-6) -> float:
+        """See `Kernel.support`."""
+        _check_eps(eps)
+        if self.hard:
+            return self.radius
+        return _support(self.profile, self.radius, eps, start=float(self._panels[0]) / 4)
+
+
+def from_function(function: Callable[[NDArray[np.float64]], Any], radius: float = math.pi, **options: Any) -> Function:
+    """A `Function` kernel: any function of the angle."""
+    return Function(function, radius, **options)
+
+
+class Profile(Function):
+    """A tabulated kernel: a cubic spline through its values, zero beyond the last angle.
+
+    Parameters
+    ----------
+    theta, values : array_like, shape (n,)
+        Rising angles (rad) and K per sr; the first angle may be 0, and the value there is held down to 0 otherwise.
+    normalize : bool
+        Scale it to unit integral.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import Profile
+    >>> t = np.linspace(0, 0.1, 200)
+    >>> beam = Profile(t, np.exp(-0.5 * (t / 0.015) ** 2), normalize=True)
+    >>> print(f"{beam.window(50)[50]:.4f} {np.exp(-0.5 * 50 * 51 * 0.015**2):.4f}")
+    0.7506 0.7506
+    """
+
+    def __init__(self, theta: Any, values: Any, *, normalize: bool = False) -> None:
+        from scipy.interpolate import CubicSpline
+
+        t, v = np.asarray(theta, np.float64).ravel(), np.asarray(values, np.float64).ravel()
+        if t.shape != v.shape or t.size < 4:
+            raise ValueError(f"theta has {t.size} values, values {v.size}: expected the same number, at least 4")
+        if not (np.isfinite(t).all() and np.isfinite(v).all() and (np.diff(t) > 0).all() and t[0] >= 0):
+            raise ValueError("theta: expected rising angles from 0 on, with finite values")
+        if t[0] == 0:
+            spline = CubicSpline(t, v, bc_type=((1, 0.0), "not-a-knot"))
+        else:
+            spline = CubicSpline(t, v)
+        first = t[0]
+        super().__init__(
+            lambda x: spline(np.maximum(x, first)),
+            float(t[-1]),
+            normalize=normalize,
+            edges=t[1:] if t.size < 64 else None,
+        )
+
+
+class TopHat(Kernel):
+    """The mean over a disc: ``1 / (2 pi (1 - cos r))`` out to radius ``r`` (rad), nothing beyond.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import TopHat
+    >>> print(TopHat(0.1).window(1).round(5), TopHat(0.1).support())
+    [1.     0.9975] 0.1
+    """
+
+    hard = positive = True
+
+    def __init__(self, radius: float) -> None:
+        self.radius = _angle(radius, "radius", math.pi)
+
+    def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
+        """See `Kernel.window`."""
+        k = window_of(self.profile, self.radius, lmax)
+        k[:spin] = 0
+        return k
+
+    def profile(self, theta: Any) -> NDArray[np.float64]:
+        """See `Kernel.profile`."""
+        t = np.asarray(theta, np.float64)
+        return np.where(t <= self.radius, 1 / (4 * math.pi * math.sin(self.radius / 2) ** 2), 0.0)
+
+    def support(self, eps: float = 1e-6) -> float:
+        """The radius."""
+        _check_eps(eps)
+        return self.radius
+
+
+class MexicanHat(Function):
+    """Spherical Mexican hat wavelet (Martinez-Gonzalez et al. 2002, MNRAS 336, 22, eq. 6), of scale ``scale`` (rad).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.sphere import MexicanHat
+    >>> print(abs(MexicanHat(0.02).window(0)[0]) < 1e-12)
+    True
+    """
+
+    def __init__(self, scale: float) -> None:
+        self.scale = s = _angle(scale, "scale")
+        norm = 1 / (math.sqrt(2 * math.pi) * s * math.sqrt(1 + s**2 / 2 + s**4 / 4))
+
+        def function(theta: NDArray[np.float64]) -> NDArray[np.float64]:
+            y2 = 4 * np.tan(np.minimum(theta, 3.1) / 2) ** 2
+            value: NDArray[np.float64] = norm * (1 + y2 / 4) ** 2 * (2 - y2 / s**2) * np.exp(-y2 / (2 * s**2))
+            return value
+
+        super().__init__(function)
+
+
+class Needlet(_Harmonic):
+    """Standard needlet of scale ``j`` (Marinucci et al. 2008, MNRAS 383, 539): window ``b(l / B^j)``, whose squares
+    add up to 1 over all j.
+
+    Parameters
+    ----------
+    j : int
+        Scale: the window lives from ``B^(j - 1)`` to ``B^(j + 1)``.
+    B : float
+        Width, above 1.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import Needlet
+    >>> print(sum(Needlet(j).window(100) ** 2 for j in range(9))[[1, 10, 100]].round(12))
+    [1. 1. 1.]
+    """
+
+    def __init__(self, j: int, B: float = 2.0) -> None:
+        if not isinstance(j, int | np.integer) or j < 0:
+            raise ValueError(f"j={j!r}: expected a whole number of at least 0")
+        if not 1 < B <= 16:
+            raise ValueError(f"B={B!r}: expected a number above 1, at most 16")
+        self.j, self.B = int(j), float(B)
+
+    def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
+        x = np.arange(int(self.B ** (self.j + 1)) + 2) / self.B**self.j
+        k = np.sqrt(np.maximum(0, _falling(x / self.B, self.B) - _falling(x, self.B)))
+        k[:spin] = 0
+        return k
+
+
+def _falling(x: NDArray[np.float64], B: float) -> NDArray[np.float64]:
+    """1 up to 1/B, 0 from 1 on, smooth to all orders between."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    bump = np.exp(-1 / (1 - nodes**2))
+    u = np.clip(1 - 2 * B / (B - 1) * (x - 1 / B), -1, 1)
+    half = (u + 1) / 2
+    inner = half[:, None] * (nodes + 1) - 1
+    with np.errstate(divide="ignore"):
+        f = np.where(np.abs(inner) < 1, np.exp(-1 / np.maximum(1 - inner**2, 1e-300)), 0.0)
+    part: NDArray[np.float64] = half * (f @ weights) / float(bump @ weights)
+    return part
+
+
+def _support(profile: Callable[[Any], NDArray[np.float64]], radius: float, eps: float, start: float) -> float:
+    """Least angle of a fine grid beyond which little is left."""
+    edges = np.geomspace(start, radius, _GRID + 1)
+    theta, w = theta_nodes(start, 8.0)
+    f = profile(np.concatenate([theta, np.sqrt(edges[1:] * edges[:-1])]))
+    inner, outer = f[: len(theta)], f[len(theta) :]
+    area = np.cos(edges[:-1]) - np.cos(edges[1:])
+    left = []
+    for power in (1, 2):
+        rest = np.cumsum((np.abs(outer) ** power * area)[::-1])[::-1]
+        left.append(rest / (rest[0] + float((np.abs(inner) ** power * w).sum())))
+    small = (left[1] <= (eps / 2) ** 2) & (left[0] <= eps)
+    return float(edges[:-1][small][0]) if small.any() else radius
+
+
+def _angle(value: Any, name: str, limit: float = math.pi) -> float:
+    if not isinstance(value, int | float | np.floating | np.integer) or not 0 < value <= limit:
+        raise ValueError(f"{name}={value!r}: expected an angle above 0 and at most {limit:.6g} (rad)")
+    return float(value)
+
+
+def _check_eps(eps: Any) -> None:
+    if not isinstance(eps, int | float | np.floating) or not 1e-15 <= eps < 1:
+        raise ValueError(f"eps={eps!r}: expected a number from 1e-15 to below 1")
+
+
+def _window(values: Any, name: str) -> NDArray[np.float64]:
+    k = np.array(values, np.float64)
+    if k.ndim != 1 or not k.size or not np.isfinite(k).all():
+        raise ValueError(f"{name}: expected a row of finite numbers, from l = 0 on")
+    if name == "bl" and not k.any():
+        raise ValueError("bl: is zero at every degree")
+    return k

@@ -1,0 +1,188 @@
+"""Kernels: profile and window belong together; support and band limit keep what eps promises; bad ones are told."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from skysieve.sphere import (
+    Gaussian,
+    MexicanHat,
+    Needlet,
+    Profile,
+    TopHat,
+    Window,
+    from_function,
+    matched_filter,
+    sqrt_cl,
+)
+from skysieve.sphere.legendre import legendre_series, theta_nodes, window_of
+from skysieve.sphere.radial import make_radial
+
+T = np.linspace(0, 0.4, 300)
+KERNELS = {
+    "gaussian": Gaussian(fwhm=0.1),
+    "wide gaussian": Gaussian(sigma=1.0),
+    "window": Window(np.exp(-np.arange(300.0) / 20)),
+    "profile": Profile(T, np.exp(-0.5 * (T / 0.05) ** 2), normalize=True),
+    "top hat": TopHat(0.2),
+    "mexican hat": MexicanHat(0.05),
+    "needlet": Needlet(4),
+    "cusp": from_function(lambda t: np.exp(-t / 0.03), normalize=True),
+}
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_window_and_profile_are_one_kernel(name):
+    """The window's series, as far as it goes, and the profile's integrals."""
+    k = KERNELS[name]
+    edge = np.array([0.2]) if name == "top hat" else None
+    edges = np.concatenate([np.geomspace(1e-5, 3, 40), [] if edge is None else edge])
+    found = window_of(k.profile, math.pi, 64, edges, waves=200.0)
+    assert np.abs(found - k.window(64)).max() < 1e-9 * max(1, np.abs(k.window(64)).max())
+
+
+def test_gaussian_is_healpys():
+    healpy = pytest.importorskip("healpy")
+    assert np.abs(Gaussian(fwhm=0.02).window(500) - healpy.gauss_beam(0.02, 500)).max() < 1e-14
+    pol = healpy.gauss_beam(0.02, 500, pol=True)
+    assert np.abs(Gaussian(fwhm=0.02).window(500, spin=2)[2:] - pol[2:, 1]).max() < 1e-14
+
+
+def test_gaussian_profile_is_healpys():
+    healpy = pytest.importorskip("healpy")
+    theta = np.linspace(0, 0.1, 50)
+    theirs = healpy.bl2beam(healpy.gauss_beam(0.02, 3000), theta)
+    assert np.abs(Gaussian(fwhm=0.02).profile(theta) / theirs[0] - theirs / theirs[0]).max() < 1e-9
+
+
+def test_top_hat_is_the_mean_over_a_disc():
+    r, z = 0.3, np.cos(0.3)
+    assert TopHat(r).window(1) == pytest.approx([1, (1 + z) / 2], abs=1e-14)
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("name", ["gaussian", "window", "profile", "mexican hat", "cusp", "wide gaussian"])
+def test_support_keeps_its_promise(name, eps):
+    k = KERNELS[name]
+    radius = k.support(eps)
+    if radius == math.pi:
+        return
+    theta, w = theta_nodes(math.pi, 4000.0)
+    f2 = k.profile(theta) ** 2 * w
+    lost = math.sqrt(f2[theta > radius].sum() / f2.sum())
+    assert lost <= 0.53 * eps  # eps / 2 promised; panels of the check straddle the radius
+    assert lost >= 0.3 * eps or name in ("window", "profile", "cusp")
+
+
+def test_the_band_limit_keeps_its_promise():
+    for name in ("gaussian", "mexican hat", "needlet"):
+        k = KERNELS[name]
+        band = k.bandlimit(1e-6)
+        power = (2 * np.arange(2000) + 1) * k.window(1999) ** 2
+        assert power[band + 1 :].sum() <= 1e-12 * power.sum()
+    assert TopHat(0.1).bandlimit() == math.inf
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_the_table_is_the_profile(name):
+    k = KERNELS[name]
+    r = make_radial(k, 1e-8)
+    theta = np.random.default_rng(0).uniform(0, r.radius, 500)
+    found = r(4 * np.sin(theta / 2) ** 2)
+    assert np.abs(found - k.profile(theta)).max() < (1.5 * r.error + 2e-12) * r.peak  # sums over degrees round
+    assert r(np.array([r.xmax * 1.001]))[0] == 0
+
+
+@pytest.mark.parametrize("name", ["gaussian", "mexican hat", "cusp", "top hat"])
+def test_the_window_as_applied_is_nearly_the_kernels(name):
+    k = KERNELS[name]
+    applied = make_radial(k, 1e-8).window(40)
+    assert np.abs(applied - k.window(40)).max() < 2e-8 * max(1, np.abs(k.window(40)).max())
+
+
+def test_series_at_all_angles():
+    from scipy.special import eval_legendre
+
+    w = np.random.default_rng(1).normal(size=80)
+    theta = np.array([0.0, 1e-7, 0.1, 1.5, 1.6, 3.0, math.pi])
+    truth = sum((2 * k + 1) / (4 * math.pi) * w[k] * eval_legendre(k, np.cos(theta)) for k in range(80))
+    assert np.abs(legendre_series(w, theta) - truth).max() < 1e-11
+
+
+def test_needlets_are_a_frame():
+    total = sum(Needlet(j, B=1.7).window(200) ** 2 for j in range(12))
+    assert np.abs(total[1:] - 1).max() < 1e-12
+
+
+def test_matched_filter_beats_the_beam():
+    """Signal over the rms of what is not the source, with the filter and without."""
+    lmax = 600
+    many = 2 * np.arange(lmax + 1) + 1
+    cl, noise, beam = 1 / (np.arange(lmax + 1) + 1.0) ** 2.5, 1e-6, Gaussian(fwhm=0.02)
+    b = beam.window(lmax)
+
+    def contrast(k):
+        return (many * b * k).sum() / math.sqrt((many * (b * b * cl + noise) * k**2).sum())
+
+    best = contrast(matched_filter(beam, cl, noise).window(lmax))
+    rng = np.random.default_rng(2)
+    assert best > 1.2 * contrast(b)
+    for _ in range(20):
+        other = matched_filter(beam, cl, noise).window(lmax) * (1 + 0.3 * rng.normal(size=lmax + 1))
+        assert contrast(other) < best
+
+
+def test_sqrt_cl_makes_the_spectrum():
+    assert sqrt_cl([1.0, 4.0, 0.25]).window(3).tolist() == [1, 2, 0.5, 0]
+
+
+def test_windows_from_fits(tmp_path):
+    from astropy.io import fits
+
+    t, e = np.exp(-np.arange(50) / 9.0), np.exp(-np.arange(50) / 8.0)
+    columns = [fits.Column(n, "D", array=v) for n, v in (("TEMPERATURE", t), ("E", e), ("B", 0.9 * e))]
+    table = fits.BinTableHDU.from_columns(columns, name="BEAMWINDOW")
+    fits.HDUList([fits.PrimaryHDU(), fits.BinTableHDU.from_columns([columns[1]], name="OTHER"), table]).writeto(
+        tmp_path / "b.fits"
+    )
+    w = Window.from_fits(tmp_path / "b.fits")
+    assert np.array_equal(w.window(49), t)
+    assert not w.equal_polarisation
+    with pytest.raises(ValueError, match="E and B have different windows"):
+        w.window(10, spin=2)
+    assert np.array_equal(w.polarised(49)[1], 0.9 * e)
+    with pytest.raises(ValueError, match="column='X'"):
+        Window.from_fits(tmp_path / "b.fits", "X")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gaussian(), "expected one of the two"),
+        (lambda: Gaussian(fwhm=-0.1), "fwhm=-0.1"),
+        (lambda: Gaussian(fwhm=float("nan")), "fwhm=nan"),
+        (lambda: Gaussian(sigma=4.0), "sigma=4.0"),
+        (lambda: Gaussian(fwhm="1 deg"), "fwhm='1 deg'"),
+        (lambda: Window([]), "bl"),
+        (lambda: Window([1, np.nan]), "bl"),
+        (lambda: Window([0.0, 0.0]), "zero at every degree"),
+        (lambda: sqrt_cl([1, -1]), "negative"),
+        (lambda: matched_filter([1, 1], [1, 1, 1], 1), "beam has 2"),
+        (lambda: matched_filter([1, 1], [1, 1], 0), "noise"),
+        (lambda: Profile([0, 1], [1, 0]), "at least 4"),
+        (lambda: Profile([0, 2, 1, 3], [1, 1, 1, 1]), "rising"),
+        (lambda: TopHat(0), "radius=0"),
+        (lambda: Needlet(-1), "j=-1"),
+        (lambda: Needlet(3, B=1.0), "B=1.0"),
+        (lambda: from_function(lambda t: 0 * t), "zero at every angle"),
+        (lambda: from_function(lambda t: np.full_like(t, np.nan)), "finite"),
+        (lambda: from_function(lambda t: np.cos(t), normalize=True), "integral is zero"),
+        (lambda: Gaussian(fwhm=0.1).support(0), "eps=0"),
+    ],
+)
+def test_bad_kernels_are_told(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
