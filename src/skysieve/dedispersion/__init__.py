@@ -10,24 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.api import dedisperse
+    from skysieve.dedispersion.candidates import Candidates, Events
     from skysieve.dedispersion.dmplan import DMPlan, plan
     from skysieve.dedispersion.filterbank import Filterbank
     from skysieve.dedispersion.io import write_dat, write_fil, write_tim
     from skysieve.dedispersion.masks import Mask
     from skysieve.dedispersion.observation import DM_CONSTANT, Observation
     from skysieve.dedispersion.result import Dedispersed
+    from skysieve.dedispersion.searching import search
     from skysieve.dedispersion.sigproc import BadFile
+    from skysieve.dedispersion.simulate import fake, inject
 
 __all__ = [
     "DM_CONSTANT",
     "BadFile",
+    "Candidates",
     "DMPlan",
     "Dedispersed",
+    "Events",
     "Filterbank",
     "Mask",
     "Observation",
     "dedisperse",
+    "fake",
+    "inject",
     "plan",
+    "search",
     "write_dat",
     "write_fil",
     "write_tim",
@@ -36,13 +44,18 @@ __all__ = [
 _HOMES = {
     "DM_CONSTANT": "skysieve.dedispersion.observation",
     "BadFile": "skysieve.dedispersion.sigproc",
-    "Dedispersed": "skysieve.dedispersion.result",
-    "Mask": "skysieve.dedispersion.masks",
-    "dedisperse": "skysieve.dedispersion.api",
+    "Candidates": "skysieve.dedispersion.candidates",
     "DMPlan": "skysieve.dedispersion.dmplan",
+    "Dedispersed": "skysieve.dedispersion.result",
+    "Events": "skysieve.dedispersion.candidates",
     "Filterbank": "skysieve.dedispersion.filterbank",
+    "Mask": "skysieve.dedispersion.masks",
     "Observation": "skysieve.dedispersion.observation",
+    "dedisperse": "skysieve.dedispersion.api",
+    "fake": "skysieve.dedispersion.simulate",
+    "inject": "skysieve.dedispersion.simulate",
     "plan": "skysieve.dedispersion.dmplan",
+    "search": "skysieve.dedispersion.searching",
     "write_dat": "skysieve.dedispersion.io",
     "write_fil": "skysieve.dedispersion.io",
     "write_tim": "skysieve.dedispersion.io",

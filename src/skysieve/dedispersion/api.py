@@ -133,28 +133,22 @@ def dedisperse(
     >>> found.data.shape, int(found.data[0].argmax()), int(found.data[0].max())
     ((2, 298), 100, 16)
     """
-    if not isinstance(fb, Filterbank):
-        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
     if method not in METHODS:
         raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
     if not 0 <= max_loss < 1:
         raise ValueError(f"max_loss={max_loss!r}: expected 0 to below 1")
-    constant = _dm_constant(dm_constant, dms)
-    if isinstance(dms, DMPlan):
-        dms.check(fb.observation)
-        stages = [(s.dms, s.downsamp, nsub or dms.nsub, per_call or s.per_call) for s in dms.stages]
-    else:
-        stages = [(_dm_list(dms), downsamp, nsub, per_call)]
+    stages, constant = stages_of(fb, dms, dm_constant, downsamp)
+    stages = [(listed, binning, nsub or bands, per_call or call) for listed, binning, bands, call in stages]
     results = []
     for listed, binning, bands, call in stages:
-        made = _tabled(fb, listed, binning, method, max_loss, width, bands, call, ref_freq, constant)
+        made = tabled(fb, listed, binning, method, max_loss, width, bands, call, ref_freq, constant)
         results.append(
             _dedisperse_one(fb, listed, made, method, ref_freq, constant, mask, device, memory, threads, progress)
         )
     return results if isinstance(dms, DMPlan) else results[0]
 
 
-def _tabled(
+def tabled(
     fb: Filterbank, dms: NDArray[np.float64], downsamp: int, method: str, max_loss: float, width: float | None,
     nsub: int, per_call: int, ref_freq: str | float, constant: float,
 ) -> Tabled:  # fmt: skip
@@ -291,6 +285,19 @@ def chunk_samples(source: Source, tables: Sequence[Table], wanted: int, budget: 
         raise MemoryBudgetError(what, fixed, budget)
     room = least + int((budget - fixed) / each)
     return max(least, min(-(-wanted // multiple), room // multiple) * multiple)
+
+
+def stages_of(
+    fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int = 1
+) -> tuple[list[tuple[NDArray[np.float64], int, int, int]], float]:
+    """DMs, binning, subbands and DMs a call of each stage of a plan or of a list; and the dispersion constant."""
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    constant = _dm_constant(dm_constant, dms)
+    if isinstance(dms, DMPlan):
+        dms.check(fb.observation)
+        return [(s.dms, s.downsamp, dms.nsub, s.per_call) for s in dms.stages], constant
+    return [(_dm_list(dms), downsamp, 0, 0)], constant
 
 
 def _dm_list(dms: Any) -> NDArray[np.float64]:

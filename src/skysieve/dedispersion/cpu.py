@@ -12,9 +12,9 @@ import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.pipeline import TaskPool
-from skysieve.dedispersion import cpu_load, cpu_program
+from skysieve.dedispersion import cpu_load, cpu_program, cpu_search
 from skysieve.dedispersion.simd import LANES
-from skysieve.dedispersion.workload import Source, Table, sum_dtype
+from skysieve.dedispersion.workload import UNIT, Detection, Source, Table, sum_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +31,8 @@ SPLIT = 2047
 """Largest sample that is added as it is; above, low and high bytes are added apart."""
 KEPT_PROGRAMS = 2**28
 """Bytes of programs that are kept from chunk to chunk."""
+ROOM = 4096
+"""Events of a tile that there is room for at first."""
 DIRECT = 1.1
 """Cost of adding a channel's samples directly, in that of adding two rows."""
 
@@ -225,23 +227,44 @@ class Engine:
                 units.append(min(shape.D, ndm - m) * n)
         self.pool.run(tasks, units=units, progress=progress)
 
-    def map(
-        self, table: int, first: int, count: int, work: Callable[[int, NDArray[Any]], Any], progress: Any = None
-    ) -> list[Any]:
-        """See `workload.Engine.map`."""
+    def search(
+        self, table: int, first: int, count: int, low: int, high: int, what: Detection, progress: Any = None
+    ) -> NDArray[np.float64]:
+        """See `workload.Engine.search`."""
         shape, ndm = self._shapes[table], len(self.tables[table].delays)
         planes = self.planes(self.tables[table].downsamp)
-
-        def one(m: int) -> Any:
-            D = min(shape.D, ndm - m)
-            out = self._scratch("sums", D * count, self.dtype)[: D * count].reshape(D, count)
-            self._tile(table, planes, m, first, count, out, 0, 0)
-            return work(m, out)
-
         tiles = range(0, ndm, shape.D)
-        return self.pool.run(
-            [partial(one, m) for m in tiles], units=[min(shape.D, ndm - m) for m in tiles], progress=progress
-        )
+        tasks = [partial(self._search, table, planes, m, first, count, low, high, what) for m in tiles]
+        units = [min(shape.D, ndm - m) for m in tiles]
+        return np.concatenate(self.pool.run(tasks, units=units, progress=progress))
+
+    def _search(
+        self, table: int, planes: tuple[list[Plane], int], m: int, first: int, count: int, low: int, high: int,
+        what: Detection,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Sums and events of one tile of DMs."""
+        D = min(self._shapes[table].D, len(self.tables[table].delays) - m)
+        sums = self._scratch("sums", D * count, self.dtype)[: D * count].reshape(D, count)
+        self._tile(table, planes, m, first, count, sums, 0, 0)
+        widths = np.array(what.widths, np.int64)
+        scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
+        real = self.dtype.kind == "f"
+        spare = np.empty(what.block if real and what.noise == "robust" else 0, np.float32)
+        levels = np.empty((D, -(-count // what.block), 2))
+        valid = np.clip(what.valid[m : m + D] - first, 0, count)
+        found = self._scratch("found", 4 * ROOM, np.float64).reshape(-1, 4)
+        while True:
+            n = cpu_search.search_rows(
+                sums, valid, low - first, high - first, what.block, cpu_search.NOISE_KINDS[what.noise], widths, scales,
+                np.float32(what.threshold), what.every, spare, levels, found,
+            )  # fmt: skip
+            if n <= len(found):
+                break
+            found = np.empty((n, 4))
+        events = found[:n].copy()
+        events[:, 0] += m
+        events[:, 1] += first
+        return events
 
     def _tile(
         self, table: int, planes: tuple[list[Plane], int], m: int, first: int, count: int, out: NDArray[Any],

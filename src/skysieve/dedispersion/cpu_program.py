@@ -3,8 +3,8 @@
 The sum ``y[m][t] = sum over c of x[c][t + n(c, m)]`` of a tile of neighbouring DMs repeats itself: over a few
 neighbouring channels the delays *relative to the first of them* take few distinct patterns, because they are whole
 numbers that hardly change from DM to DM.  So channels are joined in pairs, pairs of pairs, ... up to groups of ``G``,
-and at each level every distinct pattern is summed once: one addition of two rows of the level below, shifted.  Then a DM
-is one row from each group.  Nothing is approximated: the integers added are those of the direct sum.
+and at each level every distinct pattern is summed once: one addition of two rows of the level below, shifted.  Then a
+DM is one row from each group.  Nothing is approximated: the integers added are those of the direct sum.
 
 A program is a list of row additions for time blocks of ``T`` samples: level 1 adds two channels of the input (uint8 or
 uint16 to uint16; float32), higher levels add rows of scratch, the last one lands in ``F``, whence `accumulate` adds

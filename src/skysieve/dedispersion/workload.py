@@ -6,7 +6,7 @@ gives sums.  A backend never sees a DM, a frequency or a file format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +20,15 @@ METHODS = ("auto", "brute", "exact-subband", "subband")
 
 MOST_BINNED = 128
 """Most samples that are added in time: 16-bit sums of two 8-bit channels end there."""
+
+
+NOISE = ("robust", "moments", "clipped")
+"""Level and scatter of a block: median and quartiles; mean and standard deviation; these, clipped at 3 sigma."""
+
+UNIT, CLIP = 64.0, float(2**18)
+"""Fixed-point samples of a search: steps of a sigma, and the largest."""
+MOST_WIDTH = 4096
+"""Widest boxcar: the sum of so many clipped samples fits 31 bits."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,34 @@ class Table:
     def maxshift(self) -> int:
         """Largest delay, binned samples."""
         return int(self.delays.max())
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What a search looks for in the series of one table.
+
+    Attributes
+    ----------
+    block : int
+        Binned samples of the blocks that noise is taken from, anchored at sample 0.
+    widths : tuple of int
+        Boxcars, binned samples, rising.
+    threshold : float
+        S/N.
+    noise : str
+        One of `NOISE`.
+    every : bool
+        Every sample that reaches the threshold, not the peaks alone.
+    valid : numpy.ndarray of int64, shape (ndm,)
+        Binned samples of each series that have all channels, from sample 0.
+    """
+
+    block: int
+    widths: tuple[int, ...]
+    threshold: float
+    noise: str
+    every: bool
+    valid: NDArray[np.int64]
 
 
 class Source(Protocol):
@@ -77,10 +114,19 @@ class Engine(Protocol):
     ) -> None:
         """``out[m, column + i] = sum over c of x[c][first + i + delays[m, c]]``, in binned samples that are loaded."""
 
-    def map(
-        self, table: int, first: int, count: int, work: Callable[[int, NDArray[Any]], Any], progress: Any = None
-    ) -> list[Any]:
-        """Sums of a few DMs at a time, handed to ``work(first DM, sums)`` and forgotten; what it returned, by DM."""
+    def search(
+        self, table: int, first: int, count: int, low: int, high: int, what: Detection, progress: Any = None
+    ) -> NDArray[np.float64]:
+        """Events whose windows are centred on binned samples ``low : high``; the series never leave the backend.
+
+        ``first : first + count`` are the samples to sum, from the first of a block on: the block before ``low`` and
+        samples past ``high`` for the widest window and for the noise there.
+
+        Returns
+        -------
+        numpy.ndarray, shape (events, 4)
+            DM number, sample of the centre, number of the width, S/N; sorted by the first three.
+        """
 
     def describe(self) -> dict[str, Any]:
         """Method, device, bytes, and what is expected of it."""

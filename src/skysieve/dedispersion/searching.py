@@ -1,0 +1,296 @@
+"""`search`: from a filterbank and a plan to candidates, a chunk of anchored blocks at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory, parse_budget
+from skysieve.core.pipeline import usable_cores
+from skysieve.core.progress import Reporter
+from skysieve.dedispersion.api import check_binning, make_engine, reporting, stages_of, tabled
+from skysieve.dedispersion.candidates import Candidates, Events, group_events
+from skysieve.dedispersion.dmplan import DMPlan
+from skysieve.dedispersion.filterbank import Filterbank
+from skysieve.dedispersion.grid import reference_frequency
+from skysieve.dedispersion.masks import Cleaned, Mask
+from skysieve.dedispersion.tables import Tabled
+from skysieve.dedispersion.workload import METHODS, MOST_WIDTH, NOISE, Detection
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["WIDTHS", "search"]
+
+WIDTHS = (
+    1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 48, 58, 70, 84, 101, 122, 147, 177, 213, 256, 308,
+)  # fmt: skip
+"""Boxcars, binned samples: neighbours within a factor 1.21 (from 5 on), so that a top-hat pulse loses at most 5%."""
+DETECTORS = ("boxcar", "threshold")
+BLOCK_SECONDS = 2.0
+LEAST_BLOCK = 1024
+"""Samples of a noise block at least: quartiles of fewer say little."""
+MOST_EVENTS = 20_000_000
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Blocks of a search, unbinned samples."""
+
+    block: int
+    chunk_blocks: int
+
+
+def search(
+    fb: Filterbank,
+    plan: DMPlan | Any,
+    *,
+    widths: Sequence[int] | None = None,
+    threshold: float = 6.5,
+    noise: str = "robust",
+    detector: str = "boxcar",
+    buffer: int | None = None,
+    block: float = BLOCK_SECONDS,
+    link_dm: int = 5,
+    link_time: float | None = None,
+    method: str = "auto",
+    max_loss: float = 0.0,
+    ref_freq: str | float = "top",
+    dm_constant: float | None = None,
+    mask: Mask | None = None,
+    device: str = "auto",
+    memory: str | float | None = None,
+    threads: int | None = None,
+    progress: bool | Callable[[int, int], None] = False,
+) -> Candidates:
+    """Search a filterbank for dispersed single pulses.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    plan : DMPlan or array_like
+        DMs and binnings, from `plan`; or DMs.
+    widths : sequence of int, optional
+        Boxcars in binned samples, rising, at most 4096 and half a block; by default 26 from 1 to 308.
+    threshold : float
+        S/N from which an event counts.
+    noise : {"robust", "moments", "clipped"}
+        Level and sigma of each block of each series: median and quartiles; mean and standard deviation; these of the
+        samples within 3 sigma, five times over.
+    detector : {"boxcar", "threshold"}
+        "threshold" is the paper's: every sample that lies ``threshold`` sigma over the mean of its ``buffer``; no
+        boxcars, ``noise="moments"``.
+    buffer : int, optional
+        Samples of its buffers (unbinned); by default those of ``block``.
+    block : float
+        Seconds of the blocks that noise is taken from.  They are anchored at sample 0 of the data.
+    link_dm : int
+        Events belong together that are at most so many DMs apart ...
+    link_time : float, optional
+        ... and whose windows overlap or lie within so many seconds (3 samples by default).
+    method, max_loss, ref_freq, dm_constant, mask, device, memory, threads, progress
+        As for `dedisperse`.
+
+    Returns
+    -------
+    Candidates
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit.
+    MemoryBudgetError
+        When one block and the delay of the highest DM do not fit.
+
+    Notes
+    -----
+    The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of each sample's own
+    block, so that w binned samples have the S/N of the unbinned window.  Normalised samples are rounded to 1/64 sigma
+    and held within 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest among
+    those centred within half its width.  At each DM the series ends where its lowest channel does, so that a pulse at
+    the end of the file is found at the DMs whose delay the file holds.  Masked channels add no noise: sigma is that of
+    the live ones.  Nothing depends on chunks, threads, or the data's length (but that a last block of less than a
+    quarter takes the noise of the one before); an event is final one block after its own, plus the DM's delay.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.dedispersion import fake
+    >>> fb = fake(nchan=64, duration=4, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[1.5], width=4e-3, snr=20, seed=1)
+    >>> found = search(fb, np.arange(100, 300, 4), threads=1)
+    >>> bool(abs(found.dm[0] - 200) < 10), bool(abs(found.time[0] - 1.5) < 4e-3)
+    (True, True)
+    """
+    began = time.perf_counter()
+    stages, constant = stages_of(fb, plan, dm_constant)
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
+    common = math.lcm(*(binning for _, binning, _, _ in stages))
+    length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages))
+    made = []
+    for dms, binning, nsub, call in stages:
+        check_binning(fb, binning)
+        made.append(tabled(fb, dms, binning, method, max_loss, None, nsub, call, ref_freq, constant))
+    looked = [
+        _detection(fb, t, length, boxes, threshold, kind, detector == "threshold") for t in made
+    ]  # fmt: skip
+    longest = max(int(d.valid.max()) for d in looked)
+    if longest < 1:
+        t = made[-1].table
+        raise ValueError(
+            f"dms reach {stages[-1][0].max():g}: its delay across the band is {t.maxshift * t.downsamp} samples, the "
+            f"data have {fb.nsamp}"
+        )
+    source = Cleaned(fb, mask, length)
+    budget = parse_budget(memory, available_host_memory())
+    workers = usable_cores() if threads is None else max(1, threads)
+    layout = _layout(fb, source, made, length, budget, workers)
+    raw, ran = _run(fb, source, made, looked, layout, method, device, threads, budget, progress)
+    events, dms_all = _events(fb, stages, made, boxes, raw)
+    if len(events) > MOST_EVENTS:
+        raise ValueError(f"threshold={threshold!r}: {len(events)} events; expected one that leaves fewer")
+    ref = reference_frequency(fb.freqs, ref_freq)
+    gap = 3 * fb.tsamp if link_time is None else link_time
+    columns, group = group_events(events, fb.observation, ref, constant, link_dm, gap)
+    adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
+    return Candidates(
+        **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=kind, detector=detector,
+        method=ran, device="cpu", dm_constant=constant, ref_freq=ref, searched=fb.duration,
+        seconds=time.perf_counter() - began, adds=adds, live=1.0 if mask is None else mask.weight,
+        observation=fb.observation,
+    )  # fmt: skip
+
+
+def _check(
+    widths: Sequence[int] | None, threshold: float, noise: str, detector: str, link_dm: int, link_time: float | None
+) -> tuple[tuple[int, ...], str]:
+    """Checked widths and noise."""
+    if not (math.isfinite(threshold) and threshold > 0):
+        raise ValueError(f"threshold={threshold!r}: expected a number above 0")
+    if noise not in NOISE:
+        raise ValueError(f"noise={noise!r}: expected one of {', '.join(map(repr, NOISE))}")
+    if detector not in DETECTORS:
+        raise ValueError(f"detector={detector!r}: expected one of {', '.join(map(repr, DETECTORS))}")
+    if not isinstance(link_dm, (int, np.integer)) or link_dm < 0:
+        raise ValueError(f"link_dm={link_dm!r}: expected a whole number of at least 0")
+    if link_time is not None and not (math.isfinite(link_time) and link_time >= 0):
+        raise ValueError(f"link_time={link_time!r}: expected seconds, at least 0")
+    if detector == "threshold":
+        if widths is not None:
+            raise ValueError("widths: the threshold detector has no boxcars")
+        return (1,), "moments"
+    boxes = WIDTHS if widths is None else tuple(int(w) for w in widths)
+    if not boxes or list(boxes) != sorted(set(boxes)) or boxes[0] < 1 or boxes[-1] > MOST_WIDTH:
+        raise ValueError(f"widths={widths!r}: expected rising whole numbers from 1 to {MOST_WIDTH}")
+    return boxes, noise
+
+
+def _block_length(
+    fb: Filterbank, seconds: float, buffer: int | None, detector: str, common: int, boxes: tuple[int, ...], most: int
+) -> int:
+    """Unbinned samples of a block: a multiple of every binning."""
+    if detector == "threshold" and buffer is not None:
+        if buffer < 2 or buffer % common:
+            raise ValueError(f"buffer={buffer}: expected at least 2 samples, a multiple of the binnings ({common})")
+        return int(buffer)
+    if buffer is not None:
+        raise ValueError(f"buffer={buffer}: only the threshold detector has buffers; expected detector='threshold'")
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ValueError(f"block={seconds!r}: expected seconds, above 0")
+    least = max(LEAST_BLOCK, 2 * boxes[-1]) * most if detector == "boxcar" else 2 * most
+    length = -(-max(least, round(seconds / fb.tsamp)) // common) * common
+    return int(length)
+
+
+def _detection(
+    fb: Filterbank, made: Tabled, length: int, boxes: tuple[int, ...], threshold: float, noise: str, every: bool
+) -> Detection:
+    table = made.table
+    valid = fb.nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
+    return Detection(length // table.downsamp, boxes, float(threshold), noise, every, valid)
+
+
+def _layout(fb: Filterbank, source: Cleaned, made: list[Tabled], length: int, budget: int, workers: int) -> _Layout:
+    """As many blocks in a chunk as fit: input, binned copies, and a tile of series for each thread."""
+    from skysieve.dedispersion.cpu import bytes_needed
+
+    tables = [t.table for t in made]
+    overlap = max(t.maxshift * t.downsamp for t in tables)
+
+    def need(blocks: int) -> int:
+        samples = (blocks + 2) * length
+        series = workers * min(128, max(len(t.delays) for t in tables)) * samples * 4
+        return bytes_needed(source, tables, samples + overlap) + series
+
+    blocks = max(1, -(-fb.nsamp // length))
+    while blocks > 1 and need(blocks) > budget:
+        blocks -= max(1, blocks // 8)
+    if need(blocks) > budget:
+        raise MemoryBudgetError(f"a block of {length} samples, its neighbours and the highest DM's delay of {overlap}",
+                                need(blocks), budget)  # fmt: skip
+    return _Layout(length, blocks)
+
+
+def _run(
+    fb: Filterbank, source: Cleaned, made: list[Tabled], looked: list[Detection], layout: _Layout, method: str,
+    device: str, threads: int | None, budget: int, progress: bool | Callable[[int, int], None],
+) -> tuple[list[NDArray[np.float64]], str]:  # fmt: skip
+    """Events of every table, chunk after chunk."""
+    tables = [t.table for t in made]
+    overlap = max(t.maxshift * t.downsamp for t in tables)
+    step = layout.chunk_blocks * layout.block
+    capacity = min(step + 2 * layout.block, fb.nsamp) + overlap
+    how = "brute" if method == "brute" else "exact-subband"
+    engine = make_engine(source, tables, method=how, device=device, capacity=capacity, threads=threads, budget=budget)
+    found: list[list[NDArray[np.float64]]] = [[] for _ in tables]
+    try:
+        with reporting(progress, "single pulses") as report:
+            told = Reporter(report, sum(len(t.delays) for t in tables) * -(-fb.nsamp // step))
+            for low in range(0, fb.nsamp, step):
+                first = max(0, low - layout.block)
+                stop = min(fb.nsamp, low + step + layout.block)
+                engine.load(first, min(fb.nsamp, stop + overlap))
+                for i, (table, what) in enumerate(zip(tables, looked, strict=True)):
+                    b = table.downsamp
+                    count = stop // b - first // b
+                    high = min(low + step, fb.nsamp) // b
+                    if count > 0 and high > low // b:
+                        found[i].append(engine.search(i, first // b, count, low // b, high, what))
+                    told.add(len(table.delays))
+        ran = engine.describe()["method"]
+    finally:
+        engine.close()
+    if any(t.method == "subband" for t in made):
+        ran = "subband"
+    return [np.concatenate(parts) if parts else np.empty((0, 4)) for parts in found], ran
+
+
+def _events(
+    fb: Filterbank, stages: list[tuple[NDArray[np.float64], int, int, int]], made: list[Tabled],
+    boxes: tuple[int, ...], raw: list[NDArray[np.float64]],
+) -> tuple[Events, NDArray[np.float64]]:  # fmt: skip
+    """Events of all tables with their DMs, times and widths."""
+    every = np.concatenate([dms for dms, *_ in stages])
+    dms_all, rank = np.unique(every, return_inverse=True)
+    offset, parts = 0, []
+    width_of = np.array(boxes, np.int64)
+    for (dms, binning, _, _), tab, rows in zip(stages, made, raw, strict=True):
+        m = rows[:, 0].astype(np.int64)
+        w = width_of[rows[:, 2].astype(np.int64)]
+        first = rows[:, 1].astype(np.int64) - w // 2 + tab.start
+        tsamp = fb.tsamp * binning
+        parts.append((
+            rank[offset + m], dms[m], rows[:, 3].astype(np.float32), (first + w / 2) * tsamp, w * tsamp,
+            first * binning, w, np.full(len(m), binning, np.int64),
+        ))  # fmt: skip
+        offset += len(dms)
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.lexsort((columns[6], columns[3], columns[0]))
+    return Events(*(c[order] for c in columns)), dms_all

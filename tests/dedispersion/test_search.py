@@ -1,0 +1,472 @@
+"""The search against a slow one, against known pulses, in noise, and against itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.dedispersion import Filterbank, Mask, fake, inject, plan, reference, search
+from skysieve.dedispersion.clusters import friends
+from skysieve.dedispersion.grid import delay_seconds, kept, sample_delays
+from skysieve.dedispersion.searching import WIDTHS
+
+NOISES = ("robust", "moments", "clipped")
+
+
+def in_memory(fb):
+    return Filterbank.from_array(fb.read(), freqs=fb.freqs, tsamp=fb.tsamp, tstart=fb.observation.tstart)
+
+
+@pytest.fixture(scope="module")
+def pulses():
+    """Five pulses of DM 100 in 12 s of 128 channels at 1 ms."""
+    made = fake(
+        nchan=128, duration=12, tsamp=1e-3, fch1=1500, foff=-2, dm=100, times=[0.3, 2.0, 4.7, 8.01, 11.9], width=8e-3,
+        snr=20, seed=5,
+    )  # fmt: skip
+    return in_memory(made)
+
+
+def columns(found):
+    return [getattr(found.events, n) for n in found.events.__dataclass_fields__]
+
+
+def same(a, b):
+    assert len(a.events) == len(b.events) > 0
+    for x, y in zip(columns(a), columns(b), strict=True):
+        assert np.array_equal(x, y)
+    assert np.array_equal(a.group, b.group)
+    for name, column in a.columns().items():
+        assert np.array_equal(column, b.columns()[name]), name
+
+
+# ---------------------------------------------------------------- against the slow truth
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("downsamp", [1, 4])
+def test_every_event_of_the_slow_search(pulses, noise, downsamp):
+    dms = np.arange(80, 121, 10.0)
+    widths = (1, 2, 3, 5, 8, 13, 100)
+    p = plan(pulses, dms=dms, downsamp=downsamp)
+    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=1.1)
+    block = 1100 if downsamp == 1 else 4096  # 1024 binned samples at least
+    delays = sample_delays(pulses.freqs, dms, 1e-3 * downsamp)
+    x = pulses.read()
+    n = x.shape[1] // downsamp
+    binned = x[:, : n * downsamp].reshape(128, n, downsamp).sum(axis=2, dtype=np.int64)
+    expected = []
+    for m, row in enumerate(delays):
+        valid = n - row.max()
+        y = sum(binned[c, s : s + valid] for c, s in enumerate(row))
+        expected += [(m, *e) for e in reference.row_events(y, block // downsamp, widths, 3.5, noise)]
+    e = found.events
+    got = sorted(zip(e.dm_index, e.sample // downsamp, e.width_samples, e.snr, strict=True))
+    assert len(expected) > 25
+    close = np.array(got, float) - np.array(sorted(expected), float)
+    assert np.abs(close[:, :3]).max() == 0
+    assert np.abs(close[:, 3]).max() < 1e-5  # derived: float32 of S/N up to 30
+
+
+def test_nothing_depends_on_chunks_threads_or_method(pulses):
+    dms = np.arange(0, 201, 5.0)
+    whole = search(pulses, dms, threshold=5, threads=1)
+    assert len(whole) >= 4
+    small = (129 * 9000 + 2 * 41 * 6200 * 4) * 1.05
+    for options in ({"memory": small}, {"memory": 1.4 * small, "threads": 2}, {"method": "brute"}):
+        same(whole, search(pulses, dms, threshold=5, **options))
+    with pytest.raises(MemoryBudgetError, match="its neighbours"):
+        search(pulses, dms, memory=100_000)
+
+
+def test_files_give_what_arrays_give(pulses, tmp_path):
+    from skysieve.dedispersion import write_fil
+
+    write_fil(tmp_path / "a.fil", pulses)
+    with Filterbank.open(tmp_path / "a.fil") as fb:
+        same(search(fb, [90.0, 100.0, 110.0]), search(pulses, [90.0, 100.0, 110.0]))
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8", "uint16"])
+def test_other_types_find_the_same_pulses(pulses, kind):
+    x = pulses.read()
+    y = {
+        "float32": x.astype(np.float32) / 7 - 3,
+        "int8": (x.astype(int) - 128).astype(np.int8),
+        "uint16": x * np.uint16(9),
+    }
+    fb = Filterbank.from_array(y[kind], freqs=pulses.freqs, tsamp=pulses.tsamp)
+    dms = np.arange(80, 121, 4.0)
+    a, b = search(pulses, dms, threshold=7), search(fb, dms, threshold=7)
+    assert np.array_equal(a.events.sample, b.events.sample)
+    assert np.array_equal(a.events.dm_index, b.events.dm_index)
+    np.testing.assert_allclose(
+        a.snr, b.snr, rtol=1e-2
+    )  # measured 3e-3: quartiles of floats are not spread over a value
+
+
+def test_a_prefix_of_the_data_gives_the_same_events(pulses):
+    """All but the last two blocks of a shorter file are as in the longer one: a stream could have told them."""
+    dms = np.arange(80, 121, 10.0)
+    whole = search(pulses, dms, threshold=4, block=1.1)
+    part = Filterbank.from_array(pulses.block(0, 9000), freqs=pulses.freqs, tsamp=1e-3)
+    short = search(part, dms, threshold=4, block=1.1)
+    limit = (9000 - int(sample_delays(pulses.freqs, dms, 1e-3).max())) // 1100 * 1.1 - 0.7
+    a, b = whole.events.time < limit, short.events.time < limit
+    assert a.sum() == b.sum() > 20
+    for x, y in zip(columns(whole), columns(short), strict=True):
+        assert np.array_equal(x[a], y[b])
+
+
+# ---------------------------------------------------------------- known answers
+
+
+def test_the_papers_test_signal():
+    """Table 2 and figure 5: required, every pulse found, mean S/N 62.3 +- 3, width 54 to 66, DM within a step."""
+    fb = fake(duration=12, seed=1)
+    found = search(fb, np.arange(70, 80, 0.1), threshold=5)
+    expected = np.arange(0.5, 10.5, 1.0)  # the band's delay at DM 80 is 1.2 s: what arrives later is not whole
+    top = found.snr > 40
+    order = np.argsort(found.time[top])
+    times = found.time[top][order][:10]
+    np.testing.assert_allclose(times, expected, atol=5e-3)
+    assert abs(found.snr[top].mean() - 62.3) < 3
+    assert set(found.width_samples[top].tolist()) <= set(range(54, 67))
+    assert np.abs(found.dm[top] - 75).max() < 0.1001
+    assert found.mjd_top[0] == pytest.approx(56000 + found.time[0] / 86400, abs=1e-11)
+    late = float(delay_seconds(fb.freqs[0], found.dm[0]))
+    assert found.mjd_infinite[0] == pytest.approx(found.mjd_top[0] - late / 86400, abs=1e-11)
+
+
+def test_snr_falls_off_with_dm_as_it_should():
+    """Equation 12 of Cordes & McLaughlin, which is for the height of a Gaussian pulse: required within 5%."""
+    freqs, fwhm, tsamp = 400 - 0.02 * np.arange(512), 16e-3, 2.56e-4
+    noise = fake(nchan=512, duration=6, tsamp=tsamp, fch1=400, foff=-0.02, nbits=32, period=None, seed=2).read()
+    t = np.arange(noise.shape[1]) * tsamp
+    arrival = 2.0 + delay_seconds(freqs, 50.0, 400.0)
+    pulse = np.exp(-4 * math.log(2) * ((t - arrival[:, None]) / fwhm) ** 2)
+    fb = Filterbank.from_array(noise + 4 * pulse.astype(np.float32), freqs=freqs, tsamp=tsamp)
+    dms = 50 + np.arange(-18, 18.1, 1.0)
+    found = search(fb, dms, threshold=6, widths=(4,))
+    e = found.events
+    best = np.array([e.snr[e.dm == d].max(initial=0) for d in dms])
+    model = kept(dms - 50, 512 * 0.02, 394.9, fwhm)
+    near = model > 0.5
+    assert near.sum() > 10
+    assert np.abs(best[near] / best.max() / model[near] - 1).max() < 0.05
+    assert np.argmax(best) == len(dms) // 2
+
+
+def test_threshold_detector_is_the_papers(pulses):
+    """Every sample over mean + n sigma of its buffer, with its value in sigma."""
+    dms = [0.0, 100.0]
+    found = search(pulses, dms, detector="threshold", buffer=3000, threshold=4)
+    x = pulses.read().astype(np.int64)
+    expected = []
+    for m, row in enumerate(sample_delays(pulses.freqs, np.array(dms), 1e-3)):
+        valid = x.shape[1] - row.max()
+        y = sum(x[c, s : s + valid] for c, s in enumerate(row)).astype(float)
+        for first in range(0, valid, 3000):
+            part = y[first : first + 3000]
+            z = (part - part.mean()) / part.std()
+            expected += [(m, first + i, z[i]) for i in np.flatnonzero(z >= 4)]
+    e = found.events
+    got = np.array([e.dm_index, e.sample, e.snr]).T
+    expected = np.array(expected)
+    edge = np.abs(expected[:, 2] - 4) > 0.01  # derived: samples are rounded to 1/64 sigma
+    assert len(expected) > 30
+    assert {(int(a), int(b)) for a, b, _ in expected[edge]} <= {(int(a), int(b)) for a, b, _ in got}
+    assert len(got) <= len(expected) + (~edge).sum() + 3
+    assert found.detector == "threshold"
+
+
+def test_injected_pulses_are_recovered():
+    """Required: recall of at least 99% at threshold + 3; S/N in [0.9, 1.02] of what is expected, +- the noise's 1."""
+    rng = np.random.default_rng(8)
+    base = in_memory(fake(nchan=128, duration=60, tsamp=1e-3, fch1=1500, foff=-2, period=None, seed=9))
+    truth = []
+    fb = base
+    for i in range(57):
+        dm, width = rng.uniform(20, 380), rng.choice([3e-3, 8e-3, 20e-3, 60e-3])
+        snr, t = rng.choice([9.5, 12.0, 20.0, 50.0]), 1.0 + i + rng.uniform(0, 0.4)
+        fb = inject(fb, dm=dm, time=t, snr=snr, width=width, sigma=16.0)
+        truth.append((dm, width, snr, t))
+    found = search(fb, plan(fb, 400, max_loss=0.02, width=3e-3, downsamp=1), threshold=6.5)
+    hit, ratio = 0, []
+    for dm, width, snr, t in truth:
+        near = np.abs(found.time - t) < max(width, 4e-3)
+        if not near.any():
+            continue
+        i = np.flatnonzero(near)[0]
+        hit += 1
+        assert kept(found.dm[i] - dm, 256.0, 1372.0, width) > 0.6 or snr < 15
+        ratio.append((found.snr[i] / snr, snr))
+    assert hit >= 0.99 * len(truth)
+    for r, snr in ratio:
+        assert 0.9 - 4 / snr < r < 1.02 + 4 / snr
+    assert 0.92 < np.mean([r for r, snr in ratio if snr > 15]) < 1.03
+
+
+@pytest.mark.parametrize("nbits", [2, 8, 32])
+def test_an_injected_pulse_adds_exactly_its_counts(nbits):
+    fb = in_memory(fake(nchan=64, duration=4, tsamp=1e-3, fch1=400, foff=-0.5, nbits=nbits, period=None))
+    one = inject(fb, dm=30, time=1.0, snr=8, width=5.5e-3, sigma=1.0)
+    added = one.read().astype(float) - fb.read()
+    wanted = 8 * math.sqrt(64) * math.sqrt(5.5)
+    if nbits == 8:
+        assert added.sum() == round(wanted)
+    else:  # 2-bit data clip; floats round
+        assert added.sum() == pytest.approx(wanted, abs=1e-3) if nbits == 32 else added.sum() <= wanted
+    first = np.array([np.flatnonzero(a)[0] for a in added if a.any()])
+    begin = (1.0 - 2.75e-3 + delay_seconds(fb.freqs, 30, fb.freqs[0])) / 1e-3
+    rows = added.any(axis=1)
+    assert (first >= np.floor(begin[rows])).all()
+    assert (first <= begin[rows] + 6.5).all()
+
+
+def test_a_pulse_at_the_very_end_is_found_at_low_dm():
+    """The band's delay is 40 samples at DM 25 and 400 at DM 250; a pulse 60 samples before the end."""
+    fb = in_memory(
+        fake(nchan=64, duration=6, tsamp=1e-3, fch1=1500, foff=-4, dm=25, times=[5.93], width=8e-3, snr=15, seed=3)
+    )
+    found = search(fb, np.arange(0, 260, 12.5))
+    assert found.dm[0] == 25
+    assert found.time[0] == pytest.approx(5.93, abs=4e-3)
+    with pytest.raises(ValueError, match=r"its delay across the band is \d+ samples, the data have 6000"):
+        search(fb, [50000.0])
+
+
+def test_noise_is_normal_at_every_width():
+    """Required: mean 0, standard deviation 1 +- 1% (and the scatter of 2e5 / width independent windows)."""
+    from skysieve.dedispersion.cpu_search import BINS, NOISE_KINDS, normalise
+
+    fb = in_memory(fake(nchan=64, duration=200, tsamp=1e-3, fch1=1500, foff=-1, period=None, seed=4))
+    y = fb.read().sum(axis=0, dtype=np.uint32)
+    n = len(y)
+    for kind in NOISES:
+        prefix = np.zeros(n + 1, np.int32)
+        levels = np.zeros((n // 2000 + 1, 2))
+        counts = np.zeros(BINS + 1, np.int64)
+        normalise(y, n, 0, 2000, NOISE_KINDS[kind], counts, np.empty(0, np.float32), levels, prefix)
+        for w in WIDTHS[:16]:
+            s = (prefix[w:] - prefix[:-w])[::w].astype(float) / (64 * math.sqrt(w))
+            spread = 1 / math.sqrt(2 * len(s))
+            # 2000-sample blocks take the mean of a window with them: sigma falls by w / 2 / 2000
+            assert abs(s.std() - math.sqrt(1 - w / 2000)) < 0.01 + 4 * spread
+            assert abs(s.mean()) < 0.01 + 4 / math.sqrt(len(s)) + 0.02 * math.sqrt(w)
+
+
+def test_false_alarms_are_those_of_normal_noise():
+    """Single samples over 4 sigma: 3.2e-5 of them; DMs far apart are independent.  Poisson, 5 sigma."""
+    fb = fake(nchan=64, duration=60, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=6)
+    dms = np.arange(0, 500, 25.0)
+    found = search(in_memory(fb), dms, detector="threshold", threshold=4)
+    trials = sum(60000 - int(d.max()) for d in sample_delays(fb.freqs, dms, 1e-3)[:, None])
+    expected = trials * 3.167e-5
+    assert abs(len(found.events) - expected) < 5 * math.sqrt(expected)
+    assert len(search(in_memory(fb), dms, threshold=6.5)) == 0
+
+
+def test_a_mask_costs_the_noise_of_what_it_hides(pulses):
+    """Half of the channels gone: S/N falls by the square root of two; what a mask hides is as if it were not there."""
+    dms = [100.0]
+    half = search(pulses, dms, mask=Mask.channels(128, np.arange(0, 128, 2)))
+    full = search(pulses, dms)
+    assert half.snr[0] / full.snr[0] == pytest.approx(math.sqrt(0.5), abs=0.1)
+    assert half.live == 0.5
+    loud = pulses.read().copy()
+    loud[7] = np.where(np.arange(loud.shape[1]) % 1000 < 500, 255, 0)
+    fb = Filterbank.from_array(loud, freqs=pulses.freqs, tsamp=1e-3, tstart=pulses.observation.tstart)
+    mask = Mask.channels(128, [7])
+    same(search(fb, dms, mask=mask), search(pulses, dms, mask=mask))
+
+
+def test_constant_and_saturated_data_are_quiet():
+    for value in (0, 255):
+        fb = Filterbank.from_array(np.full((16, 5000), value, np.uint8), fch1=1500, foff=-4, tsamp=1e-3)
+        assert len(search(fb, [0.0, 50.0])) == 0
+
+
+# ---------------------------------------------------------------- real data
+
+
+def test_real_pulsar(test_data):
+    """The brightest pulses of J1807-0847: known with another baseline, S/N 63 +- 3 at 19.8805 s and 15.6203 s."""
+    fb = Filterbank.open(test_data / "dedispersion" / "GBT_J1807-0847.dat")
+    found = search(fb, [0.0], block=4096 * fb.tsamp)
+    starts = found.sample * fb.tsamp
+    for t in (19.8805, 15.6203):
+        i = np.argmin(np.abs(starts - t))
+        assert abs(starts[i] - t) < 2e-3
+        assert abs(found.snr[i] - 63) < 3
+        assert i < 3
+
+
+def test_real_pulses_of_the_tutorial(test_data):
+    """An injected pulsar of 250 ms and DM 30 whose single pulses are of S/N 6 to 8 (9.7 with a boxcar that fits)."""
+    fb = Filterbank.open(test_data / "dedispersion" / "tutorial.fil")
+    found = search(fb, np.arange(0, 60, 1.0), threshold=7)
+    assert len(found) > 60
+    phase = found.time / 0.25 % 1
+    centre = np.angle(np.exp(2j * np.pi * phase).mean()) / (2 * np.pi)
+    off = np.abs((phase - centre + 0.5) % 1 - 0.5)
+    assert np.median(off) < 0.02
+    assert (off < 0.06).mean() > 0.95
+
+
+def test_real_widths_share_the_top_event(test_data):
+    """The Parkes files hold strong RFI; the loudest event is the same in 2, 4 and 8 bits."""
+    tops = []
+    for name in ("parkes_8bit_1.fil", "parkes_4bit.fil", "parkes_2bit.fil"):
+        found = search(Filterbank.open(test_data / "dedispersion" / name), np.arange(0, 100, 1.0), threshold=6)
+        tops.append((found.time_first[0], found.time_last[0]))
+    assert max(a for a, _ in tops) < min(b for _, b in tops)
+
+
+# ---------------------------------------------------------------- grouping
+
+
+def test_friends_of_friends_against_pairs():
+    rng = np.random.default_rng(0)
+    n = 300
+    d, t, w = rng.integers(0, 40, n), rng.uniform(0, 2, n), rng.choice([1e-3, 1e-2, 4e-2], n)
+    found = friends(d, t, w, 2, 5e-3)
+    label = np.arange(n)
+    near = (np.abs(d[:, None] - d) <= 2) & (np.abs(t[:, None] - t) <= np.maximum((w[:, None] + w) / 2, 5e-3))
+    for _ in range(n):
+        lowest = np.where(near, label, n).min(axis=1)
+        if (lowest == label).all():
+            break
+        label = lowest
+    _, expected = np.unique(label, return_inverse=True)
+    assert np.array_equal(found, expected)
+    assert len(friends(d[:0], t[:0], w[:0], 2, 1e-3)) == 0
+
+
+def test_candidates_are_their_loudest_members(pulses):
+    found = search(pulses, np.arange(60, 141, 2.0), threshold=5.5)
+    e = found.events
+    assert (np.diff(found.snr) <= 0).all()
+    assert found.members.sum() == len(e)
+    for i in range(len(found)):
+        mine = found.group == i
+        top = np.flatnonzero(mine)[np.argmax(e.snr[mine])]
+        assert (found.snr[i], found.dm[i], found.time[i]) == (e.snr[top], e.dm[top], e.time[top])
+        assert found.dm_low[i] == e.dm[mine].min()
+        assert found.time_last[i] == (e.time + e.width / 2)[mine].max()
+    for t in (0.3, 2.0, 4.7, 8.01, 11.9):
+        assert (np.abs(found.time[:5] - t) < 5e-3).sum() == 1
+
+
+def test_stages_with_binning_find_one_pulse_once():
+    fb = in_memory(
+        fake(nchan=128, duration=8, tsamp=5e-4, fch1=1500, foff=-2, dm=200, times=[3.0], width=8e-3, snr=25, seed=7)
+    )
+    p = plan(fb, stages=[(0, 150, 5, 1), (150, 200, 5, 2), (200, 400, 10, 4)])
+    found = search(fb, p)
+    assert found.dm[0] == 200
+    assert (found.downsamp[0], found.width[0]) == (4, pytest.approx(8e-3, rel=0.3))
+    assert abs(found.time[0] - 3.0) < 3e-3
+    assert found.snr[0] == pytest.approx(25, abs=3)
+    assert found.dm_low[0] < 150
+    assert len(found) == 1
+
+
+# ---------------------------------------------------------------- made data
+
+
+def test_fake_is_the_same_however_it_is_read(tmp_path):
+    fb = fake(
+        nchan=32, duration=10, tsamp=1e-3, fch1=1500, foff=4, dm=60, times=[4.09], width=2e-2, scatter=1e-2, seed=2
+    )
+    whole = fb.read()
+    assert np.array_equal(np.concatenate([b for _, b in fb.blocks(999)], axis=1), whole)
+    on_disk = fake(nchan=32, duration=10, tsamp=1e-3, fch1=1500, foff=4, dm=60, times=[4.09], width=2e-2, scatter=1e-2,
+                   seed=2, path=tmp_path / "a.fil")  # fmt: skip
+    assert np.array_equal(on_disk.read(), whole)
+    assert on_disk.freqs[0] == 1500 + 4 * 31
+
+
+def test_scattering_keeps_the_area_and_grows_to_low_frequencies():
+    quiet = {"nchan": 64, "duration": 4, "tsamp": 1e-3, "fch1": 400, "foff": -1, "nbits": 32, "dm": 0, "times": [1.0]}
+    noise = fake(**quiet, width=1e-2, height=0.0).read()
+    plain = fake(**quiet, width=1e-2, height=1.0).read() - noise
+    tails = fake(**quiet, width=1e-2, height=1.0, scatter=2e-2).read() - noise
+    np.testing.assert_allclose(plain.sum(axis=1), 10, rtol=1e-4)
+    np.testing.assert_allclose(tails.sum(axis=1), 10, rtol=1e-3)
+    mean = (tails * np.arange(4000)).sum(axis=1) / tails.sum(axis=1) - 999.5
+    tau = 20 * ((400 - np.arange(64)) / 368.5) ** -4
+    np.testing.assert_allclose(mean, tau, rtol=0.02)
+
+
+def test_an_rrat_has_its_rate():
+    fb = fake(nchan=4, duration=100, tsamp=1e-2, fch1=1500, foff=-1, dm=0, rate=0.5, width=0.05, height=50, seed=11)
+    found = search(fb, [0.0], threshold=20, block=20.0)
+    assert abs(len(found) - 50) < 5 * math.sqrt(50)
+    assert len(search(fake(nchan=4, duration=9, tsamp=1e-2, fch1=1500, foff=-1, rate=0.0), [0.0])) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nbits": 3}, "nbits=3"),
+        ({"times": [1], "rate": 1}, "expected one of them"),
+        ({"height": 1, "snr": 1}, "expected one of them"),
+        ({"duration": -1}, "duration=-1"),
+        ({"width": 0}, "width=0"),
+        ({"period": -1}, "period=-1"),
+        ({"rate": -1}, "rate=-1"),
+        ({"scatter": -1}, "scatter=-1"),
+        ({"nchan": 0}, "nchan=0"),
+    ],
+)
+def test_fake_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        fake(**options)
+
+
+def test_inject_refuses():
+    fb = fake(nchan=8, duration=1, tsamp=1e-3, fch1=400, foff=-1, period=None)
+    for options, message in (
+        ({"time": 0.999}, "the data have 1000"),
+        ({"time": 0.0001, "width": 0.1}, "the pulse covers samples -"),
+        ({"snr": -1}, "snr=-1"),
+        ({"width": float("nan")}, "width=nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            inject(fb, **{"dm": 50, "time": 0.5, "snr": 10, "width": 5e-3, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"threshold": 0}, ValueError, "threshold=0"),
+        ({"threshold": float("nan")}, ValueError, "threshold=nan"),
+        ({"noise": "median"}, ValueError, "noise='median'"),
+        ({"detector": "sum"}, ValueError, "detector='sum'"),
+        ({"widths": [3, 2]}, ValueError, "widths="),
+        ({"widths": []}, ValueError, "widths="),
+        ({"widths": [5000]}, ValueError, "from 1 to 4096"),
+        ({"detector": "threshold", "widths": [1]}, ValueError, "no boxcars"),
+        ({"buffer": 100}, ValueError, "detector='threshold'"),
+        ({"detector": "threshold", "buffer": 1}, ValueError, "buffer=1"),
+        ({"block": 0}, ValueError, "block=0"),
+        ({"link_dm": -1}, ValueError, "link_dm=-1"),
+        ({"link_time": -1.0}, ValueError, "link_time=-1.0"),
+        ({"method": "tree2"}, ValueError, "method='tree2'"),
+        ({"plan": "all"}, ValueError, "could not convert"),
+        ({"mask": Mask.channels(4, [0])}, ValueError, "mask has 4 channels"),
+    ],
+)
+def test_bad_arguments(pulses, options, error, message):
+    with pytest.raises(error, match=message):
+        search(pulses, **{"plan": [0.0, 1.0], **options})
+
+
+def test_a_plan_of_other_data_is_refused(pulses):
+    other = fake(nchan=8, duration=1, tsamp=1e-3, fch1=400, foff=-1)
+    with pytest.raises(ValueError, match="plan: made for 8 channels"):
+        search(pulses, plan(other, 10))
