@@ -27,7 +27,10 @@ __all__ = ["ConvolvePlan"]
 
 DTYPES = ("float64", "float32")
 OFFSET = 8.0
-"""Mean over standard deviation from which a float32 map's mean is convolved apart, in float64."""
+"""Mean over standard deviation from which a map's mean is convolved apart, in float64 and with a smaller eps: what is
+cut off the kernel is relative to the rms of the result, and a large offset would multiply it."""
+OFFSET_MOST = 1e4
+"""Offset, in rms of the map, that costs no accuracy."""
 
 
 def make_engine(
@@ -283,7 +286,7 @@ class ConvolvePlan:
         if not math.isfinite(total):
             out[...] = np.nan
             return
-        if self.dtype == np.float32 and self._mask is None and w_out is self._ones:
+        if self._mask is None and w_out is self._ones:
             mean = total / self.npix
             if abs(mean) > OFFSET * float(np.std(x, dtype=np.float64)):
                 offset = mean
@@ -297,7 +300,9 @@ class ConvolvePlan:
     def _constant(self) -> NDArray[np.float64]:
         """The result for a map of ones, (K, npix), in float64."""
         if self._response is None:
-            spec = Spec(self._table, self._spec.radials, np.dtype(np.float64), self.eps)
+            eps = max(1e-12, self.eps / (100 * OFFSET_MOST))
+            radials = tuple(make_radial(k, eps) for k in self.kernels)
+            spec = Spec(self._table, radials, np.dtype(np.float64), eps)
             engine, _ = make_engine(spec, self._engine.method, self.device, **self._options)
             response = np.empty((1, len(self.kernels), self.npix))
             engine.convolve(np.ones((1, self.npix)), response, self._table.weight, self._ones)
