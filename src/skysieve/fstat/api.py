@@ -9,7 +9,7 @@ import numpy as np
 from skysieve.core.device import Device, resolve
 from skysieve.fstat.atoms import Bins, as_list, bin_atoms
 from skysieve.fstat.checks import real_dtype, refuse_short, reporting
-from skysieve.fstat.grid import Grid
+from skysieve.fstat.grid import Grid, Schedule, Times, make_schedule
 from skysieve.fstat.result import Coverage, TransientResult
 from skysieve.fstat.windows import resolve_window
 from skysieve.fstat.workload import Engine, Job, Output, Spec, make_job
@@ -205,6 +205,7 @@ class TransientPlan:
         self.grid, self.compat, self.strict, self.rhohatmax = grid, compat, bool(strict), float(rhohatmax)
         real = np.dtype(np.float32) if compat else real_dtype(dtype)
         self.spec = Spec(self.window, real, bool(keep_map), bool(posteriors), compat is not None)
+        self._kept: tuple[Times, Grid, Schedule] | None = None
         self._engine, self.device = make_engine(self.spec, device, memory, threads)
 
     def __enter__(self) -> TransientPlan:
@@ -252,10 +253,17 @@ class TransientPlan:
             grid = Grid(t0=bins.t_start, tau=bins.n * bins.tatom, dt0=bins.tatom, dtau=bins.tatom)
         elif grid is None:
             grid = Grid.full(found) if self.grid is None else self.grid
-        job = make_job([bins], grid, self.window, self.spec.dtype)
+        job = make_job([bins], grid, self.window, self.spec.dtype, self._schedule(bins, grid))
         if self.strict:
             refuse_short(bins, grid, self.window, job.schedule)
         return bins, grid, job
+
+    def _schedule(self, bins: Bins, grid: Grid) -> Schedule:
+        """The bins of every cell; those of the last data set are kept."""
+        times = Times(bins.t_start, bins.tatom, bins.n)
+        if self._kept is None or self._kept[0] != times or self._kept[1] != grid:
+            self._kept = times, grid, make_schedule(grid, self.window, bins)
+        return self._kept[2]
 
     def _result(self, bins: Bins, grid: Grid, job: Job, output: Output) -> TransientResult:
         flat = int(output.index[0])

@@ -15,7 +15,9 @@ from skysieve.core.pipeline import TaskPool
 from . import cpu_exp, cpu_rect, cpu_state
 from .cpu_any import Group, Tally, any_columns, groups_of
 from .cpu_bsgl import Best, LineTasks, best_of
+from .cpu_simd import ROWS, lanes_of
 from .cpu_state import Columns, March, Typed, lal_exp
+from .grid import Schedule
 from .parts import Joined, Live, Part, empty_part, fill_empty, live_rows
 from .workload import FALLBACK, Job, Output, Spec, blank
 
@@ -54,6 +56,7 @@ class Engine:
         self.typed = Typed.of(spec.dtype)
         self.memory = memory
         self.pool = TaskPool(threads)
+        self._kept: tuple[Schedule, March] | None = None
         self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
 
     def close(self) -> None:
@@ -124,7 +127,7 @@ class Engine:
         if self._general():
             return max(1, len(np.unique(job.schedule.group[rows])))
         if self.spec.window.kind == "exp":
-            return len(cpu_state.column_tiles(job.schedule.shape[1], cpu_exp.COLUMNS, self.pool.workers))
+            return -(-job.schedule.shape[1] // cpu_exp.COLUMNS)
         return -(-rows.size // cpu_rect.ROWS) or 1
 
     def _some(self, job: Job, which: range, live: Live, output: Output, progress: Any) -> None:
@@ -221,17 +224,53 @@ class Engine:
     def _exp_tasks(
         self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
     ) -> list[Callable[[], list[Part]]]:
-        order = March.of(job.schedule, rows)
+        order = self._march(job, rows)
         quiet, loud = order.streams(job.bank, i)
+        workers, columns = self.pool.workers, job.schedule.shape[1]
+        if loud is None and order.by_blocks:
+            size = cpu_exp.BLOCK_COLUMNS
+            if workers > 1:  # three tiles a thread, for those of long durations are done sooner
+                size = min(size, max(cpu_exp.FEWEST_COLUMNS, -(-columns // (3 * workers))))
+            pieces = cpu_state.column_tiles(columns, size, workers)
+            return [partial(self._exp_blocks, job, quiet, order, a, b, out) for a, b in pieces]
         streams = [*quiet, *(loud or [*quiet[:2], np.full(order.before + job.n, cpu_state.NEVER)])]
-        pieces = cpu_state.column_tiles(job.schedule.shape[1], cpu_exp.COLUMNS, self.pool.workers)
+        pieces = cpu_state.column_tiles(columns, cpu_exp.COLUMNS, workers)
         return [partial(self._exp, job, streams, order, a, b, out) for a, b in pieces]
+
+    def _march(self, job: Job, rows: NDArray[np.int64]) -> March:
+        """The order of a schedule; that of the last one is kept."""
+        if self._kept is None or self._kept[0] is not job.schedule:
+            self._kept = job.schedule, March.of(job, rows, self.typed.dtype)
+        return self._kept[1]
+
+    def _exp_blocks(
+        self, job: Job, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
+    ) -> list[Part]:
+        typed = self.typed
+        c = Columns.of(order, a, b)
+        if c is None:
+            return []
+        skip = int(c.skip[order.groups[0]])
+        vector = lanes_of(typed.dtype.itemsize)
+        length, weights = c.filled(vector, order.step)
+        whole = length.size
+        S, Z, F = (np.zeros((n, whole), typed.dtype) for n in (7, 7, ROWS))
+        ends, places = np.zeros((3, ROWS, vector), typed.dtype), np.zeros((2, ROWS), np.int64)
+        sums, row_log = np.zeros(whole), np.full(job.schedule.shape[0], -np.inf)
+        column_log, best = np.zeros(b - a), np.zeros(5)
+        cpu_exp.exp_blocks(
+            *stream, order.step, order.before, job.n, order.rows, order.firsts, length, b - a, skip, weights,
+            typed.bound, typed.k, S, Z, F, ends, places, np.zeros(whole, typed.dtype), out.size > 0, sums, out, a,
+            row_log, column_log, best,
+        )  # fmt: skip
+        where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
+        return [Part(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]
 
     def _exp(
         self, job: Job, streams: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
     ) -> list[Part]:
         typed, width = self.typed, b - a
-        c = Columns.of(job, order, a, b, typed.dtype)
+        c = Columns.of(order, a, b)
         if c is None:
             return []
         S, T, Z, S2, Z2 = (np.zeros((7, width), typed.dtype) for _ in range(5))

@@ -69,7 +69,7 @@ class LineTasks:
         return [(float(value), row, int(s.valid_from[s.group[row]]))]
 
     def _exp_tasks(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
-        order = March.of(job.schedule, rows)
+        order = March.of(job, rows, self.typed.dtype)
         pairs = [order.streams(d, i) for d in job.detectors]
         found = [quiet for quiet, _ in pairs]
         if any(loud is not None for _, loud in pairs):
@@ -81,7 +81,7 @@ class LineTasks:
 
     def _exp(self, job: Job, streams: list[NDArray[Any]], order: March, a: int, b: int) -> list[Best]:
         typed, width, detectors = self.typed, b - a, len(job.detectors)
-        c = Columns.of(job, order, a, b, typed.dtype)
+        c = Columns.of(order, a, b)
         if c is None:
             return []
         S, Z = (np.zeros((len(streams[0]), 7, width), typed.dtype) for _ in range(2))

@@ -20,10 +20,16 @@ import numpy as np
 from numba import njit
 
 from .cpu_lanes import add_lanes, count_equal, exp_lanes, first_equal, flush, fstat_lanes, largest, rescale
+from .cpu_simd import ROWS, exp_block, plain_block, tail_block, tail_zero_block, zero_block
 
 COLUMNS = 512
 """Durations of a tile: its sums, weights and buffers fill the first cache."""
 STRETCH = 64
+BLOCK_COLUMNS = 1024
+"""Most durations of a tile that is taken in blocks: their sums stay in the second cache, and few blocks begin anew."""
+FEWEST_COLUMNS = 192
+AHEAD = 40.0
+"""By how much F may pass the reference of its exponentials before this is moved: exp(40) of them add up in float32."""
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -195,6 +201,116 @@ def exp_tile(
                 flush(lanes, sums)
                 since = 0
         c -= 1
+    flush(lanes, sums)
+    for j in range(width):
+        column_log[j] = ref + np.log(sums[j])
+    best[0], best[1], best[2], best[3], best[4] = top, top_row, top_lane, missed, ref + np.log(total)
+
+
+@njit(cache=True, nogil=True)
+def best_of_rows(F, count, width, rows, top, top_row, top_lane, work):
+    """The best cell so far, after ``count`` rows of F have been looked at too; and the largest of these."""
+    high = F[0, 0]
+    for r in range(count):
+        here = largest(F[r, :width], work)
+        high = max(high, here) if r else here
+        if here > top or (here == top and rows[r] < top_row):
+            top, top_row, top_lane = here, rows[r], first_equal(F[r, :width], here)
+    return top, top_row, top_lane, high
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def exp_blocks(
+    x, fine, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, Z, F, ends, places,
+    lanes, keep, sums, out, n0, row_log, column_log, best,
+):  # fmt: skip
+    """As `exp_tile`, for rows at neighbouring bins of one group and without loud ones: blocks of `ROWS` bins.
+
+    Lanes from ``width`` on fill the last vector.  ``ends`` (3, ROWS, lanes of a vector) is scratch: the largest F and
+    the fallbacks of a block, sums of its rows; ``places`` (2, ROWS) where the bins that leave lie, and empty lanes.
+    """
+    high, bad, parts, tails, empty = ends[0, 0], ends[1, 0], ends[2], places[0], places[1]
+    fallback, low = k[3], k[4]
+    whole, vector = length.size, high.size
+    for i in range(7):
+        zero(S[i])
+        zero(Z[i])
+    zero(lanes)
+    for j in range(whole):
+        sums[j] = 0.0
+    shortest = np.int64(length[0])
+    inside = 0
+    c = n - 1
+    while c > firsts[0]:
+        while inside < whole and c + np.int64(length[inside]) < n:
+            inside += 1
+        march(x, fine, step, pad, c, inside, length, weights, nearest, False, S, Z)
+        c -= 1
+    stride, flat = fine.shape[1] * fine.shape[2], fine.ravel()
+    ref, top, top_row, top_lane, missed, total = low, low, -1, -1, 0, 0.0
+    since = 0
+    for start in range(0, rows.size, ROWS):
+        c = firsts[start]
+        count = min(ROWS, rows.size - start)
+        while inside < whole and c - ROWS + 1 + np.int64(length[inside]) < n:
+            inside += 1
+        gaps = False
+        for r in range(ROWS):
+            bin_ = pad + c - r + shortest
+            tails[r] = (bin_ % step) * fine.shape[2] + bin_ // step
+            after = nearest[pad + c - r] - (c - r) - shortest
+            empty[r] = min(after // step + 1, whole) if after >= 0 else 0
+            gaps = gaps or empty[r] > 0
+        for j in range(vector):
+            high[j] = low
+            bad[j] = 0
+        split = min(whole, -(-inside // vector) * vector)
+        if gaps:
+            tail_zero_block(S, weights, x, pad + c, flat, tails, stride, empty, bound, F, high, bad, 0, split)
+            zero_block(S, weights, x, pad + c, flat, tails, stride, empty, bound, F, high, bad, split, whole)
+        else:
+            tail_block(S, weights, x, pad + c, flat, tails, stride, empty, bound, F, high, bad, 0, split)
+            plain_block(S, weights, x, pad + c, flat, tails, stride, empty, bound, F, high, bad, split, whole)
+        if keep:
+            for r in range(count):
+                target = out[rows[start + r], n0 : n0 + width]
+                for j in range(width):
+                    target[j] = F[r, j]
+                for j in range(skip):
+                    target[j] = np.nan
+        if skip > 0 or width < whole:
+            for r in range(ROWS):
+                for j in range(skip):
+                    F[r, j] = low
+                for j in range(width, whole):
+                    F[r, j] = low
+        up, wrong = high[0], bad[0]
+        for j in range(vector):
+            up, wrong = max(up, high[j]), wrong + bad[j]
+        if wrong > 0:
+            for r in range(count):
+                for j in range(width):
+                    missed += F[r, j] == fallback
+        if up >= top or up > ref + AHEAD:
+            top, top_row, top_lane, up = best_of_rows(F, count, width, rows[start:], top, top_row, top_lane, Z[0])
+            if up > ref + AHEAD:
+                factor = np.exp(np.float64(ref) - np.float64(up))
+                rescale(lanes, sums, factor)
+                total *= factor
+                ref = up
+        for r in range(count, ROWS):
+            hide(F[r], whole, low)
+        exp_block(F, ref, parts, lanes, whole)
+        for r in range(count):
+            part = 0.0
+            for j in range(vector):
+                part += parts[r, j]
+            total += part
+            row_log[rows[start + r]] = ref + np.log(part)
+        since += ROWS
+        if since >= STRETCH:
+            flush(lanes, sums)
+            since = 0
     flush(lanes, sums)
     for j in range(width):
         column_log[j] = ref + np.log(sums[j])

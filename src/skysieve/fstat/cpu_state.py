@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .cpu_lanes import BITS, CONSTANTS, POLYNOMIAL
+from .cpu_simd import ROWS, lanes_of
 from .grid import Schedule
 from .workload import CONDITION_BOUND, Bank, Job, loud_bins
 
@@ -59,32 +60,52 @@ def padded(bank: Bank, i: int, before: int, after: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class March:
-    """The order of an exponential map: its rows by falling first bin, the lengths that all groups have.
+    """The order of an exponential map: its rows by falling first bin, the lengths that all groups have, weights.
 
     ``step`` is that by which the lengths rise from column to column, 0 where they rise by no constant step; ``before``
-    are the empty bins ahead of the data.
+    are the empty bins ahead of the data, a block of them more than rows ask for.  ``more[g]`` is 1 where group ``g``
+    has one bin more, empty where none has; ``weights`` (4, N_tau) are p and w = q^L for the data, then for the antenna
+    factors.
     """
 
     rows: NDArray[np.int64]
     firsts: NDArray[np.int64]
     groups: NDArray[np.int64]
     shortest: NDArray[np.int64]
+    more: NDArray[Any]
+    valid_from: NDArray[np.int64]
+    weights: NDArray[Any]
     before: int
     step: int
+    by_blocks: bool
 
     @classmethod
-    def of(cls, s: Schedule, rows: NDArray[np.int64]) -> March:
+    def of(cls, job: Job, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> March:
+        """For some rows of a job's schedule."""
+        s = job.schedule
         order = rows[np.argsort(-s.first[rows], kind="stable")]
-        shortest = s.length[np.unique(s.group[rows])].min(axis=0)
-        steps = np.unique(np.diff(shortest))
-        step = int(steps[0]) if steps.size == 1 and steps[0] > 0 else 0
-        before = max(0, -int(s.first[order[-1]]))
-        return cls(order, s.first[order], s.group[order], shortest, before, step)
+        firsts, groups = s.first[order], s.group[order]
+        alone = bool((groups == groups[0]).all())
+        used = groups[:1] if alone else np.unique(groups)
+        shortest = s.length[used].min(axis=0)
+        more = np.zeros((0, shortest.size), dtype)
+        if not alone and (s.length[used] > shortest).any():
+            more = (s.length - shortest).astype(dtype)
+        rises = np.diff(shortest)
+        step = int(rises[0]) if rises.size and rises[0] > 0 and (rises == rises[0]).all() else 0
+        rate = job.tatom / job.taus
+        decays = [-np.expm1(-rate), np.exp(-rate * shortest), -np.expm1(-2 * rate), np.exp(-2 * rate * shortest)]
+        line = bool((firsts == firsts[0] - np.arange(firsts.size)).all())
+        return cls(
+            order, firsts, groups, shortest, more, s.valid_from, np.stack(decays).astype(dtype),
+            max(0, -int(firsts[-1])) + ROWS, step, alone and line and step > 0,
+        )  # fmt: skip
 
     def stream(self, x: NDArray[Any], occupied: NDArray[np.bool_]) -> list[NDArray[Any]]:
         """Bins, the same sorted by phase (where lengths rise by `step`), and the next occupied bin from each on."""
         n, step = self.before + x.shape[1], self.step
-        wide = np.zeros((7, -(-n // max(1, step)) * max(1, step)), x.dtype)
+        turns = -(-n // max(1, step)) + lanes_of(x.dtype.itemsize) + ROWS if step else n
+        wide = np.zeros((7, turns * max(1, step)), x.dtype)
         wide[:, self.before : n] = x
         fine = np.zeros((7, 1, 1), x.dtype)
         if step:
@@ -113,19 +134,22 @@ class Columns:
     weights: NDArray[Any]
 
     @classmethod
-    def of(cls, job: Job, order: March, a: int, b: int, dtype: np.dtype[Any]) -> Columns | None:
+    def of(cls, order: March, a: int, b: int) -> Columns | None:
         """None where no row has a valid cell."""
-        s = job.schedule
-        length = order.shortest[a:b]
-        longer = (s.length[:, a:b] - length).astype(dtype)
-        used = np.unique(order.groups)
-        more = longer if longer[used].any() else longer[:0]
-        skip = np.clip(s.valid_from - a, 0, b - a)
-        if (skip[used] == b - a).all():
+        skip = np.clip(order.valid_from - a, 0, b - a)
+        if (skip[order.groups] == b - a).all():
             return None
-        rate = job.tatom / job.taus[a:b]
-        decays = [-np.expm1(-rate), np.exp(-rate * length), -np.expm1(-2 * rate), np.exp(-2 * rate * length)]
-        return cls(a, b, length, more, skip, np.stack(decays).astype(dtype))
+        return cls(a, b, order.shortest[a:b], order.more[:, a:b], skip, np.ascontiguousarray(order.weights[:, a:b]))
+
+    def filled(self, lanes: int, step: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        """Lengths and weights filled up to whole vectors; what is added holds one bin: its F is the fallback."""
+        width = self.b - self.a
+        more = -width % lanes
+        length = np.concatenate([self.length, self.length[-1] + step * np.arange(1, more + 1)])
+        weights = np.zeros((4, width + more), self.weights.dtype)
+        weights[:, :width] = self.weights
+        weights[::2, width:] = 1
+        return length.astype(np.uint64), weights
 
 
 def tiles(schedule: Schedule, rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:

@@ -62,9 +62,23 @@ class Joined:
         output.n_fallback[i] = sum(p.n_fallback for p in self.parts)
         output.log_sum[i] = np.logaddexp.reduce([p.log_sum for p in self.parts])
         if output.row_log is not None and output.column_log is not None:
+            first = self.parts[0].rows
+            if len(self.parts) > 1 and all(p.rows is first for p in self.parts):
+                output.row_log[i, first] = log_sums(np.stack([p.row_log for p in self.parts]))
+                for p in self.parts:
+                    output.column_log[i, p.columns] = p.column_log
+                return
             for p in self.parts:
                 add_log(output.row_log[i], p.rows, p.row_log)
                 add_log(output.column_log[i], p.columns, p.column_log)
+
+
+def log_sums(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``ln sum exp`` over the first axis."""
+    high = logs.max(axis=0)
+    high[~np.isfinite(high)] = 0
+    with np.errstate(divide="ignore"):
+        return np.asarray(high + np.log(np.exp(logs - high).sum(axis=0)))
 
 
 def add_log(total: NDArray[np.float64], at: NDArray[np.int64], values: NDArray[np.float64]) -> None:

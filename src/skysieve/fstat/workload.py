@@ -247,8 +247,12 @@ class Engine(Protocol):
         """Give back threads and device memory."""
 
 
-def make_job(templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any) -> Job:
+def make_job(
+    templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any, schedule: Schedule | None = None
+) -> Job:
     """Binned atoms of templates that share their times, ready for a backend.
+
+    `schedule` is that of the grid and the templates' times; it is made if it is not given.
 
     Raises
     ------
@@ -265,7 +269,9 @@ def make_job(templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any) 
     data = np.stack([b.x[3:] for b in templates]).astype(dtype, copy=False)
     power = powers(antenna)
     bank = scaled(Bank(antenna, data, first.occupied), power)
-    return Job(bank, first.tatom, grid.taus.astype(np.float64), make_schedule(grid, window, first))
+    if schedule is None:
+        schedule = make_schedule(grid, window, first)
+    return Job(bank, first.tatom, grid.taus.astype(np.float64), schedule)
 
 
 def loud_bins(x: NDArray[Any]) -> NDArray[np.bool_]:
@@ -276,9 +282,10 @@ def loud_bins(x: NDArray[Any]) -> NDArray[np.bool_]:
     """
     loud = np.zeros(x.shape[1], np.bool_)
     for power, ratio in ((np.sum(x[3:].astype(np.float64) ** 2, axis=0), LOUD**2), (x[0] + x[1], LOUD)):
-        some = power[power > 0]
+        some = power if power.all() else power[power > 0]
         if some.size:
-            loud |= power > ratio * np.median(some)
+            middle = some.size // 2
+            loud |= power > ratio * np.partition(some, middle)[middle]
     return loud
 
 
