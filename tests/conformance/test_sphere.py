@@ -26,7 +26,7 @@ from skysieve.sphere import (
 from skysieve.sphere.healpix import nest2ring
 from skysieve.sphere.radial import make_radial
 
-METHODS = ["ring"]
+METHODS = ["ring", "direct"]
 GRIDS = {
     "healpix 8": Healpix(8),
     "healpix 3": Healpix(3),

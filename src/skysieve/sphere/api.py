@@ -65,8 +65,9 @@ class ConvolvePlan:
         Neighbouring rings that the maps consist of; the whole sphere by default.
     mask : array_like of bool, shape (npix,), optional
         Pixels that count, in the grid's order: the others are taken as 0, and are 0 in the result.
-    method : {"auto", "ring"}
-        "ring": modes of the rings, summed over rings; "auto" takes the fastest.
+    method : {"auto", "direct", "ring"}
+        "direct": the sum over the pixels within the support; "ring": modes of the rings, summed over rings; "auto":
+        what is expected to be the fastest.
     eps : float
         What is dropped of the kernel and of its modes, relative to the rms of a white map's result.
     quadrature : {"ring", "none"}

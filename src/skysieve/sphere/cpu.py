@@ -10,11 +10,19 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.pipeline import TaskPool
 
-from .cpu_ring import RingEngine
+from .cpu_direct import DirectEngine
+from .cpu_ring import NS_TRANSFORM, RingEngine
+from .pairs import NotBandLimited
 from .workload import Spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+def ring_seconds(spec: Spec) -> float:
+    """Less than the ring engine needs for one map: its transforms alone."""
+    n = spec.table.n
+    return 1e-9 * NS_TRANSFORM * float((n * np.log2(np.maximum(n, 2))).sum()) * (1 + len(spec.radials))
 
 
 class Engine:
@@ -23,7 +31,7 @@ class Engine:
     Parameters
     ----------
     spec : Spec
-    method : {"auto", "ring"}
+    method : {"auto", "direct", "ring"}
     device : Device, optional
         The host; there is one.
     memory : str or float, optional
@@ -46,7 +54,7 @@ class Engine:
         self.spec = spec
         self.pool = TaskPool(threads)
         try:
-            self._engine = RingEngine(spec, self.pool)
+            self._engine = self._choose(method, maps)
             budget = parse_budget(memory, available_host_memory(), default=0.8)
             if self._engine.nbytes > budget:
                 raise MemoryBudgetError(f"the plan (method={self._engine.name!r})", self._engine.nbytes, budget)
@@ -54,6 +62,22 @@ class Engine:
             self.pool.close()
             raise
         self.method = self._engine.name
+
+    def _choose(self, method: str, maps: int) -> RingEngine | DirectEngine:
+        """The engine asked for, or the one that is expected to be done first with ``maps`` maps."""
+        if method == "ring":
+            return RingEngine(self.spec, self.pool)
+        direct = DirectEngine(self.spec, self.pool)
+        if method == "direct":
+            return direct
+        seconds = maps * direct.seconds()
+        if seconds < ring_seconds(self.spec):
+            return direct
+        try:
+            ring = RingEngine(self.spec, self.pool)
+        except NotBandLimited:
+            return direct
+        return ring if maps * ring.seconds() < seconds else direct
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `workload.Engine.convolve`."""

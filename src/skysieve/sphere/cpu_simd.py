@@ -140,3 +140,138 @@ def band_sum(
         return context.get_dummy_value()
 
     return sig, codegen
+
+
+@intrinsic
+def series_weights(typingctx, start, count, step, a, b, scale, series, terms, floor, out):
+    """Kernel values for one vector of output pixels and ``count`` neighbouring input pixels of one ring.
+
+    Pixel ``e`` lies ``(start[lane] + e) step`` (half radians, small) from the output pixel; its squared chord is
+    ``x = a + b sin^2`` and the value the Chebyshev series at ``scale x - 1``, zero where that is above 1, at least
+    ``floor``.  ``count`` is a multiple of four; ``out[e lanes + lane]``.
+    """
+    real = start.dtype
+    sig = types.void(start, types.intp, real, real, real, real, series, types.intp, real, out)
+    unroll = 4
+    sine = [1.0, -1 / 3, 2 / 45, -1 / 315, 2 / 14175, -2 / 467775, 4 / 42567525]
+
+    def codegen(context, builder, signature, given):
+        e = _Code(context, builder, signature.args[0])
+        origin, n, h, a_, b_, c_, ser, k, low, target = given
+        origin, ser = e.data(signature.args[0], origin), e.data(signature.args[6], ser)
+        target = e.data(signature.args[9], target)
+        zero = ir.Constant(n.type, 0)
+        first = e.load(origin, zero)
+        h, a_, b_, c_, low = (e.splat(v) for v in (h, a_, b_, c_, low))
+        one = ir.Constant(e.vector, [1.0] * e.lanes)
+        minus = ir.Constant(e.vector, [-1.0] * e.lanes)
+        lanes = ir.Constant(n.type, e.lanes)
+
+        def constant(x):
+            return ir.Constant(e.vector, [x] * e.lanes)
+
+        def four(index):
+            t = []
+            for u in range(unroll):
+                at = builder.sitofp(e.plus(index, u), e.scalar)
+                d = builder.fmul(builder.fadd(first, e.splat(at)), h)
+                y = builder.fmul(d, d)
+                p = constant(sine[-1])
+                for s in sine[-2::-1]:
+                    p = e.fma(p, y, constant(s))
+                x = e.fma(b_, builder.fmul(p, y), a_)
+                t.append(e.fma(c_, x, minus))
+            held = e.variable(2 * unroll)
+            twice = [builder.fadd(v, v) for v in t]
+
+            def term(j):
+                coefficient = e.splat(e.item(ser, builder.sub(k, j)))
+                for u in range(unroll):
+                    b1, b2 = builder.load(held[2 * u]), builder.load(held[2 * u + 1])
+                    builder.store(e.fma(twice[u], b1, builder.fsub(coefficient, b2)), held[2 * u])
+                    builder.store(b1, held[2 * u + 1])
+
+            e.loop(ir.Constant(n.type, 1), k, 1, term)
+            c0 = e.splat(e.item(ser, zero))
+            for u in range(unroll):
+                b1, b2 = builder.load(held[2 * u]), builder.load(held[2 * u + 1])
+                value = e.fma(t[u], b1, builder.fsub(c0, b2))
+                value = builder.select(builder.fcmp_ordered(">", value, low), value, low)
+                value = builder.select(builder.fcmp_ordered("<=", t[u], one), value, e.zero())
+                e.store(value, target, builder.mul(e.plus(index, u), lanes))
+
+        e.loop(zero, n, unroll, four)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def dot_lanes(typingctx, weights, w0, stride, count, x, x0, out, o0):
+    """``out[o0 + k] += sum_e weights[w0 + e stride] x[x0 + 8 e + k]`` for k = 0 .. 7; ``count`` a multiple of four."""
+    sig = types.void(weights, types.intp, types.intp, types.intp, x, types.intp, out, types.intp)
+
+    def codegen(context, builder, signature, given):
+        e = _Code(context, builder, signature.args[0], lanes=8)
+        w, w_0, step, n, data, x_0, target, o_0 = given
+        w, data, target = (e.data(signature.args[i], v) for i, v in ((0, w), (4, data), (6, target)))
+        total = e.variable(4)
+        eight = ir.Constant(n.type, 8)
+
+        def four(index):
+            for u in range(4):
+                i = e.plus(index, u)
+                s = e.splat(e.item(w, builder.add(w_0, builder.mul(i, step))))
+                value = e.load(data, builder.add(x_0, builder.mul(i, eight)))
+                builder.store(e.fma(s, value, builder.load(total[u])), total[u])
+
+        e.loop(ir.Constant(n.type, 0), n, 4, four)
+        left, right = (builder.fadd(builder.load(total[u]), builder.load(total[u + 1])) for u in (0, 2))
+        old = e.load(target, o_0)
+        e.store(builder.fadd(old, builder.fadd(left, right)), target, o_0)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def stencil_sum(typingctx, weights, w_start, count, lines, line_start, i0, i1, j, out, o0, row):
+    """``STENCIL_ROWS`` output rings at ``STENCIL_VECTORS`` vectors of pixels from ``j`` on.
+
+    Ring ``i`` adds ``sum_e weights[w_start[i] + e STENCIL_ROWS + r] lines[line_start[i] + j + e]`` to output ring r;
+    sums go to ``out[o0 + r row + j]``.
+    """
+    sig = types.void(
+        weights, w_start, count, lines, line_start, types.intp, types.intp, types.intp, out, types.intp, types.intp
+    )
+
+    def codegen(context, builder, signature, given):
+        e = _Code(context, builder, signature.args[0])
+        w, ws, n, x, xs = (e.data(t, v) for t, v in zip(signature.args[:5], given[:5], strict=True))
+        a, b, j = given[5:8]
+        target, o, plane = e.data(signature.args[8], given[8]), given[9], given[10]
+        total = e.variable(STENCIL_ROWS * STENCIL_VECTORS)
+
+        def ring(i):
+            w0, length, x0 = e.item(ws, i), e.item(n, i), builder.add(e.item(xs, i), j)
+
+            def pixel(k):
+                at = builder.add(x0, k)
+                values = [e.load(x, at, v * e.lanes) for v in range(STENCIL_VECTORS)]
+                base = builder.add(w0, builder.mul(k, ir.Constant(k.type, STENCIL_ROWS)))
+                for r in range(STENCIL_ROWS):
+                    s = e.splat(e.item(w, e.plus(base, r)))
+                    for v in range(STENCIL_VECTORS):
+                        t = total[r * STENCIL_VECTORS + v]
+                        builder.store(e.fma(s, values[v], builder.load(t)), t)
+
+            e.loop(ir.Constant(length.type, 0), length, 1, pixel)
+
+        e.loop(a, b, 1, ring)
+        for r in range(STENCIL_ROWS):
+            at = builder.add(o, builder.add(j, builder.mul(plane, ir.Constant(plane.type, r))))
+            for v in range(STENCIL_VECTORS):
+                e.store(builder.load(total[r * STENCIL_VECTORS + v]), target, at, v * e.lanes)
+        return context.get_dummy_value()
+
+    return sig, codegen

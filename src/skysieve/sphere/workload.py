@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .grid import RingTable
     from .radial import Radial
 
-METHODS = ("auto", "ring")
+METHODS = ("auto", "direct", "ring")
 
 
 @dataclass(frozen=True)
