@@ -129,7 +129,9 @@ class Launcher:
         shape["width"], shape["apart"] = width, apart
         rows = lane.array("rows", 4 * groups * host.stored * (together + 1), self.dtype)
         fine = (
-            lane.array("fine", 4 * groups * host.step * host.fine * (together + 1), self.dtype) if exponential else None
+            lane.array("fine", 128 * groups * host.step * host.fine * (together + 1), self.dtype)
+            if exponential
+            else None
         )
         if not keep:  # values are log2(e) F less the reference
             work.scale, work.offset = LOG2E, work.reference * LOG2E
@@ -138,7 +140,7 @@ class Launcher:
         self._pack(shape, antenna, data, tables.away, 0, job, together, factor, rows, fine)
         bound = self.dtype.type(CONDITION_BOUND)
         mode = "map" if keep else "sums" if spec.marginals else "lean"
-        name, grid = f"{self.kind}_{mode}{together}", (blocks, groups, chunks)
+        name, grid = f"{self.kind}_{mode}" + ("_shared" if together > 1 else ""), (blocks, groups, chunks)
         args: tuple[Any, ...]
         if exponential:
             flags = self._loud(lane, job, antenna, data, count)

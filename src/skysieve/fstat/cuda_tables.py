@@ -89,8 +89,8 @@ class Tables:
 
     @property
     def fine(self) -> int:
-        """Places of a phase in the copies sorted by phase."""
-        return -(-self.n // self.step) if self.step else 0
+        """Blocks of 32 places of a phase in the copies sorted by phase."""
+        return -(-self.n // (32 * self.step)) if self.step else 0
 
     @property
     def low(self) -> int:

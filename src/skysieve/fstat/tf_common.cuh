@@ -35,7 +35,7 @@ struct Shape {
   int chunk;                     // of these, per blockIdx.z
   int row0;                      // row of the map = bin - row0, one row a bin
   int step;                      // by which the lengths rise, or 0
-  int fine;                      // places of a phase in the copies sorted by phase
+  int fine;                      // blocks of 32 places of a phase in the copies sorted by phase
   int length0;                   // length of the first column, where lengths rise by 1
   int skip;                      // columns too short
   int slots;                     // of a template

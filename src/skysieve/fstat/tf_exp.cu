@@ -19,22 +19,36 @@
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double
-// budget: f32 kernel=exp_lean1 regs<=104 smem<=0
-// budget: f32 kernel=exp_lean4 regs<=128 smem<=0 spills<=24
-// budget: f32 kernel=exp_sums4 regs<=168 smem<=0
-// budget: f32 kernel=exp_map4 regs<=168 smem<=0 arch=90
-// budget: f64 kernel=exp_lean1 spills<=24
-// budget: f64 kernel=exp_sums1 spills<=24
-// budget: f64 kernel=exp_sums4 spills<=48
-// budget: f64 kernel=exp_map4 spills<=144
+// budget: f32 kernel=exp_lean regs<=104 smem<=0
+// budget: f32 kernel=exp_lean_shared regs<=128 smem<=0 spills<=24
+// budget: f32 kernel=exp_sums_shared regs<=168 smem<=0
+// budget: f32 kernel=exp_map_shared regs<=168 smem<=0 arch=90
+// budget: f64 kernel=exp_lean spills<=24
+// budget: f64 kernel=exp_sums spills<=24
+// budget: f64 kernel=exp_sums_shared spills<=48
+// budget: f64 kernel=exp_map_shared spills<=144
 #include "tf_common.cuh"
 
+#ifndef SHARED
+#define SHARED 4         // templates of a thread where they share their antenna factors
+#endif
+#ifndef TAUS
+#define TAUS 2           // columns of a thread
+#endif
+#ifndef THREADS
+#define THREADS 64
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
 #define ROWS 16          // of a block of rows
 #define GROUP 4          // of an unrolled group
 #define LARGEST ((T)8)   // exponent of the weights from which sums are divided, where more than a block fits
 enum { LEAN, SUMS, MAP };
+enum { FAST, TAIL, SLOW };
 
-// Where the bin that leaves lies in the copy sorted by phase: bin b = c + L(n) is at (b mod step) fine + b / step.
+// Where the bin that leaves lies in the copy sorted by phase: bin b = c + L(n) at phase b mod step, place b / step; 32
+// places of a phase lie together, for the antenna factors and then for each template.
 struct Tail {
   int phase, at;
   __device__ __forceinline__ void begin(int bin, int step) { at = bin / step; phase = bin - at * step; }
@@ -68,15 +82,16 @@ template <int K, int J, int MODE> struct March {
     for (int k = 0; k < K; k++) weigh(S[k][j], w, y[k]);
   }
 
-  // Four rows from c0 down.  SLOW: some are not this chunk's, bins leave, or windows may hold no data.
-  template <bool SLOW> __device__ __forceinline__ void group(int c0) {
+  // Four rows from c0 down.  FAST: no bin leaves a window; TAIL: one leaves each; SLOW: some do, some rows are not this
+  // chunk's, or windows may hold no data.
+  template <int WAY> __device__ __forceinline__ void group(int c0) {
     T e[MODE == LEAN ? 1 : K][GROUP], w0[J];
 #pragma unroll
     for (int j = 0; j < J; j++)                // zero where no column is wanted
       w0[j] = other[j] > NONE ? power_of_two(rate[j] * (T)(reference - c0)) : (T)0;
     const Quad* const p0 = mine + (size_t)c0 * (K + 1);
     Tail tail;
-    if (SLOW) tail.begin(c0 + s.length0, s.step);
+    if (WAY != FAST) tail.begin(c0 + s.length0, s.step);
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
       const int c = c0 - i;
@@ -84,8 +99,8 @@ template <int K, int J, int MODE> struct March {
 #pragma unroll
         for (int k = 0; k < K; k++) e[k][i] = 0;
       }
-      if (SLOW && i) tail.back(s.step);
-      if (SLOW && (c >= high || c < low)) continue;
+      if (WAY != FAST && i) tail.back(s.step);
+      if (WAY == SLOW && (c >= high || c < low)) continue;
       const Quad* const p = p0 - i * (K + 1);
       const Quad x = p[0];
       Quad y[K];
@@ -95,16 +110,17 @@ template <int K, int J, int MODE> struct March {
       for (int j = 0; j < J; j++) {
         const T w = i == 0 ? w0[j] : i == 1 ? w0[j] * once[j] : i == 2 ? w0[j] * twice[j] : w0[j] * once[j] * twice[j];
         enter(j, w, x, y);
-        if (SLOW && c + L[j] < s.n) {
-          const Quad* q = tails + (size_t)tail.phase * (K + 1) * s.fine + (tail.at + min(n0 + j * apart, s.columns - 1));
+        if (WAY == TAIL || (WAY == SLOW && c + L[j] < s.n)) {
+          const int place = tail.at + min(n0 + j * apart, s.columns - 1);
+          const Quad* q = tails + ((size_t)((tail.phase * s.fine + (place >> 5)) * (K + 1)) * 32 + (place & 31));
           const T u = -w * lose[j], u2 = -u * u;
           const Quad z = q[0];
           A[j] = fma(u2, z.x, A[j]); B[j] = fma(u2, z.y, B[j]); C[j] = fma(u2, z.z, C[j]);
 #pragma unroll
-          for (int k = 0; k < K; k++) weigh(S[k][j], u, q[(size_t)(k + 1) * s.fine]);
+          for (int k = 0; k < K; k++) weigh(S[k][j], u, q[32 * (k + 1)]);
         }
       }
-      if (SLOW && x.w >= (T)shortest) {        // no data in the window: leave no residue
+      if (WAY == SLOW && x.w >= (T)shortest) {        // no data in the window: leave no residue
 #pragma unroll
         for (int j = 0; j < J; j++)
           if (x.w >= (T)L[j]) clear(j);
@@ -171,7 +187,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   const int period = max(ROWS, (int)fmin(LARGEST / fastest, (T)1e6));
   m.shortest = shortest;
   m.mine = rows + (size_t)g * s.stored * (K + 1);
-  m.tails = fine + (size_t)g * s.step * (K + 1) * s.fine;
+  m.tails = fine + (size_t)g * s.step * (K + 1) * s.fine * 32;
   if (MODE == MAP) {
 #pragma unroll
     for (int k = 0; k < K; k++)
@@ -202,14 +218,16 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
       }
       m.reference = last + 1;
     }
-    // rows that are not this chunk's, bins that leave, windows that may hold no data
-    const bool slow = last >= high || b * ROWS < low || b * ROWS + shortest < s.n || gaps[b] >= shortest;
-    if (slow) {
+    const bool edge = last >= high || b * ROWS < low || gaps[b] >= shortest;
+    if (!edge && b * ROWS + shortest >= s.n) {
 #pragma unroll 1
-      for (int i = 0; i < ROWS; i += GROUP) m.template group<true>(last - i);
+      for (int i = 0; i < ROWS; i += GROUP) m.template group<FAST>(last - i);
+    } else if (!edge && last + longest < s.n) {
+#pragma unroll 1
+      for (int i = 0; i < ROWS; i += GROUP) m.template group<TAIL>(last - i);
     } else {
 #pragma unroll 1
-      for (int i = 0; i < ROWS; i += GROUP) m.template group<false>(last - i);
+      for (int i = 0; i < ROWS; i += GROUP) m.template group<SLOW>(last - i);
     }
 #pragma unroll
     for (int k = 0; k < K; k++) {
@@ -241,12 +259,12 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
       Shape s, T *map, T *row_sums, T *column_sums, Slot *slots
 #define EXP_NAMES rows, fine, gaps, length, weights, bases, bound, s, map, row_sums, column_sums, slots
 
-extern "C" __global__ void __launch_bounds__(64) exp_lean1(EXP_ARGUMENTS) { unit<1, 2, LEAN>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(64) exp_lean4(EXP_ARGUMENTS) { unit<4, 2, LEAN>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(64) exp_sums1(EXP_ARGUMENTS) { unit<1, 2, SUMS>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(64) exp_sums4(EXP_ARGUMENTS) { unit<4, 2, SUMS>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(64) exp_map1(EXP_ARGUMENTS) { unit<1, 2, MAP>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(64) exp_map4(EXP_ARGUMENTS) { unit<4, 2, MAP>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean(EXP_ARGUMENTS) { unit<1, TAUS, LEAN>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, LEAN>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums(EXP_ARGUMENTS) { unit<1, TAUS, SUMS>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, SUMS>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map(EXP_ARGUMENTS) { unit<1, TAUS, MAP>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, MAP>(EXP_NAMES); }
 
 // A block finds the cell of the best value of a template: among 16 rows and s.width columns, summed anew.
 extern "C" __global__ void __launch_bounds__(1024)

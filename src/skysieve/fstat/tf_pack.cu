@@ -20,7 +20,11 @@ pack(const T* antenna, const T* data, const int* away, int away_step, int bins, 
   const bool some = at >= 0 && at < bins;
   const int t0 = min(g * together, s.templates - 1);
   Quad* to = rows + ((size_t)g * s.stored + c) * (together + 1);
-  Quad* sorted = fine && c < s.n ? fine + ((size_t)g * s.step + c % s.step) * (together + 1) * s.fine + c / s.step : nullptr;
+  Quad* sorted = nullptr;
+  if (fine && c < s.n) {
+    const int place = c / s.step, block = (g * s.step + c % s.step) * s.fine + (place >> 5);
+    sorted = fine + ((size_t)block * (together + 1) * 32 + (place & 31));
+  }
   const T* a = antenna + (size_t)(shared ? 0 : t0) * 3 * bins + at;
   Quad x = zero();
   if (some) { x.x = a[0]; x.y = a[bins]; x.z = a[2 * (size_t)bins]; }
@@ -32,7 +36,7 @@ pack(const T* antenna, const T* data, const int* away, int away_step, int bins, 
     Quad y = zero();
     if (some) { y.x = factor * d[0]; y.y = factor * d[bins]; y.z = factor * d[2 * (size_t)bins]; y.w = factor * d[3 * (size_t)bins]; }
     to[1 + k] = y;
-    if (sorted) sorted[(size_t)(1 + k) * s.fine] = y;
+    if (sorted) sorted[32 * (1 + k)] = y;
   }
 }
 

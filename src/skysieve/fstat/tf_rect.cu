@@ -13,13 +13,24 @@
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double
-// budget: f32 kernel=rect_lean1 regs<=64 smem<=0
-// budget: f32 kernel=rect_lean4 regs<=128 smem<=0
-// budget: f32 kernel=rect_sums4 regs<=128 smem<=1024
-// budget: f64 kernel=rect_sums4 spills<=48
+// budget: f32 kernel=rect_lean regs<=64 smem<=0
+// budget: f32 kernel=rect_lean_shared regs<=128 smem<=0
+// budget: f32 kernel=rect_sums_shared regs<=128 smem<=1024
+// budget: f64 kernel=rect_sums_shared spills<=48
 #include "tf_common.cuh"
 
+#ifndef SHARED
+#define SHARED 4   // templates of a thread where they share their antenna factors
+#endif
+#ifndef STARTS
+#define STARTS 2   // rows of a lane
+#endif
+#ifndef WARPS
 #define WARPS 2
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
 #define ENDS 8
 #define TILE 32
 enum { LEAN, SUMS, MAP };
@@ -232,18 +243,18 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
   const Quad *rows, const T *bases, T bound, Shape s, T *map, T *row_sums, T *column_sums, T *after, Slot *slots
 #define RECT_NAMES rows, bases, bound, s, map, row_sums, column_sums, after, slots
 
-extern "C" __global__ void __launch_bounds__(64) rect_lean1(RECT_ARGUMENTS) { unit<1, 2, LEAN>(RECT_NAMES, nullptr, nullptr); }
-extern "C" __global__ void __launch_bounds__(64) rect_small(RECT_ARGUMENTS) { unit<1, 1, LEAN>(RECT_NAMES, nullptr, nullptr); }
-extern "C" __global__ void __launch_bounds__(64) rect_lean4(RECT_ARGUMENTS) { unit<4, 2, LEAN>(RECT_NAMES, nullptr, nullptr); }
-extern "C" __global__ void __launch_bounds__(64) rect_sums1(RECT_ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_small(RECT_ARGUMENTS) { unit<1, 1, LEAN>(RECT_NAMES, nullptr, nullptr); }
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_lean(RECT_ARGUMENTS) { unit<1, STARTS, LEAN>(RECT_NAMES, nullptr, nullptr); }
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_lean_shared(RECT_ARGUMENTS) { unit<SHARED, STARTS, LEAN>(RECT_NAMES, nullptr, nullptr); }
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_sums(RECT_ARGUMENTS) {
   __shared__ T done[WARPS][1][TILE];
-  unit<1, 2, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
+  unit<1, STARTS, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
 }
-extern "C" __global__ void __launch_bounds__(64) rect_sums4(RECT_ARGUMENTS) {
-  __shared__ T done[WARPS][4][TILE];
-  unit<4, 2, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_sums_shared(RECT_ARGUMENTS) {
+  __shared__ T done[WARPS][SHARED][TILE];
+  unit<SHARED, STARTS, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
 }
-extern "C" __global__ void __launch_bounds__(64) rect_map1(RECT_ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_map(RECT_ARGUMENTS) {
   __shared__ T done[WARPS][1][TILE];
   __shared__ T tile[WARPS][32][TILE + 1];
   unit<1, 1, MAP>(RECT_NAMES, tile[threadIdx.x >> 5], done[threadIdx.x >> 5]);
