@@ -29,6 +29,8 @@ DTYPES = ("float64", "float32")
 OFFSET = 8.0
 """Mean over standard deviation from which a map's mean is convolved apart, in float64 and with a smaller eps: what is
 cut off the kernel is relative to the rms of the result, and a large offset would multiply it."""
+_SOME = 1 << 16
+"""Pixels that tell mean and deviation."""
 OFFSET_MOST = 1e4
 """Offset, in rms of the map, that costs no accuracy."""
 
@@ -283,13 +285,14 @@ class ConvolvePlan:
         offset = 0.0
         if self._mask is not None:
             x = np.where(self._mask, x, 0)
-        total = float(x.sum(dtype=np.float64))
-        if not math.isfinite(total):
+        total = float(x.sum())
+        if not math.isfinite(total) and not np.isfinite(x).all():
             out[...] = np.nan
             return
         if self._mask is None and w_out is self._ones:
-            mean = total / self.npix
-            if abs(mean) > OFFSET * float(np.std(x, dtype=np.float64)):
+            some = x[:: 1 + self.npix // _SOME].astype(np.float64)
+            mean = float(some.mean())
+            if abs(mean) > OFFSET * float(some.std()):
                 offset = mean
                 x = np.subtract(x, mean, dtype=np.float64)
         self._engine.convolve(np.ascontiguousarray(x, self.dtype)[None], out, w_in, w_out)

@@ -208,16 +208,18 @@ class DirectEngine:
             plans.append((o, rows, first, last))
         row = -(-n // self.block) * self.block
         halo, size = -left, row - left + max(0, right) + self.block
-        lines = np.empty(rings * size, dtype)
+        sides = 2 if self.mirrored else 1
+        lines = np.empty(sides * rings * size, dtype)
         weights, sums = np.empty(max(1, most), dtype), np.empty(STENCIL_ROWS * row, dtype)
         places = np.arange(rings) * size + halo
-        for side in range(2 if self.mirrored else 1):
+        for side in range(sides):
             for k in range(rings):
                 i = self._south(i0 + k) if side else i0 + k
-                kernels.stencil_line(n, self._line(x, i), w_in[i], halo, lines, k * size, size)
-            for o, rows, first, last in plans:
-                kernels.stencil_weights(o, rows, first, last, *geometry, start, count, low, weights, True)
-                at = places[first - i0 : last - i0] + low[: last - first]
+                kernels.stencil_line(n, self._line(x, i), w_in[i], halo, lines, (side * rings + k) * size, size)
+        for o, rows, first, last in plans:
+            kernels.stencil_weights(o, rows, first, last, *geometry, start, count, low, weights, True)
+            for side in range(sides):
+                at = places[first - i0 : last - i0] + low[: last - first] + side * rings * size
                 kernels.stencil_rows(n, self.block, weights, start, count, lines, at, last - first, sums, row)
                 for k in range(rows):
                     ring = self._south(o + k) if side else o + k

@@ -155,12 +155,12 @@ def stencil_weights(
 @njit(**JIT)
 def stencil_line(n, x, w, halo, line, at, size):
     """One ring, continued around on both sides: ``size`` elements from ``at``, pixel 0 at ``at + halo``."""
-    q = (-halo) % n
-    for k in range(size):
-        line[at + k] = x[q] * w
-        q += 1
-        if q == n:
-            q = 0
+    for k in range(n):
+        line[at + halo + k] = x[k] * w
+    for k in range(halo):
+        line[at + k] = x[(k - halo) % n] * w
+    for k in range(halo + n, size):
+        line[at + k] = line[at + k - n]
 
 
 @njit(**JIT)
