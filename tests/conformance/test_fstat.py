@@ -163,6 +163,9 @@ GRIDS = {
         [T0 - 9 * T, T0, T0 + 1, T0 + 1799, T0 + 2 * T + 900, T0 + 50 * T, T0 + 94 * T],
         np.unique(np.geomspace(2 * T, 200 * T, 40).round()),
     ),
+    "few starts and log tau": Grid.from_lists(
+        T0 + 6 * T * np.arange(-4, 15), np.unique(np.geomspace(2, 95, 14).round()).astype(int) * T
+    ),
     "too short and too late": Grid(t0=T0 - 2 * T, t0_band=105 * T, dt0=1700, tau=600, tau_band=6 * T, dtau=700),
 }  # fmt: skip
 
@@ -282,6 +285,19 @@ def test_a_glitch_outside_the_window_does_not_reach_it(window, dtype):
         # running sums: the same operations.  Transforms spread 1e6 * 1e-16 over all cells; condition numbers below
         # 1e4 may multiply that by 1e4
         assert error.max() <= (0 if window == "rect" else 1e-6 if window in ("any", "sum") else CELL[dtype])
+
+
+def test_a_wild_bin_and_few_cells():
+    """1e15 times the noise: sums in float64 from the start of the data on would lose everything after it."""
+    quiet = synth_atoms(T0, 200 * T, seed=6)[0]
+    F = [x.copy() for x in (quiet.Fa, quiet.Fb)]
+    for x in F:
+        x[50] *= np.float32(1e15)
+    wild = Atoms(quiet.t, quiet.a2, quiet.b2, quiet.ab, *F)
+    grid = Grid.from_lists(T0 + T * np.array([60, 90, 120]), np.array([2, 5, 40]) * T)
+    for window in ("rect", "exp"):
+        a, b = (transient_map(x, grid, window=window, dtype="float32", device="cpu").F for x in (quiet, wild))
+        assert (np.abs(a - b) / np.maximum(1, a)).max() <= CELL["float32"]
 
 
 def test_one_detector_silent_for_months():

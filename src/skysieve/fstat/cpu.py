@@ -191,12 +191,44 @@ class Engine:
         self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
     ) -> list[Callable[[], list[Part]]]:
         s = job.schedule
+        if self._sparse(job, i, rows):
+            sums, counts = np.zeros((7, job.n + 1)), np.concatenate([[0], np.cumsum(job.occupied)])
+            np.cumsum(job.bank.template(i), axis=1, dtype=np.float64, out=sums[:, 1:])
+            parts = min(self.pool.workers, -(-rows.size // ROWS))
+            return [partial(self._rect_rows, job, sums, counts, some, out) for some in np.array_split(rows, parts)]
         pieces = cpu_state.tiles(s, rows, cpu_rect.ROWS)
         before = max(0, -int(s.first[rows].min()))
         after = max(int(s.first[p[-1]] - s.first[p[0]]) for p in pieces) + 1
         x = cpu_state.padded(job.bank, i, before, after)
         pieces.sort(key=lambda p: int(s.first[p[0]]))
         return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
+
+    def _sparse(self, job: Job, i: int, rows: NDArray[np.int64]) -> bool:
+        """Whether the grid has far fewer cells than there are bins to be added in its rows."""
+        if self.spec.lal or self.typed.dtype != np.float32:
+            return False
+        s = job.schedule
+        longest = np.minimum(s.length[s.group[rows], -1], job.n - s.first[rows])
+        if float(longest.sum()) <= cpu_rect.SPARSE * rows.size * s.shape[1]:
+            return False
+        size = np.abs(job.bank.data[i, 0, job.occupied])
+        return bool(
+            np.abs(job.bank.data[i]).max() <= cpu_rect.WILD * np.partition(size, size.size // 2)[size.size // 2]
+        )
+
+    def _rect_rows(
+        self, job: Job, P: NDArray[np.float64], counts: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Part]:
+        s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
+        S, lines = np.zeros((7, columns), typed.dtype), np.zeros((3, columns), typed.dtype)
+        bits, scale = typed.bits(columns)
+        sums, row_log, column_log, best = np.zeros(columns), np.full(rows.size, -np.inf), np.zeros(columns), np.zeros(5)
+        cpu_rect.rect_rows(
+            P, counts, job.n, rows, s.first[rows], s.group[rows], s.length, s.valid_from, typed.bound, typed.k,
+            typed.poly, S, lines, bits, scale, out.size > 0, sums, out, row_log, column_log, best,
+        )  # fmt: skip
+        where = float(best[0]), int(best[1]), int(best[2]), int(best[3]), float(best[4])
+        return [Part(rows, np.arange(columns), *where, row_log, column_log)]
 
     def _rect(self, job: Job, x: NDArray[Any], before: int, rows: NDArray[np.int64], out: NDArray[Any]) -> list[Part]:
         s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
@@ -227,7 +259,7 @@ class Engine:
         order = self._march(job, rows)
         quiet, loud = order.streams(job.bank, i)
         workers, columns = self.pool.workers, job.schedule.shape[1]
-        if loud is None and order.by_blocks:
+        if loud is None and order.one_group:
             size = cpu_exp.BLOCK_COLUMNS
             if workers > 1:  # three tiles a thread, for those of long durations are done sooner
                 size = min(size, max(cpu_exp.FEWEST_COLUMNS, -(-columns // (3 * workers))))
@@ -254,14 +286,17 @@ class Engine:
         vector = lanes_of(typed.dtype.itemsize)
         length, weights = c.filled(vector, order.step)
         whole = length.size
-        S, Z, F = (np.zeros((n, whole), typed.dtype) for n in (7, 7, ROWS))
-        ends, places = np.zeros((3, ROWS, vector), typed.dtype), np.zeros((2, ROWS), np.int64)
+        S, F = np.zeros((7, whole), typed.dtype), np.zeros((ROWS, whole), typed.dtype)
+        thin = np.zeros((7, ROWS, 1 if order.step else whole), typed.dtype)
+        ends, places = np.zeros((3, ROWS, vector), typed.dtype), np.zeros((3, ROWS), np.int64)
+        work, lanes = np.zeros((2, whole), typed.dtype)
         sums, row_log = np.zeros(whole), np.full(job.schedule.shape[0], -np.inf)
         column_log, best = np.zeros(b - a), np.zeros(5)
+        x, fine, nearest = stream
         cpu_exp.exp_blocks(
-            *stream, order.step, order.before, job.n, order.rows, order.firsts, length, b - a, skip, weights,
-            typed.bound, typed.k, S, Z, F, ends, places, np.zeros(whole, typed.dtype), out.size > 0, sums, out, a,
-            row_log, column_log, best,
+            x, fine, thin, nearest, order.step, order.before, job.n, order.rows, order.firsts, length, b - a, skip,
+            weights, typed.bound, typed.k, S, F, ends, places, work, lanes, out.size > 0, sums, out, a, row_log,
+            column_log, best,
         )  # fmt: skip
         where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
         return [Part(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]

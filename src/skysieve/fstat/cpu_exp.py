@@ -27,7 +27,7 @@ COLUMNS = 512
 STRETCH = 64
 BLOCK_COLUMNS = 1024
 """Most durations of a tile that is taken in blocks: their sums stay in the second cache, and few blocks begin anew."""
-FEWEST_COLUMNS = 192
+FEWEST_COLUMNS = 360
 AHEAD = 40.0
 """By how much F may pass the reference of its exponentials before this is moved: exp(40) of them add up in float32."""
 
@@ -208,76 +208,97 @@ def exp_tile(
 
 
 @njit(cache=True, nogil=True)
-def best_of_rows(F, count, width, rows, top, top_row, top_lane, work):
-    """The best cell so far, after ``count`` rows of F have been looked at too; and the largest of these."""
-    high = F[0, 0]
-    for r in range(count):
-        here = largest(F[r, :width], work)
-        high = max(high, here) if r else here
-        if here > top or (here == top and rows[r] < top_row):
-            top, top_row, top_lane = here, rows[r], first_equal(F[r, :width], here)
+def best_of_rows(F, lines, width, top, top_row, top_lane, work):
+    """The best cell so far, after the rows of F that are rows of the map have been looked at too; and their largest."""
+    high = work[0]
+    seen = False
+    for r in range(lines.size):
+        if lines[r] >= 0:
+            here = largest(F[r, :width], work)
+            high = max(high, here) if seen else here
+            seen = True
+            if here > top or (here == top and lines[r] < top_row):
+                top, top_row, top_lane = here, lines[r], first_equal(F[r, :width], here)
     return top, top_row, top_lane, high
+
+
+@njit(cache=True, nogil=True)
+def gather_tails(x, at, length, inside, room, thin):
+    """The bins that leave windows of any lengths, as a block wants them: ``thin[i, r, lane]`` of bin ``at - r``."""
+    for i in range(7):
+        for r in range(thin.shape[1]):
+            target, source, last = thin[i, r], x[i, at - r :], room + r
+            for j in range(inside):
+                target[j] = source[length[j]] if length[j] < last else 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def exp_blocks(
-    x, fine, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, Z, F, ends, places,
-    lanes, keep, sums, out, n0, row_log, column_log, best,
+    x, fine, thin, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, F, ends, places,
+    work, lanes, keep, sums, out, n0, row_log, column_log, best,
 ):  # fmt: skip
-    """As `exp_tile`, for rows at neighbouring bins of one group and without loud ones: blocks of `ROWS` bins.
+    """As `exp_tile`, for rows of one group and without loud bins: blocks of `ROWS` bins, whether rows or not.
 
-    Lanes from ``width`` on fill the last vector.  ``ends`` (3, ROWS, lanes of a vector) is scratch: the largest F and
-    the fallbacks of a block, sums of its rows; ``places`` (2, ROWS) where the bins that leave lie, and empty lanes.
+    Lanes from ``width`` on fill the last vector.  ``thin`` (7, ROWS, lanes) takes the bins that leave where lengths
+    have no common step.  ``ends`` (3, ROWS, lanes of a vector) is scratch: the largest F and the fallbacks of a block,
+    sums of its rows; ``places`` (3, ROWS): where the bins that leave lie, empty lanes, rows of the map.
     """
-    high, bad, parts, tails, empty = ends[0, 0], ends[1, 0], ends[2], places[0], places[1]
+    high, bad, parts, tails, empty, line = ends[0, 0], ends[1, 0], ends[2], places[0], places[1], places[2]
     fallback, low = k[3], k[4]
     whole, vector = length.size, high.size
     for i in range(7):
         zero(S[i])
-        zero(Z[i])
     zero(lanes)
     for j in range(whole):
         sums[j] = 0.0
     shortest = np.int64(length[0])
-    inside = 0
-    c = n - 1
-    while c > firsts[0]:
-        while inside < whole and c + np.int64(length[inside]) < n:
-            inside += 1
-        march(x, fine, step, pad, c, inside, length, weights, nearest, False, S, Z)
-        c -= 1
     stride, flat = fine.shape[1] * fine.shape[2], fine.ravel()
+    if step == 0:
+        stride, flat = ROWS * whole, thin.ravel()
     ref, top, top_row, top_lane, missed, total = low, low, -1, -1, 0, 0.0
-    since = 0
-    for start in range(0, rows.size, ROWS):
-        c = firsts[start]
-        count = min(ROWS, rows.size - start)
+    since, at, inside, c = 0, 0, 0, n - 1
+    while at < rows.size:
         while inside < whole and c - ROWS + 1 + np.int64(length[inside]) < n:
             inside += 1
-        gaps = False
+        split = min(whole, -(-inside // vector) * vector)
+        if step == 0:
+            gather_tails(x, pad + c, length, split, np.uint64(n - c), thin)
+        gaps, hits = False, 0
         for r in range(ROWS):
-            bin_ = pad + c - r + shortest
-            tails[r] = (bin_ % step) * fine.shape[2] + bin_ // step
-            after = nearest[pad + c - r] - (c - r) - shortest
-            empty[r] = min(after // step + 1, whole) if after >= 0 else 0
-            gaps = gaps or empty[r] > 0
+            if step > 0:
+                leaving = pad + c - r + shortest
+                tails[r] = (leaving % step) * fine.shape[2] + leaving // step
+            else:
+                tails[r] = r * whole
+            empty[r], line[r] = 0, -1
+            if nearest[pad + c - r] > c - r:
+                while empty[r] < whole and c - r + np.int64(length[empty[r]]) <= nearest[pad + c - r]:
+                    empty[r] += 1
+                gaps = gaps or empty[r] > 0
+            if at < rows.size and firsts[at] == c - r:
+                line[r] = rows[at]
+                at += 1
+                hits += 1
         for j in range(vector):
             high[j] = low
             bad[j] = 0
-        split = min(whole, -(-inside // vector) * vector)
         if gaps:
             tail_zero_block(S, weights, x, pad + c, flat, tails, stride, empty, bound, F, high, bad, 0, split)
             zero_block(S, weights, x, pad + c, flat, tails, stride, empty, bound, F, high, bad, split, whole)
         else:
             tail_block(S, weights, x, pad + c, flat, tails, stride, empty, bound, F, high, bad, 0, split)
             plain_block(S, weights, x, pad + c, flat, tails, stride, empty, bound, F, high, bad, split, whole)
+        c -= ROWS
+        if hits == 0:
+            continue
         if keep:
-            for r in range(count):
-                target = out[rows[start + r], n0 : n0 + width]
-                for j in range(width):
-                    target[j] = F[r, j]
-                for j in range(skip):
-                    target[j] = np.nan
+            for r in range(ROWS):
+                if line[r] >= 0:
+                    target = out[line[r], n0 : n0 + width]
+                    for j in range(width):
+                        target[j] = F[r, j]
+                    for j in range(skip):
+                        target[j] = np.nan
         if skip > 0 or width < whole:
             for r in range(ROWS):
                 for j in range(skip):
@@ -288,25 +309,30 @@ def exp_blocks(
         for j in range(vector):
             up, wrong = max(up, high[j]), wrong + bad[j]
         if wrong > 0:
-            for r in range(count):
-                for j in range(width):
-                    missed += F[r, j] == fallback
+            for r in range(ROWS):
+                if line[r] >= 0:
+                    for j in range(width):
+                        missed += F[r, j] == fallback
         if up >= top or up > ref + AHEAD:
-            top, top_row, top_lane, up = best_of_rows(F, count, width, rows[start:], top, top_row, top_lane, Z[0])
+            top, top_row, top_lane, up = best_of_rows(F, line, width, top, top_row, top_lane, work)
             if up > ref + AHEAD:
                 factor = np.exp(np.float64(ref) - np.float64(up))
                 rescale(lanes, sums, factor)
                 total *= factor
                 ref = up
-        for r in range(count, ROWS):
-            hide(F[r], whole, low)
+        if hits < ROWS:
+            for r in range(ROWS):
+                if line[r] < 0:
+                    for j in range(whole):
+                        F[r, j] = low
         exp_block(F, ref, parts, lanes, whole)
-        for r in range(count):
-            part = 0.0
-            for j in range(vector):
-                part += parts[r, j]
-            total += part
-            row_log[rows[start + r]] = ref + np.log(part)
+        for r in range(ROWS):
+            if line[r] >= 0:
+                part = 0.0
+                for j in range(vector):
+                    part += parts[r, j]
+                total += part
+                row_log[line[r]] = ref + np.log(part)
         since += ROWS
         if since >= STRETCH:
             flush(lanes, sums)

@@ -27,6 +27,10 @@ ROWS = 384
 """Rows of a tile."""
 COLUMNS = 16
 """Columns that are gathered before they are written to the map: one line of the cache."""
+SPARSE = 4
+"""In float32, cells that are so many times fewer than bins added in all rows are taken from running sums in float64."""
+WILD = 1e9
+"""Amplitude over the median of which running sums in float64 would keep a residue: 1e-7 of the noise."""
 STRETCH = 64
 """Columns whose sums are added up in the type of the map before they go to float64."""
 
@@ -160,3 +164,74 @@ def rect_tile(
     for c in range(n0, columns):
         column_log[c] = ref + np.log(column_log[c])
     best[0], best[1], best[2], best[3], best[4] = top, top_row, top_column, missed, ref + np.log(total)
+
+
+@njit(cache=True, nogil=True)
+def between(P, start, first, length, n, S):
+    """``S`` = sums of the bins from ``start`` to each window's end, as differences of the sums ``P`` from bin 0 on."""
+    for i in range(7):
+        row, source = S[i], P[i]
+        base = source[start]
+        for j in range(row.size):
+            end = min(max(first + length[j], start), n)
+            row[j] = source[end] - base
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def rect_rows(
+    P, occupied, n, rows, firsts, groups, length, skips, bound, k, poly, S, lines, bits, scale, keep, sums, out,
+    row_log, column_log, best,
+):  # fmt: skip
+    """Few rows and columns of many bins: every cell as a difference of running sums ``P`` (7, n + 1) in float64.
+
+    ``occupied`` (n + 1) counts the bins with data before each.  ``S`` holds a row's sums, ``lines`` its F,
+    exponentials and the sums of columns.
+    """
+    F, E, lanes = lines[0], lines[1], lines[2]
+    fallback, low = k[3], k[4]
+    columns = F.size
+    clear(lines)
+    for j in range(columns):
+        sums[j] = 0.0
+    ref, top, top_row, top_lane, missed, total = low, low, -1, -1, 0, 0.0
+    since = 0
+    for at in range(rows.size):
+        m, g, first = rows[at], groups[at], firsts[at]
+        start, skip = max(first, 0), skips[groups[at]]
+        if skip >= columns:
+            continue
+        between(P, start, first, length[g], n, S)
+        for j in range(columns):
+            end = min(max(first + length[g, j], start), n)
+            if occupied[end] > occupied[start]:
+                break
+            for i in range(7):
+                S[i, j] = 0
+        fstat_lanes(S, bound, k, F)
+        if keep:
+            target = out[m]
+            for j in range(skip, columns):
+                target[j] = F[j]
+        for j in range(skip):
+            F[j] = low
+        high = largest(F, E)
+        if high > top:
+            top, top_row, top_lane = high, m, first_equal(F, high)
+        missed += count_equal(F, fallback)
+        if high > ref:
+            factor = np.exp(np.float64(ref) - np.float64(high))
+            rescale(lanes, sums, factor)
+            total *= factor
+            ref = high
+        exp_lanes(F, ref, k, poly, E, bits)
+        part = np.float64(add_lanes(E, scale, lanes))
+        total += part
+        row_log[at] = ref + np.log(part)
+        since += 1
+        if since == STRETCH:
+            flush(lanes, sums)
+            since = 0
+    flush(lanes, sums)
+    for j in range(columns):
+        column_log[j] = ref + np.log(sums[j])
+    best[0], best[1], best[2], best[3], best[4] = top, top_row, top_lane, missed, ref + np.log(total)

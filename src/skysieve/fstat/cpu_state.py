@@ -77,7 +77,7 @@ class March:
     weights: NDArray[Any]
     before: int
     step: int
-    by_blocks: bool
+    one_group: bool
 
     @classmethod
     def of(cls, job: Job, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> March:
@@ -95,10 +95,9 @@ class March:
         step = int(rises[0]) if rises.size and rises[0] > 0 and (rises == rises[0]).all() else 0
         rate = job.tatom / job.taus
         decays = [-np.expm1(-rate), np.exp(-rate * shortest), -np.expm1(-2 * rate), np.exp(-2 * rate * shortest)]
-        line = bool((firsts == firsts[0] - np.arange(firsts.size)).all())
         return cls(
             order, firsts, groups, shortest, more, s.valid_from, np.stack(decays).astype(dtype),
-            max(0, -int(firsts[-1])) + ROWS, step, alone and line and step > 0,
+            max(0, -int(firsts[-1])) + ROWS, step, alone,
         )  # fmt: skip
 
     def stream(self, x: NDArray[Any], occupied: NDArray[np.bool_]) -> list[NDArray[Any]]:
