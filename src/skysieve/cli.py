@@ -10,19 +10,28 @@ from typing import Annotated
 import typer
 
 from skysieve import __version__
+from skysieve.dedispersion.cli import dedisp
 from skysieve.fstat.cli import fstat
 from skysieve.periodogram.cli import period
 
 COMMANDS = {"period": period}
 """Commands of the domains."""
 
-GROUPS = {"fstat": fstat}
+GROUPS = {"dedisp": dedisp, "fstat": fstat}
 """Groups of commands: one typer application a domain, whose modules are imported when a command runs."""
 
-DEMOS = {"periodogram": "skysieve.periodogram.demo:run", "fstat": "skysieve.fstat.demo:run"}
+DEMOS = {
+    "periodogram": "skysieve.periodogram.demo:run",
+    "fstat": "skysieve.fstat.demo:run",
+    "dedispersion": "skysieve.dedispersion.demo:run",
+}
 """Parts of the demo: ``run(out, console, device)`` returns what fell short, one line each."""
 
-METHODS = {"periodogram": "skysieve.periodogram.workload:METHODS", "fstat": "skysieve.fstat.windows:METHODS"}
+METHODS = {
+    "periodogram": "skysieve.periodogram.workload:METHODS",
+    "fstat": "skysieve.fstat.windows:METHODS",
+    "dedispersion": "skysieve.dedispersion.workload:METHODS",
+}
 """Methods of each domain, for ``skysieve info``."""
 
 PACKAGES = ("numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "cupy")

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skysieve.dedispersion.api import dedisperse
     from skysieve.dedispersion.candidates import Candidates, Events
+    from skysieve.dedispersion.cutouts import Cutout, cutout
     from skysieve.dedispersion.dmplan import DMPlan, plan
     from skysieve.dedispersion.filterbank import Filterbank
     from skysieve.dedispersion.io import write_dat, write_fil, write_tim
     from skysieve.dedispersion.masks import Mask
     from skysieve.dedispersion.observation import DM_CONSTANT, Observation
     from skysieve.dedispersion.result import Dedispersed
+    from skysieve.dedispersion.rfi import channel_statistics, read_rfifind, rfi_mask, zero_dm
     from skysieve.dedispersion.searching import search
     from skysieve.dedispersion.sigproc import BadFile
     from skysieve.dedispersion.simulate import fake, inject
@@ -25,23 +27,35 @@ __all__ = [
     "DM_CONSTANT",
     "BadFile",
     "Candidates",
+    "Cutout",
     "DMPlan",
     "Dedispersed",
     "Events",
     "Filterbank",
     "Mask",
     "Observation",
+    "channel_statistics",
+    "cutout",
     "dedisperse",
     "fake",
     "inject",
     "plan",
+    "read_rfifind",
+    "rfi_mask",
     "search",
     "write_dat",
     "write_fil",
     "write_tim",
+    "zero_dm",
 ]
 
 _HOMES = {
+    "zero_dm": "skysieve.dedispersion.rfi",
+    "rfi_mask": "skysieve.dedispersion.rfi",
+    "read_rfifind": "skysieve.dedispersion.rfi",
+    "channel_statistics": "skysieve.dedispersion.rfi",
+    "cutout": "skysieve.dedispersion.cutouts",
+    "Cutout": "skysieve.dedispersion.cutouts",
     "DM_CONSTANT": "skysieve.dedispersion.observation",
     "BadFile": "skysieve.dedispersion.sigproc",
     "Candidates": "skysieve.dedispersion.candidates",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from skysieve.dedispersion.grid import delay_seconds
 from skysieve.dedispersion.observation import Observation
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
 __all__ = ["Candidates", "Events"]
@@ -144,6 +146,18 @@ class Candidates:
             "dm_low", "dm_high", "time_first", "time_last",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write ``.csv``, ``.ecsv``, ``.parquet``, ``.singlepulse`` (PRESTO; every event) or ``.cand`` (Heimdall)."""
+        from skysieve.dedispersion.tablefiles import write_candidates
+
+        write_candidates(self, path)
+
+    def plot(self) -> Figure:
+        """S/N against time and DM, and the DM-time plane: figure 5 of Magro et al. 2011."""
+        from skysieve.dedispersion.plot import search_figure
+
+        return search_figure(self)
 
 
 def group_events(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DMPlan", "plan"]
 
 METHODS = ("loss", "presto", "tolerance", "survey", "list")
-POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
 FORMAT = "skysieve.dedispersion.plan 1"
 
 

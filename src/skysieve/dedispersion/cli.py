@@ -1,0 +1,459 @@
+"""``skysieve dedisp``: from filterbank files to candidates and their pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from skysieve.dedispersion.dmplan import DMPlan
+    from skysieve.dedispersion.filterbank import Filterbank
+    from skysieve.dedispersion.masks import Mask
+
+USER_ERROR, INTERRUPTED = 2, 130
+DMS, DATA, SEARCH, OUTPUT = "DMs", "Data", "Search", "Output"
+
+
+class Rule(StrEnum):
+    """Rules that choose DMs."""
+
+    loss = "loss"
+    presto = "presto"
+    tolerance = "tolerance"
+
+
+class Method(StrEnum):
+    """Ways to form the sums."""
+
+    auto = "auto"
+    brute = "brute"
+    exact_subband = "exact-subband"
+    subband = "subband"
+
+
+class Noise(StrEnum):
+    """Level and sigma of a block."""
+
+    robust = "robust"
+    moments = "moments"
+    clipped = "clipped"
+
+
+class Detector(StrEnum):
+    """Detectors."""
+
+    boxcar = "boxcar"
+    threshold = "threshold"
+
+
+class Series(StrEnum):
+    """Files of a series."""
+
+    dat = "dat"
+    tim = "tim"
+
+
+def option(*names: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
+    """A typer option in one of the help's panels."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
+
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help=".fil, PSRFITS, .dat, .tim; several are joined.")]
+DmMax = Annotated[float | None, option("--dm-max", "--hidm", help="Highest DM.", panel=DMS, metavar="DM")]
+DmMin = Annotated[float, option("--dm-min", "--lodm", help="Lowest DM (0).", panel=DMS, metavar="DM")]
+Step = Annotated[float | None, option("--dm-step", "--dmstep", help="Even spacing.", panel=DMS, metavar="DM")]
+Count = Annotated[int | None, option("--num-dms", "--numdms", help="Number of them.", panel=DMS, metavar="N", min=1)]
+Rules = Annotated[Rule | None, option("--rule", help="loss, presto (DDplan), tolerance (loss).", panel=DMS)]
+Loss = Annotated[float, option("--max-loss", help="S/N lost between two DMs (0.1).", panel=DMS, metavar="X")]
+Tol = Annotated[float, option("--tol", help="Tolerance of --rule tolerance (1.25).", panel=DMS, metavar="X")]
+Width = Annotated[float, option("--width", help="Intrinsic width, s (4e-5).", panel=DMS, metavar="S")]
+Nsub = Annotated[int, option("--nsub", help="Subbands of the two-stage method.", panel=DMS, metavar="N", min=0)]
+Scatter = Annotated[bool, option("--scattering", help="Bhat et al. 2004 limits DM and binning.", panel=DMS)]
+PlanFile = Annotated[Path | None, option("--plan", help="A plan that was saved.", panel=DMS, metavar="JSON")]
+Downsamp = Annotated[int | None, option("--downsamp", help="Samples to add in time.", panel=DATA, metavar="N", min=1)]
+ZeroDm = Annotated[bool, option("--zero-dm", "--zerodm", help="Zero-DM filter.", panel=DATA)]
+MaskFile = Annotated[Path | None, option("--mask", help="rfifind's .mask.", panel=DATA, metavar="FILE")]
+Rfi = Annotated[bool, option("--rfi", help="Mask by channel statistics and spectral kurtosis.", panel=DATA)]
+Ignore = Annotated[
+    str | None,
+    option("--ignore", "--ignorechan", help="Channels, as 0,5:9; 0 is the highest.", panel=DATA, metavar="LIST"),
+]  # fmt: skip
+BitOrder = Annotated[str, option("--bit-order", help="little, big (little).", panel=DATA, metavar="ORDER")]
+Methods = Annotated[Method, option("--method", help="How sums are formed (auto: exact).", panel=SEARCH)]
+Constant = Annotated[
+    float | None, option("--dm-constant", help="MHz^2 s cm^3/pc (1/2.41e-4).", panel=SEARCH, metavar="K")
+]
+Device = Annotated[str, option("--device", help="auto, cpu (auto).", panel=SEARCH, metavar="DEVICE")]
+Threads = Annotated[int | None, option("--threads", help="CPU threads.", panel=SEARCH, metavar="N", min=1)]
+Memory = Annotated[str | None, option("--memory", help="Working memory: 2GiB, 50%.", panel=SEARCH, metavar="SIZE")]
+Quiet = Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)]
+
+dedisp = typer.Typer(help="Dispersed radio pulses: de-dispersion and single-pulse search.", no_args_is_help=True)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Mistakes of the user's and limits of the machine as one line and exit status 2."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ModuleNotFoundError) as error:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        typer.echo(f"skysieve: {text}", err=True)
+        raise typer.Exit(USER_ERROR) from None
+    except KeyboardInterrupt:
+        typer.echo("skysieve: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def opened(files: list[Path], bit_order: str = "little") -> Filterbank:
+    """The files as one filterbank; warnings of the readers are told in a line."""
+    import warnings
+
+    from skysieve.dedispersion.filterbank import Filterbank
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fb = Filterbank.open(files[0] if len(files) == 1 else files, bit_order=bit_order)
+    for warning in said:
+        typer.echo(f"note: {warning.message}", err=True)
+    return fb
+
+
+def numbers(text: str, nchan: int) -> list[int]:
+    """``"0,5:9"`` as 0, 5, 6, 7, 8, 9."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        try:
+            low = int(first)
+            found += range(low, int(last) + 1) if colon else [low]
+        except ValueError:
+            raise ValueError(f"--ignore {text}: expected channel numbers such as 0,5:9") from None
+    if any(not 0 <= n < nchan for n in found):
+        raise ValueError(f"--ignore {text}: expected numbers from 0 to {nchan - 1}")
+    return found
+
+
+def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, quiet: bool) -> Mask | None:
+    """All masks asked for, joined."""
+    from skysieve.dedispersion.masks import Mask
+    from skysieve.dedispersion.rfi import read_rfifind, rfi_mask
+
+    parts: list[Mask] = []
+    if mask is not None:
+        parts.append(read_rfifind(mask, fb))
+    if ignore:
+        parts.append(Mask.channels(fb.nchan, numbers(ignore, fb.nchan)))
+    if rfi:
+        parts.append(rfi_mask(fb))
+    if not parts:
+        return None
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.union(part)
+    if not quiet:
+        typer.echo(f"masked: {1 - whole.weight:.2%} of the data", err=True)
+    return whole
+
+
+def planned(
+    fb: Filterbank, plan: Path | None, dm_min: float, dm_max: float | None, step: float | None, count: int | None,
+    rule: Rule | None, max_loss: float, tol: float, width: float, nsub: int, scattering: bool, downsamp: int | None,
+    constant: float | None,
+) -> DMPlan:  # fmt: skip
+    """The plan that the options mean."""
+    from skysieve.dedispersion.dmplan import DMPlan
+    from skysieve.dedispersion.dmplan import plan as make
+    from skysieve.dedispersion.observation import DM_CONSTANT
+
+    if plan is not None:
+        if (dm_max, step, count, rule) != (None, None, None, None):
+            raise ValueError("--plan goes without --dm-max, --dm-step, --num-dms and --rule")
+        return DMPlan.load(plan)
+    if fb.observation.dm is not None and dm_max is None and count is None:
+        return make(fb, dms=[0.0], downsamp=downsamp or 1)
+    common: dict[str, Any] = {
+        "nsub": nsub, "scattering": "bhat2004" if scattering else None, "dm_constant": constant or DM_CONSTANT,
+    }  # fmt: skip
+    if count is not None:
+        if step is None and count > 1:
+            raise ValueError("--num-dms needs --dm-step")
+        values = [dm_min + i * (step or 0.0) for i in range(count)]
+        return make(fb, dms=[round(v, 9) for v in values], downsamp=downsamp or 1, **common)
+    if dm_max is None:
+        raise ValueError("--dm-max (or --num-dms with --dm-step, or --plan) is needed: how far to search")
+    if step is not None:
+        return make(fb, dm_max, dm_min=dm_min, step=step, downsamp=downsamp or 1, **common)
+    chosen = "loss" if rule is None else rule.value
+    return make(
+        fb, dm_max, dm_min=dm_min, method=chosen, max_loss=max_loss, tol=tol, width=width,
+        downsamp="auto" if downsamp is None else downsamp, **common,
+    )  # fmt: skip
+
+
+def speed(rate: float, realtime: float, method: str, device: str, seconds: float) -> str:
+    """Method, device, rate and real-time factor in a line."""
+    return f"{method} on {device}: {seconds:.2f} s, {rate / 1e9:.3g} Gadd/s, {realtime:.3g} x real time"
+
+
+def bar(quiet: bool) -> bool:
+    """Whether to draw a progress bar: on a terminal."""
+    return not quiet and os.isatty(2)
+
+
+@dedisp.command()
+def info(files: Files, bit_order: BitOrder = "little") -> None:
+    """What files hold: channels, sampling, time, source.
+
+    - skysieve dedisp info a.fil
+    """
+    with told(), opened(files, bit_order) as fb:
+        o = fb.observation
+        rows = [
+            ("source", o.source or "unnamed"), ("telescope", o.telescope or "unknown"),
+            ("RA, Dec", f"{o.ra:.6f}, {o.dec:.6f} deg"), ("start", f"MJD {o.tstart:.12f}"),
+            ("channels", f"{o.nchan}{'' if o.regular else ' (unevenly spaced)'}"),
+            ("frequencies", f"{o.freqs[-1]:.6f} to {o.freqs[0]:.6f} MHz (centres)"),
+            ("channel width", f"{abs(o.foff):.6g} MHz"), ("sampling", f"{o.tsamp * 1e6:.6g} us"),
+            ("samples", f"{fb.nsamp} ({fb.duration:.6g} s)"), ("bits", f"{o.nbits} ({fb.dtype.name})"),
+        ]  # fmt: skip
+        if o.dm is not None:
+            rows.append(("DM", f"{o.dm:g} (de-dispersed)"))
+        for name, value in rows:
+            typer.echo(f"{name:14s} {value}")
+
+
+@dedisp.command()
+def plan(
+    files: Files, dm_max: DmMax = None, dm_min: DmMin = 0.0, dm_step: Step = None, num_dms: Count = None,
+    rule: Rules = None, max_loss: Loss = 0.1, tol: Tol = 1.25, width: Width = 40e-6, nsub: Nsub = 0,
+    scattering: Scatter = False, downsamp: Downsamp = None, dm_constant: Constant = None,
+    output: Annotated[Path | None, option("-o", "--output", help="Save it.", panel=OUTPUT, metavar="JSON")] = None,
+    plot: Annotated[Path | None, option("--plot", help="Picture.", panel=OUTPUT, metavar="PNG")] = None,
+) -> None:  # fmt: skip
+    """Choose DMs, time binning and subbands for files.
+
+    - skysieve dedisp plan a.fil --dm-max 500 --rule presto --nsub 32 -o a.json --plot a.png
+    """
+    from skysieve.core.errors import format_bytes
+
+    with told(), opened(files) as fb:
+        made = planned(
+            fb, None, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
+            dm_constant,
+        )  # fmt: skip
+        typer.echo(made.describe())
+        parts = made.memory(fb.nsamp)
+        typer.echo(f"{made.adds(fb.nsamp) / 1e9:.4g} G additions by brute force; all series: "
+                   f"{format_bytes(parts['output'])}")  # fmt: skip
+        if output is not None:
+            made.save(output)
+        if plot is not None:
+            save_figure(made.plot(), plot)
+
+
+@dedisp.command()
+def dedisperse(
+    files: Files,
+    output: Annotated[Path, option("-o", "--output", help="Start of the names.", panel=OUTPUT, metavar="STEM")],
+    dm_max: DmMax = None, dm_min: DmMin = 0.0, dm_step: Step = None, num_dms: Count = None, rule: Rules = None,
+    max_loss: Loss = 0.1, tol: Tol = 1.25, width: Width = 40e-6, nsub: Nsub = 0, scattering: Scatter = False,
+    plan_file: PlanFile = None, downsamp: Downsamp = None, zero_dm: ZeroDm = False, mask: MaskFile = None,
+    rfi: Rfi = False, ignore: Ignore = None, bit_order: BitOrder = "little", method: Methods = Method.auto,
+    dm_constant: Constant = None, device: Device = "auto", threads: Threads = None, memory: Memory = None,
+    form: Annotated[Series, option("--format", help="dat (with .inf), tim (dat).", panel=OUTPUT)] = Series.dat,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """De-disperse files into a time series for each DM.
+
+    - skysieve dedisp dedisperse a.fil --lodm 10 --dmstep 0.5 --numdms 40 -o out/a
+    """
+    from skysieve.dedispersion import api
+    from skysieve.dedispersion import rfi as cleaning
+
+    with told(), opened(files, bit_order) as fb:
+        made = planned(
+            fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
+            dm_constant,
+        )  # fmt: skip
+        cut = masked(fb, mask, rfi, ignore, quiet)
+        results = api.dedisperse(
+            cleaning.zero_dm(fb) if zero_dm else fb, made, method=method.value, mask=cut, device=device,
+            threads=threads, memory=memory, progress=bar(quiet),
+        )  # fmt: skip
+        output.parent.mkdir(parents=True, exist_ok=True)
+        for result in results:
+            paths = result.write(output, format=form.value)
+            if not quiet:
+                typer.echo(speed(result.rate, result.realtime, result.method, result.device, result.seconds))
+                typer.echo(f"wrote {paths[0]}" + (f" ... {paths[-1].name} ({len(paths)})" if len(paths) > 1 else ""))
+
+
+@dedisp.command()
+def search(
+    files: Files, dm_max: DmMax = None, dm_min: DmMin = 0.0, dm_step: Step = None, num_dms: Count = None,
+    rule: Rules = None, max_loss: Loss = 0.1, tol: Tol = 1.25, width: Width = 40e-6, nsub: Nsub = 0,
+    scattering: Scatter = False, plan_file: PlanFile = None, downsamp: Downsamp = None, zero_dm: ZeroDm = False,
+    mask: MaskFile = None, rfi: Rfi = False, ignore: Ignore = None, bit_order: BitOrder = "little",
+    threshold: Annotated[float, option("-t", "--threshold", help="S/N (6.5).", panel=SEARCH, metavar="X")] = 6.5,
+    noise: Annotated[Noise, option("--noise", help="robust, moments, clipped (robust).", panel=SEARCH)] = Noise.robust,
+    detector: Annotated[
+        Detector, option("--detector", help="boxcar, threshold (the paper's; boxcar).", panel=SEARCH)
+    ] = Detector.boxcar,
+    buffer: Annotated[int | None, option("--buffer", help="Its samples.", panel=SEARCH, metavar="N")] = None,
+    block: Annotated[float, option("--block", help="Noise blocks, s (2).", panel=SEARCH, metavar="S")] = 2.0,
+    method: Methods = Method.auto, dm_constant: Constant = None, device: Device = "auto", threads: Threads = None,
+    memory: Memory = None,
+    output: Annotated[
+        Path | None,
+        option("-o", "--output", help=".csv .ecsv .parquet .singlepulse .cand", panel=OUTPUT, metavar="OUT"),
+    ] = None,
+    plot: Annotated[Path | None, option("--plot", help="Picture of all.", panel=OUTPUT, metavar="PNG")] = None,
+    cutouts: Annotated[
+        Path | None,
+        option("--cutouts", help="Folder for pictures and HDF5 of the loudest.", panel=OUTPUT, metavar="DIR"),
+    ] = None,
+    most: Annotated[int, option("--most", help="How many of them (10).", panel=OUTPUT, metavar="N", min=1)] = 10,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Search files for dispersed single pulses: from data to candidates and pictures in one command.
+
+    - skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
+    """
+    from skysieve.dedispersion import rfi as cleaning
+    from skysieve.dedispersion import searching
+    from skysieve.dedispersion.cutouts import write_cutouts
+    from skysieve.dedispersion.tablefiles import check_suffix
+
+    with told(), opened(files, bit_order) as fb:
+        if output is not None:
+            check_suffix(output)
+        made = planned(
+            fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
+            dm_constant,
+        )  # fmt: skip
+        cut = masked(fb, mask, rfi, ignore, quiet)
+        found = searching.search(
+            cleaning.zero_dm(fb) if zero_dm else fb, made, threshold=threshold, noise=noise.value,
+            detector=detector.value, buffer=buffer, block=block, method=method.value, mask=cut, device=device,
+            threads=threads, memory=memory, progress=bar(quiet),
+        )  # fmt: skip
+        if not quiet:
+            show(found)
+            typer.echo(speed(found.rate, found.realtime, found.method, found.device, found.seconds))
+        if output is not None:
+            found.write(output)
+        if plot is not None:
+            save_figure(found.plot(), plot)
+        if cutouts is not None:
+            paths = write_cutouts(fb, found, cutouts, most=most)
+            if not quiet:
+                typer.echo(f"wrote {len(paths)} files into {cutouts}")
+
+
+def show(found: Any, most: int = 10) -> None:
+    """The loudest candidates as a table."""
+    typer.echo(f"{len(found)} candidates ({len(found.events)} events above {found.threshold:g} sigma)")
+    if len(found):
+        typer.echo(
+            f"{'S/N':>8} {'DM':>10} {'time, s':>12} {'width, ms':>10} {'members':>8}  MJD at the top of the band"
+        )
+    for i in range(min(most, len(found))):
+        typer.echo(
+            f"{found.snr[i]:8.2f} {found.dm[i]:10.3f} {found.time[i]:12.6f} {found.width[i] * 1e3:10.4g} "
+            f"{found.members[i]:8d}  {found.mjd_top[i]:.9f}"
+        )
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """A picture, under its name only when whole."""
+    from skysieve.dedispersion.io import written
+
+    with written(path) as part:
+        figure.savefig(part, dpi=120)
+
+
+@dedisp.command()
+def fake(
+    output: Annotated[Path, typer.Argument(metavar="OUT.fil", help="File to write.")],
+    dm: Annotated[float, option("--dm", help="DM (75).", panel=DATA, metavar="DM")] = 75.0,
+    period: Annotated[float | None, option("--period", help="Seconds between pulses (1).", panel=DATA)] = None,
+    rate: Annotated[float | None, option("--rate", help="Pulses a second, at random: an RRAT.", panel=DATA)] = None,
+    width: Annotated[float, option("--width", help="Seconds (0.01).", panel=DATA, metavar="S")] = 1e-2,
+    snr: Annotated[float | None, option("--snr", help="S/N of a pulse (62).", panel=DATA, metavar="X")] = None,
+    scatter: Annotated[float, option("--scatter", help="Scattering at mid band, s.", panel=DATA, metavar="S")] = 0.0,
+    duration: Annotated[float, option("--duration", help="Seconds (10).", panel=DATA, metavar="S")] = 10.0,
+    nchan: Annotated[int, option("--nchan", help="Channels (1024).", panel=DATA, metavar="N")] = 1024,
+    fch1: Annotated[float, option("--fch1", help="First channel, MHz (156).", panel=DATA, metavar="F")] = 156.0,
+    foff: Annotated[float, option("--foff", help="Step, MHz (-0.005941).", panel=DATA, metavar="F")] = -5.941e-3,
+    tsamp: Annotated[float, option("--tsamp", help="Sampling, s (1.65e-4).", panel=DATA, metavar="S")] = 165e-6,
+    nbits: Annotated[int, option("--nbits", help="Bits (8).", panel=DATA, metavar="N")] = 8,
+    seed: Annotated[int, option("--seed", help="Seed (0).", panel=DATA, metavar="N")] = 0,
+) -> None:
+    """Make a file of noise and pulses; by default the test signal of the paper's Table 2.
+
+    - skysieve dedisp fake rrat.fil --rate 0.5 --snr 20 --dm 60 --duration 30
+    """
+    from skysieve.dedispersion.simulate import fake as make
+
+    with told():
+        made = make(
+            nchan=nchan, duration=duration, tsamp=tsamp, fch1=fch1, foff=foff, nbits=nbits, dm=dm,
+            period=None if rate is not None else 1.0 if period is None else period, rate=rate, width=width, snr=snr,
+            scatter=scatter, seed=seed, path=output,
+        )  # fmt: skip
+        typer.echo(f"wrote {output}: {made.nchan} channels x {made.nsamp} samples")
+
+
+@dedisp.command()
+def inject(
+    files: Files,
+    output: Annotated[Path, option("-o", "--output", help="File to write.", panel=OUTPUT, metavar="OUT.fil")],
+    dm: Annotated[float, option("--dm", help="DM.", panel=DATA, metavar="DM")],
+    time: Annotated[float, option("--time", help="Arrival at the top of the band, s.", panel=DATA, metavar="S")],
+    snr: Annotated[float, option("--snr", help="S/N.", panel=DATA, metavar="X")],
+    width: Annotated[float, option("--width", help="Seconds.", panel=DATA, metavar="S")],
+    scatter: Annotated[float, option("--scatter", help="Scattering at mid band, s.", panel=DATA, metavar="S")] = 0.0,
+) -> None:
+    """Add a pulse of known S/N to files.
+
+    - skysieve dedisp inject a.fil --dm 100 --time 3.2 --snr 12 --width 0.004 -o b.fil
+    """
+    from skysieve.dedispersion.io import write_fil
+    from skysieve.dedispersion.simulate import inject as make
+
+    with told(), opened(files) as fb:
+        if any(output.resolve() == f.resolve() for f in files):
+            raise ValueError(f"{output} is one of the files to read")
+        write_fil(output, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
+        typer.echo(f"wrote {output}")
+
+
+@dedisp.command()
+def plot(
+    files: Files,
+    output: Annotated[Path, option("-o", "--output", help="Picture.", panel=OUTPUT, metavar="PNG")],
+    dm: Annotated[float, option("--dm", help="DM.", panel=DATA, metavar="DM")],
+    time: Annotated[float, option("--time", help="Arrival at the top of the band, s.", panel=DATA, metavar="S")],
+    width: Annotated[float, option("--width", help="Width, s.", panel=DATA, metavar="S")],
+    snr: Annotated[float, option("--snr", help="S/N, for the label.", panel=DATA, metavar="X")] = float("nan"),
+    hdf5: Annotated[Path | None, option("--hdf5", help="The cut-out, for FETCH.", panel=OUTPUT, metavar="H5")] = None,
+) -> None:
+    """Picture of one pulse: profile, dynamic spectra, bow tie.
+
+    - skysieve dedisp plot a.fil --dm 100 --time 3.2 --width 0.004 -o pulse.png
+    """
+    from skysieve.dedispersion.cutouts import cutout
+
+    with told(), opened(files) as fb:
+        one = cutout(fb, dm=dm, time=time, width=width, snr=snr)
+        save_figure(one.plot(), output)
+        if hdf5 is not None:
+            one.save(hdf5)
+        typer.echo(f"wrote {output}")

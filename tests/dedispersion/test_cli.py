@@ -1,0 +1,126 @@
+"""``skysieve dedisp``: from options to files; mistakes are one line and exit status 2."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from skysieve.cli import app
+from skysieve.dedispersion import DMPlan, Filterbank, demo
+
+
+def run(*words, code=0):
+    result = CliRunner().invoke(app, ["dedisp", *map(str, words)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Pulses of DM 60 at half seconds."""
+    made = tmp_path_factory.mktemp("data") / "a.fil"
+    run(
+        "fake", made, "--dm", 60, "--duration", 6, "--fch1", 430, "--foff", -0.4, "--nchan", 64, "--tsamp", 1e-3,
+        "--snr", 25, "--width", 8e-3,
+    )  # fmt: skip
+    return made
+
+
+def test_info(path):
+    said = run("info", path)
+    assert "6000 (6 s)" in said
+    assert "404.800000 to 430.000000 MHz" in said
+    assert run("info", path, path, code=2).count("\n") == 1
+
+
+def test_plan_is_told_saved_and_drawn(path, tmp_path):
+    said = run("plan", path, "--dm-max", 120, "--rule", "presto", "--nsub", 16, "-o", tmp_path / "p.json", "--plot",
+               tmp_path / "p.png")  # fmt: skip
+    made = DMPlan.load(tmp_path / "p.json")
+    assert f"{made.ndm} DMs (presto)" in said
+    assert (tmp_path / "p.png").stat().st_size > 5000
+
+
+def test_search_from_file_to_candidates_and_pictures(path, tmp_path):
+    said = run("search", path, "--dm-max", 120, "-o", tmp_path / "c.csv", "--plot", tmp_path / "c.png", "--cutouts",
+               tmp_path / "cuts", "--most", 2)  # fmt: skip
+    assert "exact-subband on cpu" in said
+    assert "x real time" in said
+    table = np.genfromtxt(tmp_path / "c.csv", delimiter=",", names=True)
+    top = table[table["snr"] > 12]
+    np.testing.assert_allclose(np.sort(top["time"]), np.arange(0.5, 6, 1), atol=5e-3)
+    assert np.abs(top["dm"] - 60).max() < 3
+    assert len(list((tmp_path / "cuts").glob("*.h5"))) == 2
+    assert (tmp_path / "c.png").exists()
+
+
+def test_search_options_reach_the_search(path, tmp_path):
+    quiet = run("search", path, "--lodm", 50, "--dmstep", 5, "--numdms", 5, "-q", "-o", tmp_path / "c.cand", "--noise",
+                "clipped", "--threshold", 10, "--zerodm", "--rfi", "--ignore", "0,3:5", "--threads", 1)  # fmt: skip
+    assert quiet == ""
+    rows = np.loadtxt(tmp_path / "c.cand", ndmin=2)
+    assert len(rows) >= 5
+    assert set(rows[:, 5]) <= {50, 55, 60, 65, 70}
+    said = run("search", path, "--dm-max", 100, "--dm-step", 20, "--detector", "threshold", "--buffer", 2000, "-t", 5)
+    assert "events above 5 sigma" in said
+
+
+def test_series_are_written(path, tmp_path):
+    said = run(
+        "dedisperse", path, "--lodm", 58, "--dmstep", 1, "--numdms", 4, "--downsamp", 2, "-o", tmp_path / "o" / "x"
+    )
+    assert "(4)" in said
+    series = Filterbank.open(tmp_path / "o" / "x_DM60.00.dat")
+    assert series.tsamp == 2e-3
+    found = run("search", tmp_path / "o" / "x_DM60.00.dat", "-o", tmp_path / "s.csv")
+    assert "candidates" in found
+    run("dedisperse", path, "--dm-max", 2, "--dm-step", 1, "-o", tmp_path / "y", "--format", "tim", "--quiet")
+    assert Filterbank.open(tmp_path / "y_DM1.00.tim").observation.dm == 1
+
+
+def test_inject_and_plot(path, tmp_path):
+    run("inject", path, "--dm", 30, "--time", 2.0, "--snr", 30, "--width", 4e-3, "-o", tmp_path / "b.fil")
+    said = run("search", tmp_path / "b.fil", "--dm-max", 100, "--dm-step", 5)
+    assert " 30.000     2.0" in said
+    run("plot", tmp_path / "b.fil", "--dm", 30, "--time", 2.0, "--width", 4e-3, "-o", tmp_path / "b.png", "--hdf5",
+        tmp_path / "b.h5")  # fmt: skip
+    assert (tmp_path / "b.png").stat().st_size > 10_000
+    assert (tmp_path / "b.h5").exists()
+    assert "one of the files to read" in run("inject", path, "--dm", 30, "--time", 2, "--snr", 9, "--width", 4e-3, "-o",
+                                             path, code=2)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search"], "--dm-max"),
+        (["search", "--num-dms", "3"], "--num-dms needs --dm-step"),
+        (["search", "--dm-max", "10", "-o", "c.txt"], "expected a name that ends in"),
+        (["search", "--dm-max", "10", "--ignore", "99"], "from 0 to 63"),
+        (["search", "--dm-max", "10", "--ignore", "a"], "such as 0,5:9"),
+        (["search", "--dm-max", "10", "--device", "cuda"], "skysieve: "),
+        (["search", "--dm-max", "10", "--memory", "1kB"], "budget"),
+        (["search", "--dm-min", "9e5", "--dm-max", "1e6"], "the data have 6000"),
+        (["search", "--plan", "none.json"], "none.json"),
+        (["info", "--bit-order", "up"], "bit_order='up'"),
+    ],
+)
+def test_mistakes_are_one_line(path, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = run(words[0], path, *words[1:], code=2)
+    assert message in said
+    assert len(said.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_none_are_told(tmp_path):
+    assert "No such file" in run("info", tmp_path / "no.fil", code=2)
+    (tmp_path / "bad.fil").write_bytes(b"\x0c\x00\x00\x00HEADER_START")
+    assert "cut off" in run("info", tmp_path / "bad.fil", code=2)
+
+
+def test_demo_finds_its_pulses(tmp_path):
+    assert demo.run(tmp_path, Console(quiet=True)) == []
+    assert {"rrat.fil", "rrat.png", "rrat-pulse.png"} == {p.name for p in tmp_path.iterdir()}

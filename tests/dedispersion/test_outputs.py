@@ -1,0 +1,275 @@
+"""Candidates in files and pictures, cut-outs, and interference taken out."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import numpy as np
+import pytest
+
+from skysieve.dedispersion import (
+    BadFile,
+    Filterbank,
+    Mask,
+    channel_statistics,
+    cutout,
+    fake,
+    read_rfifind,
+    rfi_mask,
+    search,
+    zero_dm,
+)
+from skysieve.dedispersion.cutouts import write_cutouts
+
+
+@pytest.fixture(scope="module")
+def data():
+    made = fake(
+        nchan=128, duration=8, tsamp=1e-3, fch1=1500, foff=-2, dm=150, times=[1.0, 3.5, 6.0], width=8e-3, snr=25,
+        seed=5, source="J0000+00",
+    )  # fmt: skip
+    return Filterbank.from_array(
+        made.read(), freqs=made.freqs, tsamp=made.tsamp, tstart=58000.5, source="J0000+00", telescope="Fake"
+    )
+
+
+@pytest.fixture(scope="module")
+def found(data):
+    return search(data, np.arange(100, 201, 5.0), threshold=6)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_tables_hold_every_column(found, tmp_path):
+    import pandas as pd
+    from astropy.table import Table
+
+    for suffix in ("csv", "ecsv", "parquet"):
+        found.write(tmp_path / f"c.{suffix}")
+    csv, parquet = pd.read_csv(tmp_path / "c.csv"), pd.read_parquet(tmp_path / "c.parquet")
+    ecsv = Table.read(tmp_path / "c.ecsv")
+    for name, column in found.columns().items():
+        np.testing.assert_allclose(csv[name], column, rtol=1e-4, atol=1e-9)
+        assert np.array_equal(parquet[name], column)
+        np.testing.assert_allclose(ecsv[name], column, rtol=1e-6)
+    assert str(ecsv["dm"].unit) == "pc / cm3"
+    assert ecsv.meta["dm_constant"] == found.dm_constant
+    with pytest.raises(ValueError, match=r"expected a name that ends in \.csv"):
+        found.write(tmp_path / "c.txt")
+    assert not (tmp_path / "c.txt").exists()
+
+
+def test_singlepulse_and_cand_have_their_programs_columns(found, tmp_path):
+    found.write(tmp_path / "c.singlepulse")
+    lines = (tmp_path / "c.singlepulse").read_text().splitlines()
+    assert lines[0].split() == ["#", "DM", "Sigma", "Time", "(s)", "Sample", "Downfact"]
+    rows = np.loadtxt(tmp_path / "c.singlepulse")
+    assert rows.shape == (len(found.events), 5)
+    np.testing.assert_allclose(rows[:, 2], found.events.time, atol=1e-6)
+    np.testing.assert_allclose(rows[:, 3] * 1e-3, found.events.time, atol=1e-3)
+    found.write(tmp_path / "c.cand")
+    rows = np.loadtxt(tmp_path / "c.cand", ndmin=2)
+    assert rows.shape == (len(found), 9)
+    np.testing.assert_allclose(rows[:, 0], found.snr, atol=1e-3)
+    np.testing.assert_allclose(rows[:, 1] * 1e-3, found.time, atol=1e-3)
+    assert np.array_equal(found.dms[rows[:, 4].astype(int)], found.dm)
+    assert np.array_equal(rows[:, 6], found.members)
+
+
+def test_no_candidates_make_empty_tables(data, tmp_path):
+    none = search(data, [0.0], threshold=50)
+    assert len(none) == 0
+    assert "0 of 0 events" in repr(none)
+    for suffix in ("csv", "ecsv", "parquet", "singlepulse", "cand"):
+        none.write(tmp_path / f"n.{suffix}")
+        assert (tmp_path / f"n.{suffix}").exists()
+    pytest.importorskip("matplotlib")
+    assert len(none.plot().axes) == 3
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def test_figure_five(found):
+    pytest.importorskip("matplotlib")
+    axes = found.plot().axes
+    assert [a.get_xlabel() for a in axes[:3]] == ["time [s]", "DM [pc cm$^{-3}$]", "time [s]"]
+    assert len(axes[0].collections[0].get_offsets()) == len(found.events)
+    assert "J0000+00" in axes[0].get_title()
+
+
+def test_cutout_lines_the_pulse_up(data, found):
+    c = cutout(data, dm=found.dm[0], time=found.time[0], width=found.width[0], snr=found.snr[0])
+    assert c.dedispersed.shape == (128, 256)
+    assert abs(c.times[c.profile.argmax()]) < 8e-3
+    row, column = np.unravel_index(c.bowtie.argmax(), c.bowtie.shape)
+    assert abs(c.dms[row] - 150) < 25
+    assert abs(c.times[column]) < 12e-3
+    inside = np.abs(c.times) < 4e-3
+    assert c.dedispersed[:, inside].mean() > 5 * np.abs(c.dedispersed[:, ~inside].mean())
+    late = c.raw_times[c.raw[96:].mean(axis=0).argmax()] - c.raw_times[c.raw[:32].mean(axis=0).argmax()]
+    assert late > 0.03  # the band's delay is 123 ms
+    pytest.importorskip("matplotlib")
+    assert "150" in c.plot().axes[-1].texts[0].get_text()
+
+
+@pytest.mark.parametrize("when", [0.0, 7.999])
+def test_cutouts_reach_past_the_ends(data, when):
+    c = cutout(data, dm=150, time=when, width=8e-3)
+    assert np.isfinite(c.raw).all()
+    assert np.isfinite(c.bowtie).all()
+    for options, message in (({"time": 9.0}, "time=9.0"), ({"width": 0.0}, "width=0.0")):
+        with pytest.raises(ValueError, match=message):
+            cutout(data, **{"dm": 1, "time": 1.0, "width": 1e-3, **options})
+
+
+def test_cutout_files_have_fetchs_layout(data, found, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    pytest.importorskip("matplotlib")
+    paths = write_cutouts(data, found, tmp_path / "cands", most=2)
+    assert sorted(p.suffix for p in paths) == [".h5", ".h5", ".png", ".png"]
+    with h5py.File(paths[0]) as file:
+        assert file["data_freq_time"].shape == (256, 128)
+        assert file["data_dm_time"].shape == (256, 256)
+        assert [d.label for d in file["data_freq_time"].dims] == ["time", "frequency"]
+        assert [d.label for d in file["data_dm_time"].dims] == ["dm", "time"]
+        assert file.attrs["dm"] == found.dm[0]
+        assert file.attrs["tcand"] == pytest.approx(found.time[0])
+        assert {"cand_id", "snr", "width", "label", "nchans", "tsamp", "fch1", "foff"} <= set(file.attrs)
+
+
+def test_wide_bands_are_shrunk():
+    fb = fake(
+        nchan=1000, duration=2, tsamp=1e-3, fch1=1500, foff=-0.3, dm=100, times=[1.0], width=20e-3, snr=60, seed=1
+    )
+    c = cutout(fb, dm=100, time=1.0, width=20e-3)
+    assert c.dedispersed.shape == (256, 256)
+    assert c.freqs.shape == (256,)
+    assert abs(c.times[c.profile.argmax()]) < 12e-3
+
+
+# ---------------------------------------------------------------- interference
+
+
+def test_statistics_of_known_noise():
+    fb = fake(nchan=8, duration=20, tsamp=1e-3, fch1=1500, foff=-1, nbits=32, period=None, seed=3)
+    x = fb.read() * 3 + 50
+    stats = channel_statistics(Filterbank.from_array(x, freqs=fb.freqs, tsamp=1e-3), 2000)
+    assert stats["mean"].shape == (8, 10)
+    np.testing.assert_allclose(stats["mean"], 50, atol=5 * 3 / math.sqrt(2000))
+    np.testing.assert_allclose(stats["std"], 3, rtol=5 / math.sqrt(4000))
+    np.testing.assert_allclose(stats["kurtosis"], 1, atol=6 * math.sqrt(2 / 2000))
+    with pytest.raises(ValueError, match="block=1"):
+        channel_statistics(fb, 1)
+
+
+def test_interference_is_found_and_little_else():
+    fb = fake(nchan=128, duration=30, tsamp=1e-3, fch1=1500, foff=-2, period=None, seed=7)
+    x = fb.read()
+    rng = np.random.default_rng(1)
+    x[10] = np.clip(x[10] + 30 * (np.sin(np.arange(x.shape[1]) / 3) > 0), 0, 255)  # a carrier, all the time
+    x[40, 6000:6500] = 200  # one cell, constant
+    x[41, 12000:12500:4] = 255  # impulses: mean moves little
+    x[90] = 77  # dead
+    x[:, 20000:20500] = np.clip(x[:, 20000:20500] + rng.integers(0, 60, 500)[None], 0, 255)  # lightning
+    made = Filterbank.from_array(x, freqs=fb.freqs, tsamp=1e-3)
+    mask = rfi_mask(made, block=500)
+    assert mask.cells.shape == (128, 60)
+    assert mask.cells[10].all()
+    assert mask.cells[90].all()
+    assert mask.cells[40, 12]
+    assert mask.cells[41, 24]
+    assert mask.cells[:, 40].all()
+    rest = mask.cells.copy()
+    rest[[10, 90]] = rest[40, 12] = rest[41, 24] = rest[:, 40] = False
+    assert rest.mean() < 2e-3
+    assert rfi_mask(fb, block=500).cells.mean() < 2e-3
+    for options, message in (
+        ({"sigma": 0}, "sigma=0"), ({"most": 2}, "most=2"), ({"tests": ("peak",)}, "tests="), ({"tests": ()}, "tests="),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            rfi_mask(fb, **options)
+
+
+def test_a_bright_pulse_survives_the_mask(data):
+    plain = search(data, [150.0])
+    masked = search(data, [150.0], mask=rfi_mask(data))
+    assert masked.snr[0] == pytest.approx(plain.snr[0], rel=0.1)
+
+
+def mask_bytes(nchan, nint, points, channels, intervals, cells):
+    """An rfifind mask written as mask.c does; a full interval lists no channels."""
+    parts = [struct.pack("<6d3i", 10, 4, 58000.0, points * 1e-3, 1200, 1, nchan, nint, points)]
+    parts += [struct.pack(f"<i{len(v)}i", len(v), *v) for v in (channels, intervals)]
+    parts.append(struct.pack(f"<{nint}i", *(len(c) for c in cells)))
+    parts += [struct.pack(f"<{len(c)}i", *c) for c in cells if 0 < len(c) < nchan]
+    return b"".join(parts)
+
+
+def test_rfifind_masks(tmp_path):
+    path = tmp_path / "a_rfifind.mask"
+    whole = mask_bytes(8, 4, 100, [2], [3], [[2, 5], list(range(8)), [2], []])
+    path.write_bytes(whole)
+    mask = read_rfifind(path)
+    expected = np.zeros((8, 4), bool)
+    expected[[2], :] = expected[:, 3] = expected[:, 1] = expected[5, 0] = True
+    assert np.array_equal(mask.cells, expected[::-1])  # PRESTO's channel 0 is the lowest
+    assert mask.block == 100
+    fb = Filterbank.from_array(np.zeros((4, 400), np.uint8), fch1=1500, foff=-1, tsamp=1e-3)
+    with pytest.raises(BadFile, match="made for 8 channels, the data have 4"):
+        read_rfifind(path, fb)
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        with pytest.raises(BadFile, match="is no rfifind mask"):
+            read_rfifind(path)
+    path.write_bytes(mask_bytes(8, 1, 100, [9], [], [[]]))
+    with pytest.raises(BadFile, match="number 9 of 8"):
+        read_rfifind(path)
+
+
+def test_masks_join():
+    a = Mask(np.eye(4, 6, dtype=bool), 50)
+    b = Mask(np.array([[0, 0, 1], [0, 0, 0], [0, 0, 0], [1, 0, 0]], bool), 100)
+    both = a.union(b)
+    assert both.block == 50
+    assert np.array_equal(both.cells, np.eye(4, 6, dtype=bool) | np.repeat(b.cells, 2, axis=1))
+    assert np.array_equal(a.union(Mask.channels(4, [2])).cells[2], np.ones(6, bool))
+    with pytest.raises(ValueError, match="do not go together"):
+        a.union(Mask(np.zeros((4, 3), bool), 70))
+    for cells, block in ((np.zeros(4), 5), (np.zeros((4, 4)), 0)):
+        with pytest.raises(ValueError, match=r"cells has shape|block=0"):
+            Mask(cells, block)
+    with pytest.raises(ValueError, match="from 0 to 3"):
+        Mask.channels(4, [4])
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "f4"])
+def test_zero_dm_takes_the_mean_off(kind):
+    rng = np.random.default_rng(2)
+    x = rng.integers(40, 90, (32, 500)).astype(kind)
+    fb = Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)
+    z = zero_dm(fb).read().astype(float)
+    expected = x - x.mean(axis=0, dtype=float)
+    scaled = z - (0 if kind == "f4" else 128 if x.itemsize == 1 else 32768)
+    np.testing.assert_allclose(scaled, expected, atol=1e-5 if kind == "f4" else 0.5)
+
+
+def test_zero_dm_removes_what_is_not_dispersed(data):
+    x = data.read().astype(int)
+    x[:, 5000:5040] += 40
+    loud = Filterbank.from_array(np.clip(x, 0, 255).astype(np.uint8), freqs=data.freqs, tsamp=1e-3)
+    dms = np.arange(0, 201, 25.0)
+    assert search(loud, dms).dm[0] == 0
+    found = search(zero_dm(loud), dms)
+    assert found.dm[0] == 150
+    assert not (np.abs(found.time - 5.02) < 0.05).any()
+
+
+def test_zero_dm_keeps_narrow_samples_fine():
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 4, (64, 3000), dtype=np.uint8)
+    fb = Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3, nbits=2)
+    z = (zero_dm(fb).read() - 128.0) / (255 // 6)
+    np.testing.assert_allclose(z, x - x.mean(axis=0), atol=0.5 / 42 + 1e-9)
