@@ -185,7 +185,8 @@ def test_figure(tmp_path):
         r.plot(tau_scale="cubic")
 
 
-def test_plan_describes_and_reports():
+def test_plan_describes_and_reports(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     seen = []
     with TransientPlan(SMALL, window="exp", dtype="float32", device="cpu", threads=1) as plan:
         facts = plan.describe(ATOMS)

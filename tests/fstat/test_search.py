@@ -241,6 +241,7 @@ def test_other_times_cost_their_templates():
         ({"dtype": "int8"}, ValueError, "dtype='int8'"),
         ({"device": "tpu"}, ValueError, "device='tpu'"),
         ({"device": []}, TypeError, "device="),
+        ({"threads": 0}, ValueError, "threads=0"),
         ({"checkpoint_every": -1}, ValueError, "checkpoint_every=-1"),
         ({"progress": 3}, TypeError, "progress=3"),
         ({"source": 3}, TypeError, "batches is a int"),

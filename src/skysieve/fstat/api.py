@@ -223,7 +223,9 @@ class TransientPlan:
     def describe(self, atoms: Atoms | Sequence[Atoms]) -> dict[str, Any]:
         """Method, device, bytes and predicted seconds for these atoms, without computing.
 
-        ``paper_bytes`` is eq. 9 of Keitel & Ashton 2018: 4 bytes for each of 7 numbers an SFT and for each cell.
+        ``paper_bytes`` is eq. 9 of Keitel & Ashton 2018: 4 bytes for each of 7 numbers an SFT and for each cell;
+        ``map_bytes`` are held here.  ``expected_seconds`` follows the model of its appendix A, whose constants are
+        measured once on the device (a fraction of a second) and kept in the user's cache folder.
         """
         _, grid, job = self._prepare(atoms, None)
         facts = self._engine.describe(job)

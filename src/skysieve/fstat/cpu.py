@@ -12,26 +12,21 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.pipeline import TaskPool
 
-from . import cpu_exp, cpu_rect, cpu_state
+from . import cpu_exp, cpu_rect, cpu_state, timing
 from .cpu_any import Group, Tally, any_columns, groups_of
 from .cpu_bsgl import Best, LineTasks, best_of
 from .cpu_simd import ROWS, lanes_of
 from .cpu_state import Columns, March, Typed, lal_exp
 from .grid import Schedule
 from .parts import Joined, Live, Part, empty_part, fill_empty, live_rows
+from .windows import Window
 from .workload import FALLBACK, Job, Output, Spec, blank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TASKS = 8
-"""Tasks a thread that are made at once: with more of them templates of a batch wait as views, not as copies."""
 SMALL_MAP = 2**26
 """Bytes of maps that are allocated unasked: to ask for the free memory takes longer than a small map."""
-NS_CELL = {
-    ("rect", "float32"): 2.0, ("rect", "float64"): 4.5, ("exp", "float32"): 2.6, ("exp", "float64"): 6.0,
-}  # fmt: skip
-"""Nanoseconds a cell on one core."""
 
 
 class Engine:
@@ -75,12 +70,12 @@ class Engine:
             seconds = sum(
                 float((direct if self.spec.lal else np.minimum(direct, other)).sum()) for direct, other in costs
             )
-            seconds *= job.n_templates
+            seconds *= job.n_templates / self.pool.workers
             by_bins = self.spec.lal or all((direct <= other).all() for direct, other in costs)
             method = "bin by bin" if by_bins else "recurrence" if kind == "sum" else "fourier"
         else:
             kind = "rect" if kind == "none" else kind
-            seconds = 1e-9 * NS_CELL[kind, self.typed.dtype.name] * cells
+            seconds = self._predicted(job, kind) * job.n_templates
             method = "running sums" if kind == "rect" else "recurrence"
         return {
             "device": "cpu",
@@ -90,8 +85,18 @@ class Engine:
             "cells": int(cells),
             "atoms_bytes": job.bank.nbytes,
             "map_bytes": held,
-            "expected_seconds": seconds / self.pool.workers,
+            "expected_seconds": seconds,
         }
+
+    def _predicted(self, job: Job, kind: str) -> float:
+        """Seconds of a template by the model of `timing`, with constants of one core; cores share all but the call."""
+        apart = "" if (job.schedule.group == job.schedule.group[0]).all() else " apart"
+        name = f"{timing.processor()}, {kind}{apart}, {self.typed.dtype}"
+        window = Window(kind, self.spec.window.efold)
+        engine = Engine(Spec(window, self.spec.dtype, keep_map=False), threads=1)
+        found = timing.constants(name, window, self.typed.dtype, engine.execute, bool(apart))
+        counts = timing.terms(job, kind == "exp")
+        return float(found[0] * counts[0] + found[1:] @ counts[1:] / self.pool.workers)
 
     def map_bytes(self, job: Job) -> int:
         """Bytes of the maps that are held at once."""
@@ -114,45 +119,32 @@ class Engine:
                 out = spare if output.F is None else output.F[i]
                 self._lal(job, self._tasks(job, i, live.rows, out), live.empty, out, output, i)
             return output
-        step = max(1, -(-TASKS * self.pool.workers // self._pieces(job, live.rows)))
-        for start in range(0, job.n_templates, step):
-            stop = min(start + step, job.n_templates)
-            self._some(job, range(start, stop), live, output, progress if step >= job.n_templates else None)
-            if progress is not None and step < job.n_templates:
-                progress(stop, job.n_templates)
+        if job.n_templates >= 2 * self.pool.workers > 2:
+            whole = [partial(self._template, job, i, live, output, None) for i in range(job.n_templates)]
+            self.pool.run(whole, progress=progress)
+            return output
+        for i in range(job.n_templates):
+            inner = progress if job.n_templates == 1 else None
+            self._template(job, i, live, output, partial(self.pool.run, progress=inner))
+            if progress is not None and job.n_templates > 1:
+                progress(i + 1, job.n_templates)
         return output
 
-    def _pieces(self, job: Job, rows: NDArray[np.int64]) -> int:
-        """About how many tasks a template is cut into."""
-        if self._general():
-            return max(1, len(np.unique(job.schedule.group[rows])))
-        if self.spec.window.kind == "exp":
-            return -(-job.schedule.shape[1] // cpu_exp.COLUMNS)
-        return -(-rows.size // cpu_rect.ROWS) or 1
-
-    def _some(self, job: Job, which: range, live: Live, output: Output, progress: Any) -> None:
-        """A few templates: their tasks made, run and joined."""
-        tasks: list[Callable[[], list[Any]]] = []
-        owners: list[tuple[int, bool]] = []
-        for i in which:
-            out = np.empty((0, 0), self.spec.dtype) if output.F is None else output.F[i]
-            mine: list[Callable[[], list[Any]]] = [*self._tasks(job, i, live.rows, out)]
-            lines = self.lines.tasks(job, i, live.rows, live.empty) if self.lines else []
-            tasks += [*mine, *lines]
-            owners += [(i, False)] * len(mine) + [(i, True)] * len(lines)
-        joined = {i: Joined(*job.schedule.shape) for i in which}
-        best: dict[int, list[Best]] = {i: [] for i in which}
-        for (i, line), parts in zip(owners, self.pool.run(tasks, progress=progress), strict=True):
-            if line:
-                best[i] += parts
-            else:
-                joined[i].parts += parts
-        for i, whole in joined.items():
-            self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
-            whole.into(output, i)
-            top = best_of(best[i], job.schedule.shape[1])
-            if top is not None and output.line_max is not None and output.line_index is not None:
-                output.line_max[i], output.line_index[i] = top[0], top[1] * job.schedule.shape[1] + top[2]
+    def _template(self, job: Job, i: int, live: Live, output: Output, run: Any) -> None:
+        """One template: its tasks made, run (here, one after the other, without `run`) and joined."""
+        out = np.empty((0, 0), self.spec.dtype) if output.F is None else output.F[i]
+        maps = self._tasks(job, i, live.rows, out)
+        lines = self.lines.tasks(job, i, live.rows, live.empty) if self.lines else []
+        tasks: list[Callable[[], list[Any]]] = [*maps, *lines]
+        found = run(tasks) if run else [task() for task in tasks]
+        columns = job.schedule.shape[1]
+        whole = Joined(*job.schedule.shape, [part for parts in found[: len(maps)] for part in parts])
+        self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
+        whole.into(output, i)
+        best: list[Best] = [one for some in found[len(maps) :] for one in some]
+        top = best_of(best, columns)
+        if top is not None and output.line_max is not None and output.line_index is not None:
+            output.line_max[i], output.line_index[i] = top[0], top[1] * columns + top[2]
 
     def _check_memory(self, job: Job) -> None:
         """Refuse maps that do not fit the budget."""

@@ -27,7 +27,7 @@ COLUMNS = 512
 STRETCH = 64
 BLOCK_COLUMNS = 1024
 """Most durations of a tile that is taken in blocks: their sums stay in the second cache, and few blocks begin anew."""
-FEWEST_COLUMNS = 360
+FEWEST_COLUMNS = 720
 AHEAD = 40.0
 """By how much F may pass the reference of its exponentials before this is moved: exp(40) of them add up in float32."""
 

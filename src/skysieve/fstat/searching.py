@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["search"]
 
-CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
+CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Bytes of atoms that a device takes at once."""
 NOBODY = -1
 """In the place of a worker: nothing was to be searched."""
@@ -103,8 +103,10 @@ def search(
     checkpoint : path, optional
         File (``.npz``) from which the search goes on if it exists, and that is renewed every `checkpoint_every`
         seconds, at the end, and when the search is interrupted.
-    memory, threads : optional
-        As for `transient_map`, for each device.
+    memory : str or float, optional
+        Working memory of each device, as for `transient_map`.
+    threads : int, optional
+        CPU threads, each with a chunk of its own; default all.
     total : int, optional
         Number of templates, for the bar.
     progress : bool or callable
@@ -171,8 +173,8 @@ def search(
         report = stack.enter_context(reporting(progress))
         kept = Checkpoint(checkpoint, settings, checkpoint_every)
         kept.restore(state)
-        devices = _devices(device)
-        make = partial(_engine, devices=devices, memory=memory, threads=threads)
+        devices = _devices(device, threads)
+        make = partial(_engine, memory=memory)
         run = stack.enter_context(Run(plan, state, devices, make, strict, band, width))
         stack.callback(kept.save, state)  # first of all that is undone: also when something is raised
         if not state.finished:
@@ -286,19 +288,21 @@ def _check(times: Binning, grid: Grid, window: Window, schedule: Schedule, *, st
             raise GeometryFault(str(error)) from error
 
 
-def _engine(
-    spec: Spec, device: Device, *, devices: Sequence[Device], memory: str | float | None, threads: int | None
-) -> Engine:
-    if device.kind == "cpu" and threads is None:
-        threads = max(1, usable_cores() // sum(d.kind == "cpu" for d in devices))
-    return make_engine(spec, device, memory, threads)[0]
+def _engine(spec: Spec, device: Device, *, memory: str | float | None) -> Engine:
+    return make_engine(spec, device, memory, 1)[0]
 
 
-def _devices(device: Any) -> list[Device]:
+def _devices(device: Any, threads: int | None) -> list[Device]:
+    """The devices that take chunks: a GPU is one, a CPU one for each of its threads."""
     several = [device] if isinstance(device, str | Device) else device
     if not isinstance(several, list | tuple) or not several:
         raise TypeError(f"device={device!r}: expected a name or a list of names")
-    return [d for one in several for d in resolve(one)]
+    if threads is not None:
+        _whole(threads, "threads", 1)
+    found = [d for one in several for d in resolve(one)]
+    cpus = sum(d.kind == "cpu" for d in found)
+    each = max(1, usable_cores() // max(1, cpus)) if threads is None else threads
+    return [d for one in found for d in [one] * (each if one.kind == "cpu" else 1)]
 
 
 def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...] | Exception, int]]:

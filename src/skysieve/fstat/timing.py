@@ -1,0 +1,138 @@
+"""Predicted times: the model of Keitel & Ashton 2018, appendix A, with constants measured on the device once.
+
+    seconds = c_call + c_SFTs N_SFT + c_sums N_sums + c_F N_t0 N_tau,
+
+their eqs. A.3 and A.4 and a term for the call itself.  ``N_sums`` counts what is added up here: of rectangular windows
+the bins of every row (eq. A.5), of exponential ones one step of the recurrence for each bin and duration, where theirs
+(eq. A.6) counts the bins of every cell.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.fstat.atoms import Bins
+from skysieve.fstat.grid import Grid, Schedule
+from skysieve.fstat.windows import Window
+from skysieve.fstat.workload import Job, make_job
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+logger = logging.getLogger("skysieve")
+
+TATOM = 1800
+SETUPS = ((48, 1, 1), (240, 1, 1), (240, 5, 1), (240, 1, 6), (720, 1, 1), (720, 3, 2), (720, 12, 8), (1440, 1, 1))
+"""Bins, and steps of t0 and tau in bins, of the maps that are timed: some 60 milliseconds on one core."""
+REPEATS = 3
+FORMAT = 1
+"""Changes when the kernels change enough to void old figures."""
+
+
+def steps(s: Schedule, exponential: bool) -> float:
+    """``N_sums`` of a schedule."""
+    rows = ~s.late & (s.valid_from[s.group] < s.shape[1])
+    if not rows.any():
+        return 0.0
+    first = np.maximum(s.first[rows], 0)
+    if exponential:
+        return float(s.n - first.min()) * s.shape[1]
+    return float(np.minimum(s.n - first, s.length[s.group[rows], -1]).sum())
+
+
+def terms(job: Job, exponential: bool) -> NDArray[np.float64]:
+    """What the constants are multiplied by, for one template."""
+    rows, columns = job.schedule.shape
+    return np.array([1.0, job.n, steps(job.schedule, exponential), float(rows) * columns])
+
+
+def cache_file() -> Path:
+    """Where the constants are kept: ``$XDG_CACHE_HOME/skysieve`` or the system's like."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return base / "skysieve" / "fstat-costs.json"
+
+
+def processor() -> str:
+    """Name of the host's processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def constants(
+    name: str, window: Window, dtype: Any, execute: Callable[[Job], object], apart: bool = False
+) -> NDArray[np.float64]:
+    """The kept constants of `name` (a device, a window, a type); measured, and kept, where there are none.
+
+    ``apart``: start times that lie at several places between the bins, which take other kernels.
+
+    A cache folder that cannot be read or written costs a measurement a process, nothing else.
+    """
+    key, path = f"{name} {FORMAT}", cache_file()
+    known: dict[str, list[float]] = {}
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        found = np.array(known[key], np.float64)
+        if found.shape == (4,):
+            return found
+    except (OSError, ValueError, TypeError, KeyError):
+        logger.debug("no figures for %s in %s", key, path)
+        known = known if isinstance(known, dict) else {}
+    found = measure(window, dtype, execute, apart)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps({**known, key: found.tolist()}, indent=1), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        logger.info("the costs of %s cannot be kept in %s: %s", key, path, error)
+    return found
+
+
+def measure(window: Window, dtype: Any, execute: Callable[[Job], object], apart: bool = False) -> NDArray[np.float64]:
+    """Time a few maps of noise and fit the constants, none below zero, to relative errors."""
+    from scipy.optimize import nnls
+
+    exponential = window.kind == "exp"
+    table, seconds = [], []
+    for n, dt0, dtau in SETUPS:
+        job = sample(n, dt0, dtau, window, dtype, apart)
+        execute(job)
+        best = np.inf
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            execute(job)
+            best = min(best, time.perf_counter() - start)
+        table.append(terms(job, exponential))
+        seconds.append(best)
+    rows = np.array(table) / np.array(seconds)[:, None]
+    scale = np.maximum(rows.max(axis=0), 1e-300)
+    return np.asarray(nnls(rows / scale, np.ones(len(rows)))[0] / scale)
+
+
+def sample(n: int, dt0: int, dtau: int, window: Window, dtype: Any, apart: bool = False) -> Job:
+    """A job of noise."""
+    rng = np.random.default_rng(n)
+    x = np.concatenate([rng.uniform(0.2, 0.4, (2, n)), rng.uniform(-0.1, 0.1, (1, n)), rng.standard_normal((4, n))])
+    bins = Bins(0, TATOM, x, np.ones(n, np.bool_))
+    band = (n - 2) * TATOM
+    grid = Grid(
+        t0=0, t0_band=band, dt0=dt0 * TATOM + apart * TATOM // 3, tau=2 * TATOM, tau_band=band, dtau=dtau * TATOM
+    )
+    return make_job([bins], grid, window, dtype)

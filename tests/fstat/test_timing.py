@@ -1,0 +1,70 @@
+"""The model of predicted times: what it counts, its fit, where the constants are kept."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from skysieve.fstat import Grid, TransientPlan, synth_atoms, timing
+from skysieve.fstat.windows import resolve_window
+
+T = 1800
+RECT, EXP = resolve_window("rect", 3), resolve_window("exp", 3)
+
+
+def test_what_is_counted():
+    n = 200
+    full = timing.sample(n, 1, 1, RECT, np.float64)
+    # eq. A.5 of the paper for windows that the end of the data cuts: about N_t0 tau_max / (2 T)
+    assert timing.steps(full.schedule, False) == sum(n - m for m in range(n - 1))
+    assert timing.steps(full.schedule, True) == n * (n - 1)
+    grid = Grid(t0=0, t0_band=50 * T, dt0=T, tau=2 * T, tau_band=18 * T, dtau=2 * T)
+    inside = timing.make_job([timing.Bins(0, T, np.ones((7, n)), np.ones(n, bool))], grid, RECT, np.float64)
+    assert timing.steps(inside.schedule, False) == 51 * 20  # 'embedded': N_t0 tau_max / T
+    assert timing.terms(inside, False).tolist() == [1, n, 51 * 20, 51 * 10]
+
+
+@pytest.mark.parametrize("window", [RECT, EXP])
+def test_the_fit_finds_the_constants(monkeypatch, window):
+    """A device whose times follow the model to the last digit."""
+    true = np.array([1e-4, 2e-8, 1.5e-9, 3e-9])
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    def execute(job):
+        clock[0] += float(timing.terms(job, window.kind == "exp") @ true)
+
+    found = timing.measure(window, np.float32, execute)
+    for n, dt0, dtau in ((400, 2, 1), (3000, 1, 1)):
+        job = timing.sample(n, dt0, dtau, window, np.float32)
+        x = timing.terms(job, window.kind == "exp")
+        assert x @ found == pytest.approx(x @ true, rel=1e-6)
+
+
+def test_constants_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    atoms = synth_atoms(span=40 * T)
+    with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1) as plan:
+        first = plan.describe(atoms)["expected_seconds"]
+        assert 1e-6 < first < 1
+        path = tmp_path / "skysieve" / "fstat-costs.json"
+        kept = json.loads(path.read_text())
+        (name,) = kept
+        assert name.endswith("exp, float32 1")
+        monkeypatch.setattr(timing, "measure", lambda *a: pytest.fail("measured again"))
+        assert plan.describe(atoms)["expected_seconds"] == first
+        monkeypatch.setattr(timing, "measure", lambda *a: np.array([7.0, 0, 0, 0]))
+        for broken in ("{", "[1]", json.dumps({name: "x"}), json.dumps({name: [1, 2]})):
+            path.write_text(broken)
+            assert plan.describe(atoms)["expected_seconds"] == 7
+        off = Grid(t0=int(atoms[0].t[0]) + 100, t0_band=20 * T, dt0=T + 50, tau=4 * T)
+    with TransientPlan(off, window="exp", dtype="float32", device="cpu", threads=1) as plan:
+        assert plan.describe(atoms)["expected_seconds"] == 7
+        assert any("apart" in key for key in json.loads(path.read_text()))
+    path.unlink()
+    path.mkdir()  # nothing can be kept there
+    with TransientPlan(window="rect", device="cpu", threads=1) as plan:
+        assert plan.describe(atoms)["expected_seconds"] == 7
