@@ -411,6 +411,18 @@ def test_noise_follows_chi_square():
         assert stats.kstest(twoF, stats.chi2(4).cdf).pvalue > 1e-3
 
 
+def test_ln_b_of_noise_and_of_one_cell():
+    """One cell: ln 70 + F.  Many: between the largest alone and all as large as it, whatever the window."""
+    atoms = synth_atoms(T0, 96 * T, seed=1)
+    for window in ("rect", "exp"):
+        one = transient_map(atoms, Grid(t0=T0 + 10 * T, tau=20 * T), window=window, device="cpu")
+        assert one.lnBtSG == pytest.approx(np.log(70) + one.max_F, rel=1e-14)
+        many = transient_map(atoms, window=window, device="cpu")
+        assert np.log(70 / many.n_cells) + many.max_F < many.lnBtSG < np.log(70) + many.max_F
+        mean = float(np.mean(np.exp(many.F)))  # B is 70 times the mean of exp F over the prior
+        assert many.lnBtSG == pytest.approx(np.log(70 * mean), rel=1e-12)
+
+
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_an_injection_is_found(window):
     signal = Injection(t0=T0 + 100 * T, tau=60 * T, snr=20, window=window)

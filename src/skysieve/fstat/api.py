@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -240,12 +241,10 @@ class TransientPlan:
     ) -> TransientResult:
         """The map of one template, on the plan's grid or another; see `transient_map`."""
         bins, grid, job = self._prepare(atoms, grid)
+        if self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms)):
+            job = _on_gpu(job, self.device)  # then the map stays there too
         with reporting(progress) as report:
             output = self._engine.execute(job, progress=report)
-        if output.F is not None and self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms)):
-            import cupy
-
-            output.F = cupy.asarray(output.F)
         return self._result(bins, grid, job, output)
 
     def _prepare(self, atoms: Atoms | Sequence[Atoms], grid: Grid | None) -> tuple[Bins, Grid, Job]:
@@ -287,3 +286,12 @@ class TransientPlan:
             row_log=None if output.row_log is None else output.row_log[0],
             column_log=None if output.column_log is None else output.column_log[0],
         )
+
+
+def _on_gpu(job: Job, device: Device) -> Job:
+    """The job with its bins in the memory of a GPU."""
+    import cupy
+
+    with cupy.cuda.Device(device.index):
+        bank = replace(job.bank, antenna=cupy.asarray(job.bank.antenna), data=cupy.asarray(job.bank.data))
+    return replace(job, bank=bank)
