@@ -329,6 +329,28 @@ def test_bad_arguments(options, error, message):
         dedisperse(fb, **{"dms": [0.0, 1.0], **options})
 
 
+def test_memory_keeps_within_its_bound(tmp_path):
+    """A sparse file of 400 MB in 40 MiB, the interpreter's own allocations included."""
+    import tracemalloc
+
+    from skysieve.dedispersion import search, write_fil
+
+    path = tmp_path / "sparse.fil"
+    write_fil(path, Filterbank.from_array(np.zeros((1024, 1), np.uint8), fch1=1500, foff=-0.1, tsamp=1e-3))
+    with path.open("r+b") as file:
+        file.truncate(400_000_000)
+    with pytest.warns(UserWarning, match="part of a spectrum"):
+        fb = Filterbank.open(path)
+    with fb:
+        search(fb, [0.0, 10.0], memory="60 MiB", threads=1)
+        tracemalloc.start()
+        found = search(fb, [0.0, 10.0], memory="40 MiB", threads=1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert len(found) == 0
+    assert peak < 48 * 2**20
+
+
 def test_sums_past_32_bits_are_refused():
     fb = Filterbank.from_array(np.zeros((1024, 300), np.uint16), fch1=1400, foff=-0.1, tsamp=1e-3)
     with pytest.raises(ValueError, match="pass 32 bits"):

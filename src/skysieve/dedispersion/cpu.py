@@ -31,6 +31,8 @@ SPLIT = 2047
 """Largest sample that is added as it is; above, low and high bytes are added apart."""
 KEPT_PROGRAMS = 2**28
 """Bytes of programs that are kept from chunk to chunk."""
+READ = 2**21
+"""Bytes that are read at a time."""
 ROOM = 4096
 """Events of a tile that there is room for at first."""
 DIRECT = 1.1
@@ -122,12 +124,15 @@ class Engine:
         have = 0
         if self.start <= start < self.stop:
             have = min(self.stop, stop) - start
-            if start > self.start:
-                self._x[:, :have] = self._x[:, start - self.start : start - self.start + have]
+            gone = start - self.start
+            for row in self._x if gone else ():
+                row[:have] = row[gone : gone + have]
+        slice_ = max(64, READ // (self.nchan * self.source.dtype.itemsize))
         at = have
-        for rows, order in self.source.raw(start + have, stop - start - have):
-            cpu_load.corner_turn(rows, order, self._x, at, self.offset)
-            at += len(rows)
+        while at < stop - start:
+            for rows, order in self.source.raw(start + at, min(slice_, stop - start - at)):
+                cpu_load.corner_turn(rows, order, self._x, at, self.offset)
+                at += len(rows)
         for row, a, b, value in self.source.fills(start + have, stop - start - have):
             cpu_load.fill_cells(self._x, row, have + a, have + b, value + self.offset)
         self.start, self.stop = start, stop
