@@ -19,7 +19,7 @@ from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
 from skysieve.core.staging import Lane, make_lane
 
-from .cuda_launch import SHARED, Launcher, Work, to_numpy
+from .cuda_launch import SHARED, Launcher, Work, pitch, to_numpy
 from .cuda_tables import MOST_DETECTORS, NOWHERE, DeviceTables, make_tables, same_schedule
 from .parts import empty_part
 from .workload import FALLBACK, Job, Output, Spec, loud_bins
@@ -133,7 +133,8 @@ class Engine:
         shape = job.schedule.shape
         lean = Spec(self.spec.window, self.spec.dtype, False, self.spec.marginals, False, self.spec.lines)
         output = Output.allocate(job.n_templates, shape, lean)
-        output.F = xp.empty((job.n_templates, *shape), self.dtype)
+        wide = pitch(shape[1]) if is_device_array(job.bank.data) else shape[1]
+        output.F = xp.empty((job.n_templates, shape[0], wide), self.dtype)[:, :, : shape[1]]
         return output
 
     def _tables_of(self, job: Job) -> DeviceTables:
@@ -185,7 +186,12 @@ class Engine:
                 finish()
             part = every[start : start + size]
             lane = self.lanes[i % len(self.lanes)]
-            waiting.append(self.launcher.begin(lane, job, tables, part, np.full(len(part), REFERENCE)))
+            reference = np.full(len(part), REFERENCE)
+            target = None
+            if is_device_array(output.F):
+                whole = output.F if output.F.base is None else output.F.base
+                target = whole[start : start + size]
+            waiting.append(self.launcher.begin(lane, job, tables, part, reference, target=target))
         while waiting:
             finish()
         apart = {int(i): loud for i in np.concatenate(glitchy) if (loud := self._loud_bins(job, int(i))).any()}
@@ -244,16 +250,25 @@ class Engine:
 
     def _bring_map(self, job: Job, tables: DeviceTables, work: Work, output: Output) -> None:
         """Fill the cells that no kernel writes, and copy the maps to where they are wanted."""
+        columns = job.schedule.shape[1]
         with work.lane:
-            blank_map(self.runtime.xp, work.map, job, tables)
+            found = work.map[:, :, :columns]
+            blank_map(self.runtime.xp, found, job, tables)
             work.lane.synchronize()
-            first, last = int(work.templates[0]), int(work.templates[-1])
-            target = output.F[first : last + 1] if last - first + 1 == len(work.templates) else None
-            if target is None or is_device_array(output.F) or isinstance(work.map, np.ndarray):
-                output.F[work.templates] = work.map
-                work.lane.synchronize()
-            else:
-                work.map.get(out=target)
+            target = output.F[int(work.templates[0]) : int(work.templates[-1]) + 1]
+            if is_device_array(output.F):
+                if work.map.data.ptr != target.data.ptr:
+                    target[...] = found
+                    work.lane.synchronize()
+            elif isinstance(found, np.ndarray):
+                target[...] = found
+            else:  # without a copy on the device
+                runtime, item = self.runtime.xp.cuda.runtime, self.dtype.itemsize
+                rows, wide = len(work.templates) * job.schedule.shape[0], work.map.shape[2]
+                runtime.memcpy2D(
+                    target.ctypes.data, columns * item, work.map.data.ptr, wide * item, columns * item, rows,
+                    runtime.memcpyDeviceToHost,
+                )  # fmt: skip
         work.map = None
 
     def _empty(self, job: Job, tables: DeviceTables, output: Output) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ ANY_WAVES = 1024
 FEWEST_BINS = 64
 """Bins of a chunk at least."""
 BEST_THREADS = 1024
+MOST_RECORDS = 16
 LOG2E = math.log2(math.e)
 
 
@@ -56,6 +58,16 @@ class Work:
     map: Any = None
 
 
+@dataclass
+class Record:
+    """Launches of one size, ready to be started again."""
+
+    tables: DeviceTables
+    generation: int
+    work: Work
+    replay: Callable[[], None] | None = None
+
+
 class Launcher:
     """Starts maps of some templates of a job on a lane.
 
@@ -71,9 +83,11 @@ class Launcher:
         self.kind = "exp" if spec.window.kind == "exp" else "rect"
         self.copier = Copier()
         self._modules: dict[str, Module] = {}
+        self._records: dict[tuple[int, int, bool, bool], Record] = {}
 
     def close(self) -> None:
-        """End the copying threads."""
+        """End the copying threads, let go of what was recorded."""
+        self._records.clear()
         self.copier.close()
 
     def module(self, name: str) -> Module:
@@ -85,7 +99,7 @@ class Launcher:
 
     def begin(
         self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
-        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None = None,
+        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None = None, target: Any = None,
     ) -> Work:  # fmt: skip
         """Start the maps of `templates`; with loud bins (or for lines) by the kernels that take any grid.
 
@@ -95,16 +109,50 @@ class Launcher:
             F relative to which each template's exponentials are summed.
         loud : numpy.ndarray of bool, shape (B, n), optional
             Bins of each template that are summed apart.
+        target : array, shape (count, N_t0, `pitch`), optional
+            Where maps go, on the device; fresh memory by default.
         """
         with lane:
-            if tables.host.unit and loud is None and self.spec.lines is None:
-                return self._unit(lane, job, tables, templates, reference)
-            return self._any(lane, job, tables, templates, reference, loud)
+            if not tables.host.unit or loud is not None or self.spec.lines is not None:
+                return self._any(lane, job, tables, templates, reference, loud, target)
+            if self.spec.keep_map or is_device_array(job.bank.data):
+                return self._unit(lane, job, tables, templates, reference, target)
+            return self._recorded(lane, job, tables, templates, reference)
+
+    def _recorded(
+        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64], reference: NDArray[np.float64]
+    ) -> Work:
+        """As `_unit`; what has been launched twice is recorded and then started at once."""
+        equal = bool((reference == reference[0]).all())
+        key = (id(lane), len(templates), job.shared, equal)
+        held = self._records.get(key)
+        if held is None or held.tables is not tables or held.generation != lane.generation:
+            work = self._unit(lane, job, tables, templates, reference, None)
+            if len(self._records) >= MOST_RECORDS:
+                self._records.clear()
+            self._records[key] = Record(tables, lane.generation, work)
+            return work
+        if held.replay is None:
+            held.replay = lane.record(lambda: self._discard(self._unit(lane, job, tables, templates, reference, None)))
+            if held.replay is None:  # this device does not record: it has been run
+                return replace(held.work, templates=templates, **self._scale(reference))
+        else:
+            antenna, data = self._chosen(job.bank, templates)
+            for name, source in (("antenna", antenna), ("data", data), ("bases", self._bases(reference))):
+                flat = np.ascontiguousarray(source).reshape(-1)
+                self.copier.copy([(lane.pinned(name, flat.size, flat.dtype), flat)])
+        held.replay()
+        return replace(held.work, templates=templates, **self._scale(reference))
+
+    @staticmethod
+    def _discard(work: Work) -> None:
+        """A recorded launch has no answers yet."""
 
     # ------------------------------------------------------------------ every bin, regular lengths
     def _unit(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64], reference: NDArray[np.float64]
-    ) -> Work:
+        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        reference: NDArray[np.float64], target: Any,
+    ) -> Work:  # fmt: skip
         host, spec, count = tables.host, self.spec, len(templates)
         exponential = self.kind == "exp"
         equal = bool((reference == reference[0]).all())
@@ -113,7 +161,7 @@ class Launcher:
         groups = -(-count // together)
         columns = job.schedule.shape[1]
         if exponential:
-            width, apart, chunk_unit = TAUS, UNIT_THREADS, ROWS
+            width, apart, chunk_unit = TAUS, 32, ROWS
             blocks = -(-columns // (UNIT_THREADS * TAUS))
             span = host.high - host.low // ROWS * ROWS
             chunks = self._chunks(tables, blocks * groups * UNIT_THREADS // 32)
@@ -124,7 +172,8 @@ class Launcher:
             small = single and host.count * groups < 64 * WARPS_WANTED * self.runtime.device.sm_count
             width, apart, chunk, chunks = (1 if keep or small else STARTS), 1, 0, 1
             blocks = -(-host.count // (UNIT_THREADS * width))
-        work, shape, arrays = self._frame(lane, job, tables, templates, reference, blocks * chunks * UNIT_THREADS // 32)
+        slots = blocks * chunks * UNIT_THREADS // 32
+        work, shape, arrays = self._frame(lane, job, tables, templates, reference, slots, target)
         shape["low"], shape["high"], shape["chunk"] = host.low, host.high, chunk
         shape["width"], shape["apart"] = width, apart
         rows = lane.array("rows", 4 * groups * host.stored * (together + 1), self.dtype)
@@ -133,8 +182,7 @@ class Launcher:
             if exponential
             else None
         )
-        if not keep:  # values are log2(e) F less the reference
-            work.scale, work.offset = LOG2E, work.reference * LOG2E
+        work = replace(work, **self._scale(reference))
         antenna, data = self._upload(lane, job.bank, templates, "")
         factor = self.dtype.type(1 if keep else math.sqrt(LOG2E))
         self._pack(shape, antenna, data, tables.away, 0, job, together, factor, rows, fine)
@@ -166,8 +214,25 @@ class Launcher:
         self._home(lane, work, arrays)
         return work
 
+    def _bases(self, reference: NDArray[np.float64]) -> NDArray[Any]:
+        """References as the kernels take them."""
+        base: NDArray[Any] = (reference * LOG2E).astype(self.dtype)
+        return base
+
+    def _scale(self, reference: NDArray[np.float64]) -> dict[str, Any]:
+        """Members of a `Work` of the kernels for every bin: without a map their values are log2(e) F less a base."""
+        base = self._bases(reference).astype(np.float64)
+        if self.spec.keep_map:
+            return {"reference": base / LOG2E}
+        return {"reference": base / LOG2E, "scale": LOG2E, "offset": base}
+
     def _chunks(self, tables: DeviceTables, warps: int) -> int:
         """Into how many chunks the starts are best cut: each sums its first window anew."""
+        if warps not in tables.chunks:
+            tables.chunks[warps] = self._best_chunks(tables, warps)
+        return tables.chunks[warps]
+
+    def _best_chunks(self, tables: DeviceTables, warps: int) -> int:
         host, busy = tables.host, WARPS_WANTED * self.runtime.device.sm_count
         best, least = 1, np.inf
         chunks = 1
@@ -185,7 +250,7 @@ class Launcher:
     # ------------------------------------------------------------------ any grid
     def _any(
         self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
-        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None,
+        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None, target: Any,
     ) -> Work:  # fmt: skip
         host, spec, count = tables.host, self.spec, len(templates)
         columns = job.schedule.shape[1]
@@ -198,7 +263,8 @@ class Launcher:
             chunks = -(-host.count // chunk)
         else:
             blocks, chunk, chunks = -(-host.count // ANY_THREADS), 0, 1
-        work, shape, arrays = self._frame(lane, job, tables, templates, reference, blocks * chunks * ANY_THREADS // 32)
+        slots = blocks * chunks * ANY_THREADS // 32
+        work, shape, arrays = self._frame(lane, job, tables, templates, reference, slots, target)
         shape["low"], shape["high"], shape["chunk"] = 0, host.count, chunk
         one = self.dtype.type(1)
         each = 1 + MOST_DETECTORS
@@ -263,7 +329,7 @@ class Launcher:
     # ------------------------------------------------------------------ what both share
     def _frame(
         self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
-        reference: NDArray[np.float64], slots: int,
+        reference: NDArray[np.float64], slots: int, target: Any,
     ) -> tuple[Work, NDArray[Any], dict[str, Any]]:  # fmt: skip
         """Shape, arrays of the device and of the host for a launch."""
         host, spec, count, dtype = tables.host, self.spec, len(templates), self.dtype
@@ -274,7 +340,8 @@ class Launcher:
         shape["row0"] = host.low - int(host.rows[0])
         shape["step"], shape["fine"], shape["slots"] = host.step, host.fine, slots
         shape["length0"], shape["skip"] = int(host.length.ravel()[0]), int(host.skip[host.group[0]])
-        base = (reference * LOG2E).astype(dtype)
+        shape["pitch"] = pitch(columns)
+        base = self._bases(reference)
         arrays: dict[str, Any] = dict.fromkeys(("rows", "columns", "after", "line_slots", "line_answers"))
         arrays["bases"] = self._stage(lane, "bases", base)
         arrays["slots"] = lane.array("slots", count * slots * SLOT * dtype.itemsize // 4, np.uint8)
@@ -289,7 +356,7 @@ class Launcher:
         answers = lane.pinned("answers", count * ANSWER.itemsize, np.uint8).view(ANSWER)
         work = Work(lane, templates, base.astype(np.float64) / LOG2E, answers, 1.0, np.zeros(count))
         if spec.keep_map:
-            work.map = self.xp.empty((count, rows, columns), dtype)
+            work.map = self.xp.empty((count, rows, pitch(columns)), dtype) if target is None else target
         return work, shape, arrays
 
     def _stage(self, lane: Lane, name: str, source: NDArray[Any]) -> Any:
@@ -301,12 +368,17 @@ class Launcher:
         lane.to_device(target, pinned)
         return target
 
-    def _upload(self, lane: Lane, bank: Bank, templates: NDArray[np.int64], name: str) -> tuple[Any, Any]:
-        """Antenna factors and data of some templates on the device."""
+    def _chosen(self, bank: Bank, templates: NDArray[np.int64]) -> tuple[Any, Any]:
+        """Antenna factors and data of some templates, where they are."""
         run = slice(int(templates[0]), int(templates[-1]) + 1)
         chosen = bank.part(run if run.stop - run.start == len(templates) else templates)
+        return chosen.antenna, chosen.data
+
+    def _upload(self, lane: Lane, bank: Bank, templates: NDArray[np.int64], name: str) -> tuple[Any, Any]:
+        """Antenna factors and data of some templates on the device."""
+        antenna, data = self._chosen(bank, templates)
         found = []
-        for part, array in (("antenna", chosen.antenna), ("data", chosen.data)):
+        for part, array in (("antenna", antenna), ("data", data)):
             if is_device_array(array):
                 found.append(self.xp.ascontiguousarray(array, dtype=self.dtype))
             else:
@@ -318,7 +390,8 @@ class Launcher:
         rows: Any, fine: Any, shared: bool | None = None,
     ) -> None:  # fmt: skip
         s = shape[0]
-        grid = (-(-int(s["stored"]) // 128), -(-int(s["templates"]) // together))
+        bins = max(int(s["stored"]), 0 if fine is None else 32 * int(s["step"]) * int(s["fine"]))
+        grid = (-(-bins // 128), -(-int(s["templates"]) // together))
         pad = int(s["n"]) - job.n
         one = job.shared if shared is None else shared
         counts = (np.int32(away_step), np.int32(job.n), np.int32(pad), np.int32(one), np.int32(together))
@@ -342,6 +415,11 @@ class Launcher:
             if arrays[name] is not None:
                 work.sums[name] = lane.pinned(f"sums_{name}", arrays[name].size, self.dtype)
                 lane.to_host(work.sums[name], arrays[name])
+
+
+def pitch(columns: int) -> int:
+    """Cells from one row of a map to the next: rows start on a line of memory."""
+    return -(-columns // 32) * 32
 
 
 def address(array: Any) -> int:

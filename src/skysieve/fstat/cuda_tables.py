@@ -17,8 +17,8 @@ SHAPE = np.dtype(
     [
         (name, np.int32)
         for name in (
-            "n", "columns", "rows", "templates", "stored", "marginals", "map", "low", "high", "chunk", "row0", "step",
-            "fine", "length0", "skip", "slots", "width", "apart",
+            "n", "columns", "rows", "templates", "stored", "pitch", "marginals", "map", "low", "high", "chunk",
+            "row0", "step", "fine", "length0", "skip", "slots", "width", "apart",
         )
     ]
 )  # fmt: skip
@@ -181,6 +181,7 @@ class DeviceTables:
 
     def __init__(self, xp: Any, tables: Tables, dtype: np.dtype[Any]) -> None:
         self.host = tables
+        self.chunks: dict[int, int] = {}
         if tables.count == 0:
             return
         blocks = np.full(tables.stored, FAR, np.int32)

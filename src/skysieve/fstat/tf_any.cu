@@ -151,7 +151,7 @@ __device__ __forceinline__ void exp_any(const Banks& banks, const int* length, c
       if (wanted) {
         e = power_of_two(fma(F, LOG2E, -base));
         found.take(F, D ? robust<D>(F, each, lines) : (T)0, good, row, n);
-        if (map) map[((size_t)t * s.rows + row) * s.columns + n] = F;
+        if (map) map[((size_t)t * s.rows + row) * s.pitch + n] = F;
       }
       found.sum += e;
       if (s.marginals) {
@@ -205,7 +205,7 @@ __device__ __forceinline__ void rect_any(const Banks& banks, const int* length, 
     if (active && n >= from) {
       e = power_of_two(fma(F, LOG2E, -base));
       found.take(F, D ? robust<D>(F, each, lines) : (T)0, cell[0].good, row, n);
-      if (map) map[((size_t)t * s.rows + row) * s.columns + n] = F;
+      if (map) map[((size_t)t * s.rows + row) * s.pitch + n] = F;
     }
     found.sum += e;
     if (s.marginals) {

@@ -30,6 +30,7 @@ struct Shape {
   int n, columns, rows;          // bins with the padding, N_tau, N_t0
   int templates;                 // of this launch
   int stored;                    // bins of a row of storage: n and empty ones up to a whole block
+  int pitch;                     // cells from one row of the map to the next
   int marginals, map;            // what is wanted
   int low, high;                 // bins (or places in the list of rows) to work on: low <= . < high
   int chunk;                     // of these, per blockIdx.z
@@ -116,15 +117,17 @@ __device__ __forceinline__ int slot_number() {
   return (blockIdx.x + gridDim.x * blockIdx.z) * (blockDim.x >> 5) + (threadIdx.x >> 5);
 }
 
-// The sum over the warp of each of four values: lanes 0, 8, 16 and 24 hold those of v[0..3].
-__device__ __forceinline__ T warp_sum4(const T (&v)[4]) {
-  const int lane = threadIdx.x & 31;
-  const bool high = lane & 16, odd = lane & 8;
-  const T a = (high ? v[2] : v[0]) + __shfl_xor_sync(FULL, high ? v[0] : v[2], 16);
-  const T b = (high ? v[3] : v[1]) + __shfl_xor_sync(FULL, high ? v[1] : v[3], 16);
-  T c = (odd ? b : a) + __shfl_xor_sync(FULL, odd ? a : b, 8);
-  for (int k = 4; k; k >>= 1) c += __shfl_xor_sync(FULL, c, k);
-  return c;
+// Fetch `count` bytes from `at` on into the first cache, by one load of a warp (at most 32 lines).
+__device__ __forceinline__ void fetch(const Quad* at, int count) {
+#if ON_DEVICE
+  const int offset = 128 * (int)(threadIdx.x & 31);
+  if (offset < count + 127) {
+    unsigned unused;
+    asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(unused) : "l"((const char*)at + min(offset, count - 4)));
+  }
+#else
+  (void)at; (void)count;
+#endif
 }
 
 // All slots of a template in one, by a block.

@@ -5,7 +5,7 @@
 // operation instead of two, and S <- S - q^L w x where a bin leaves.  Before w grows too large the sums are divided by it
 // (at most once in the life of a bin where tau is long), so roundings do not pile up either.
 //
-// A thread is J taus (blockDim apart) and K templates of one point of the sky, which share A, B, C and their inverse; it
+// A thread is J taus (32 apart) and K templates of one point of the sky, which share A, B, C and their inverse; it
 // marches the start down through a chunk of the data in blocks of 16 rows, after it has summed the first window of the
 // chunk.  The rows of a group of templates lie side by side, antenna factors first: one address, all loads broadcast.
 // Bins that leave (a sixth of the cells of a full grid) lie side by side in a copy sorted by phase (index modulo `step`,
@@ -13,6 +13,7 @@
 // Operations a cell: 4 (sums) + 8 (F) + 2 (exponential) + 1 (maximum), about 19 / K shared ones, (K + 1) / (J K) loads;
 // bytes: none but 16 for the bin that leaves, from the first cache.  Limit: instruction issue; the loads of a broadcast
 // quadruple take four cycles of the first cache, which J = 2 hides.
+// The sums over the taus of one start go through shared memory, 16 starts at a time: two operations a row of a thread.
 // Data are scaled by sqrt(log2 e), so that 2^F is what the sums need (not where the map is wanted).
 // The best cell is known to a block of 16 rows and J columns; exp_best finds it among these.
 //
@@ -46,6 +47,7 @@
 #define LARGEST ((T)8)   // exponent of the weights from which sums are divided, where more than a block fits
 enum { LEAN, SUMS, MAP };
 enum { FAST, TAIL, SLOW };
+#define PAD 36           // lanes, and enough to keep the banks apart
 
 // Where the bin that leaves lies in the copy sorted by phase: bin b = c + L(n) at phase b mod step, place b / step; 32
 // places of a phase lie together, for the antenna factors and then for each template.
@@ -55,11 +57,14 @@ struct Tail {
   __device__ __forceinline__ void back(int step) { if (phase-- == 0) { phase = step - 1; at--; } }
 };
 
+template <class V> struct __align__(16) Quads { V v[16 / sizeof(V)]; };
+
 template <int K, int J, int MODE> struct March {
   const Shape& s;
   const Quad *mine, *tails;               // rows of this group, its copy sorted by phase
-  int t0, n0, apart, low, high, reference, shortest;
+  int t0, n0, low, high, reference, shortest, lane;
   T base, bound, *row_sums;
+  T (*part)[ROWS][PAD];                   // sums over the columns of a thread, one set a template
   T* out[MODE == MAP ? K : 1];            // of the row above the next one; a missing template is the last one again
   T A[J], B[J], C[J];
   Quad S[K][J];
@@ -82,10 +87,10 @@ template <int K, int J, int MODE> struct March {
     for (int k = 0; k < K; k++) weigh(S[k][j], w, y[k]);
   }
 
-  // Four rows from c0 down.  FAST: no bin leaves a window; TAIL: one leaves each; SLOW: some do, some rows are not this
+  // Four rows from c0 down.  FAST: no bin leaves a window; TAIL: one leaves some; SLOW: and some rows are not this
   // chunk's, or windows may hold no data.
   template <int WAY> __device__ __forceinline__ void group(int c0) {
-    T e[MODE == LEAN ? 1 : K][GROUP], w0[J];
+    T e[K], w0[J];
 #pragma unroll
     for (int j = 0; j < J; j++)                // zero where no column is wanted
       w0[j] = other[j] > NONE ? power_of_two(rate[j] * (T)(reference - c0)) : (T)0;
@@ -97,7 +102,7 @@ template <int K, int J, int MODE> struct March {
       const int c = c0 - i;
       if (MODE != LEAN) {
 #pragma unroll
-        for (int k = 0; k < K; k++) e[k][i] = 0;
+        for (int k = 0; k < K; k++) e[k] = 0;
       }
       if (WAY != FAST && i) tail.back(s.step);
       if (WAY == SLOW && (c >= high || c < low)) continue;
@@ -110,10 +115,10 @@ template <int K, int J, int MODE> struct March {
       for (int j = 0; j < J; j++) {
         const T w = i == 0 ? w0[j] : i == 1 ? w0[j] * once[j] : i == 2 ? w0[j] * twice[j] : w0[j] * once[j] * twice[j];
         enter(j, w, x, y);
-        if (WAY == TAIL || (WAY == SLOW && c + L[j] < s.n)) {
-          const int place = tail.at + min(n0 + j * apart, s.columns - 1);
+        if (WAY != FAST) {
+          const int place = min(tail.at + min(n0 + 32 * j, s.columns - 1), 32 * s.fine - 1);
           const Quad* q = tails + ((size_t)((tail.phase * s.fine + (place >> 5)) * (K + 1)) * 32 + (place & 31));
-          const T u = -w * lose[j], u2 = -u * u;
+          const T u = c + L[j] < s.n ? -w * lose[j] : (T)0, u2 = -u * u;
           const Quad z = q[0];
           A[j] = fma(u2, z.x, A[j]); B[j] = fma(u2, z.y, B[j]); C[j] = fma(u2, z.z, C[j]);
 #pragma unroll
@@ -135,38 +140,52 @@ template <int K, int J, int MODE> struct March {
           most[k] = fmax(most[k], F);
           const T v = power_of_two(MODE == MAP ? fma(F, LOG2E, -base) : F);
           sum[k][MODE == LEAN ? 0 : j] += v;
-          if (MODE != LEAN) e[k][i] += v;
-          if (MODE == MAP && j == 0) out[k] -= s.columns;
-          if (MODE == MAP && other[j] > NONE) out[k][j * apart] = F;
+          if (MODE != LEAN) e[k] += v;
+          if (MODE == MAP && j == 0) out[k] -= s.pitch;
+          if (MODE == MAP && other[j] > NONE) out[k][32 * j] = F;
         }
       }
-    }
-    if (MODE != LEAN && s.marginals) {
+      if (MODE != LEAN && s.marginals) {
 #pragma unroll
-      for (int k = 0; k < K; k++) {
-        const T part = warp_sum4(e[k]);
-        const int lane = threadIdx.x & 31, c = c0 - (lane >> 3);
-        if ((lane & 7) == 0 && c >= low && c < high && t0 + k < s.templates)
-          atomicAdd(row_sums + (size_t)(t0 + k) * s.rows + (c - s.row0), part);
+        for (int k = 0; k < K; k++) part[k][c & (ROWS - 1)][lane] = e[k];
       }
     }
+  }
+  // The sums of rows c0 .. c0 + 15 to where they are added up over the columns.
+  __device__ __forceinline__ void flush(int c0) {
+    __syncwarp();
+    const int row = lane & (ROWS - 1), c = c0 + row;
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+      T v = 0;
+#pragma unroll
+      for (int i = 0; i < 16; i += 16 / (int)sizeof(T)) {
+        const Quads<T> q = *(const Quads<T>*)&part[k][row][(lane & 16) + i];
+#pragma unroll
+        for (int h = 0; h < 16 / (int)sizeof(T); h++) v += q.v[h];
+      }
+      v += __shfl_down_sync(FULL, v, 16);
+      if (lane < ROWS && c >= low && c < high && t0 + k < s.templates) atomicAdd(row_sums + (size_t)(t0 + k) * s.rows + (c - s.row0), v);
+    }
+    __syncwarp();
   }
 };
 
 template <int K, int J, int MODE>
 __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const int* gaps, const int* length, const T* weights,
-                                     const T* bases, T bound, const Shape& s, T* map, T* row_sums, T* column_sums, Slot* slots) {
-  const int block0 = blockIdx.x * blockDim.x * J, n0 = block0 + threadIdx.x, g = blockIdx.y;
+                                     const T* bases, T bound, const Shape& s, T* map, T* row_sums, T* column_sums, Slot* slots,
+                                     T (*part)[ROWS][PAD]) {
+  const int lane = threadIdx.x & 31, g = blockIdx.y, block0 = (blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5)) * 32 * J, n0 = block0 + lane;
   const int cut = s.low / ROWS * ROWS + blockIdx.z * s.chunk, t0 = g * K;
   const int low = max(s.low, cut), high = min(s.high, cut + s.chunk);
   const T base = bases[t0];
   March<K, J, MODE> m(s);
-  m.t0 = t0; m.n0 = n0; m.apart = (int)blockDim.x; m.low = low; m.high = high; m.base = base; m.bound = bound; m.row_sums = row_sums;
+  m.t0 = t0; m.n0 = n0; m.lane = lane; m.part = part; m.low = low; m.high = high; m.base = base; m.bound = bound; m.row_sums = row_sums;
   T top[K];
   int where[K];
 #pragma unroll
   for (int j = 0; j < J; j++) {
-    const int n = n0 + j * blockDim.x, at = min(n, s.columns - 1);
+    const int n = n0 + 32 * j, at = min(n, s.columns - 1);
     const bool active = n >= s.skip && n < s.columns;
     m.L[j] = length[at];
     m.rate[j] = weights[at];
@@ -182,7 +201,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
 #pragma unroll
     for (int j = 0; j < (MODE == LEAN ? 1 : J); j++) m.sum[k][j] = 0;
   }
-  const int shortest = __shfl_sync(FULL, m.L[0], 0), longest = length[min(block0 + (int)blockDim.x * J, s.columns) - 1];
+  const int shortest = __shfl_sync(FULL, m.L[0], 0), longest = length[min(block0 + 32 * J, s.columns) - 1];
   const T fastest = __shfl_sync(FULL, m.rate[0], 0);
   const int period = max(ROWS, (int)fmin(LARGEST / fastest, (T)1e6));
   m.shortest = shortest;
@@ -191,11 +210,11 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   if (MODE == MAP) {
 #pragma unroll
     for (int k = 0; k < K; k++)
-      m.out[k] = map + ((size_t)min(t0 + k, s.templates - 1) * s.rows + (high - s.row0)) * s.columns + n0;
+      m.out[k] = map + ((size_t)min(t0 + k, s.templates - 1) * s.rows + (high - s.row0)) * s.pitch + n0;
   }
 
   m.reference = high;                           // weights are 1 there
-#pragma unroll 2
+#pragma unroll 4
   for (int c = min(s.n, high + longest) - 1; c >= high; c--) {      // the window of the bin before the chunk
     const Quad* p = m.mine + (size_t)c * (K + 1);
     const Quad x = p[0];
@@ -218,17 +237,19 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
       }
       m.reference = last + 1;
     }
+    if (b) fetch(m.mine + (size_t)(b - 1) * ROWS * (K + 1), ROWS * (K + 1) * (int)sizeof(Quad));
     const bool edge = last >= high || b * ROWS < low || gaps[b] >= shortest;
     if (!edge && b * ROWS + shortest >= s.n) {
 #pragma unroll 1
       for (int i = 0; i < ROWS; i += GROUP) m.template group<FAST>(last - i);
-    } else if (!edge && last + longest < s.n) {
+    } else if (!edge) {
 #pragma unroll 1
       for (int i = 0; i < ROWS; i += GROUP) m.template group<TAIL>(last - i);
     } else {
 #pragma unroll 1
       for (int i = 0; i < ROWS; i += GROUP) m.template group<SLOW>(last - i);
     }
+    if (MODE != LEAN && s.marginals) m.flush(b * ROWS);
 #pragma unroll
     for (int k = 0; k < K; k++) {
       if (m.most[k] >= top[k]) { top[k] = m.most[k]; where[k] = b; }     // the last block is the first in the map
@@ -247,7 +268,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
 #pragma unroll
       for (int j = 0; j < J; j++) {
         if (j) sum += m.sum[k][j];
-        if (s.marginals && m.other[j] > NONE) atomicAdd(column_sums + (size_t)t * s.columns + n0 + j * m.apart, m.sum[k][j]);
+        if (s.marginals && m.other[j] > NONE) atomicAdd(column_sums + (size_t)t * s.columns + n0 + 32 * j, m.sum[k][j]);
       }
     }
     put(slots + (size_t)t * s.slots + slot_number(), top[k], (unsigned)(where[k] * ROWS), (unsigned)n0, sum, lost);
@@ -259,12 +280,24 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
       Shape s, T *map, T *row_sums, T *column_sums, Slot *slots
 #define EXP_NAMES rows, fine, gaps, length, weights, bases, bound, s, map, row_sums, column_sums, slots
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean(EXP_ARGUMENTS) { unit<1, TAUS, LEAN>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, LEAN>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums(EXP_ARGUMENTS) { unit<1, TAUS, SUMS>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, SUMS>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map(EXP_ARGUMENTS) { unit<1, TAUS, MAP>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, MAP>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean(EXP_ARGUMENTS) { unit<1, TAUS, LEAN>(EXP_NAMES, nullptr); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, LEAN>(EXP_NAMES, nullptr); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums(EXP_ARGUMENTS) {
+  __shared__ __align__(16) T part[THREADS / 32][1][ROWS][PAD];
+  unit<1, TAUS, SUMS>(EXP_NAMES, part[threadIdx.x >> 5]);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums_shared(EXP_ARGUMENTS) {
+  __shared__ __align__(16) T part[THREADS / 32][SHARED][ROWS][PAD];
+  unit<SHARED, TAUS, SUMS>(EXP_NAMES, part[threadIdx.x >> 5]);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map(EXP_ARGUMENTS) {
+  __shared__ __align__(16) T part[THREADS / 32][1][ROWS][PAD];
+  unit<1, TAUS, MAP>(EXP_NAMES, part[threadIdx.x >> 5]);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map_shared(EXP_ARGUMENTS) {
+  __shared__ __align__(16) T part[THREADS / 32][SHARED][ROWS][PAD];
+  unit<SHARED, TAUS, MAP>(EXP_NAMES, part[threadIdx.x >> 5]);
+}
 
 // A block finds the cell of the best value of a template: among 16 rows and s.width columns, summed anew.
 extern "C" __global__ void __launch_bounds__(1024)

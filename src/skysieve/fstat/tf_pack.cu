@@ -16,12 +16,13 @@ extern "C" __global__ void __launch_bounds__(128)
 pack(const T* antenna, const T* data, const int* away, int away_step, int bins, int pad, int shared, int together, T factor,
      Shape s, Quad* rows, Quad* fine) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x, g = blockIdx.y, at = c - pad;
-  if (c >= s.stored) return;
+  const bool kept = c < s.stored, again = fine && c < 32 * s.step * s.fine;   // what lies past the data is zero
+  if (!kept && !again) return;
   const bool some = at >= 0 && at < bins;
   const int t0 = min(g * together, s.templates - 1);
   Quad* to = rows + ((size_t)g * s.stored + c) * (together + 1);
   Quad* sorted = nullptr;
-  if (fine && c < s.n) {
+  if (again) {
     const int place = c / s.step, block = (g * s.step + c % s.step) * s.fine + (place >> 5);
     sorted = fine + ((size_t)block * (together + 1) * 32 + (place & 31));
   }
@@ -29,13 +30,13 @@ pack(const T* antenna, const T* data, const int* away, int away_step, int bins, 
   Quad x = zero();
   if (some) { x.x = a[0]; x.y = a[bins]; x.z = a[2 * (size_t)bins]; }
   x.w = (T)(c < s.n ? away[(size_t)t0 * away_step + c] : 1 << 24);
-  to[0] = x;
+  if (kept) to[0] = x;
   if (sorted) sorted[0] = x;
   for (int k = 0; k < together; k++) {           // a missing template is the last one again
     const T* d = data + (size_t)min(t0 + k, s.templates - 1) * 4 * bins + at;
     Quad y = zero();
     if (some) { y.x = factor * d[0]; y.y = factor * d[bins]; y.z = factor * d[2 * (size_t)bins]; y.w = factor * d[3 * (size_t)bins]; }
-    to[1 + k] = y;
+    if (kept) to[1 + k] = y;
     if (sorted) sorted[32 * (1 + k)] = y;
   }
 }

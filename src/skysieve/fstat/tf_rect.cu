@@ -33,6 +33,7 @@
 #endif
 #define ENDS 8
 #define TILE 32
+#define RING 64
 enum { LEAN, SUMS, MAP };
 
 template <int K, int R, int MODE> struct March {
@@ -40,8 +41,8 @@ template <int K, int R, int MODE> struct March {
   const Shape& s;
   const Quad* mine;                              // rows of this group
   int t0, lane, begin, first0;                   // first bin of the warp's first row, of this lane's
-  T base, plain, fallback, bound, *column_sums;
-  T (*tile)[TILE + 1];
+  T base, plain, fallback, bound, inner, *column_sums;   // inner: 0 for the first lane, 1 for the others
+  T (*tile)[RING + 1];                           // the last 64 ends of each start
   T (*done)[TILE];
   T A[R], B[R], C[R], most[K], sum[K][EACH ? R : 1], flow[EACH ? K : 1][R];
   Quad S[K][R];
@@ -90,7 +91,7 @@ template <int K, int R, int MODE> struct March {
         if (SLOW && !valid) q = 0;
         sum[k][EACH ? r : 0] += q;
         if (EACH) v[k][r] = q;
-        if (MODE == MAP) tile[lane][e & (TILE - 1)] = F;
+        if (MODE == MAP) tile[lane][e & (RING - 1)] = F;
       }
     }
     if (EACH && s.marginals) {                   // the sum of a column leaves the warp's last start complete for these starts
@@ -99,7 +100,7 @@ template <int K, int R, int MODE> struct March {
         const T up = __shfl_up_sync(FULL, flow[k][R - 1], 1);
 #pragma unroll
         for (int r = R - 1; r > 0; r--) flow[k][r] = flow[k][r - 1] + v[k][r];
-        flow[k][0] = (lane ? up : (T)0) + v[k][0];
+        flow[k][0] = fma(up, inner, v[k][0]);
         if (lane == 31) done[k][e & (TILE - 1)] = flow[k][R - 1];
       }
     }
@@ -114,14 +115,16 @@ template <int K, int R, int MODE> struct March {
         if (t0 + k < s.templates) atomicAdd(column_sums + (size_t)(t0 + k) * s.columns + n, done[k][lane]);
     __syncwarp();
   }
-  // The columns of the map that the tile holds, until end e.
-  __device__ __forceinline__ void write(int e, T* out) {
+  // The columns of the map that the tile holds and that are not written yet, until end e: whole lines, but for the last.
+  __device__ __forceinline__ void write(int e, bool last, T* out) {
     __syncwarp();
-    const int at = (e & ~(TILE - 1)) + lane;
 #pragma unroll 1
     for (int row = 0; row < 32; row++) {
-      const int first = begin + row, n = at - first + 1 - s.length0;
-      if (first < s.high && at <= e && at >= first && n >= s.skip && n < s.columns) out[(size_t)row * s.columns + n] = tile[row][lane];
+      const int first = begin + row, newest = e - first + 1 - s.length0;     // column of this end
+      const int before = (newest - TILE + 1) & ~31, until = last ? newest + 1 : (newest + 1) & ~31;
+      for (int n = before + lane; n < until; n += 32)
+        if (first < s.high && n >= s.skip && n < s.columns)
+          out[(size_t)row * s.pitch + n] = tile[row][(n + first - 1 + s.length0) & (RING - 1)];
     }
     __syncwarp();
   }
@@ -129,7 +132,7 @@ template <int K, int R, int MODE> struct March {
 
 template <int K, int R, int MODE>
 __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, const Shape& s, T* map, T* row_sums,
-                                     T* column_sums, T* after, Slot* slots, T (*tile)[TILE + 1], T (*done)[TILE]) {
+                                     T* column_sums, T* after, Slot* slots, T (*tile)[RING + 1], T (*done)[TILE]) {
   constexpr bool EACH = MODE != LEAN;
   const int lane = threadIdx.x & 31, warp = blockIdx.x * WARPS + (threadIdx.x >> 5), g = blockIdx.y, t0 = g * K;
   const int begin = s.low + warp * 32 * R, first0 = begin + lane * R;
@@ -141,7 +144,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
   March<K, R, MODE> m(s);
   m.mine = rows + (size_t)g * s.stored * (K + 1);
   m.t0 = t0; m.lane = lane; m.begin = begin; m.first0 = first0; m.column_sums = column_sums; m.tile = tile; m.done = done;
-  m.base = bases[t0]; m.bound = bound;
+  m.base = bases[t0]; m.bound = bound; m.inner = (T)(lane ? 1 : 0);
   m.plain = MODE == MAP ? (T)0 : -m.base;
   m.fallback = MODE == MAP ? FALLBACK : fma(FALLBACK, LOG2E, -m.base);
   m.clear();
@@ -149,18 +152,20 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
   int where[K];
 #pragma unroll
   for (int k = 0; k < K; k++) { top[k] = NONE; where[k] = 0; }
-  T* const out = MODE == MAP ? map + ((size_t)t0 * s.rows + (begin - s.row0)) * s.columns : nullptr;
+  T* const out = MODE == MAP ? map + ((size_t)t0 * s.rows + (begin - s.row0)) * s.pitch : nullptr;
   const int end = min(s.n, begin + 32 * R - 1 + s.length0 + s.columns - 1);   // the last window of the last row
   const int settled = begin + 32 * R - 1 + s.length0 - 1 + s.skip;             // from here on every row has a column wanted
   const int until = min(end, begin + s.length0 - 1 + s.columns);               // until here
   constexpr int UNIT = EACH ? TILE : ENDS;
   int from = (settled + UNIT - 1) / UNIT * UNIT, to = until / UNIT * UNIT;
-  if (begin + 32 * R > s.high || from >= to) from = to = end;
+  if (MODE == MAP) from += 2 * TILE;             // lines before this one are whole and wanted
+  if (begin + 32 * R > s.high || from >= to || (MODE == MAP && s.skip > TILE)) from = to = end;
 
   for (int e = begin; e < end;) {
     int size = 1;
     if (e >= from && e < to) {
       size = ENDS;
+      fetch(m.mine + (size_t)min(e + ENDS, s.stored - ENDS) * (K + 1), ENDS * (K + 1) * (int)sizeof(Quad));
 #pragma unroll 1
       for (int i = 0; i < ENDS; i += 4) {
 #pragma unroll
@@ -177,12 +182,14 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
     e += size;
     if (EACH && ((e & (TILE - 1)) == 0 || e == end)) {
       if (s.marginals) m.flush(e - 1);
-      if (MODE == MAP && size == 1) m.write(e - 1, out);
-      if (MODE == MAP && size > 1) {
+      if (MODE == MAP && (size == 1 || e == end)) m.write(e - 1, e == end, out);
+      if (MODE == MAP && size > 1 && e < end) {  // one line of each row has become whole
         __syncwarp();
-        T* to_row = out + (e - TILE + lane - begin + 1 - s.length0);
 #pragma unroll 8
-        for (int row = 0; row < 32; row++) { *to_row = tile[row][lane]; to_row += s.columns - 1; }
+        for (int row = 0; row < 32; row++) {
+          const int shift = begin + row - 1 + s.length0, n = ((e - shift) & ~31) - 32 + lane;
+          out[(size_t)row * s.pitch + n] = tile[row][(n + shift) & (RING - 1)];
+        }
         __syncwarp();
       }
     }
@@ -235,7 +242,8 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
       const int first = begin + row, next = max(end - first - s.length0 + 1, s.skip);
       const T F = __shfl_sync(FULL, last, row);
       if (first < s.high)
-        for (int c = next + lane; c < s.columns; c += 32) out[(size_t)row * s.columns + c] = F;
+        for (int c = (next & ~31) + lane; c < s.columns; c += 32)
+          if (c >= next) out[(size_t)row * s.pitch + c] = F;
     }
 }
 
@@ -256,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_sums_share
 }
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_map(RECT_ARGUMENTS) {
   __shared__ T done[WARPS][1][TILE];
-  __shared__ T tile[WARPS][32][TILE + 1];
+  __shared__ T tile[WARPS][32][RING + 1];
   unit<1, 1, MAP>(RECT_NAMES, tile[threadIdx.x >> 5], done[threadIdx.x >> 5]);
 }
 
