@@ -125,8 +125,8 @@ class Engine:
         if self.start <= start < self.stop:
             have = min(self.stop, stop) - start
             gone = start - self.start
-            for row in self._x if gone else ():
-                row[:have] = row[gone : gone + have]
+            for line in self._x if gone else ():
+                line[:have] = line[gone : gone + have]
         slice_ = max(64, READ // (self.nchan * self.source.dtype.itemsize))
         at = have
         while at < stop - start:
