@@ -1,7 +1,9 @@
 """The transient F-statistic beside LALPulsar, one core each, in one run; scaling; accuracy at N = 17,520.
 
-``python benchmarks/fstat.py [--quick] [--lal PYTHON]``; writes ``results/fstat.json``.  ``PYTHON`` is an interpreter
-that has lalsuite (it may be another environment than this one): the peer runs there, between our own timings.
+``python benchmarks/fstat.py [--quick] [--lal PYTHON] [--only search]``; writes ``results/fstat.json``.  ``PYTHON`` is
+an interpreter that has lalsuite (it may be another environment than this one): the peer runs there, between our own
+timings.  ``--only search`` runs the searches: templates a second on one core and two, and 100,000 templates over a year
+from a seeded generator, whose memory is watched (``results/fstat-search.json``; some minutes).
 Cells are those of the full grid, truncated ones included.  LALPulsar's exponential map costs O(N^3): longer spans are
 scaled from the longest that was run.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -19,7 +22,7 @@ from typing import Any
 import numpy as np
 from harness import Report
 
-from skysieve.fstat import Grid, TransientPlan, reference, synth_atoms
+from skysieve.fstat import AtomsBatch, Grid, TransientPlan, reference, search, synth_atoms
 from skysieve.fstat.atoms import bin_atoms
 from skysieve.fstat.windows import resolve_window
 
@@ -173,6 +176,57 @@ def bench_year(report: Report) -> None:
             )  # fmt: skip
 
 
+def noise(template: Any, count: int, size: int, seed: int = 0) -> Any:
+    """Batches of noise at the template's point of the sky."""
+    rng = np.random.default_rng(seed)
+    a = np.sqrt(template.a2)
+    b = np.sqrt(template.b2) * np.where(template.ab < 0, -1, 1).astype(np.float32)
+    for start in range(0, count, size):
+        shape = (min(size, count - start), len(template), 2)
+        z = rng.standard_normal(shape, np.float32).view(np.complex64)[..., 0] * np.float32(np.sqrt(0.5))
+        yield AtomsBatch(template.t, template.a2, template.b2, template.ab, a * z, b * z)
+
+
+def bench_search(report: Report) -> None:
+    """Throughput on full grids; then many templates on a coarse grid of a year, in constant memory."""
+    report.title("search: full grid, 30 d, templates made beforehand; maximum and ln B, float32")
+    one = synth_atoms(span=30 * 86400, detectors=["H1"])[0]
+    batches, grid = list(noise(one, 64 if report.quick else 512, 64)), Grid.full(one)
+    count = sum(map(len, batches))
+    for window in ("rect", "exp"):
+        seconds: dict[int, list[float]] = {1: [], 2: []}
+        search(batches[:1], grid, windows=window, device="cpu", threads=1)
+        for _ in range(1 if report.quick else 5):
+            for threads, times in seconds.items():
+                start = time.perf_counter()
+                search(batches, grid, windows=window, device="cpu", threads=threads)
+                times.append(time.perf_counter() - start)
+        for threads, times in seconds.items():
+            report.row(
+                f"search {window} 30 d", tool=f"skysieve, {threads} threads", seconds_per_template=min(times) / count,
+                cells_per_second=grid.cells * count / min(times), ratio_to_one=min(seconds[1]) / min(times),
+            )  # fmt: skip
+    total = 2_000 if report.quick else 100_000
+    year = synth_atoms(span=365 * 86400, detectors=["H1"], seed=3)[0]
+    t0 = int(year.t[0])
+    coarse = Grid(t0=t0, t0_band=363 * 86400, dt0=86400, tau=2 * 86400, tau_band=360 * 86400, dtau=8 * 86400)
+    report.title(f"search: {total:,} templates over a year, {coarse.shape[0]} x {coarse.shape[1]} cells, rect and exp")
+    peaks: list[int] = []
+
+    def watch(done: int, whole: int) -> None:
+        if done >= whole // 10 * (len(peaks) + 1):
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+    start = time.perf_counter()
+    result = search(noise(year, total, 32), coarse, device="cpu", total=total, progress=watch)
+    seconds_all = time.perf_counter() - start
+    report.row(
+        "search 365 d", templates=result.n_templates, seconds=seconds_all, ms_per_template=1e3 * seconds_all / total,
+        peak_MiB_at_tenths=[p // 1024 for p in peaks], loudest=repr(result), wanted="constant memory",
+        reached=bool(peaks[-1] < 1.05 * peaks[0]),
+    )  # fmt: skip
+
+
 def main() -> int:
     import tempfile
     from pathlib import Path
@@ -180,8 +234,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run")
     parser.add_argument("--lal", help="a Python that has lalsuite")
+    parser.add_argument("--only", choices=["search"], help="the searches alone")
     options = parser.parse_args()
     report = Report("fstat", PACKAGES, options.quick)
+    if options.only == "search":
+        bench_search(report)
+        report.write("-search")
+        return int(report.failed)
     with tempfile.TemporaryDirectory() as folder:
         lal = Lal(options.lal, Path(folder)) if options.lal else None
         bench_peer(report, lal)
