@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skysieve.periodogram import LombScarglePlan, lombscargle
+    from skysieve.sphere import smoothing
 
 __version__ = "0.1.0"
 
-__all__ = ["LombScarglePlan", "__version__", "lombscargle"]
+__all__ = ["LombScarglePlan", "__version__", "lombscargle", "smoothing"]
 
 _HOMES = {
     "lombscargle": "skysieve.periodogram",
     "LombScarglePlan": "skysieve.periodogram",
+    "smoothing": "skysieve.sphere",
 }
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         matched_filter,
         sqrt_cl,
     )
+    from skysieve.sphere.smooth import smoothing
 
 __all__ = [
     "ECP",
@@ -34,6 +35,7 @@ __all__ = [
     "Window",
     "from_function",
     "matched_filter",
+    "smoothing",
     "sqrt_cl",
 ]
 
@@ -51,6 +53,7 @@ _HOMES = {
     "Window": "skysieve.sphere.kernels",
     "from_function": "skysieve.sphere.kernels",
     "matched_filter": "skysieve.sphere.kernels",
+    "smoothing": "skysieve.sphere.smooth",
     "sqrt_cl": "skysieve.sphere.kernels",
 }
 

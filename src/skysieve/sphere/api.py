@@ -12,7 +12,7 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable
 from skysieve.sphere.grid import QUADRATURES, Grid, RingTable
 from skysieve.sphere.healpix import reorder
-from skysieve.sphere.kernels import Kernel
+from skysieve.sphere.kernels import Kernel, check_eps
 from skysieve.sphere.legendre import theta_nodes
 from skysieve.sphere.radial import make_radial
 from skysieve.sphere.workload import METHODS, Engine, Spec
@@ -36,7 +36,7 @@ OFFSET_MOST = 1e4
 
 
 def make_engine(
-    spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None, maps: int
+    spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
     """The backend for a device: the one place where it is chosen."""
     found = resolve(device)[0]
@@ -46,7 +46,7 @@ def make_engine(
         found = resolve("cpu")[0]
     from skysieve.sphere import cpu
 
-    return cpu.Engine(spec, method, device=found, memory=memory, threads=threads, maps=maps), found
+    return cpu.Engine(spec, method, device=found, memory=memory, threads=threads), found
 
 
 class ConvolvePlan:
@@ -63,13 +63,15 @@ class ConvolvePlan:
         Such as ``Gaussian(fwhm=0.01)``; several share the transforms of the map, and the result has an axis for them.
     grid : Grid
         Such as ``Healpix(2048)``.
+    spin : {0, 2}
+        2: maps are Q and U, of shape (..., 2, npix); by method "harmonic".
     rings : slice, optional
         Neighbouring rings that the maps consist of; the whole sphere by default.
     mask : array_like of bool, shape (npix,), optional
         Pixels that count, in the grid's order: the others are taken as 0, and are 0 in the result.
-    method : {"auto", "direct", "ring"}
-        "direct": the sum over the pixels within the support; "ring": modes of the rings, summed over rings; "auto":
-        what is expected to be the fastest.
+    method : {"auto", "direct", "ring", "harmonic"}
+        "direct": the sum over the pixels within the support; "ring": modes of the rings, summed over rings; "harmonic":
+        transforms by ducc0, for kernels whose window ends; "auto": what is expected to be the fastest.
     eps : float
         What is dropped of the kernel and of its modes, relative to the rms of a white map's result.
     quadrature : {"ring", "none"}
@@ -82,8 +84,6 @@ class ConvolvePlan:
         Budget of plan and working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional
         CPU threads; default all.
-    maps : int
-        Number of maps that the plan is meant for; "auto" weighs the cost of setting up with it.
 
     Raises
     ------
@@ -121,6 +121,7 @@ class ConvolvePlan:
         kernel: Kernel | Sequence[Kernel],
         grid: Grid,
         *,
+        spin: int = 0,
         rings: slice | None = None,
         mask: Any = None,
         method: str = "auto",
@@ -130,7 +131,6 @@ class ConvolvePlan:
         device: str | Device = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
-        maps: int = 1,
     ) -> None:
         self.kernels, self._many = _kernels(kernel)
         if not isinstance(grid, Grid):
@@ -139,14 +139,16 @@ class ConvolvePlan:
             raise ValueError(f"method={method!r}: expected one of {METHODS}")
         if quadrature not in QUADRATURES:
             raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
-        if not isinstance(maps, int | np.integer) or maps < 1:
-            raise ValueError(f"maps={maps!r}: expected a whole number of at least 1")
+        if spin not in (0, 2):
+            raise ValueError(f"spin={spin!r}: expected 0 or 2")
         self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, _dtype(dtype)
         self._table = _table(grid, quadrature, rings)
         self._mask, used = self._read_mask(mask)
-        radials = tuple(make_radial(k, eps) for k in self.kernels)
-        self._options: dict[str, Any] = {"memory": memory, "threads": threads, "maps": int(maps)}
-        self._spec = Spec(self._table, radials, self.dtype, float(eps), rings=used)
+        self.spin = int(spin)
+        check_eps(eps)
+        radials = () if spin or method == "harmonic" else tuple(make_radial(k, eps) for k in self.kernels)
+        self._options: dict[str, Any] = {"memory": memory, "threads": threads}
+        self._spec = Spec(self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used)
         self._engine, self.device = make_engine(self._spec, method, device, **self._options)
         self._ones = np.ones(len(self._table.n))
         self._response: NDArray[np.float64] | None = None
@@ -178,12 +180,12 @@ class ConvolvePlan:
 
         Parameters
         ----------
-        maps : array_like, shape (..., npix)
+        maps : array_like, shape (..., npix), with spin 2 (..., 2, npix)
             Any number of maps.  A map that holds NaN or infinite values comes back as NaN, the others unharmed.
 
         Returns
         -------
-        numpy.ndarray, shape (..., npix), or (..., K, npix) for a sequence of K kernels
+        numpy.ndarray, of the shape of maps, or (..., K, npix), (..., K, 2, npix) for a sequence of K kernels
             Of the plan's dtype.
         """
         return self._run(maps, self._table.weight, self._ones)
@@ -212,7 +214,10 @@ class ConvolvePlan:
         """
         if not isinstance(lmax, int | np.integer) or lmax < 0:
             raise ValueError(f"lmax={lmax!r}: expected a whole number of at least 0")
-        found = np.stack([r.window(int(lmax)) for r in self._spec.radials])
+        if self.method == "harmonic":
+            found = np.stack([k.window(int(lmax), self.spin) for k in self.kernels])
+        else:
+            found = np.stack([r.window(int(lmax)) for r in self._spec.radials])
         return found if self._many else np.asarray(found[0])
 
     def truncation_error(self, cl: Any = None) -> float:
@@ -224,10 +229,14 @@ class ConvolvePlan:
             Power spectrum of the maps; white by default.  The largest error of all kernels is given.
         """
         if cl is None:
+            if self.method == "harmonic":
+                return 0.0  # nothing is cut in angle
             return max(_white_error(k, r.radius) for k, r in zip(self.kernels, self._spec.radials, strict=True))
         c = np.asarray(cl, np.float64)
         if c.ndim != 1 or not np.isfinite(c).all() or (c < 0).any() or not c.any():
             raise ValueError("cl: expected a power spectrum, a row of values none below 0")
+        if self.method == "harmonic":
+            return 0.0
         many = (2 * np.arange(len(c)) + 1) * c
         worst = 0.0
         for k, r in zip(self.kernels, self._spec.radials, strict=True):
@@ -241,7 +250,8 @@ class ConvolvePlan:
 
         ``bytes`` are those of the plan and its working memory, maps and results apart.
         """
-        support = max(r.radius for r in self._spec.radials)
+        cut = self.method != "harmonic"
+        support = max(r.radius for r in self._spec.radials) if cut else math.pi
         facts = {"support": support, "truncation_error": self.truncation_error(), "dtype": self.dtype.name}
         return {**self._engine.describe(), **facts, "npix": self.npix, "kernels": len(self.kernels)}
 
@@ -268,18 +278,21 @@ class ConvolvePlan:
             raise TypeError(f"maps have dtype {given.dtype}, expected real numbers")
         if given.ndim < 1 or given.shape[-1] != self.npix:
             raise ValueError(f"maps have shape {given.shape}: expected (..., {self.npix})")
-        batch = given.shape[:-1]
-        x = given.reshape(-1, self.npix)
+        parts = (2,) if self.spin else ()
+        if self.spin and (given.ndim < 2 or given.shape[-2] != 2):
+            raise ValueError(f"maps have shape {given.shape}: expected (..., 2, {self.npix}), Q and U")
+        batch = given.shape[: given.ndim - 1 - len(parts)]
+        x = given.reshape(-1, *parts, self.npix)
         kernels = len(self.kernels)
-        out = np.zeros((len(x), kernels, self.npix), self.dtype)
+        out = np.zeros((len(x), kernels, *parts, self.npix), self.dtype)
         for i in range(len(x)):
             self._one(x[i], out[i : i + 1], w_in, w_out)
         if self.grid.nest:
             out = reorder(out, to="nest")
-        return out.reshape((*batch, kernels, self.npix) if self._many else (*batch, self.npix))
+        return out.reshape((*batch, *((kernels,) if self._many else ()), *parts, self.npix))
 
     def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """One map, in the grid's order, into ``out`` (1, K, npix) in ring order."""
+        """One map, in the grid's order, into ``out`` (1, K, [2,] npix) in ring order."""
         if self.grid.nest:
             x = reorder(x, to="ring")
         offset = 0.0
@@ -289,7 +302,7 @@ class ConvolvePlan:
         if not math.isfinite(total) and not np.isfinite(x).all():
             out[...] = np.nan
             return
-        if self._mask is None and w_out is self._ones:
+        if self._mask is None and w_out is self._ones and self._spec.radials:
             some = x[:: 1 + self.npix // _SOME].astype(np.float64)
             mean = float(some.mean())
             if abs(mean) > OFFSET * float(some.std()):
@@ -306,7 +319,7 @@ class ConvolvePlan:
         if self._response is None:
             eps = max(1e-12, self.eps / (100 * OFFSET_MOST))
             radials = tuple(make_radial(k, eps) for k in self.kernels)
-            spec = Spec(self._table, radials, np.dtype(np.float64), eps)
+            spec = Spec(self._table, self.kernels, radials, np.dtype(np.float64), eps)
             engine, _ = make_engine(spec, self._engine.method, self.device, **self._options)
             response = np.empty((1, len(self.kernels), self.npix))
             engine.convolve(np.ones((1, self.npix)), response, self._table.weight, self._ones)

@@ -10,19 +10,25 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.pipeline import TaskPool
 
+from . import cpu_harmonic
 from .cpu_direct import DirectEngine
+from .cpu_harmonic import HarmonicEngine, harmonic_seconds
 from .cpu_ring import NS_TRANSFORM, RingEngine
+from .kernels import Harmonic
 from .pairs import NotBandLimited
 from .workload import Spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+HARMONIC = 0.6
+"""Harmonics are taken where they are expected to need less than this part of the time of the others."""
+
 
 def ring_seconds(spec: Spec) -> float:
     """Less than the ring engine needs for one map: its transforms alone."""
     n = spec.table.n
-    return 1e-9 * NS_TRANSFORM * float((n * np.log2(np.maximum(n, 2))).sum()) * (1 + len(spec.radials))
+    return 1e-9 * NS_TRANSFORM * float((n * np.log2(np.maximum(n, 2))).sum()) * (1 + len(spec.kernels))
 
 
 class Engine:
@@ -31,15 +37,13 @@ class Engine:
     Parameters
     ----------
     spec : Spec
-    method : {"auto", "direct", "ring"}
+    method : {"auto", "direct", "ring", "harmonic"}
     device : Device, optional
         The host; there is one.
     memory : str or float, optional
         Budget of plan and working memory; 80% of what is free by default.
     threads : int, optional
         All usable cores by default.
-    maps : int
-        Number of maps that the plan is meant for.
     """
 
     def __init__(
@@ -49,12 +53,11 @@ class Engine:
         device: Any = None,
         memory: str | float | None = None,
         threads: int | None = None,
-        maps: int = 1,
     ) -> None:
         self.spec = spec
         self.pool = TaskPool(threads)
         try:
-            self._engine = self._choose(method, maps)
+            self._engine = self._choose(method)
             budget = parse_budget(memory, available_host_memory(), default=0.8)
             if self._engine.nbytes > budget:
                 raise MemoryBudgetError(f"the plan (method={self._engine.name!r})", self._engine.nbytes, budget)
@@ -63,21 +66,29 @@ class Engine:
             raise
         self.method = self._engine.name
 
-    def _choose(self, method: str, maps: int) -> RingEngine | DirectEngine:
-        """The engine asked for, or the one that is expected to be done first with ``maps`` maps."""
+    def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine:
+        """The engine asked for, or the one that is expected to be the fastest: setting up costs all of them little."""
+        if method == "harmonic" or self.spec.spin:
+            if method not in ("harmonic", "auto"):
+                raise ValueError(f"method={method!r}: maps of spin 2 need method='harmonic'")
+            return HarmonicEngine(self.spec, self.pool)
         if method == "ring":
             return RingEngine(self.spec, self.pool)
-        direct = DirectEngine(self.spec, self.pool)
+        best: RingEngine | DirectEngine | HarmonicEngine = DirectEngine(self.spec, self.pool)
         if method == "direct":
-            return direct
-        seconds = maps * direct.seconds()
-        if seconds < ring_seconds(self.spec):
-            return direct
-        try:
-            ring = RingEngine(self.spec, self.pool)
-        except NotBandLimited:
-            return direct
-        return ring if maps * ring.seconds() < seconds else direct
+            return best
+        if ring_seconds(self.spec) < best.seconds():
+            try:
+                ring = RingEngine(self.spec, self.pool)
+            except NotBandLimited:
+                pass
+            else:
+                best = ring if ring.seconds() < best.seconds() else best
+        cheap = cpu_harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
+        lmax = max(k.bandlimit(self.spec.eps / 4) for k in self.spec.kernels) if cheap else np.inf
+        if harmonic_seconds(self.spec, lmax) < HARMONIC * best.seconds():
+            return HarmonicEngine(self.spec, self.pool)
+        return best
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `workload.Engine.convolve`."""

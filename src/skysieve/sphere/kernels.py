@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "Function", "Gaussian", "Kernel", "MexicanHat", "Needlet", "Profile", "TopHat", "Window", "from_function",
-    "matched_filter", "sqrt_cl",
+    "Function", "Gaussian", "Harmonic", "Kernel", "MexicanHat", "Needlet", "Profile", "TopHat", "Window", "check_eps",
+    "from_function", "matched_filter", "sqrt_cl",
 ]  # fmt: skip
 
 FWHM = math.sqrt(8 * math.log(2))
@@ -82,7 +82,7 @@ class Kernel:
         return f"{type(self).__name__}({values})"
 
 
-class _Harmonic(Kernel):
+class Harmonic(Kernel):
     """A kernel given by its window, which ends at some degree."""
 
     def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
@@ -107,12 +107,12 @@ class _Harmonic(Kernel):
 
     def support(self, eps: float = 1e-6) -> float:
         """See `Kernel.support`."""
-        _check_eps(eps)
+        check_eps(eps)
         k = self._coefficients()
         return _support(self.profile, math.pi, eps, start=0.3 / max(1, len(k)))
 
 
-class Gaussian(_Harmonic):
+class Gaussian(Harmonic):
     """Gaussian beam, ``K_l = exp(-l (l + 1) sigma^2 / 2)``, healpy's; E and B: ``exp(-(l (l + 1) - 4) sigma^2 / 2)``.
 
     Parameters
@@ -161,13 +161,13 @@ class Gaussian(_Harmonic):
 
     def support(self, eps: float = 1e-6) -> float:
         """See `Kernel.support`."""
-        _check_eps(eps)
+        check_eps(eps)
         # int_R K^2 / int K^2 = exp(-R^2 / sigma^2) on a plane
         reach = self.sigma * math.sqrt(2 * math.log(2 / eps))
         return reach if reach < 0.5 else super().support(eps)
 
 
-class Window(_Harmonic):
+class Window(Harmonic):
     """A kernel given by its window (beam transfer function).
 
     Parameters
@@ -216,6 +216,11 @@ class Window(_Harmonic):
             e = next((found[n] for n in ("E", "GRAD", "GRADIENT") if n in found), None)
             b = next((found[n] for n in ("B", "CURL") if n in found), None)
             return cls(*(None if v is None else np.asarray(v, np.float64).ravel() for v in (main, e, b)))
+
+    @property
+    def degrees(self) -> int:
+        """Highest degree of any of the windows."""
+        return max(len(self._bl), len(self._e), len(self._b)) - 1
 
     @property
     def equal_polarisation(self) -> bool:
@@ -354,7 +359,7 @@ class Function(Kernel):
 
     def support(self, eps: float = 1e-6) -> float:
         """See `Kernel.support`."""
-        _check_eps(eps)
+        check_eps(eps)
         if self.hard:
             return self.radius
         return _support(self.profile, self.radius, eps, start=float(self._panels[0]) / 4)
@@ -434,7 +439,7 @@ class TopHat(Kernel):
 
     def support(self, eps: float = 1e-6) -> float:
         """The radius."""
-        _check_eps(eps)
+        check_eps(eps)
         return self.radius
 
 
@@ -461,7 +466,7 @@ class MexicanHat(Function):
         super().__init__(function)
 
 
-class Needlet(_Harmonic):
+class Needlet(Harmonic):
     """Standard needlet of scale ``j`` (Marinucci et al. 2008, MNRAS 383, 539): window ``b(l / B^j)``, whose squares
     add up to 1 over all j.
 
@@ -527,7 +532,8 @@ def _angle(value: Any, name: str, limit: float = math.pi) -> float:
     return float(value)
 
 
-def _check_eps(eps: Any) -> None:
+def check_eps(eps: Any) -> None:
+    """Refuse what is no accuracy."""
     if not isinstance(eps, int | float | np.floating) or not 1e-15 <= eps < 1:
         raise ValueError(f"eps={eps!r}: expected a number from 1e-15 to below 1")
 

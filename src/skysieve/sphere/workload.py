@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .grid import RingTable
+    from .kernels import Kernel
     from .radial import Radial
 
-METHODS = ("auto", "direct", "ring")
+METHODS = ("auto", "direct", "ring", "harmonic")
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ class Spec:
     ----------
     table : RingTable
         Rings of the maps.
+    kernels : tuple of Kernel
     radials : tuple of Radial
-        Kernels, cut at their supports.
+        The kernels, cut at their supports; empty where only harmonics can be used.
     dtype : numpy.dtype
         float32 or float64: maps and arithmetic.
     eps : float
@@ -40,6 +42,7 @@ class Spec:
     """
 
     table: RingTable
+    kernels: tuple[Kernel, ...]
     radials: tuple[Radial, ...]
     dtype: np.dtype[Any]
     eps: float
@@ -48,7 +51,7 @@ class Spec:
 
 
 class Engine(Protocol):
-    """What a backend is: ``Engine(spec, method, device=, memory=, threads=, maps=)``."""
+    """What a backend is: ``Engine(spec, method, device=, memory=, threads=)``."""
 
     method: str
 

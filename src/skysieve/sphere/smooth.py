@@ -1,0 +1,326 @@
+"""`smoothing`: the arguments and meaning of ``healpy.smoothing``, and more."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import is_device_array
+from skysieve.core.pipeline import usable_cores
+from skysieve.sphere.api import ConvolvePlan
+from skysieve.sphere.grid import Healpix
+from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
+from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window
+from skysieve.sphere.workload import METHODS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["smoothing"]
+
+QUADRATURES = ("ring", "none", "healpy")
+MASKED = ("zero", "normalize")
+FLUX = ("none", "conserve")
+LEAST_MEAN = 1e-3
+"""Integral of a kernel over that of its modulus below which neither flux nor mean can be restored."""
+
+
+def smoothing(
+    map_in: Any,
+    fwhm: Any = 0.0,
+    sigma: Any = None,
+    beam_window: Any = None,
+    pol: bool = True,
+    iter: int | None = None,
+    lmax: int | None = None,
+    mmax: int | None = None,
+    use_weights: bool | None = None,
+    use_pixel_weights: bool = False,
+    datapath: Any = None,
+    verbose: Any = None,
+    nest: bool = False,
+    *,
+    kernel: Kernel | None = None,
+    method: str = "auto",
+    eps: float = 1e-6,
+    quadrature: str | None = None,
+    masked: str = "zero",
+    flux: str = "none",
+    dtype: Any = None,
+    device: Any = "auto",
+    memory: str | float | None = None,
+    threads: int | None = None,
+) -> Any:
+    """Smooth HEALPix maps with a radial kernel.
+
+    The arguments up to ``nest`` are those of ``healpy.smoothing``.  Without ``iter``, ``lmax``, ``mmax`` and weights,
+    the kernel is applied as a sum over pixels with ring weights: faster, without ringing, and different from healpy by
+    the errors of both quadratures and by the cut at healpy's lmax.  With any of them, or
+    ``quadrature="healpy"``, harmonic transforms (by ducc0, an extra) give healpy's numbers.
+
+    Parameters
+    ----------
+    map_in : array_like, shape (npix,), (n, npix) or (..., n, npix)
+        Maps; n is 1 or 3 (I, Q, U) with ``pol``.  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
+        or those of a masked array.
+    fwhm, sigma : float or Quantity
+        Width of a Gaussian (rad); ``sigma`` is used if both are given.  0 leaves the maps as they are.
+    beam_window : array_like, shape (lmax + 1,)
+        Window b_l, used instead of a Gaussian for all of T, E and B.
+    pol : bool
+        Three maps are I, Q and U.  Otherwise every map stands for itself.
+    iter : int, optional
+        Rounds of improvement of the harmonics; healpy's default is 3.
+    lmax, mmax : int, optional
+        Highest degree (``3 nside - 1`` by default) and order.
+    use_weights : bool
+        Ring weights from healpy's tables, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed healpy.
+    use_pixel_weights : bool
+        Not there: an error (healpy goes on without them when it cannot download them).
+    datapath : path, optional
+        Folder of ``weight_ring_n*.fits``.
+    verbose : any
+        Not used.
+    nest : bool
+        Pixels are in NESTED order.
+    kernel : Kernel, optional
+        Any kernel instead of a Gaussian.
+    method : {"auto", "direct", "ring", "harmonic"}
+        See `ConvolvePlan`; "harmonic" is healpy's way.
+    eps : float
+        See `ConvolvePlan`.
+    quadrature : {"ring", "none", "healpy"}, optional
+        Ring weights, equal weights, or healpy's iterations.
+    masked : {"zero", "normalize"}
+        Bad pixels count as 0 (healpy), or do not count: the sum is divided by the kernel's sum over good pixels.
+    flux : {"none", "conserve"}
+        "conserve" keeps the sum over all pixels, to rounding.
+    dtype : {"float64", "float32"}, optional
+        Of arithmetic and result; by default float32 for float32 maps, else float64.
+    device : {"auto", "cpu"}
+        There is no GPU backend yet.
+    memory, threads : optional
+        See `ConvolvePlan`.
+
+    Returns
+    -------
+    numpy.ndarray or numpy.ma.MaskedArray
+        Of the shape of ``map_in``; bad pixels keep their values, masked arrays their mask.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit, negative or NaN widths among them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import skysieve
+    >>> m = np.zeros(12 * 32**2)
+    >>> m[5000] = 1
+    >>> smooth = skysieve.smoothing(m, fwhm=np.radians(5), flux="conserve")
+    >>> print(round(smooth.sum(), 12), smooth.argmax())
+    1.0 5000
+    """
+    options = {"eps": eps, "device": device, "memory": memory, "threads": threads}
+    by_healpy = _by_healpy(method, quadrature, iter, lmax, mmax, use_weights, use_pixel_weights)
+    for name, value, expected in (("masked", masked, MASKED), ("flux", flux, FLUX)):
+        if value not in expected:
+            raise ValueError(f"{name}={value!r}: expected one of {expected}")
+    chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_healpy)
+    maps, good, bad_values, mask = _read(map_in, dtype)
+    npix = maps.shape[-1]
+    nside = check_nside(npix2nside(npix), nest)
+    polarised = bool(pol) and maps.ndim > 1 and maps.shape[-2] == 3
+    if pol and maps.ndim > 1 and maps.shape[-2] not in (1, 3):
+        raise ValueError(f"map_in holds {maps.shape[-2]} maps: expected 1 or 3 (I, Q, U), or pol=False")
+    if chosen is None:
+        return _restore(maps, good, bad_values, mask)
+    if nest:
+        maps, good = reorder(maps, to="ring"), None if good is None else reorder(good, to="ring")
+    if by_healpy:
+        if masked != "zero" or flux != "none":
+            raise ValueError(
+                "masked='normalize' and flux='conserve' do not go with iter, lmax, mmax, weights or harmonics"
+            )
+        run = _Healpy(nside, chosen, iter, lmax, mmax, use_weights, datapath, threads)
+        out = run(maps, polarised)
+    else:
+        q = "ring" if quadrature is None else quadrature
+        plain = {"method": method, "quadrature": q, "dtype": maps.dtype, **options}
+        out = _by_pixels(maps, good, chosen, Healpix(nside), polarised, masked, flux, plain)
+    if nest:
+        out, good = reorder(out, to="nest"), None if good is None else reorder(good, to="nest")
+    return _restore(out, good, bad_values, mask)
+
+
+# ------------------------------------------------------------------ arguments
+
+
+def _by_healpy(
+    method: str, quadrature: str | None, iter: Any, lmax: Any, mmax: Any, use_weights: Any, use_pixel_weights: Any
+) -> bool:
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: expected one of {METHODS}")
+    if quadrature is not None and quadrature not in QUADRATURES:
+        raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
+    if use_pixel_weights:
+        raise ValueError("use_pixel_weights=True: there are no pixel weights here; quadrature='ring' has ring weights")
+    for name, value in (("iter", iter), ("lmax", lmax), ("mmax", mmax)):
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
+        if value is not None and not whole:
+            raise ValueError(f"{name}={value!r}: expected a whole number of at least 0")
+    given = [
+        n for n, v in (("iter", iter), ("lmax", lmax), ("mmax", mmax), ("use_weights", use_weights)) if v is not None
+    ]
+    wanted = bool(given) or quadrature == "healpy" or method == "harmonic"
+    if wanted and method in ("direct", "ring"):
+        raise ValueError(
+            f"method={method!r} does not go with {', '.join(given) or 'quadrature'}: which are of harmonics"
+        )
+    if given and quadrature in ("ring", "none"):
+        raise ValueError(f"quadrature={quadrature!r} does not go with {', '.join(given)}: which are of harmonics")
+    return wanted
+
+
+def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) -> Kernel | None:
+    """The kernel meant; None for a width of 0 (with ``zero``, a window of ones stands for it)."""
+    if kernel is not None:
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"kernel is {kernel!r}, expected a kernel such as Gaussian(fwhm=0.01)")
+        return kernel
+    if beam_window is not None:
+        return Window(beam_window)
+    name, value = ("fwhm", fwhm) if sigma is None else ("sigma", sigma)
+    width = value.to_value("rad") if hasattr(value, "to_value") else value
+    if not isinstance(width, int | float | np.number | np.ndarray) or np.ndim(width) or not 0 <= width <= math.pi:
+        raise ValueError(f"{name}={value!r}: expected an angle of at least 0 and at most pi (rad)")
+    if width == 0:
+        return Window(np.ones(1 << 15)) if zero else None
+    return Gaussian(sigma=float(width) / (FWHM if sigma is None else 1))
+
+
+def _read(map_in: Any, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | None, NDArray[Any], Any]:
+    """Maps with bad pixels at 0, the good ones (None where all are), what stood there, and the mask given."""
+    if is_device_array(map_in):
+        raise TypeError("map_in lives on a GPU: convolution on the sphere has no GPU backend yet")
+    if isinstance(map_in, list | tuple) and any(isinstance(m, np.ma.MaskedArray) for m in map_in):
+        map_in = np.ma.stack([np.ma.asarray(m) for m in map_in])
+    mask = np.ma.getmaskarray(map_in) if isinstance(map_in, np.ma.MaskedArray) else None
+    a = np.asarray(np.ma.getdata(map_in))
+    if a.ndim < 1 or a.dtype.kind not in "buif":
+        raise TypeError(f"map_in has dtype {a.dtype} and shape {a.shape}, expected maps of real numbers")
+    npix2nside(a.shape[-1])
+    if dtype is None:
+        dtype = np.float32 if a.dtype == np.float32 else np.float64
+    real = np.dtype(dtype)
+    if real not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
+    maps = np.array(a, real, order="C")
+    bad = ~np.isfinite(maps) | (np.abs(maps - real.type(UNSEEN)) <= 1e-5 * abs(UNSEEN))
+    if mask is not None:
+        bad |= mask
+    if not bad.any():
+        return maps, None, maps[:0], mask
+    values = maps.copy()
+    maps[bad] = 0
+    return maps, ~bad, values, mask
+
+
+def _restore(out: NDArray[Any], good: NDArray[np.bool_] | None, values: NDArray[Any], mask: Any) -> Any:
+    if good is not None:
+        out = np.where(good, out, values)
+    return out if mask is None else np.ma.MaskedArray(out, mask)
+
+
+# ------------------------------------------------------------------ by the pixel sum
+
+
+def _by_pixels(
+    maps: NDArray[Any], good: NDArray[np.bool_] | None, kernel: Kernel, grid: Healpix, polarised: bool, masked: str,
+    flux: str, options: dict[str, Any],
+) -> NDArray[Any]:  # fmt: skip
+    normalize = masked == "normalize" and good is not None
+    if normalize and flux == "conserve":
+        raise ValueError("masked='normalize' does not go with flux='conserve': a sum over part of the sky is not kept")
+    scalar = (..., slice(0, 1), slice(None)) if polarised else (...,)
+    out = np.empty_like(maps)
+    with ConvolvePlan(kernel, grid, **options) as plan:
+        x = maps[scalar]
+        if flux == "conserve":
+            column = plan.adjoint(np.ones(plan.npix))
+            if column.min() < LEAST_MEAN * np.abs(column).max():
+                raise ValueError("flux='conserve': the kernel's integral is too close to zero for it")
+            x = x / column
+        out[scalar] = plan(x)
+        if polarised:
+            with ConvolvePlan(kernel, grid, spin=2, **options) as tensor:
+                out[..., 1:, :] = tensor(maps[..., 1:, :])
+        if normalize and good is not None:
+            share = plan(good)
+            if (share[good] < LEAST_MEAN * share.max()).any():
+                raise ValueError("masked='normalize': the kernel's sum over good pixels is too close to zero somewhere")
+            np.divide(out, share, out=out, where=good)
+    return out
+
+
+# ------------------------------------------------------------------ as healpy does it
+
+
+class _Healpy:
+    """Harmonic transforms with healpy's iterations, in float64."""
+
+    def __init__(
+        self, nside: int, kernel: Kernel, iter: int | None, lmax: int | None, mmax: int | None, use_weights: Any,
+        datapath: Any, threads: int | None,
+    ) -> None:  # fmt: skip
+        self.lmax = 3 * nside - 1 if lmax is None else int(lmax)
+        if self.lmax > 4 * nside:
+            raise ValueError(f"lmax={lmax}: expected at most 4 nside = {4 * nside}")
+        self.mmax = self.lmax if mmax is None else int(mmax)
+        if self.mmax > self.lmax:
+            raise ValueError(f"mmax={mmax}: expected at most lmax = {self.lmax}")
+        self.rounds = 3 if iter is None else int(iter)
+        table = Healpix(nside).table("none")
+        self.weight = table.weight
+        if use_weights:
+            self.weight = table.weight * _ring_weights(nside, datapath)
+        from skysieve.sphere.cpu_harmonic import Transforms, pair
+
+        self._transforms = Transforms(table, self.lmax, self.mmax, threads or usable_cores())
+        self.windows = (kernel.window(self.lmax), *pair(kernel, self.lmax))
+
+    def __call__(self, maps: NDArray[Any], polarised: bool) -> NDArray[Any]:
+        flat = maps.reshape(-1, 3 if polarised else 1, maps.shape[-1])
+        out = np.empty_like(flat)
+        for x, y in zip(flat.astype(np.float64), out, strict=True):
+            y[:1] = self._transforms.smooth(x[:1], self.weight, self.windows[:1], 0, self.rounds)
+            if polarised:
+                y[1:] = self._transforms.smooth(x[1:], self.weight, self.windows[1:], 2, self.rounds)
+        return out.reshape(maps.shape)
+
+
+def _ring_weights(nside: int, datapath: Any) -> NDArray[np.float64]:
+    """healpy's table of ring weights, one a ring."""
+    from importlib.util import find_spec
+
+    from astropy.io import fits
+
+    folders = [] if datapath is None else [Path(datapath)]
+    if datapath is None and "HEALPIX" in os.environ:
+        folders.append(Path(os.environ["HEALPIX"]) / "data")
+    healpy = find_spec("healpy") if datapath is None else None
+    if healpy is not None and healpy.origin is not None:
+        folders.append(Path(healpy.origin).parent / "data")
+    name = f"weight_ring_n{nside:05d}.fits"
+    for folder in folders:
+        if (folder / name).is_file():
+            with fits.open(folder / name) as hdus:
+                north = 1 + np.asarray(hdus[1].data.field(0), np.float64).ravel()[: 2 * nside]
+            return np.concatenate([north, north[-2::-1]])
+    places = ", ".join(map(str, folders)) or "datapath, $HEALPIX/data or an installed healpy"
+    raise ValueError(f"use_weights=True: {name} was not found in {places}; quadrature='ring' needs no file")
