@@ -188,7 +188,8 @@ class Launcher:
         self._pack(shape, antenna, data, tables.away, 0, job, together, factor, rows, fine)
         bound = self.dtype.type(CONDITION_BOUND)
         mode = "map" if keep else "sums" if spec.marginals else "lean"
-        name, grid = f"{self.kind}_{mode}" + ("_shared" if together > 1 else ""), (blocks, groups, chunks)
+        name = f"{self.kind}_{mode}" + ("_shared" if together > 1 else "")
+        grid = (blocks, groups, chunks) if exponential else (groups, blocks)
         args: tuple[Any, ...]
         if exponential:
             flags = self._loud(lane, job, antenna, data, count)
@@ -238,7 +239,8 @@ class Launcher:
         chunks = 1
         while chunks == 1 or host.count // chunks >= FEWEST_BINS:
             rows = host.count / chunks
-            warm = float(np.mean([host.warm(0, host.high - int(i * rows)) for i in range(chunks)]))
+            each = [host.warm(host.high - int(i * rows)) for i in range(chunks)]
+            warm = max(most for _, most in each) if warps * chunks <= busy else float(np.mean([m for m, _ in each]))
             cost = (rows + WARM * warm) * max(1.0, warps * chunks / busy)
             if cost < 0.95 * least:
                 best, least = chunks, cost

@@ -102,9 +102,10 @@ class Tables:
         """One past that of the last row."""
         return int(self.first.max()) + 1
 
-    def warm(self, low: int, high: int) -> float:
-        """Mean number of bins that a chunk of rows sums before it starts."""
-        return float(np.minimum(self.length.ravel()[:: max(1, self.length.size // 64)], self.n - high).mean())
+    def warm(self, high: int) -> tuple[float, float]:
+        """Mean and largest number of bins that a chunk of rows below `high` sums before it starts."""
+        some = np.minimum(self.length.ravel()[:: max(1, self.length.size // 64)], self.n - high)
+        return float(some.mean()), float(some.max())
 
 
 def make_tables(job: Job, exponential: bool) -> Tables:

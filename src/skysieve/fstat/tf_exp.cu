@@ -217,6 +217,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
 #pragma unroll 4
   for (int c = min(s.n, high + longest) - 1; c >= high; c--) {      // the window of the bin before the chunk
     const Quad* p = m.mine + (size_t)c * (K + 1);
+    if (c % ROWS == ROWS - 1 && c >= 2 * ROWS) fetch(p - (2 * ROWS - 1) * (K + 1), ROWS * (K + 1) * (int)sizeof(Quad));
     const Quad x = p[0];
     Quad y[K];
 #pragma unroll
@@ -319,8 +320,9 @@ exp_best(const Quad* rows, const int* length, const T* weights, T bound, Shape s
       const T rate = weights[n];
       Window w;
       w.A = w.B = w.C = 0; w.S = zero();
-      for (int b = (c & ~31) + lane; b < end; b += 32) {
-        if (b < c) continue;
+      const int from = (c & ~31) + lane;
+#pragma unroll 4
+      for (int b = from < c ? from + 32 : from; b < end; b += 32) {
         const Quad* p = x + (size_t)b * (together + 1);
         const Quad q = p[0];
         const T v = power_of_two(-rate * (T)(b - c)), v2 = v * v;

@@ -5,6 +5,7 @@
 // All windows past the end of the data are equal to the last one and are counted, not computed.
 // Operations a cell: 4 (sums) + 8 (F) + 2 (exponential) + 1 (maximum), 17 / K shared ones, (K + 1) / (R K) loads; bytes:
 // none.  Limit: instruction issue.
+// The first starts have the longest way: blocks of all templates take them first (blockIdx.y).
 // The sums over the starts of one tau travel with it from start to start, one addition a cell and a shuffle for R of them.
 // A map goes through a tile of shared memory, so that rows are written in whole lines.
 // Data are scaled by sqrt(log2 e), so that 2^F is what the sums need (not where the map is wanted).
@@ -134,11 +135,11 @@ template <int K, int R, int MODE>
 __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, const Shape& s, T* map, T* row_sums,
                                      T* column_sums, T* after, Slot* slots, T (*tile)[RING + 1], T (*done)[TILE]) {
   constexpr bool EACH = MODE != LEAN;
-  const int lane = threadIdx.x & 31, warp = blockIdx.x * WARPS + (threadIdx.x >> 5), g = blockIdx.y, t0 = g * K;
+  const int lane = threadIdx.x & 31, warp = blockIdx.y * WARPS + (threadIdx.x >> 5), g = blockIdx.x, t0 = g * K;
   const int begin = s.low + warp * 32 * R, first0 = begin + lane * R;
   if (begin >= s.high) {
     for (int k = 0; k < K; k++)
-      if (t0 + k < s.templates) put(slots + (size_t)(t0 + k) * s.slots + slot_number(), NONE, 0, 0, (T)0, 0);
+      if (t0 + k < s.templates) put(slots + (size_t)(t0 + k) * s.slots + warp, NONE, 0, 0, (T)0, 0);
     return;
   }
   March<K, R, MODE> m(s);
@@ -235,7 +236,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
       for (int r = 1; r < R; r++) total += m.sum[k][EACH ? r : 0];
     }
     if (t0 + k < s.templates)
-      put(slots + (size_t)(t0 + k) * s.slots + slot_number(), top[k], (unsigned)first0, (unsigned)(where[k] * ENDS), total, missed);
+      put(slots + (size_t)(t0 + k) * s.slots + warp, top[k], (unsigned)first0, (unsigned)(where[k] * ENDS), total, missed);
   }
   if (MODE == MAP)
     for (int row = 0; row < 32; row++) {
@@ -288,8 +289,9 @@ rect_best(const Quad* rows, T bound, Shape s, int together, const Slot* slots, A
       if (first >= s.high || last >= s.n || n < s.skip || n >= s.columns) continue;
       Window w;
       w.A = w.B = w.C = 0; w.S = zero();
-      for (int b = (first & ~31) + lane; b <= last; b += 32) {
-        if (b < first) continue;
+      const int from = (first & ~31) + lane;
+#pragma unroll 4
+      for (int b = from < first ? from + 32 : from; b <= last; b += 32) {
         const Quad* p = x + (size_t)b * (together + 1);
         const Quad q = p[0];
         w.A += q.x; w.B += q.y; w.C += q.z;
