@@ -48,15 +48,19 @@ def test_comb(build, order):
 
 
 def test_comb_runs_in_several_blocks():
-    """Peaks without powers on a fine grid: warps follow runs of combs, cells are spread by a kernel of their own."""
+    """Peaks without powers on a fine grid: warps follow runs of combs."""
     e = engine(method="nufft")
     source, grids = batch([60]), shared_grid(0.0005, 1 / 60_000, 80_000)
     about = e.describe(source, grids)
     assert about["layout"].form(False, about["combs_a_block"]) == "f64runs"
     assert about["combs_a_block"] < about["layout"].combs
     check(e, source, grids, 1e-9, few_det=1e-5)
-    names = {launch[0] for launch in e.workers[0].runtime.launches}
-    assert "ls_spread" in names
+
+
+def test_long_series_are_spread_apart():
+    e = engine(method="nufft")
+    check(e, batch([1030, 40]), shared_grid(0.16, 1 / 60_000, 25_000), 1e-9)
+    assert "ls_spread" in {launch[0] for launch in e.workers[0].runtime.launches}
 
 
 def test_comb_float32(order):

@@ -35,8 +35,8 @@ from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
 logger = logging.getLogger("skysieve")
 
 LANES = 3
-FEWEST_ROWS = 1 << 16
-"""A chunk of fewer rows does not fill the GPU."""
+FEWEST_ROWS = 70_000
+"""A chunk of fewer rows does not fill the GPU; the first one is half as long, so that the GPU begins early."""
 MOST_ROWS = 1 << 20
 MOST_INDEX = 2**30
 MOST_CACHED = 1 << 16
@@ -146,7 +146,7 @@ class Engine:
             "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
             "expected_seconds": 1e-9 * n * each / len(self.workers),
             "layout": layout,
-            "combs_a_block": layout.per_block(n * pairs, plan.wave) if layout is not None else 0,
+            "combs_a_block": layout.per_block(n * pairs, plan.multiprocessors) if layout is not None else 0,
         }
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class Engine:
     def _plan(self, source: Source, grids: Grids, output: Output) -> Plan:
         start = grids.offsets(source.n_objects) if output.power is not None else None
         device = self.workers[0].runtime.device
-        return Plan(self.spec, grids, self.costs, 2 * device.sm_count, device.shared_per_block, start)
+        return Plan(self.spec, grids, self.costs, device.sm_count, device.shared_per_block, start)
 
     def _first_cycles(self, source: Source, grids: Grids) -> float:
         t, _, _, offsets = source.read(0, 1)
@@ -214,7 +214,8 @@ class Engine:
         ends = np.cumsum(weight)
         cuts, base, start = [], 0.0, 0
         while start < n:
-            stop = max(start + 1, int(np.searchsorted(ends, base + 1.0 + 1e-9, side="right")))
+            more = 1.0 if start else 0.5
+            stop = max(start + 1, int(np.searchsorted(ends, base + more + 1e-9, side="right")))
             cuts.append((start, stop))
             start, base = stop, float(ends[stop - 1])
         return cuts
@@ -410,6 +411,8 @@ class _Run:
             unlike, back = self.again.unlike, []
             if unlike and chunk is not None and not chunk.known:
                 back, self.again.unlike = gather(unlike), []
+                if self.cache is not None:
+                    self.cache.drop(chunk.start, chunk.stop)
         if chunk is not None:
             self._closed(back)
             self.reporter.add(chunk.stop - chunk.start if not chunk.known else 0)

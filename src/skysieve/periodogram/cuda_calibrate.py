@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("skysieve")
 
-OBJECTS, NF = 600, 12_000
-POINTS = (32, 160)
+OBJECTS, NF = 600, 57_600
+POINTS = (48, 160)
 REPEATS = 3
-FORMAT = 2
+FORMAT = 3
 """Changes when the kernels change enough to void old figures."""
 
 
@@ -95,7 +95,7 @@ def _plan(worker: Worker, spec: Spec, method: str) -> Plan:
     device = worker.runtime.device
     grids = Grids(np.array([0.2]), np.array([0.1 / 120]), np.array([NF], np.int64), True)
     spec = replace(spec, method=method, n_peaks=1, return_power=False)
-    return Plan(spec, grids, DEFAULTS[spec.dtype], 2 * device.sm_count, device.shared_per_block, None)
+    return Plan(spec, grids, DEFAULTS[spec.dtype], device.sm_count, device.shared_per_block, None)
 
 
 def _time(worker: Worker, spec: Spec, method: str, points: int) -> float:

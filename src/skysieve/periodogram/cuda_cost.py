@@ -31,19 +31,17 @@ class Costs:
         return nf * (self.direct + points * self.pair)
 
     def few(self, combs: Any, pairs: Any, nf: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Most points of an object that is summed directly: where that costs less, and where the comb is less exact."""
+        """Most points of an object that is summed directly because that costs less."""
         slope = nf * self.pair - pairs * self.spread
         gain = pairs * combs * self.comb - nf * self.direct
         crossover = np.where(slope > 0, gain / np.where(slope > 0, slope, 1.0), 0.0)
-        most: NDArray[np.int64] = np.clip(crossover, ACCURATE_POINTS, 2**31 - 2).astype(np.int64)
+        most: NDArray[np.int64] = np.clip(crossover, 0, 2**31 - 2).astype(np.int64)
         return most
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
-ACCURATE_POINTS = 30
-"""Errors grow as 1 / (CC SS - CS^2), small for few points: direct sums keep them under 1e-9, at no more time."""
 DEFAULTS = {
     np.dtype(np.float64): Costs(),
     np.dtype(np.float32): Costs(comb=2.9, spread=0.055, pair=6.0e-4, direct=4.0e-3),

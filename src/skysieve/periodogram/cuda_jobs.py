@@ -13,10 +13,10 @@ from skysieve.core.arrays import array_module, is_device_array, to_host
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.comb import M
 from skysieve.periodogram.cuda_cost import Costs
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, longest_first, make_part
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, longest_first, make_part
 from skysieve.periodogram.cuda_structs import UNLIKE
 from skysieve.periodogram.cuda_tables import Layout, choose_layouts, class_bounds, layouts
-from skysieve.periodogram.cuda_worker import LONG, SPREAD_CELLS, Job
+from skysieve.periodogram.cuda_worker import GUARD, LONG, SPREAD_CELLS, Job
 from skysieve.periodogram.workload import METHODS, Grids, Output, Source, Spec, Status
 
 SMALLEST_COMB = 64
@@ -31,7 +31,7 @@ class Plan:
     spec: Spec
     grids: Grids
     costs: Costs
-    wave: int
+    multiprocessors: int
     shared: int
     power_start: NDArray[np.int64] | None
 
@@ -69,7 +69,8 @@ class Plan:
             return np.zeros(len(layout), np.int64)
         combs = np.array([a.combs for a in self.layouts])[layout]
         pairs = np.ceil(nf / np.array([a.span for a in self.layouts])[layout])
-        return np.where(layout >= 0, self.costs.few(combs, pairs, nf), 0)
+        inexact = GUARD["comb", self.spec.dtype.itemsize][1]  # the comb would take every power again
+        return np.where(layout >= 0, np.maximum(self.costs.few(combs, pairs, nf), inexact), 0)
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,17 @@ def gather(objects: list[int]) -> list[Chunk]:
 def cycles_of(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> NDArray[np.float64]:
     """``df * span`` of each object from its first and last row (exact for sorted, clean rows); 0 where unusable."""
     lo, hi = offsets[:-1], offsets[1:] - 1
-    filled = hi > lo
-    first, last = np.zeros(len(lo)), np.zeros(len(lo))
-    if filled.any():
-        xp = array_module(t)
-        ends = to_host(t[xp.asarray(np.concatenate([lo[filled], hi[filled]]))])
-        first[filled], last[filled] = np.split(ends, 2)
-    return bounded_cycles(first, last, df)
+    if len(t) and not (hi < lo).any():
+        if isinstance(t, np.ndarray):
+            return bounded_cycles(t[lo], t[hi], df)
+        ends = to_host(t[array_module(t).asarray(np.concatenate([lo, hi]))])
+        return bounded_cycles(ends[: len(lo)], ends[len(lo) :], df)
+    cycles = np.zeros(len(lo))
+    filled = np.flatnonzero(hi >= lo)
+    if len(filled):
+        some = np.append(lo[filled], offsets[-1])  # empty objects lie between: their neighbours' rows touch
+        cycles[filled] = cycles_of(t, some, df if len(df) == 1 else df[filled])
+    return cycles
 
 
 def bounded_cycles(
@@ -105,12 +110,11 @@ def bounded_cycles(
 ) -> NDArray[np.float64]:
     """``df`` times the span and two units in the last place: the origin of times may lie one before the first.
 
-    Bit for bit what ``ls_prepare`` computes.
+    Bit for bit what ``ls_prepare`` computes; 0 where it is not finite.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        largest = np.maximum(np.abs(first), np.abs(last))
-        cycles = df * ((last - first) + 2 * (np.nextafter(largest, np.inf) - largest))
-    return np.where(np.isfinite(cycles), np.maximum(cycles, 0.0), 0.0)
+        cycles = df * ((last - first) + 2 * np.spacing(np.maximum(np.abs(first), np.abs(last))))
+        return np.where((cycles > 0) & (cycles < np.inf), cycles, 0.0)
 
 
 def _same_grids(a: Grids, b: Grids) -> bool:
@@ -142,15 +146,19 @@ class JobCache:
             self._cut = None
         self._grids, self._start = new, plan.power_start
 
-    def get(self, start: int, stop: int, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64], df: Any) -> Job | None:
-        """The chunk's job with new values, if its rows are cut as before and its parts still serve."""
+    def get(self, start: int, stop: int, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Job | None:
+        """The chunk's job with new values, if its rows are cut as before.
+
+        Whether the spans are still what its parts were made for is seen on the device.
+        """
         job = self._jobs.get((start, stop))
         if job is None or (job.dy is None) != (dy is None) or not np.array_equal(job.offsets, offsets):
             return None
-        # the spans are checked on the device; where times are there, asking costs more than it can save
-        if not is_device_array(t) and not job.serves(cycles_of(t, offsets, df)):
-            return None
-        return replace(job, t=t, y=y, dy=dy, results={}, host_power=None, copies=None)
+        return replace(job, t=t, y=y, dy=dy, results={}, host_power=None, copies=None, signature=None)
+
+    def drop(self, start: int, stop: int) -> None:
+        """Forget a chunk whose light curves are no longer what its job was made for."""
+        self._jobs.pop((start, stop), None)
 
     def put(self, start: int, stop: int, job: Job) -> None:
         if len(self._jobs) >= 16:
@@ -177,7 +185,7 @@ def make_job(
         first, lengths = output.t_min[objects], output.n_used[objects]
         cycles = bounded_cycles(first, first + output.span[objects], df)
         return job_of(plan, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
-    job = cache.get(start, stop, t, y, dy, offsets, df) if cache is not None else None
+    job = cache.get(start, stop, t, y, dy, offsets) if cache is not None else None
     if job is not None:
         job.device_power = output.power if is_device_array(output.power) else None
         return job
@@ -217,17 +225,19 @@ def job_of(
         comb = plan.layouts[i] if i >= 0 else None
         if comb is not None:
             limits["circle"][chosen] = M * comb.combs
+            limits["stretch"][chosen] = 0 if comb.columns else comb.span
+        elif grids.values is None:
+            limits["stretch"][chosen] = DIRECT_SPAN
         kind = "comb" if comb is not None else "direct" if grids.values is None else "list"
         long = bool(lengths[chosen].max() > LONG)
         parts.append(
             make_part(
                 kind, longest_first(lengths, chosen), nf, grids.shared, float(cycles[chosen].max()), k, comb,
-                all_candidates, plan.wave, long,
+                all_candidates, plan.multiprocessors, long,
             )
         )  # fmt: skip
     cap, edges = max(p.cap for p in parts), max(p.edges for p in parts)
-    parts = [replace(p, cap=cap) for p in parts]
-    job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, edges, grids.values)
+    job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, cap, edges, grids.values)
     if plan.power_start is not None or grids.values is not None:
         sizes = np.broadcast_to(nf, (n,))
         job.start = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])

@@ -57,7 +57,7 @@ def make_part(
     n_peaks: int,
     layout: Layout | None = None,
     all_candidates: bool = False,
-    wave: int = 1,
+    multiprocessors: int = 1,
     long: bool = False,
 ) -> Part:
     """A part from the objects' grid sizes (``nf`` of length 1 when shared); ``cycles`` is their largest."""
@@ -74,7 +74,7 @@ def make_part(
         first = np.cumsum(counts) - counts
         tasks = np.stack([owner, np.arange(len(owner)) - np.repeat(first, counts)], axis=1).astype(np.int32)
     pairs = len(order) * stretches if tasks is None else len(tasks)
-    per_block = layout.per_block(pairs, wave) if layout is not None else 0
+    per_block = layout.per_block(pairs, multiprocessors) if layout is not None else 0
     every = largest // 2 + 1
     if all_candidates or kind == "list":
         cap = every

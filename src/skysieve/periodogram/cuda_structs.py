@@ -21,8 +21,9 @@ INFO = np.dtype(
 )
 """``struct Info``: what prepare leaves for one object."""
 
-LIMIT = np.dtype([("least", "f8"), ("most", "f8"), ("circle", "f8"), ("few", "i4"), ("many", "i4")])
-"""``struct Limit``: what an object must be for its part (df * span in (least, most], few..many points); its cells."""
+LIMIT = np.dtype([("least", "f8"), ("most", "f8"), ("circle", "f8"), ("few", "i4"), ("many", "i4"), ("stretch", "i8")])
+"""``struct Limit``: what an object must be for its part (df * span in (least, most], few..many points), and its part's
+cells and neighbouring indices between edge values (0: no edges)."""
 
 UNLIKE = 100
 """Status of an object that is not what its part was made for; never leaves the backend."""
@@ -45,7 +46,7 @@ PREPARE = _struct(
 WEIGHTS = _struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "rows", "grid_stride")
 SPREAD = _struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "out*",
-    "modes", "P", "pairs", "strips", "grid_stride",
+    "mean.", "modes", "P", "pairs", "grid_stride",
 )  # fmt: skip
 COMB = _struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
@@ -59,8 +60,8 @@ DIRECT = _struct(
     *_PEAKS, "guard.", "few#", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges",
 )  # fmt: skip
 BEST = _struct(
-    "info*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*", "flags*",
-    "grid_stride", "stretch", "edges", "held",
+    "info*", "limit*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*",
+    "flags*", "grid_stride", "edges", "held",
 )  # fmt: skip
 SEARCH = _struct("power*", "start*", "info*", "nf*", "order*", *_PEAKS, "blocks", "grid_stride")
 

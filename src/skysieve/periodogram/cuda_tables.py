@@ -54,8 +54,9 @@ class Layout:
         """Largest ``df * span`` for which every tap of every point falls on a cell."""
         return ((M * self.fold - TAPS) / M - 1e-9) / self.combs
 
-    def per_block(self, pairs: int, wave: int) -> int:
-        """Combs of a block: all, or fewer where that fills the ``wave`` of blocks that run at once."""
+    def per_block(self, pairs: int, multiprocessors: int) -> int:
+        """Combs of a block: all, or fewer where that fills the GPU."""
+        wave = multiprocessors * (2 if self.build.startswith("f64") else 4)  # MINB of the builds
         blocks = max(1, wave // max(1, pairs))
         if not self.columns or blocks == 1:
             return self.combs

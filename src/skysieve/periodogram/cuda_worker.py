@@ -17,7 +17,7 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane, make_lane
 from skysieve.periodogram import cuda_structs as cs
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, LIST_SPAN, SEARCH_SPAN, Part
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
 from skysieve.periodogram.cuda_tables import Layout, Tables, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
 
@@ -59,6 +59,7 @@ class Job:
     shared: bool
     parts: list[Part]
     limits: NDArray[Any]
+    cap: int
     edges: int
     values: NDArray[np.float64] | None = None
     start: NDArray[np.int64] | None = None
@@ -67,10 +68,7 @@ class Job:
     host_power: NDArray[Any] | None = None
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
     copies: list[Future[None]] | None = None
-
-    def serves(self, cycles: NDArray[np.float64]) -> bool:
-        """Are the parts good for light curves of these ``df * span``?"""
-        return bool(np.all((cycles > self.limits["least"]) & (cycles <= self.limits["most"])))
+    signature: tuple[Any, ...] | None = None
 
     @property
     def n_objects(self) -> int:
@@ -258,11 +256,12 @@ class Worker:
 
     def _signature(self, job: Job) -> tuple[Any, ...]:
         """What must not change for a recorded launch to serve another job."""
-        fixed = [id(job.parts), job.n_powers, job.objects if isinstance(job.objects, slice) else None]
-        for a in (job.t, job.y, job.dy, job.device_power):
-            fixed.append(cs.address(a) if is_device_array(a) else a is None)
-        fixed.append(cs.address(job.host_power))
-        return tuple(map(str, fixed))
+        if job.signature is None:
+            fixed: list[Any] = [id(job.parts), job.n_powers, job.objects.start]
+            for a in (job.t, job.y, job.dy, job.device_power):
+                fixed.append(cs.address(a) if is_device_array(a) else a is None)
+            job.signature = (*fixed, cs.address(job.host_power))
+        return job.signature
 
     def _launch(self, lane: Lane, job: Job) -> None:
         n, rows, spec = job.n_objects, job.n_rows, self.spec
@@ -287,7 +286,7 @@ class Worker:
         if power is None and job.n_powers:
             power = lane.array("power", job.n_powers, t)
         size = self.itemsize
-        candidates = lane.array("list", n * job.parts[0].cap * CANDIDATE_BYTES[size], np.uint8)
+        candidates = lane.array("list", n * job.cap * CANDIDATE_BYTES[size], np.uint8)
         edge = lane.array("edge", n * job.edges * 2, t)
         with lane:
             self._prepare(
@@ -300,10 +299,10 @@ class Worker:
                 "tp": work["tp"], "wv": work["wv"], "offsets": data["offsets"], "info": info, "f0": data["f0"],
                 "df": data["df"], "grid_stride": stride,
             }  # fmt: skip
+            peaks = {"list": candidates, "count": count, "floor": floor, "edge": edge, "cap": job.cap, "wanted": k}
             side = lane.fork() if len(job.parts) > 1 else None
             for i, part in sorted(enumerate(job.parts), key=lambda p: p[1].kind == "comb"):
                 stream = lane.stream if part.kind == "comb" or side is None else side
-                peaks = {"list": candidates, "count": count, "floor": floor, "edge": edge, "cap": part.cap, "wanted": k}
                 more = common | peaks | {
                     "order": data[f"order{i}"], "tasks": data[f"tasks{i}"], "nf": data["nf"], "start": data["start"],
                     "norm": NORM[spec.normalization], "scaled": spec.normalization != "standard", "edges": job.edges,
@@ -316,9 +315,9 @@ class Worker:
                 few = len(part.order) <= 256
                 block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (128, min(part.cap, 1024))
                 args = cs.fill(
-                    cs.BEST, info=info, f0=data["f0"], df=data["df"], nf=data["nf"], frequencies=values,
-                    order=data[f"order{i}"], **peaks, index=index, frequency=frequency, best=best, flags=flags,
-                    grid_stride=stride, held=held, edges=job.edges, stretch=_stretch(part),
+                    cs.BEST, info=info, limit=data["limit"], f0=data["f0"], df=data["df"], nf=data["nf"],
+                    frequencies=values, order=data[f"order{i}"], **peaks, index=index, frequency=frequency, best=best,
+                    flags=flags, grid_stride=stride, edges=job.edges, held=held,
                 )  # fmt: skip
                 self.module("ls_peaks.cu").launch(
                     "ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * (size + 4), stream=stream
@@ -372,20 +371,18 @@ class Worker:
         form = layout.form(more["power"] is not None, part.per_block)
         guard, few = GUARD["comb", self.itemsize]
         cells = None
-        if layout.columns:
+        if layout.columns and part.long:
             cells = lane.array("cells", part.launches * SPREAD_CELLS * 2, t)
             names = ("tp", "wv", "offsets", "info", "order", "tasks", "f0", "df", "grid_stride")
-            strips = 48 if part.long else 6
             args = cs.fill(
-                cs.SPREAD, out=cells, modes=layout.modes, P=layout.combs, pairs=part.stretches, strips=strips,
-                **spread, **{k: more[k] for k in names},
+                cs.SPREAD, out=cells, mean=float(self.spec.fit_mean), modes=layout.modes, P=layout.combs,
+                pairs=part.stretches, **spread, **{k: more[k] for k in names},
             )  # fmt: skip
-            grid = (part.launches * strips,)
+            grid = (part.launches * 48,)
             self.module("ls_spread.cu").launch("ls_spread", grid, (256,), (args,), stream=lane.stream)
         args = cs.fill(
             cs.COMB, spread=cells, first=first, second=second, fold=fold, deconvolve=deconvolve,
-            guard=guard, few=few,
-            modes=layout.modes, P=layout.combs, S=part.per_block, pairs=part.stretches,
+            guard=guard, few=few, modes=layout.modes, P=layout.combs, S=part.per_block, pairs=part.stretches,
             members=len(part.order), group=GROUP, blocks=part.blocks,
             mean=float(self.spec.fit_mean), zero=0, **spread, **more,
         )  # fmt: skip
@@ -429,15 +426,6 @@ class Worker:
         self.module("ls_peaks.cu").launch(
             "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
         )
-
-
-def _stretch(part: Part) -> int:
-    """Neighbouring indices between edge values; 0 where columns have their own rule."""
-    if part.kind == "list":
-        return 0
-    if part.layout is None:
-        return DIRECT_SPAN
-    return 0 if part.layout.columns else part.layout.span
 
 
 def scan_of(info: NDArray[Any]) -> Scan:

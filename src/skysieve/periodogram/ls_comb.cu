@@ -22,10 +22,10 @@
 // build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DGROUP=4
 // build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
 // build: f64runs -DREAL=double -DMINB=2 -DRUNS
-// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=2
+// build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DROLLED -DFOLD=2
 // build: f64x2p4 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=2 -DGROUP=4
 // build: f64x4p4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=4 -DGROUP=4
-// build: f32 -DREAL=float -DMINB=4 -DROLLED
+// build: f32 -DREAL=float -DMINB=4 -DROLLED -DRELOAD
 // build: f32p4 -DREAL=float -DMINB=4 -DROLLED -DGROUP=4
 // build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
 // build: f32runs -DREAL=float -DMINB=4 -DRUNS
@@ -105,6 +105,12 @@ __device__ __forceinline__ T stream(const T* p) { return __ldg(p); }
 template <typename X> __device__ __forceinline__ X table(const X* p) { return __ldg(p); }
 #endif
 
+#ifdef SPLIT
+typedef T Exchange;
+#else
+typedef C Exchange;
+#endif
+
 // Staged powers: four combs make a plane, a column its row of 4 values; one value of padding every 4 columns puts the 16 that a
 // half warp stores on different banks. The last plane of the flat form lies over the cells, which nobody needs by then.
 struct Stage {
@@ -116,12 +122,7 @@ struct Stage {
 #define PLANE(columns) (17 * (((columns) + 3) / 4))
 
 // Powers of one comb, two bands at once: lane a of half warp h gets outputs a + 16 d of band h.
-#ifdef SPLIT
-typedef T Exchange;
-#else
-typedef C Exchange;
-#endif
-__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int comb, int a, T guard, T (&p)[ND]) {
+__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int comb, int a, T guard, T (&p)[ND], bool& odd) {
   const C* Us = A.first + comb * 8; const C* Vs = A.second + comb * 128 + a; const T* D = A.deconvolve + comb * (16 * ND) + a;
   C v[16];
   T q2[ND], q3[ND];
@@ -176,14 +177,16 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
     dft16<DERIVED>(v, kv);
     if (ch == 0) {
 #pragma unroll
-      for (int d = 0; d < ND; d++) { const T k = (T)0.5 * table(D + zo + 16 * d); p[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
+      for (int d = 0; d < ND; d++) { const T k = table(D + zo + 16 * d); p[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
     } else if (ch == 1) {
 #pragma unroll
       for (int d = 0; d < ND; d++) {
-        const T k = table(D + zo + 16 * d), km = k * (T)A.mean, c = km * v[place(d)].x, z = km * v[place(d)].y;
+        const T k = table(D + zo + 16 * d), c = k * v[place(d)].x, z = k * v[place(d)].y;
         const T cc = fma(-c, c, (T)0.5 + p[d]), ss = fma(-z, z, (T)0.5 - p[d]), cs = fma(-c, z, q2[d]);
         const T det = fma(cc, ss, -cs * cs);
-        const T r = det > guard ? k * k * reciprocal(det) : missing();      // suspicious: done exactly later
+        const bool sound = det > guard;
+        const T r = sound ? k * k * reciprocal(det) : missing();            // suspicious: done exactly later
+        odd |= !sound;
         p[d] = ss * r; q2[d] = cc * r; q3[d] = (T)-2 * cs * r;
       }
     } else {
@@ -223,9 +226,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   }
 
 #if defined(COLUMNS) || defined(RUNS)
-  { const C* in = A.spread + (size_t)task * 2 * CELLS;       // from ls_spread
-    for (int i = tid; i < 2 * CELLS; i += THREADS) grid[i] = in[i]; }
-#else
+  if (n > LONG) {                       // from ls_spread
+    const C* in = A.spread + (size_t)task * 2 * CELLS;
+    for (int i = tid; i < 2 * CELLS; i += THREADS) grid[i] = in[i];
+  } else
+#endif
   {
     // Points are sorted by time, so the window of 16 cells under the kernel only moves forward: lane a keeps the sum of the
     // window's one cell with (cell mod 16) = a in registers and stores it once, when the window leaves it. Even warps: w and
@@ -250,9 +255,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
           const int slot = sg * CHUNK + i;
           if (!b) { const int2 c = A.cell[p]; cells1[slot] = c.x; cells2[slot] = c.y; }
           T s, c; sincos_cycles(cycles(centre, A.tp[p]), s, c);
-          strength[b * 2 * CHUNK + slot] = mk(w * c, w * s);
+          const T wm = w * (T)A.mean, half = (T)0.5 * w;      // without a floating mean its channel is empty; CC, SS, CS want w / 2
+          strength[b * 2 * CHUNK + slot] = mk(wm * c, wm * s);
           strength[(2 + b) * 2 * CHUNK + slot] = mk(v * c, v * s);
-          strength[(4 + b) * 2 * CHUNK + slot] = mk(w * (c * c - s * s), 2 * w * c * s);
+          strength[(4 + b) * 2 * CHUNK + slot] = mk(half * (c * c - s * s), 2 * half * c * s);
         }
       }
       __syncthreads();
@@ -289,7 +295,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       if (!two) { g = G[now + 256 * FOLD]; G[now + 256 * FOLD] = mk(g.x + acc2.x, g.y + acc2.y); }
     }
   }
-#endif
   __syncthreads();
 
   Exchange* ex = (Exchange*)exchange + (warp * 2 + h) * PAD;
@@ -308,10 +313,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   unsigned known = floor_now(A.peaks, o), rising = 0, low = 0, high = 0;      // low, high: best peaks of outputs d < 6, d > 6
   for (int s = s0; s < s1 + 2 && s0 < s1; s++) {
     T p[ND];
-    comb_powers(A, g0, ex, r0 + s, a, guard, p);
     bool odd = false;
-#pragma unroll
-    for (int d = 0; d < ND; d++) odd |= p[d] != p[d] && a + 16 * d < modes;
+    comb_powers(A, g0, ex, r0 + s, a, guard, p, odd);
     if (__any_sync(FULL, odd)) {
 #pragma unroll 1
       for (int d = 0; d < ND; d++) {
@@ -383,13 +386,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
 #pragma unroll 1
     for (int g = warp; g < count; g += NW) {
       T p[ND];
-      comb_powers(A, g0, ex, r0 + done + g, a, guard, p);
+      comb_powers(A, g0, ex, r0 + done + g, a, guard, p, odd);
 #ifndef COLUMNS
       if (g >= count - NW) __syncthreads();             // the last combs: their powers go where the cells were
 #endif
 #pragma unroll
       for (int d = 0; d < ND; d++)
-        if (a + 16 * d < modes) { stage(h * modes + a + 16 * d, g) = p[d]; odd |= p[d] != p[d]; }
+        if (a + 16 * d < modes) stage(h * modes + a + 16 * d, g) = p[d];
     }
     if (__syncthreads_or(odd)) {          // take the suspicious ones again
       const int first = base + r0 + done;
@@ -406,10 +409,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
 #ifndef COLUMNS
     const int total = min(columns << LG, nf - base);
     if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = stage.flat(i); }
-    // Thread = four columns. Bits of `found`: not below either neighbour; `best`: the highest one above both (by its key, so
-    // that it is a peak for certain). The test proper is left to the few that reach the floor.
-    unsigned found = 0, best = 0, top = 0;
+    auto staged_at = [&](int i) { return stage.flat(i); };
+    leave_edges(A.peaks.edge + ((size_t)o * A.edges + pair) * 2, total, staged_at);
+    // Thread = four columns. Once the floor is known few warps hold anything that reaches it; the others are done.
     const int c0 = 4 * tid, i0 = c0 << LG;
+    int most = -1;
+    if (i0 < total) {
+#pragma unroll
+      for (int u = 0; u < 4; u++) {
+        const T* low = stage.row(c0, 0) + 4 * u; const T* high = stage.row(c0, 1) + 4 * u;
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) most = max(most, high_at(g < 4 ? low + g : high + (g - 4)));
+      }
+    }
+    if (!__any_sync(FULL, most >= (int)known)) continue;
+    // Bits of `found`: not below either neighbour; `best`: the highest one above both (by its key, so that it is a peak for
+    // certain). The test proper is left to the few that reach the floor.
+    unsigned found = 0, best = 0, top = 0;
     if (i0 < total) {
       unsigned x = i0 ? key_at(&stage.flat(i0 - 1)) : 0, y = key_at(&stage(c0, 0)), z = 0;
 #pragma unroll
@@ -425,15 +441,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
           x = y; y = z;
         }
       }
-      if (i0 + 4 * GROUP > total) {                     // the end: what lies beyond is no power
+      if (i0 + 4 * GROUP >= total) {                    // the end: what lies beyond is no power
         const int left = total - i0;
-        found = (found & ((1u << left) - 1)) | 1u << (left - 1);
+        if (left < 4 * GROUP) found &= (1u << left) - 1;
+        found |= 1u << (left - 1);
+        top = max(top, key_at(&stage.flat(total - 1))); best = 0;
       }
-      if (i0 + 4 * GROUP >= total) { best = 0; top = max(top, key_at(&stage.flat(total - 1))); found |= 1u << (total - 1 - i0); }
       if (tid == 0) { found |= 1; top = max(top, key_at(&stage.flat(0))); if (base > 0) best = 0; }     // its left neighbour is another block's
     }
-    give_stretch(A.peaks, o, base, i0, total, found, best, top, 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP), known,
-                 A.peaks.edge + ((size_t)o * A.edges + pair) * 2, [&](int i) { return stage.flat(i); });
+    give_stretch(A.peaks, o, base, i0, total, found, best, top, 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP), known, staged_at);
 #else
     if (A.power) {
       T* out = A.power + A.start[o];

@@ -64,7 +64,11 @@ __device__ __forceinline__ unsigned key_of(float p) { return p > 0 ? (unsigned)_
 __device__ __forceinline__ unsigned key_bits(double p) { const unsigned k = (unsigned)__double2hiint(p); return k <= 0x7ff00000u ? k : 0; }
 __device__ __forceinline__ unsigned key_bits(float p) { const unsigned k = (unsigned)__float_as_int(p); return k <= 0x7f800000u ? k : 0; }
 
-// The same of a number in memory, reading no more than the key.
+// The high half of a number in memory, which orders as positive numbers do; more than any key where it is NaN.
+__device__ __forceinline__ int high_at(const double* p) { return ((const int*)p)[1]; }
+__device__ __forceinline__ int high_at(const float* p) { return ((const int*)p)[0]; }
+
+// The key of a number in memory, reading no more than that half.
 __device__ __forceinline__ unsigned key_at(const double* p) { const int k = ((const int*)p)[1]; return k > 0 && k < 0x7ff80000 ? k : 0; }
 __device__ __forceinline__ unsigned key_at(const float* p) { const int k = ((const int*)p)[0]; return k > 0 && k < 0x7fc00000 ? k : 0; }
 __device__ __forceinline__ unsigned warp_max(unsigned v) {
@@ -80,8 +84,15 @@ __device__ __forceinline__ double warp_sum(double v) {
   return v;
 }
 
+#define LONG 1024          // series of more points are spread by ls_spread where several blocks share their cells
+
 // What prepare leaves for one object; n is 0 unless status is 0.
 struct Info { int n, dropped, status, apart; double t_min, span, scale; };
+
+// What an object must be for the part it was put in: df * span in (least, most], few to many points. circle: cells of one
+// circle times combs, so that cells a unit of time is this times df; 0 where sums are direct. stretch: neighbouring indices
+// between edge values; 0 where there are none.
+struct Limit { double least, most, circle; int few, many; long long stretch; };
 
 // Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p). The last two have their pole at 1,
 // which rounding can reach or pass: p is at most the largest number below 1.
@@ -168,10 +179,12 @@ __device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(
 // Candidates of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looked
 // at some from number i0 on: bits of `found` are those that may be peaks, `top` the highest key among them, `best` the key of
 // the highest certain one, lanes `stride` apart are independent. A warp raises the floor and gives out what reaches it and `known`, an older floor. Powers
-// outside are other blocks': the first and last value are left at `edge` for them.
-template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, unsigned best, unsigned top, int stride, unsigned known, T* edge, const Get& get) {
-  const int lane = threadIdx.x & 31;
+// outside are other blocks': leave_edges leaves the first and last value for them.
+template <typename Get> __device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) {
   if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
+}
+template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, unsigned best, unsigned top, int stride, unsigned known, const Get& get) {
+  const int lane = threadIdx.x & 31;
   if (!__any_sync(FULL, found && top >= known)) return;
   const unsigned raised = raise_floor(k, o, best, 0, stride), floor = raised > known ? raised : known;
   unsigned keep = 0;

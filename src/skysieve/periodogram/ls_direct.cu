@@ -93,12 +93,12 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
         } else if (!part) strength[p] = mk(0, 0);
         tB[p * ROW_B + 2 * part] = b0; tB[p * ROW_B + 2 * part + 1] = b1;
         const double k = (double)base + 32.0 * (part * 8) + 15.5;
-        if (sizeof(T) == 8 && p < m) { e = circle(cycles(frequency_of(f0, k, df), t)); step = circle(cycles(frequency_of(0, 32, df), t)); }
+        if (p < m) step = circle(cycles(frequency_of(0, 32, df), t));
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-          if (sizeof(T) == 4 && p < m) e = circle(cycles(frequency_of(f0, k + 32.0 * j, df), t));
+        for (int j = 0; j < 8; j++) {      // in float32 a fresh phase now and then: products lose a bit each
+          if (p < m && j % (sizeof(T) == 8 ? 8 : 4) == 0) e = circle(cycles(frequency_of(f0, k + 32.0 * j, df), t));
           tA[p * ROW_A + part * 8 + j] = e;
-          if (sizeof(T) == 8) e = product(e, step);
+          e = product(e, step);
         }
       }
     }
@@ -154,6 +154,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
     __syncthreads();
   }
   if (A.power) for (int i = tid; i < total; i += 256) A.power[A.start[o] + base + i] = staged[i];
+  auto staged_at = [&](int i) { return staged[i]; };
+  leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
   unsigned found = 0, best = 0, top = 0;
   const int i0 = tid * (SPAN / 256);
   if (i0 < total) {
@@ -166,8 +168,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
       x = y; y = z;
     }
   }
-  give_stretch(A.peaks, o, base, i0, total, found, best, top, 1 + (2 * min(info.apart, 100000) + SPAN / 256 - 1) / (SPAN / 256), floor_now(A.peaks, o),
-               A.peaks.edge + ((size_t)o * A.edges + block) * 2, [&](int i) { return staged[i]; });
+  give_stretch(A.peaks, o, base, i0, total, found, best, top, 1 + (2 * min(info.apart, 100000) + SPAN / 256 - 1) / (SPAN / 256), floor_now(A.peaks, o), staged_at);
 }
 
 extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {

@@ -13,9 +13,9 @@
 #include "ls_common.cuh"
 
 struct Best {
-  const Info* info; const double* f0; const double* df; const int* nf; const double* frequencies; const int* order;
+  const Info* info; const Limit* limit; const double* f0; const double* df; const int* nf; const double* frequencies; const int* order;
   Peaks peaks; int* index; double* frequency; double* best; int* flags;
-  int grid_stride, stretch, edges, held;          // held: candidates that fit in shared memory
+  int grid_stride, edges, held;          // held: candidates that fit in shared memory
 };
 
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
@@ -28,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   const unsigned count = info.status ? 0 : A.peaks.count[o];
   const int n = (int)min(count, (unsigned)A.peaks.cap);
   if (!tid) A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0;
+  const int stretch = (int)A.limit[o].stretch;
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
   const unsigned floor = info.status ? 0 : A.peaks.floor[o];
   const bool held = n <= A.held;
@@ -35,15 +36,15 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   for (int i = tid; i < n; i += blockDim.x) {
     Candidate c = list[i];
     bool keep = key_of(c.here) >= floor;
-    if (keep && A.stretch) {             // edge values: the first and the last of each stretch
-      const T* edge = A.peaks.edge + ((size_t)o * A.edges + c.index / A.stretch) * 2;
-      const int place = c.index % A.stretch;
+    if (keep && stretch) {             // edge values: the first and the last of each stretch
+      const T* edge = A.peaks.edge + ((size_t)o * A.edges + c.index / stretch) * 2;
+      const int place = c.index % stretch;
       if (place == 0 && c.index > 0) c.before = edge[-1];
-      if (place == A.stretch - 1 && c.index + 1 < nf) c.after = edge[2];
+      if (place == stretch - 1 && c.index + 1 < nf) c.after = edge[2];
       keep = is_peak(c.before, c.here, c.after);
     }
     if (!keep) c.here = missing();
-    if (!keep || A.stretch) list[i] = c;
+    if (!keep || stretch) list[i] = c;
     if (held) { heights[i] = c.here; numbers[i] = c.index; }
   }
   int last = -1;

@@ -22,10 +22,6 @@
 #define HELD 640            // rows kept in shared memory between the passes
 #define EACH 4              // rows of one thread of ls_weights
 
-// What an object must be for the part it was put in: df * span in (least, most], few to many points. circle: cells of one
-// circle times combs, so that cells a unit of time is this times df; 0 where sums are direct.
-struct Limit { double least, most, circle; int few, many; };
-
 struct Prepare {
   const double* t; const double* y; const double* dy; const int* offsets;
   const double* df; const Limit* limit;

@@ -1,9 +1,9 @@
 // Cells of long series, spread once a band pair for all the blocks that share them.
 //
-// One strip = 16 cells of the 256 at f or of the 512 at 2f, of one object and pair of bands; half warp = band, lane = cell. The
-// points whose first tap lies in (c - 16, c] reach cell c: found by a 33-way search. A strip of a long series is shared by the 8
-// warps of a block, of a short one it is a warp's; which one depends on the number of points alone, so that an object's answer is
-// the same in any company. 4 FMA and 8-16 bytes of weights a point and cell; limited by latency: a few microseconds a block.
+// One block = (object, band pair, 16 cells of the 256 at f or of the 512 at 2f); half warp = band, lane = cell. The points whose
+// first tap lies in (c - 16, c] reach cell c: found by a 33-way search, shared by 8 warps, summed in a fixed order (the same
+// answer every time). Shorter series are spread by ls_comb itself, in its own order: which of the two must follow from the number
+// of points alone. 4 FMA and 8-16 bytes of weights a point and cell; limited by latency: a few microseconds a block.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -14,9 +14,9 @@
 struct Spread {
   const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
   const int* offsets; const Info* info; const int* order; const int2* tasks; const double* f0; const double* df; C* out;
-  int modes, P, pairs, strips, grid_stride;       // strips: blocks a pair of bands, 48, or 6 where no series is long
+  double mean;
+  int modes, P, pairs, grid_stride;
 };
-#define LONG 1024
 // Number of cells (every other int, rising) that are at most `limit`, by a warp: 33 ways at each step.
 __device__ __forceinline__ int first_above(const int* cells, int n, int limit) {
   const int lane = threadIdx.x & 31;
@@ -36,14 +36,12 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   __shared__ C strength[8][2][2][32];
   __shared__ int first[8][32];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, h = lane >> 4, a = lane & 15;
-  const int task = blockIdx.x / A.strips;
+  const int task = blockIdx.x / 48, strip = blockIdx.x % 48;
   int o, pair;
   if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
   else { pair = task % A.pairs; o = A.order[task / A.pairs]; }
   const int n = A.info[o].n, lo = A.offsets[o];
-  const bool alone = n <= LONG;                // a warp does a strip
-  const int strip = alone ? (blockIdx.x % A.strips) * 8 + warp : blockIdx.x % A.strips;
-  if (strip >= 48 || A.info[o].status != 0) return;
+  if (n <= LONG || A.info[o].status != 0) return;
   const bool twice = strip >= 16;
   const int c0 = 16 * (twice ? strip - 16 : strip), mine = c0 + a;
   const double f0 = A.f0[o * A.grid_stride], df = A.df[o * A.grid_stride];
@@ -54,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
   for (int b = 0; b < 2; b++) centre[b] = frequency_of(f0, ((double)(2 * pair + b) * A.modes + (A.modes >> 1)) * A.P, df);
   C s1 = mk(0, 0), s2 = mk(0, 0);
   const T* weights = twice ? A.at_2f : A.at_f;
-  for (int p0 = b0 + (alone ? 0 : warp * 32); p0 < b1; p0 += alone ? 32 : 256) {
+  for (int p0 = b0 + warp * 32; p0 < b1; p0 += 256) {
     const int m = min(32, b1 - p0), p = lo + p0 + min(lane, m - 1);
     const double2 wv = A.wv[p];
     const double time = A.tp[p];
@@ -62,8 +60,8 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
     first[warp][lane] = twice ? A.cell[p].y : A.cell[p].x;
     for (int b = 0; b < 2; b++) {
       T s, c; sincos_cycles(cycles(centre[b], time), s, c);
-      const T w = (T)wv.x, v = (T)wv.y;
-      strength[warp][b][0][lane] = twice ? mk(w * (c * c - s * s), 2 * w * c * s) : mk(w * c, w * s);
+      const T w = (T)wv.x, v = (T)wv.y, wm = w * (T)A.mean;
+      strength[warp][b][0][lane] = twice ? mk((T)0.5 * w * (c * c - s * s), w * c * s) : mk(wm * c, wm * s);      // as in ls_comb
       strength[warp][b][1][lane] = mk(v * c, v * s);
     }
     __syncwarp();
@@ -77,11 +75,6 @@ extern "C" __global__ void __launch_bounds__(256) ls_spread(const Spread A) {
     }
   }
   C* out = A.out + ((size_t)task * 2 + h) * 1024 + (twice ? 512 : 0) + mine;
-  if (alone) {
-    out[0] = s1;
-    if (!twice) out[256] = s2;
-    return;
-  }
   part[warp][lane][0] = s1; part[warp][lane][1] = s2;
   __syncthreads();
   if (warp < 2 && !(twice && warp)) {
