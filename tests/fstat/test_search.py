@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,6 +166,32 @@ def test_a_search_that_was_killed_goes_on(whole, tmp_path, at, seekable):
         run(**(options | {"topk": 5, "posteriors": 1}))
     with pytest.raises(ValueError, match="belongs to a search with grid="):
         run(grid=Grid(t0=T0, tau=3 * T), **options)
+
+
+KILLED = """
+import sys, time
+from tests.fstat.test_search import batches, run
+
+def slow():
+    for k, item in enumerate(batches(1)):
+        if k >= 6:
+            time.sleep(0.05)
+        yield item
+
+run(slow(), topk=6, posteriors=2, band="f0", band_width=0.05, checkpoint=sys.argv[1], checkpoint_every=0)
+"""
+
+
+def test_a_process_that_was_killed_goes_on(whole, tmp_path):
+    path, root = tmp_path / "run.npz", Path(__file__).parents[2]
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], cwd=root)
+    while process.poll() is None and not path.exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert path.exists()
+    same(whole, run(batches(4), topk=6, posteriors=2, band="f0", band_width=0.05, checkpoint=path))
 
 
 def test_a_file_that_is_no_checkpoint(tmp_path):

@@ -125,9 +125,20 @@ class Worker:
 
     def run(self, chunk: Chunk) -> Report:
         """Search one chunk."""
+        parts = tuple(p if not p.on_device or self._at_home(p) else _on_host(p) for p in chunk.parts)
+        if any(p.on_device for p in parts):
+            import cupy
+
+            with cupy.cuda.Device(self.device.index):
+                return self._run(replace(chunk, parts=parts))
+        return self._run(replace(chunk, parts=parts))
+
+    def _at_home(self, p: AtomsBatch) -> bool:
+        """Whether a batch lies in the memory of this GPU."""
+        return self.device.kind == "cuda" and int(p.Fa.device.id) == self.device.index
+
+    def _run(self, chunk: Chunk) -> Report:
         parts, count = chunk.parts, len(chunk.parts[0])
-        if self.device.kind == "cpu" and any(p.on_device for p in parts):
-            parts = tuple(_on_host(p) for p in parts)
         faults: dict[int, str] = {}
         for p in parts:
             faults = p.faults() | faults
