@@ -5,6 +5,8 @@ Needs NumPy, SciPy, CuPy, pytest and hypothesis alone.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,9 +14,10 @@ from hypothesis import strategies as st
 
 from skysieve.core.device import resolve
 from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, cuda, reference, synth_atoms, transient_map
-from skysieve.fstat.atoms import bin_atoms
+from skysieve.fstat.atoms import Bins, bin_atoms
+from skysieve.fstat.batch import AtomsBatch, bin_batch, groups
 from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Spec, make_job
+from skysieve.fstat.workload import Bank, Job, Lines, Spec, make_job, make_schedule
 
 pytestmark = pytest.mark.gpu
 
@@ -47,6 +50,15 @@ def patchy(seed=5, sky=0.0, inject=None, n=96):
     )  # fmt: skip
 
 
+SIGNAL = Injection(t0=T0 + 20 * T, tau=15 * T, snr=9, window="exp")
+
+
+@functools.cache
+def truth_of(grid, window):
+    """The map of `patchy` with the signal."""
+    return reference.transient_map(bin_atoms(patchy(inject=SIGNAL)), GRIDS[grid], resolve_window(window, 3))
+
+
 def compare(F, truth, dtype):
     F, R = np.asarray(F, float), truth.F
     assert np.array_equal(np.isnan(F), np.isnan(R))
@@ -61,9 +73,7 @@ def compare(F, truth, dtype):
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("grid", list(GRIDS))
 def test_maps(grid, window, dtype):
-    signal = Injection(t0=T0 + 20 * T, tau=15 * T, snr=9, window="exp")
-    atoms = patchy(inject=signal)
-    truth = reference.transient_map(bin_atoms(atoms), GRIDS[grid], resolve_window(window, 3))
+    atoms, truth = patchy(inject=SIGNAL), truth_of(grid, window)
     r = transient_map(atoms, GRIDS[grid], window=window, dtype=dtype, device="cuda", strict=False)
     compare(r.F, truth, dtype)
     loose = dtype == "float32"
@@ -101,6 +111,84 @@ def test_a_batch_is_a_loop_of_singles(window, sky, options):
             weights = truth.weights
             assert np.abs(np.exp(out.row_log[i] - out.log_sum[i]) - weights.sum(1)).max() < 1e-5
             assert np.abs(np.exp(out.column_log[i] - out.log_sum[i]) - weights.sum(0)).max() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("marginals", [True, False])
+def test_launches_that_are_started_again_see_new_data(window, dtype, marginals):
+    """Batches of one size on one engine, recorded from the second on; small lanes, so that they take turns."""
+    w = resolve_window(window, 3)
+    e = engine(window, dtype, keep_map=False, marginals=marginals)
+    many = [bin_atoms(patchy(seed=i)) for i in range(12)]
+    truths = [reference.transient_map(b, GRIDS["one t0"], w) for b in many]
+    for _ in range(3):
+        for start in (0, 4, 8):
+            job = make_job(many[start : start + 4], GRIDS["one t0"], w, np.dtype(dtype))
+            out = e.execute(job)
+            for i in range(4):
+                assert out.max_F[i] == pytest.approx(truths[start + i].max_F, abs=1e-3)
+    e._batch_size = lambda job: 4
+    out = e.execute(make_job(many, GRIDS["one t0"], w, np.dtype(dtype)))
+    e.close()
+    assert out.max_F == pytest.approx([t.max_F for t in truths], abs=1e-3)
+    assert [t.F.ravel()[i] for t, i in zip(truths, out.index, strict=True)] == pytest.approx(list(out.max_F), abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("detectors", [1, 2, 3])
+def test_lines_of_detectors(detectors, window, dtype):
+    """The maximum of the line-robust statistic; a glitch in the first template, so that loud bins are summed apart."""
+    w, kind = resolve_window(window, 3), np.dtype(dtype)
+    lines = Lines(3.0, (-1.0, -1.3, -2.0)[:detectors])
+    names = ("H1", "L1", "V1")[:detectors]
+    made = [
+        AtomsBatch.stack([synth_atoms(T0, 96 * T, detectors=[name], seed=10 * i + x)[0] for i in range(3)])
+        for x, name in enumerate(names)
+    ]
+    made[0].Fa[0, 10] *= np.float32(1e4)
+    (parts,) = groups(made, 0)
+    binned = bin_batch(parts, kind, apart=True)
+    for name in ("full", "off the bins"):
+        grid = GRIDS[name]
+        job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
+        e = engine(window, dtype, keep_map=False, marginals=False, lines=lines)
+        out = e.execute(job)
+        e.close()
+        for i in range(2):
+            F, *each = (
+                reference.transient_map(Bins(binned.t_start, T, b.template(i).astype(float), b.occupied), grid, w).F
+                for b in (binned.bank, *binned.detectors)
+            )
+            parts = [np.full_like(F, lines.log_gauss), *(p + f for p, f in zip(lines.log_line, each, strict=True))]
+            truth = F - np.logaddexp.reduce(parts)
+            scale = max(1, np.nanmax(F))
+            assert out.max_F[i] == pytest.approx(np.nanmax(F), abs=CELL["float32"] * scale)
+            assert out.line_max[i] == pytest.approx(np.nanmax(truth), abs=CELL["float32"] * scale)
+            assert truth.ravel()[out.line_index[i]] >= np.nanmax(truth) - CELL["float32"] * scale
+
+
+@pytest.mark.parametrize("window", ["rect", "exp"])
+@pytest.mark.parametrize("width", [3, 14])
+def test_a_glitch_just_outside_a_window_leaves_nothing(window, width):
+    """A bin of 1e6 times the noise just before the first bin of a window, and just after its last."""
+    w, at = resolve_window(window, 3), 48
+    atoms = synth_atoms(T0, 96 * T, seed=4)
+    clean = bin_atoms(atoms)
+    for a in atoms:
+        a.Fa[at] *= np.float32(1e6)
+        a.Fb[at] *= np.float32(1e6)
+    reach = width if window == "rect" else 3 * width
+    grid = Grid(t0=T0 + (at - reach) * T, t0_band=(reach + 1) * T, dt0=(reach + 1) * T, tau=width * T)
+    r = transient_map(atoms, grid, window=window, dtype="float32", device="cuda")
+    truth = reference.transient_map(clean, grid, w)
+    assert r.F.shape == truth.F.shape == (2, 1)
+    assert np.abs(r.F - truth.F).max() <= CELL["float32"] * truth.F.max()
+    whole = Grid(t0=T0, t0_band=94 * T, dt0=T, tau=width * T, tau_band=2 * T, dtau=T)  # as part of a map, too
+    m = transient_map(atoms, whole, window=window, dtype="float32", device="cuda")
+    for row in (at - reach, at + 1):
+        assert m.F[row, 0] == pytest.approx(reference.cell(clean, T0 + row * T, width * T, w)[0], rel=CELL["float32"])
 
 
 @pytest.mark.parametrize("window", ["rect", "exp"])
@@ -180,6 +268,30 @@ def test_arrays_of_the_gpu_stay_there():
     assert isinstance(r.F, cupy.ndarray)
     host = transient_map(patchy(), GRIDS["full"], window="exp", device="cuda")
     assert np.array_equal(cupy.asnumpy(r.F), host.F)
+
+
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_banks_of_the_gpu(window):
+    """Batches whose atoms lie on the GPU: the same answers, and maps that stay there."""
+    import cupy
+
+    w = resolve_window(window, 3)
+    job = make_job([bin_atoms(patchy(seed=i)) for i in range(5)], GRIDS["full"], w, np.float32)
+    there = Bank(cupy.asarray(job.bank.antenna), cupy.asarray(job.bank.data), job.occupied)
+    e = engine(window)
+    host = e.execute(job)
+    out = e.execute(Job(there, job.tatom, job.taus, job.schedule))
+    e.close()
+    assert isinstance(out.F, cupy.ndarray)
+    assert np.array_equal(cupy.asnumpy(out.F), host.F)
+    assert np.array_equal(out.max_F, host.max_F)
+
+
+def test_windows_without_kernels_are_refused():
+    for window in (np.cos, "exp"):
+        options = {"compat": "lalpulsar"} if window == "exp" else {}
+        with pytest.raises(ValueError, match="device='cpu'"):
+            transient_map(patchy(), GRIDS["full"], window=window, device="cuda", **options)
 
 
 def test_auto_takes_the_gpu_where_it_has_kernels():

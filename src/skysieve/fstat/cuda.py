@@ -120,6 +120,8 @@ class Engine:
             output = self._with_map(job)
         tables = self._tables_of(job)
         every = np.arange(job.n_templates)
+        if is_device_array(job.bank.data):
+            self.runtime.synchronize()  # nor for the one that made the atoms
         if tables.host.count:
             self._sweep(job, tables, every, size, output, progress)
         if tables.host.empty.size:
@@ -140,6 +142,7 @@ class Engine:
     def _tables_of(self, job: Job) -> DeviceTables:
         if self._tables is None or not same_schedule(self._tables[0], job):
             found = DeviceTables(self.runtime.xp, make_tables(job, self.kind == "exp"), self.dtype)
+            self.runtime.synchronize()  # the lanes' streams do not wait for the one that made them
             self._tables = job.part(slice(0, 0)), found
         return self._tables[1]
 
