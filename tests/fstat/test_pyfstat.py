@@ -177,8 +177,9 @@ def test_cells_without_two_sfts_have_no_f(pyfstat):
         maps.call_compute_transient_fstat_map("skysieve", features, multi_atoms(ATOMS), w)
 
 
-@pytest.mark.parametrize("window", ["rect", "exp"])
-@pytest.mark.parametrize("statistic", [{}, {"BtSG": True}, {"BSGL": True}])
+@pytest.mark.parametrize(
+    ("window", "statistic"), [("rect", {}), ("exp", {"BtSG": True}), ("rect", {"BSGL": True})]
+)  # fmt: skip
 def test_transient_grid_search(pyfstat, sfts, tmp_path, window, statistic):
     found = {}
     for version in ("lal", "skysieve"):

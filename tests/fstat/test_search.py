@@ -105,7 +105,7 @@ def test_how_templates_come_and_are_dealt_does_not_matter(whole):
     same(whole, run(lambda start: batches(1, start=start), **options))
     same(whole, run(batches(5), device=["cpu", "cpu"], **options))  # two devices
     same(whole, run(batches(11), threads=2, **options))
-    bare = run(TEMPLATES, topk=6)  # lists of Atoms, one template each
+    bare = run(iter(TEMPLATES), topk=6)  # lists of Atoms, one template each
     assert np.array_equal(bare.columns()["max2F"], whole.columns()["max2F"])
     lists = run([TEMPLATES[:10], TEMPLATES[10:]], topk=6)
     assert np.array_equal(lists.columns()["max2F"], whole.columns()["max2F"])
@@ -276,6 +276,7 @@ def test_other_times_cost_their_templates():
         ({"progress": 3}, TypeError, "progress=3"),
         ({"source": 3}, TypeError, "batches is a int"),
         ({"source": [3]}, TypeError, "item 0 is a int"),
+        ({"source": [TEMPLATES[0], None]}, TypeError, "item 1 is a NoneType"),
     ],
 )
 def test_bad_arguments_are_refused(options, error, message):

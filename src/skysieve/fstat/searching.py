@@ -16,6 +16,7 @@ import numpy as np
 from skysieve.core.device import Device, resolve
 from skysieve.core.pipeline import usable_cores
 from skysieve.fstat.api import GPU_KINDS, make_engine
+from skysieve.fstat.atoms import Atoms
 from skysieve.fstat.batch import AtomsBatch, groups
 from skysieve.fstat.bsgl import BSGL
 from skysieve.fstat.checkpoint import Checkpoint, State
@@ -34,6 +35,8 @@ __all__ = ["search"]
 
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Bytes of atoms that a device takes at once."""
+TOGETHER = 16
+"""Single templates that are gathered."""
 NOBODY = -1
 """In the place of a worker: nothing was to be searched."""
 AHEAD = 1
@@ -315,7 +318,7 @@ def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...]
     source = batches(done) if callable(batches) else batches
     if isinstance(source, AtomsBatch) or not isinstance(source, Iterable):
         raise TypeError(f"batches is a {type(source).__name__}; expected an iterable of batches, or a function of it")
-    for number, item in enumerate(source):
+    for number, item in _together(source):
         if isinstance(item, Exception):
             if at >= done:
                 yield item, at
@@ -327,6 +330,24 @@ def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...]
                 skip = max(0, done - at)
                 yield (tuple(p.part(slice(skip, n)) for p in parts) if skip else parts), at + skip
             at += n
+
+
+def _together(source: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """The items and their numbers, neighbours that are single templates gathered into lists."""
+    waiting: list[list[Atoms]] = []
+    number = -1
+    for number, item in enumerate(source):
+        one = [item] if isinstance(item, Atoms) else item
+        single = isinstance(one, list | tuple) and bool(one) and all(isinstance(a, Atoms) for a in one)
+        if single:
+            waiting.append(list(one))
+        if waiting and (not single or len(waiting) == TOGETHER):
+            yield number, waiting
+            waiting = []
+        if not single:
+            yield number, item
+    if waiting:
+        yield number, waiting
 
 
 def _windows(windows: Any, efold: float) -> dict[str, Window]:
