@@ -2,8 +2,8 @@
 
 ``python benchmarks/fstat.py [--quick] [--lal PYTHON] [--only search]``; writes ``results/fstat.json``.  ``PYTHON`` is
 an interpreter that has lalsuite (it may be another environment than this one): the peer runs there, between our own
-timings.  ``--only search`` runs the searches: templates a second on one core and two, and 100,000 templates over a year
-from a seeded generator, whose memory is watched (``results/fstat-search.json``; some minutes).
+timings.  ``--only search`` searches 100,000 templates over a year from a seeded generator, and watches the memory
+(``results/fstat-search.json``; some minutes).
 Cells are those of the full grid, truncated ones included.  LALPulsar's exponential map costs O(N^3): longer spans are
 scaled from the longest that was run.
 """
@@ -187,8 +187,8 @@ def noise(template: Any, count: int, size: int, seed: int = 0) -> Any:
         yield AtomsBatch(template.t, template.a2, template.b2, template.ab, a * z, b * z)
 
 
-def bench_search(report: Report) -> None:
-    """Throughput on full grids; then many templates on a coarse grid of a year, in constant memory."""
+def bench_throughput(report: Report) -> None:
+    """Templates a second of a search, on one core and on two."""
     report.title("search: full grid, 30 d, templates made beforehand; maximum and ln B, float32")
     one = synth_atoms(span=30 * 86400, detectors=["H1"])[0]
     batches, grid = list(noise(one, 64 if report.quick else 512, 64)), Grid.full(one)
@@ -206,6 +206,10 @@ def bench_search(report: Report) -> None:
                 f"search {window} 30 d", tool=f"skysieve, {threads} threads", seconds_per_template=min(times) / count,
                 cells_per_second=grid.cells * count / min(times), ratio_to_one=min(seconds[1]) / min(times),
             )  # fmt: skip
+
+
+def bench_search(report: Report) -> None:
+    """Many templates on a coarse grid of a year, in constant memory."""
     total = 2_000 if report.quick else 100_000
     year = synth_atoms(span=365 * 86400, detectors=["H1"], seed=3)[0]
     t0 = int(year.t[0])
@@ -234,7 +238,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run")
     parser.add_argument("--lal", help="a Python that has lalsuite")
-    parser.add_argument("--only", choices=["search"], help="the searches alone")
+    parser.add_argument("--only", choices=["search"], help="the long search alone")
     options = parser.parse_args()
     report = Report("fstat", PACKAGES, options.quick)
     if options.only == "search":
@@ -246,6 +250,7 @@ def main() -> int:
         bench_peer(report, lal)
         if lal:
             lal.close()
+    bench_throughput(report)
     bench_accuracy(report)
     if not options.quick:
         bench_year(report)
