@@ -9,9 +9,12 @@ time of `Engine.execute` from pageable NumPy arrays, the plan kept.  GLS with dy
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,13 @@ from harness import Report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.gpu.batches import FlatSource, shared_grid
+from tests.gpu.batches import batch as made
 
 from skysieve.core.device import resolve
 from skysieve.core.kernels import CudaModule
 from skysieve.periodogram import cuda, simulate
 from skysieve.periodogram.cuda_jobs import Chunk, make_job
+from skysieve.periodogram.cuda_tables import choose_layouts, layouts
 from skysieve.periodogram.workload import Output, Spec
 
 HERE = Path(__file__).parent
@@ -121,7 +126,7 @@ def kernel_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, powe
     worker = engine.workers[0]
     output = Output.allocate(source.n_objects, engine.spec.n_peaks, power)
     job = make_job(engine._plan(source, grids, output), source, Chunk(0, source.n_objects), output)
-    lane, found, rounds, at = worker.spare, {}, 6, 0
+    lane, found, rounds, done = worker.spare, {}, 6, [0]
     launch = CudaModule.launch
 
     def timed(module: Any, kernel: str, *args: Any, stream: Any = None, **more: Any) -> None:
@@ -130,11 +135,11 @@ def kernel_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, powe
         launch(module, kernel, *args, stream=stream, **more)
         end.record(stream)
         end.synchronize()
-        found.setdefault(kernel, [0.0] * rounds)[at] += cp.cuda.get_elapsed_time(start, end)
+        found.setdefault(kernel, [0.0] * rounds)[done[0]] += cp.cuda.get_elapsed_time(start, end)
 
     CudaModule.launch = timed
     try:
-        for at in range(rounds):
+        for done[0] in range(rounds):
             worker._launch(lane, job)
             lane.synchronize()
     finally:
@@ -153,6 +158,23 @@ def wall_ms(call: Any, n: int = 15) -> float:
     return 1e3 * float(statistics.median(times))
 
 
+FMA_PER_SECOND = {F64: 1.6e13, F32: 3.0e13}
+"""Measured on an H100."""
+
+
+def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any) -> float:
+    """Milliseconds of the multiply-adds of the comb alone at the rate of the card's plain units.
+
+    A frequency takes 3 transforms of 256 points for every ``modes`` of them (2 x 192 fused operations for 16 points),
+    and 30 for folding and the power; a point takes 16 cells, 2 bands, 6 operations in every pair of bands.
+    """
+    known = layouts(np.dtype(dtype), device.shared_per_block)
+    layout = known[int(choose_layouts(known, np.array([nf]), np.array([cycles]))[0])]
+    pairs = -(-nf // layout.span)
+    power = source.n_objects * nf * (3 * 384 * 16 / layout.modes + 30)
+    return 1e3 * (power + len(source.t) * pairs * 192) / FMA_PER_SECOND[dtype]
+
+
 class Bench:
     def __init__(self, report: Report, data: Path) -> None:
         import cupy
@@ -162,6 +184,7 @@ class Bench:
         rows = np.loadtxt(data / "8205_normalized_with_error.txt", delimiter=",")
         self.single = FlatSource(*(np.ascontiguousarray(rows[:, i]) for i in (1, 2, 3)), np.array([0, len(rows)]))
         self.engines: dict[Any, cuda.Engine] = {}
+        self.device_times: dict[tuple[str, str], float] = {}
 
     def engine(self, dtype: Any, **more: Any) -> cuda.Engine:
         key = (dtype, tuple(sorted(more.items())))
@@ -195,9 +218,12 @@ class Bench:
             float(source.t[b - 1] - source.t[a]) for a, b in zip(source.offsets[:-1], source.offsets[1:], strict=True)
         )
         facts = {"dtype": str(dtype), "nf": nf, "df_T": df * span, "objects": source.n_objects, "points": len(source.t)}
+        self.device_times[name, str(dtype)] = ms
+        limit = least_ms(source, nf, df * span, dtype, self.device[0])
         self.report.row(
-            name, device_ms=ms, wanted=reach, reached=ms <= reach, freq_per_s=source.n_objects * nf / ms * 1e3, **facts
-        )
+            name, device_ms=ms, wanted=reach, reached=ms <= reach, arithmetic_ms=limit,
+            percent_of_limit=100 * limit / ms, freq_per_s=source.n_objects * nf / ms * 1e3, **facts,
+        )  # fmt: skip
 
     def errors(
         self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, method: str = "nufft"
@@ -275,6 +301,66 @@ class Bench:
         self.report.row(name, seconds=best, first=seconds[0], wanted=reach, reached=best <= reach, **facts)
         engine.close()
 
+    def kernels(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any) -> None:
+        """Each kernel alone, with the few microseconds that its two events take."""
+        times = kernel_ms(self.cp, self.engine(dtype), on_device(self.cp, source), shared_grid(f0, df, nf))
+        self.report.row(name, dtype=str(dtype), **{f"{k}_ms": v for k, v in times.items()})
+
+    def selection(self) -> None:
+        """Auto against the best method, on sizes that the calibration does not use."""
+        cp, worst = self.cp, 0.0
+        for dtype in (F64, F32):
+            for points in (12, 40, 75, 120, 450):
+                for nf, cycles in ((700, 0.15), (9000, 0.06), (40_000, 0.21), (300_000, 0.004)):
+                    objects = max(8, 40_000_000 // (nf * max(1, points // 40)) // 8)
+                    source = on_device(cp, made([points] * min(objects, 4000)))
+                    grids = shared_grid(0.2, cycles / 120, nf)
+                    ms = {
+                        m: device_ms(cp, self.engine(dtype, method=m), source, grids)
+                        for m in ("auto", "direct", "nufft")
+                    }
+                    ratio = ms["auto"] / min(ms.values())
+                    worst = max(worst, ratio)
+                    self.report.row(
+                        "selection", dtype=str(dtype), points=points, nf=nf, df_T=cycles, objects=source.n_objects,
+                        auto_over_best=ratio, **{f"{k}_ms": v for k, v in ms.items()},
+                    )  # fmt: skip
+        self.report.row("selection, worst", auto_over_best=worst, wanted=1.25, reached=worst <= 1.25)
+
+    def peers(self, batch: FlatSource) -> None:
+        """nifty-ls on the host's cores and CuPy's own function, in this process."""
+        cp = self.cp
+        nf, f0, df = 28608, 0.16, 1 / 1200
+        at = batch.offsets
+        if importlib.util.find_spec("nifty_ls"):
+            import nifty_ls
+
+            def one(i: int) -> None:
+                rows = slice(at[i], at[i + 1])
+                nifty_ls.lombscargle(
+                    batch.t[rows], batch.y[rows], batch.dy[rows], fmin=f0, fmax=f0 + (nf - 1) * df, Nf=nf, nthreads=1,
+                    normalization="standard",
+                )  # fmt: skip
+
+            cores = len(os.sched_getaffinity(0))
+            with ThreadPoolExecutor(cores) as pool:
+                seconds = []
+                for _ in range(3):
+                    start = time.perf_counter()
+                    list(pool.map(one, range(batch.n_objects)))
+                    seconds.append(time.perf_counter() - start)
+            self.report.row("batch, nifty-ls on the host", cores=cores, wall_ms=1e3 * min(seconds))
+        from cupyx.scipy.signal import lombscargle
+
+        single, frequency = on_device(cp, self.single), 2 * np.pi * (0.5 + cp.arange(1_000_000) * (23.5 / 999_999))
+        t = single.t - single.t[0]
+
+        def run() -> None:
+            lombscargle(t, single.y, frequency)
+            cp.cuda.runtime.deviceSynchronize()
+
+        self.report.row("single 1e6, cupyx (no mean, no errors)", wall_ms=wall_ms(run, 5))
+
     def run(self, only: set[str]) -> None:
         def wanted(key: str) -> bool:
             return not only or key in only
@@ -308,12 +394,26 @@ class Bench:
             self.case("single 25e6, powers written", single, 0.5, s25, 25_000_000, F64, 0.60, True)
             long = FlatSource(single.t * (3652 / 119.96875), single.y, single.dy, single.offsets)
             self.case("single ten years", long, 0.5, 0.2 / 3652, 25_000_000, F64, 4.0)
+        if wanted("kernels"):
+            self.report.title("kernel by kernel")
+            self.kernels("batch", batch, f0, df, nf, F64)
+            self.kernels("batch", batch, f0, df, nf, F32)
+            self.kernels("single 25e6", single, 0.5, s25, 25_000_000, F64)
+        if wanted("peers"):
+            self.report.title("peers")
+            self.peers(batch)
+        if wanted("selection"):
+            self.report.title("the choice of the method")
+            self.selection()
         if wanted("decade"):
             self.report.title("the batch over ten years")
             self.case("batch ten years", self.simulated(3652), 0.16, 0.1 / 3652, 870_640, F64, 17.0)
         if wanted("fine"):
             self.report.title("the batch on a fine grid")
             self.case("batch 1e6", batch, f0, 23.84 / 999_999, 1_000_000, F64, 11.0)
+        for (name, dtype), ms in list(self.device_times.items()):
+            if dtype == "float64" and (name, "float32") in self.device_times:
+                self.report.row(f"{name}, float64 over float32", ratio=ms / self.device_times[name, "float32"])
         if wanted("million"):
             self.report.title("streamed")
             n = 20_000 if self.report.quick else 1_000_000

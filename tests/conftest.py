@@ -33,12 +33,22 @@ def test_data() -> Path:
 # ---------------------------------------------------------------- tests that need a GPU
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    gone = {item for item in items if _no_such_method(item)}
+    if gone:
+        config.hook.pytest_deselected(items=list(gone))
+        items[:] = [item for item in items if item not in gone]
     wanted = [item for item in items if item.get_closest_marker("gpu")]
     problem = cuda_problem() if wanted else None
     if problem is not None:
         for item in wanted:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {problem.missing}"))
+
+
+def _no_such_method(item: pytest.Item) -> bool:
+    """The global NUFFT of finufft is a method of the CPU alone (the GPU refuses it: tests/kernels, tests/gpu)."""
+    call = getattr(item, "callspec", None)
+    return call is not None and (call.params.get("device"), call.params.get("method")) == ("cuda", "finufft")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

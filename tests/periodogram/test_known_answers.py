@@ -33,6 +33,11 @@ def random_curve(n: int, span: float, seed: int) -> Curve:
     return t, 15 + 0.3 * np.sin(2 * np.pi * 1.37 * t + 1) + dy * rng.standard_normal(n), dy
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 class Stripe82(NamedTuple):
     ids: NDArray[np.int64]
     t: list[NDArray[np.float64]]
@@ -67,29 +72,29 @@ def part(made: SimulatedLightCurves, chosen: NDArray[np.int64]) -> tuple[list[An
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("fit_mean", "hours"), [(True, 2.3168), (False, 2.3169)])
-def test_asteroid_243_ida(test_data: Path, dtype: str, fit_mean: bool, hours: float) -> None:
+def test_asteroid_243_ida(test_data: Path, dtype: str, fit_mean: bool, hours: float, device: str) -> None:
     """Half of 4.634 h, from Julian dates; the powers were taken with astropy's ``slow``."""
     _, t, y = np.loadtxt(test_data / "lomb_scargle" / "243_normalized_ztf_filter2.txt", delimiter=",", unpack=True)
-    found = skysieve.lombscargle(t, y, fmin=0.5, fmax=24, nf=200_001, fit_mean=fit_mean, dtype=dtype)
+    found = skysieve.lombscargle(t, y, fmin=0.5, fmax=24, nf=200_001, fit_mean=fit_mean, dtype=dtype, device=device)
     assert found.period * 24 == pytest.approx(hours, abs=6e-5)
     assert 2 * found.period * 24 == pytest.approx(4.634, abs=5e-4)
     assert np.nanmax(found.power) == pytest.approx(0.95219 if fit_mean else 0.94351, abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_object_8205(test_data: Path, dtype: str) -> None:
+def test_object_8205(test_data: Path, dtype: str, device: str) -> None:
     _, t, y, dy = np.loadtxt(test_data / "lomb_scargle" / "8205_normalized_with_error.txt", delimiter=",", unpack=True)
-    found = skysieve.lombscargle(t, y, dy, fmin=0.5, fmax=24, nf=1_000_000, dtype=dtype)
+    found = skysieve.lombscargle(t, y, dy, fmin=0.5, fmax=24, nf=1_000_000, dtype=dtype, device=device)
     assert found.period == pytest.approx(0.5647356, abs=5e-7)
     assert found.power.max() == pytest.approx(0.7129047, abs=1e-6)
-    plain = skysieve.lombscargle(t, y, fmin=0.5, fmax=24, nf=1_000_000, dtype=dtype, fit_mean=False)
+    plain = skysieve.lombscargle(t, y, fmin=0.5, fmax=24, nf=1_000_000, dtype=dtype, fit_mean=False, device=device)
     assert plain.power.max() == pytest.approx(0.7120005, abs=1e-6)
 
 
-def test_stripe_82_stars(stripe82: Stripe82) -> None:
+def test_stripe_82_stars(stripe82: Stripe82, device: str) -> None:
     """105 of 136 within 1% of the catalogue, 92 within 1/T in frequency; the other 13 are yearly aliases."""
     grid: dict[str, Any] = {"fmin": 1 / 1.2, "fmax": 1 / 0.15, "nf": 100_000}
-    options: dict[str, Any] = {**grid, "return_power": False}
+    options: dict[str, Any] = {**grid, "return_power": False, "device": device}
     double = skysieve.lombscargle(stripe82.t, stripe82.y, stripe82.dy, **options)
     single = skysieve.lombscargle(stripe82.t, stripe82.y, stripe82.dy, dtype="float32", **options)
     np.testing.assert_array_equal(double.peaks.index[:, 0], single.peaks.index[:, 0])
@@ -140,12 +145,12 @@ def test_weights_matter(simulated: SimulatedLightCurves) -> None:
 
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 @pytest.mark.parametrize("half_distance", [0.0075, 0.01, 0.02, 0.05, 0.0937, 0.2, 0.37])
-def test_two_equal_peaks(method: str, half_distance: float) -> None:
+def test_two_equal_peaks(method: str, half_distance: float, device: str) -> None:
     """On whole days power is symmetric about f = 1/2: two peaks of equal height, wherever bands divide the grid."""
     rng = np.random.default_rng(11)
     t = np.sort(rng.choice(200, 120, replace=False)).astype(float)
     y = np.sin(2 * np.pi * (0.5 - half_distance) * t + 0.3) + 0.01 * rng.standard_normal(120)
-    found = skysieve.lombscargle(t, y, fmin=0.04, fmax=0.96, nf=1841, n_peaks=2, method=method)
+    found = skysieve.lombscargle(t, y, fmin=0.04, fmax=0.96, nf=1841, n_peaks=2, method=method, device=device)
     expected = 0.5 + half_distance * np.array([-1, 1])
     np.testing.assert_allclose(np.sort(found.peaks.frequency), expected, atol=2e-4)
     assert found.peaks.power[0] == pytest.approx(found.peaks.power[1], abs=2e-9)
@@ -155,12 +160,12 @@ def test_two_equal_peaks(method: str, half_distance: float) -> None:
 
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 @pytest.mark.parametrize("end", ["first", "last"])
-def test_peak_at_an_end_of_the_grid(method: str, end: str) -> None:
+def test_peak_at_an_end_of_the_grid(method: str, end: str, device: str) -> None:
     """The highest sample is the first or the last: it is a peak, and stays where it is."""
     t, _, dy = random_curve(150, 40.0, 1)
     y = np.sin(2 * np.pi * 3.0 * t)
     fmin, fmax = (3.001, 7.0) if end == "first" else (0.5, 2.999)
-    found = skysieve.lombscargle(t, y, dy, fmin=fmin, fmax=fmax, nf=1601, n_peaks=3, method=method)
+    found = skysieve.lombscargle(t, y, dy, fmin=fmin, fmax=fmax, nf=1601, n_peaks=3, method=method, device=device)
     assert found.peaks.index[0] == (0 if end == "first" else 1600)
     assert found.peaks.frequency[0] == pytest.approx(fmin if end == "first" else fmax, rel=1e-15)
     assert found.peaks.power[0] == found.power[found.peaks.index[0]]
@@ -169,11 +174,13 @@ def test_peak_at_an_end_of_the_grid(method: str, end: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("keep", [True, False])
-def test_k_peaks_are_those_of_the_full_power(simulated: SimulatedLightCurves, dtype: str, keep: bool) -> None:
+def test_k_peaks_are_those_of_the_full_power(
+    simulated: SimulatedLightCurves, dtype: str, keep: bool, device: str
+) -> None:
     """With and without the power kept: the same peaks as the slow finder reads off the whole periodogram."""
     t, y, dy = part(simulated, np.arange(0, 1000, 83))
-    full = skysieve.lombscargle(t, y, dy, dtype=dtype, **BATCH_GRID)
-    found = skysieve.lombscargle(t, y, dy, dtype=dtype, n_peaks=8, return_power=keep, **BATCH_GRID)
+    full = skysieve.lombscargle(t, y, dy, dtype=dtype, device=device, **BATCH_GRID)
+    found = skysieve.lombscargle(t, y, dy, dtype=dtype, n_peaks=8, return_power=keep, device=device, **BATCH_GRID)
     assert (found.power is not None) is keep
     for i in range(len(t)):
         expected = reference.peaks(full.frequency, full.power[i], 8, float(np.ptp(t[i])))
@@ -184,9 +191,9 @@ def test_k_peaks_are_those_of_the_full_power(simulated: SimulatedLightCurves, dt
         assert np.min(distance[~np.eye(8, dtype=bool)]) >= (1 - 1e-9) / np.ptp(t[i])
 
 
-def test_more_peaks_wanted_than_there_are() -> None:
+def test_more_peaks_wanted_than_there_are(device: str) -> None:
     t, y, dy = random_curve(40, 10.0, 2)
-    found = skysieve.lombscargle(t, y, dy, fmin=1, fmax=2, nf=50, n_peaks=30)
+    found = skysieve.lombscargle(t, y, dy, fmin=1, fmax=2, nf=50, n_peaks=30, device=device)
     expected = reference.peaks(found.frequency, found.power, 30, float(np.ptp(t)))
     np.testing.assert_array_equal(found.peaks.index, expected.index)
     assert np.isnan(found.peaks.power[-1])
@@ -238,7 +245,7 @@ def test_scargle_normalisation_is_the_papers() -> None:
 @pytest.mark.parametrize("width", [1e-8, 1e-6, 1e-4])
 @pytest.mark.parametrize("with_errors", [False, True])
 @pytest.mark.filterwarnings("ignore:the grid is too coarse:UserWarning")
-def test_tightly_clustered_times(method: str, width: float, with_errors: bool) -> None:
+def test_tightly_clustered_times(method: str, width: float, with_errors: bool, device: str) -> None:
     """All points but one within ``width`` of the span (astropy issue 20449 is 1e-8, without errors)."""
     rng = np.random.default_rng(0)
     span, count = 1094.6, 155
@@ -246,7 +253,7 @@ def test_tightly_clustered_times(method: str, width: float, with_errors: bool) -
     y = rng.normal(size=count)
     dy = rng.uniform(0.5, 1.5, count) if with_errors else None
     f0, df, nf = 0.8, 0.0037, 791
-    found = skysieve.lombscargle(t, y, dy, fmin=f0, fmax=f0 + df * (nf - 1), nf=nf, method=method)
+    found = skysieve.lombscargle(t, y, dy, fmin=f0, fmax=f0 + df * (nf - 1), nf=nf, method=method, device=device)
     frequency = reference.regular(found.frequency[0], (f0 + df * (nf - 1) - f0) / (nf - 1), np.arange(nf))
     truth = reference.power(t, y, dy, frequency=frequency).power
     assert np.max(np.abs(found.power - truth)) < 1e-9
@@ -254,7 +261,7 @@ def test_tightly_clustered_times(method: str, width: float, with_errors: bool) -
 
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 @pytest.mark.parametrize("hours", [3.7, 200.0, 1500.0])
-def test_asteroid_range_of_1_to_2000_hours(method: str, hours: float) -> None:
+def test_asteroid_range_of_1_to_2000_hours(method: str, hours: float, device: str) -> None:
     """Frequencies below 1/T are searched, with a warning; 1,500 h is more than the 30 days seen."""
     rng = np.random.default_rng(8)
     t = np.sort(np.floor(rng.uniform(0, 30, 200)) + rng.uniform(0.25, 0.7, 200))
@@ -262,7 +269,7 @@ def test_asteroid_range_of_1_to_2000_hours(method: str, hours: float) -> None:
     y = 17 + 0.4 * np.sin(2 * np.pi * t * 24 / hours + 0.5) + dy * rng.standard_normal(200)
     fmin, fmax, nf = 24 / 2000, 24.0, 10_001
     with pytest.warns(UserWarning, match="1/T"):
-        found = skysieve.lombscargle(t, y, dy, fmin=fmin, fmax=fmax, nf=nf, method=method)
+        found = skysieve.lombscargle(t, y, dy, fmin=fmin, fmax=fmax, nf=nf, method=method, device=device)
     low = np.r_[0:200, 200:nf:37]
     truth = reference.power(t, y, dy, frequency=reference.regular(fmin, (fmax - fmin) / (nf - 1), low)).power
     assert np.max(np.abs(found.power[low] - truth)) < 1e-9
@@ -308,11 +315,19 @@ def truths(request: pytest.FixtureRequest) -> list[Truth]:
 
 
 @pytest.mark.parametrize(("dtype", "method", "least", "bound"), ACCURACY)
-def test_error_against_long_double(truths: list[Truth], dtype: str, method: str, least: int, bound: float) -> None:
+def test_error_against_long_double(
+    truths: list[Truth], dtype: str, method: str, least: int, bound: float, device: str
+) -> None:
     """The promise to users, on the paper's grid (df*T = 0.1), times from zero and as Julian dates."""
     chosen = [case for case in truths if case.t.size >= least]
     found = skysieve.lombscargle(
-        [c.t for c in chosen], [c.y for c in chosen], [c.dy for c in chosen], dtype=dtype, method=method, **BATCH_GRID
+        [c.t for c in chosen],
+        [c.y for c in chosen],
+        [c.dy for c in chosen],
+        dtype=dtype,
+        method=method,
+        device=device,
+        **BATCH_GRID,
     )
     errors = [
         (float(np.max(np.abs(power[c.index] - c.power))), f"{c.t.size} points")
