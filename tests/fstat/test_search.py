@@ -111,6 +111,33 @@ def test_how_templates_come_and_are_dealt_does_not_matter(whole):
     assert np.array_equal(lists.columns()["max2F"], whole.columns()["max2F"])
 
 
+@pytest.mark.parametrize("bsgl", [None, BSGL(5.0)])
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_on_the_kernels_of_a_gpu(monkeypatch, window, bsgl):
+    """The GPU's engine, on the host: the same templates, cells and numbers as the CPU's."""
+    from skysieve.fstat import cuda, searching
+    from tests.kernels.shim import shim_runtime
+
+    options = {"windows": window, "topk": 6, "posteriors": 1, "bsgl": bsgl}
+    a = run(**options)
+    made = []
+
+    def make(spec, device, memory, threads):
+        made.append(spec)
+        return cuda.Engine(spec, runtime=shim_runtime("forwards")), device
+
+    monkeypatch.setattr(searching, "make_engine", make)
+    b = run(device=["cpu", "cpu"], **options)
+    assert len(made) >= 2
+    for name, column in a.columns().items():
+        if column.dtype.kind == "f":
+            assert column == pytest.approx(b.columns()[name], rel=1e-4, abs=1e-3)
+        else:
+            assert np.array_equal(column, b.columns()[name])
+    best = int(a.columns()["template"][0])
+    assert np.abs(a.posterior(window, best)[0] - b.posterior(window, best)[0]).max() < 1e-5
+
+
 def test_each_template_of_its_own_sky():
     """A wrong sharing of the antenna factors fails."""
     made = [template(i, ra=0.1 + 0.25 * i, dec=-0.4 + 0.05 * i) for i in range(9)]
