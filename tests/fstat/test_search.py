@@ -115,8 +115,9 @@ def test_how_templates_come_and_are_dealt_does_not_matter(whole):
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_on_the_kernels_of_a_gpu(monkeypatch, window, bsgl):
     """The GPU's engine, on the host: the same templates, cells and numbers as the CPU's."""
-    from skysieve.fstat import cuda, searching
     from tests.kernels.shim import shim_runtime
+
+    from skysieve.fstat import cuda, searching
 
     options = {"windows": window, "topk": 6, "posteriors": 1, "bsgl": bsgl}
     a = run(**options)
@@ -127,8 +128,8 @@ def test_on_the_kernels_of_a_gpu(monkeypatch, window, bsgl):
         return cuda.Engine(spec, runtime=shim_runtime("forwards")), device
 
     monkeypatch.setattr(searching, "make_engine", make)
-    b = run(device=["cpu", "cpu"], **options)
-    assert len(made) >= 2
+    b = run(**options)  # one thread: the host's kernels run one at a time
+    assert len(made) == 2
     for name, column in a.columns().items():
         if column.dtype.kind == "f":
             assert column == pytest.approx(b.columns()[name], rel=1e-4, abs=1e-3)
