@@ -374,3 +374,69 @@ def test_there_is_no_gpu_backend(monkeypatch):
         ConvolvePlan(Gaussian(fwhm=0.2), Healpix(8), device="cuda")
     with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(8)) as plan:
         assert plan.device.kind == "cpu"
+
+
+# ---------------------------------------------------------------- spin 2
+
+SPIN_GRIDS = {"healpix 8": Healpix(8), "healpix 3": Healpix(3), "ecp": ECP(16, 24), "gauss": GaussLegendre(12, 22)}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("grid", list(SPIN_GRIDS))
+@pytest.mark.parametrize("fwhm", [0.35, 0.8])
+def test_spin_2_is_the_sum_of_carried_vectors(grid, fwhm, dtype):
+    k, g = Gaussian(fwhm=fwhm), SPIN_GRIDS[grid]
+    table = g.table()
+    x = sky(table.npix, count=2)
+    with ConvolvePlan(k, g, spin=2, eps=EPS[dtype], dtype=dtype, method="ring", device="cpu", threads=1) as plan:
+        found = plan(x)
+    rows = some(table.npix, 30)
+    truth = reference.convolve_spin(table, k.window(60, spin=2), x, rows)
+    assert error(found[:, rows], truth) <= ERROR[dtype]
+
+
+@pytest.mark.parametrize("pixel", [0, 2, 150, 180, 310, 340, 767])
+@pytest.mark.parametrize("part", [0, 1], ids="QU")
+def test_single_pixels_of_q_and_u(pixel, part):
+    """Pole, cap, edge and belt: phases that maps of E and B alone would hide."""
+    k, g = Gaussian(fwhm=0.35), Healpix(8)
+    x = np.zeros((2, 768))
+    x[part, pixel] = 1
+    with ConvolvePlan(k, g, spin=2, quadrature="none", device="cpu", threads=1) as plan:
+        found = plan(x)
+        assert plan.method == "ring"
+    rows = np.unique(np.concatenate([some(768, 30), [pixel]]))
+    truth = reference.convolve_spin(g.table("none"), k.window(60, spin=2), x, rows)
+    assert np.abs(found[:, rows] - truth).max() <= 1e-6 * np.abs(truth).max()
+
+
+def test_spin_2_by_harmonics():
+    pytest.importorskip("ducc0")
+    x = sky(3072, count=4).reshape(2, 2, 3072)
+    plans = [
+        ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), spin=2, method=m, eps=1e-12, device="cpu")
+        for m in ("ring", "harmonic")
+    ]
+    a, b = (p(x) for p in plans)
+    assert a.shape == x.shape
+    assert error(a, b) < 1e-10
+    assert error(plans[0].adjoint(x), plans[1].adjoint(x)) < 1e-10
+    left, right = np.sum(x[0] * plans[0](x[1])), np.sum(plans[0].adjoint(x[0]) * x[1])
+    assert left == pytest.approx(right, abs=1e-12 * np.linalg.norm(x))
+    for p in plans:
+        p.close()
+
+
+def test_spin_2_mistakes_are_told():
+    k = Gaussian(fwhm=0.3)
+    with pytest.raises(ValueError, match="spin=1"):
+        ConvolvePlan(k, Healpix(8), spin=1)
+    with pytest.raises(ValueError, match="need method='ring' or 'harmonic'"):
+        ConvolvePlan(k, Healpix(8), spin=2, method="direct", device="cpu")
+    with pytest.raises(ValueError, match="E and B have different windows"):
+        ConvolvePlan(Window([1, 1, 1], [1, 1, 1], [1, 1, 0.5]), Healpix(8), spin=2, method="ring", device="cpu")
+    with (
+        ConvolvePlan(k, Healpix(8), spin=2, device="cpu") as plan,
+        pytest.raises(ValueError, match=r"expected \(\.\.\., 2, 768\)"),
+    ):
+        plan(np.zeros(768))

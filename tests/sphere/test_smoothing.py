@@ -290,6 +290,7 @@ def test_without_ducc0(monkeypatch):
     monkeypatch.setattr(cpu_harmonic, "available", lambda: False)
     m = sky()
     assert skysieve.smoothing(m, fwhm=0.1).std() < m.std()
+    assert skysieve.smoothing(np.stack([m, m, m]), fwhm=0.1).std() < m.std()
     with pytest.raises(ValueError, match="pip install"):
         skysieve.smoothing(m, fwhm=0.1, iter=3)
 

@@ -64,7 +64,7 @@ class ConvolvePlan:
     grid : Grid
         Such as ``Healpix(2048)``.
     spin : {0, 2}
-        2: maps are Q and U, of shape (..., 2, npix); by method "harmonic".
+        2: maps are Q and U, of shape (..., 2, npix); by "ring" or "harmonic".
     rings : slice, optional
         Neighbouring rings that the maps consist of; the whole sphere by default.
     mask : array_like of bool, shape (npix,), optional
@@ -146,7 +146,7 @@ class ConvolvePlan:
         self._mask, used = self._read_mask(mask)
         self.spin = int(spin)
         check_eps(eps)
-        radials = () if spin or method == "harmonic" else tuple(make_radial(k, eps) for k in self.kernels)
+        radials = () if method == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)
         self._options: dict[str, Any] = {"memory": memory, "threads": threads}
         self._spec = Spec(self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used)
         self._engine, self.device = make_engine(self._spec, method, device, **self._options)
@@ -302,7 +302,7 @@ class ConvolvePlan:
         if not math.isfinite(total) and not np.isfinite(x).all():
             out[...] = np.nan
             return
-        if self._mask is None and w_out is self._ones and self._spec.radials:
+        if self._mask is None and w_out is self._ones and self._spec.radials and not self.spin:
             some = x[:: 1 + self.npix // _SOME].astype(np.float64)
             mean = float(some.mean())
             if abs(mean) > OFFSET * float(some.std()):

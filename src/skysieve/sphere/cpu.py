@@ -68,10 +68,12 @@ class Engine:
 
     def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine:
         """The engine asked for, or the one that is expected to be the fastest: setting up costs all of them little."""
-        if method == "harmonic" or self.spec.spin:
-            if method not in ("harmonic", "auto"):
-                raise ValueError(f"method={method!r}: maps of spin 2 need method='harmonic'")
+        if method == "harmonic":
             return HarmonicEngine(self.spec, self.pool)
+        if self.spec.spin:
+            if method == "direct":
+                raise ValueError("method='direct': maps of spin 2 need method='ring' or 'harmonic'")
+            return RingEngine(self.spec, self.pool)
         if method == "ring":
             return RingEngine(self.spec, self.pool)
         best: RingEngine | DirectEngine | HarmonicEngine = DirectEngine(self.spec, self.pool)

@@ -114,6 +114,24 @@ def fold(sums, at, row, last, n, turned, pr, pi, z):
 
 
 @njit(**JIT)
+def turn(sums, rows, row):
+    """Q and U of spin 2 from the even and odd sums of both: ``Q = A q + i B u``, ``U = A u - i B q``.
+
+    The odd part changes sign in the mirror image.  ``sums`` holds A q, A u, B q, B u; the first two become Q and U.
+    """
+    for r in range(rows):
+        for side in range(2):
+            sign = 1 if side == 0 else -1
+            re = (4 * r + 2 * side) * row
+            im = re + row
+            for m in range(row):
+                sums[0, re + m] -= sign * sums[3, im + m]
+                sums[0, im + m] += sign * sums[3, re + m]
+                sums[1, re + m] += sign * sums[2, im + m]
+                sums[1, im + m] -= sign * sums[2, re + m]
+
+
+@njit(**JIT)
 def band(
     a, b, outputs, pair, first, last, place, mirror, gap, length, cosines, samples, first_sample, n_samples,
     first_cosine, cosine_row, modes, unit, sums, row,
@@ -148,10 +166,11 @@ class RingEngine:
         t = spec.table
         self.mirrored = t.symmetric
         rings = len(t.n)
-        found: list[Pairs] = [make_pairs(t, r, spec.eps, self.mirrored) for r in spec.radials]
-        self.tables: list[KernelTables] = [
-            make_tables(t, r, p, spec.dtype) for r, p in zip(spec.radials, found, strict=True)
-        ]
+        found: list[Pairs] = [make_pairs(t, r, spec.eps, self.mirrored, spec.rings, spec.spin) for r in spec.radials]
+        tables = [make_tables(t, r, p, spec.dtype, spec.spin) for r, p in zip(spec.radials, found, strict=True)]
+        self.tables: list[KernelTables] = [both[0] for both in tables]
+        self.odd: list[KernelTables] = [both[1] for both in tables if spec.spin]
+        self.parts = 2 if spec.spin else 1
         self.lengths = [padded(p.modes, spec.dtype) for p in found]
         self.modes = np.max([p.modes for p in found], axis=0)
         self.gap = padded(self.modes, spec.dtype)
@@ -173,29 +192,33 @@ class RingEngine:
     @property
     def nbytes(self) -> int:
         """Bytes of the plan and its working memory, maps apart."""
-        scratch = (4 * ROWS + 4) * self.row * self.spec.dtype.itemsize * self.pool.workers
-        return sum(t.nbytes for t in self.tables) + self.size * self.spec.dtype.itemsize + scratch
+        scratch = (4 * ROWS * self.parts**2 + 4) * self.row * self.spec.dtype.itemsize * self.pool.workers
+        held = sum(t.nbytes for t in (*self.tables, *self.odd))
+        return held + self.parts * self.size * self.spec.dtype.itemsize + scratch
 
     def seconds(self) -> float:
         """Expected seconds of one map on one core."""
         t = self.spec.table
         wide = self.spec.dtype.itemsize / 4
         transforms = float((t.n * np.log2(np.maximum(t.n, 2))).sum()) * (1 + len(self.tables))
-        sums = sum(k.multiplications for k in self.tables)
+        transforms *= self.parts
+        sums = self.parts * sum(k.multiplications for k in (*self.tables, *self.odd))
         return 1e-9 * wide * (NS_TRANSFORM * transforms + NS_SUM * sums) + 2e-5 * len(self.runs) * (
             1 + len(self.tables)
         )
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """Maps (B, npix) into ``out`` (B, K, npix), weighted by ring before and after."""
+        """Maps (B, [2,] npix) into ``out`` (B, K, [2,] npix), weighted by ring before and after."""
         with self._lock:
             if self._modes is None:
-                self._modes = np.empty(self.size, self.spec.dtype)
+                self._modes = np.empty((self.parts, self.size), self.spec.dtype)
             modes = self._modes
             for x, y in zip(maps, out, strict=True):
-                self.pool.run([partial(self._forward, x, w_in, modes, run) for run in self.runs])
+                for part, held in zip(x.reshape(self.parts, -1), modes, strict=True):
+                    self.pool.run([partial(self._forward, part, w_in, held, run) for run in self.runs])
                 for k in range(len(self.tables)):
-                    self.pool.run([partial(self._back, k, modes, w_out, y[k], tile) for tile in self.tiles])
+                    parts = y[k].reshape(self.parts, -1)
+                    self.pool.run([partial(self._back, k, modes, w_out, parts, tile) for tile in self.tiles])
 
     def _forward(self, x: NDArray[Any], w: NDArray[Any], modes: NDArray[Any], run: tuple[int, int]) -> None:
         t, (a, b) = self.spec.table, run
@@ -222,15 +245,31 @@ class RingEngine:
                 held = (last, phi0)
             unfold(line, n, last, self.gap[r], w[r], phi0 != 0, pr, pi, modes, self.place[r])
 
-    def _back(self, k: int, modes: NDArray[Any], w: NDArray[Any], y: NDArray[Any], tile: tuple[int, int]) -> None:
-        t, table, (a, b), length = self.spec.table, self.tables[k], tile, self.lengths[k]
+    def _back(self, k: int, modes: NDArray[Any], w: NDArray[Any], out: NDArray[Any], tile: tuple[int, int]) -> None:
+        a, b = tile
+        size = 4 * ROWS * self.row
+        sums = self._scratch("sums", self.parts**2 * size).reshape(-1, size)
+        self._band(self.tables[k], k, tile, modes[0], sums[0])
+        if self.parts == 2:
+            self._band(self.tables[k], k, tile, modes[1], sums[1])
+            self._band(self.odd[k], k, tile, modes[0], sums[2])
+            self._band(self.odd[k], k, tile, modes[1], sums[3])
+            turn(sums, b - a, self.row)
+        for part, y in zip(sums, out, strict=False):
+            self._store(k, part, w, y, tile)
+
+    def _band(
+        self, table: KernelTables, k: int, tile: tuple[int, int], modes: NDArray[Any], sums: NDArray[Any]
+    ) -> None:
         p = table.pairs
-        sums = self._scratch("sums", 4 * ROWS * self.row)
         band(
-            a, b, self.outputs, p.pair, p.first, p.last, self.place, self.mirror, self.gap, length, table.cosines,
-            table.samples, table.first_sample, table.n_samples, table.first_cosine, table.cosine_row, modes,
-            self.unit, sums, self.row,
+            *tile, self.outputs, p.pair, p.first, p.last, self.place, self.mirror, self.gap, self.lengths[k],
+            table.cosines, table.samples, table.first_sample, table.n_samples, table.first_cosine, table.cosine_row,
+            modes, self.unit, sums, self.row,
         )  # fmt: skip
+
+    def _store(self, k: int, sums: NDArray[Any], w: NDArray[Any], y: NDArray[Any], tile: tuple[int, int]) -> None:
+        t, p, (a, b) = self.spec.table, self.tables[k].pairs, tile
         pr, pi = self._phases()
         for c, d in _runs(t.n[self.outputs[a:b]], b - a):
             rings = self._rings(self.outputs[a + c : a + d])
@@ -243,8 +282,7 @@ class RingEngine:
                 if phi0 and held != (last, phi0):
                     phases(last + 1, phi0, pr, pi)
                     held = (last, phi0)
-                at = places[j]
-                fold(sums, at, self.row, last, n, phi0 != 0, pr, pi, z[j])
+                fold(sums, places[j], self.row, last, n, phi0 != 0, pr, pi, z[j])
             lines = irfft(z, n, axis=-1, norm="forward", overwrite_x=True)
             for line, r in zip(lines, rings, strict=True):
                 np.multiply(line, w[r], out=y[t.start[r] : t.start[r] + n])

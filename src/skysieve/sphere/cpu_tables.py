@@ -67,8 +67,35 @@ def fill_samples(a, b, xmax, scale, cells, positive, n, h, first, count, out):
 
 
 @njit(**JIT)
+def fill_spin_samples(
+    ta, tb, a, b, xmax, scale, cells, n, h, first, count, even, odd
+):  # fmt: skip
+    """As `fill_samples` for spin 2: the kernel turns Q and U by the angle between the two pixels' meridians.
+
+    It is ``p^4 G(x)``, ``p = cos(phi/2) cos((ta - tb)/2) - i sin(phi/2) cos((ta + tb)/2)``: real part even in phi,
+    imaginary part odd.
+    """
+    for p in range(len(a)):
+        step = math.pi / n[p]
+        c0, c1 = math.cos(0.5 * (ta[p] - tb[p])), math.cos(0.5 * (ta[p] + tb[p]))
+        for j in range(count[p]):
+            half = step * (j + 0.5 * h[p])
+            s = math.sin(half)
+            once = h[p] == 0 and (j == 0 or 2 * j == n[p])
+            k = radial_value(a[p] + b[p] * s * s, xmax, scale, cells, False) * ((1.0 if once else 2.0) / n[p])
+            re, im = math.cos(half) * c0, -s * c1
+            re, im = re * re - im * im, 2 * re * im
+            re, im = re * re - im * im, 2 * re * im
+            even[first[p] + j] = k * re
+            odd[first[p] + j] = k * im
+
+
+@njit(**JIT)
 def fill_cosines(n, h, own, last, rows, width, cosines, out, start):
-    """``cos(2 pi m (j + h / 2) / n)``; for a ring's own azimuths half of it at m = n / 2, and nothing above."""
+    """``cos(2 pi m (j + h / 2) / n)`` from one turn of it (or of sines): ``cosines[k]`` at ``pi k / n``.
+
+    For a ring's own azimuths half of it at m = n / 2, and nothing above.
+    """
     for j in range(rows):
         twice = 2 * j + h
         for m in range(width):
@@ -113,8 +140,11 @@ def padded(modes: NDArray[np.int64], dtype: Any) -> NDArray[np.int64]:
     return np.asarray(-(-(modes + 1) // unit) * unit, np.int64)
 
 
-def make_tables(table: RingTable, radial: Radial, pairs: Pairs, dtype: Any) -> KernelTables:
-    """Sample the kernel for all pairs; angles and samples are formed in float64."""
+def make_tables(table: RingTable, radial: Radial, pairs: Pairs, dtype: Any, spin: int = 0) -> list[KernelTables]:
+    """Sample the kernel for all pairs; angles and samples are formed in float64.
+
+    One table of cosines, with spin 2 another one of sines for the odd part of the kernel.
+    """
     counts = (pairs.last - pairs.first)[pairs.outputs]
     o = np.repeat(pairs.outputs, counts)
     i = np.arange(len(o)) - np.repeat(pairs.pair, counts) + np.repeat(pairs.first[pairs.outputs], counts)
@@ -125,9 +155,13 @@ def make_tables(table: RingTable, radial: Radial, pairs: Pairs, dtype: Any) -> K
     n_samples = np.empty(len(o), np.int64)
     count_samples(a, b, radial.xmax, n, h, n_samples)
     first = np.concatenate([[0], np.cumsum(n_samples)]).astype(np.int64)
-    samples = np.zeros(max(1, int(first[-1])), np.float64)
+    samples = [np.zeros(max(1, int(first[-1])), np.float64) for _ in range(2 if spin else 1)]
     scale = len(radial.cells) / math.sqrt(radial.xmax)
-    fill_samples(a, b, radial.xmax, scale, radial.cells, radial.positive, n, h, first[:-1], n_samples, samples)
+    shared = (a, b, radial.xmax, scale, radial.cells)
+    if spin:
+        fill_spin_samples(table.theta[i], table.theta[o], *shared, n, h, first[:-1], n_samples, *samples)
+    else:
+        fill_samples(*shared, radial.positive, n, h, first[:-1], n_samples, samples[0])
 
     lengths = padded(pairs.modes, dtype)
     width = np.zeros(len(sizes), np.int64)
@@ -135,13 +169,18 @@ def make_tables(table: RingTable, radial: Radial, pairs: Pairs, dtype: Any) -> K
     np.maximum.at(width, pairs.table, np.minimum(lengths[o], lengths[i]))
     np.maximum.at(rows, pairs.table, n_samples)
     starts = np.concatenate([[0], np.cumsum(width * rows)]).astype(np.int64)
-    cosines = np.zeros(max(1, int(starts[-1])), dtype)
-    for t, (size, half) in enumerate(pairs.tables):
-        own = half >= 0
-        last = size // 2 if own else size
-        wave = np.cos(np.arange(2 * size) * (math.pi / size))
-        fill_cosines(size, max(half, 0), own, last, rows[t], width[t], wave, cosines, starts[t])
-    return KernelTables(
-        pairs, cosines, samples.astype(dtype), first[:-1].copy(), n_samples, starts[:-1][pairs.table],
-        width[pairs.table],
-    )  # fmt: skip
+    found = []
+    for part, wave in zip(samples, (np.cos, np.sin), strict=False):
+        cosines = np.zeros(max(1, int(starts[-1])), dtype)
+        for t, (size, half) in enumerate(pairs.tables):
+            own = half >= 0
+            last = size // 2 if own else size
+            turn = wave(np.arange(2 * size) * (math.pi / size))
+            fill_cosines(size, max(half, 0), own, last, rows[t], width[t], turn, cosines, starts[t])
+        found.append(
+            KernelTables(
+                pairs, cosines, part.astype(dtype), first[:-1].copy(), n_samples, starts[:-1][pairs.table],
+                width[pairs.table],
+            )
+        )  # fmt: skip
+    return found

@@ -94,7 +94,9 @@ def chord_terms(theta: NDArray[np.float64], o: NDArray[np.int64], i: NDArray[np.
     return 4 * np.sin((theta[i] - theta[o]) / 2) ** 2, 4 * np.sin(theta[i]) * np.sin(theta[o])
 
 
-def _mode_curve(radial: Radial, eps: float, limit: float, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _mode_curve(
+    radial: Radial, eps: float, limit: float, most: int, spin: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """sin(theta), falling from 1, and the highest mode there: the rest of the ring's own kernel is below ``eps / 2``.
 
     Modes of pairs of rings are bounded by those of the two rings with themselves.
@@ -104,14 +106,14 @@ def _mode_curve(radial: Radial, eps: float, limit: float, most: int) -> tuple[ND
     smallest = limit / _CURVE
     while s > smallest:
         sines.append(s)
-        modes.append(_highest_mode(radial, s, eps, most))
+        modes.append(_highest_mode(radial, s, eps, most, spin))
         s /= _CURVE
     sines.append(s)
-    modes.append(_highest_mode(radial, s, eps, most))
+    modes.append(_highest_mode(radial, s, eps, most, spin))
     return np.array(sines), np.maximum.accumulate(np.array(modes)[::-1])[::-1]
 
 
-def _highest_mode(radial: Radial, s: float, eps: float, most: int) -> float:
+def _highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) -> float:
     ratio = math.sqrt(radial.xmax) / (2 * s)
     half = 2 * math.asin(ratio) if ratio < 1 else math.pi
     n = 1 << max(7, math.ceil(math.log2(32 * math.pi / half)))
@@ -119,7 +121,8 @@ def _highest_mode(radial: Radial, s: float, eps: float, most: int) -> float:
     eps = max(eps, _FLOOR, 4 * radial.error)
     while n <= 4 * most:
         x = 4 * s * s * np.sin(np.arange(n // 2 + 1) * (math.pi / n)) ** 2
-        k = np.fft.irfft(radial(x), n)[: n // 2 + 1]
+        values = radial(x) * (1 - x / 4) ** spin  # cos^4 of half the angle belongs to a kernel of spin 2
+        k = np.fft.irfft(values, n)[: n // 2 + 1]
         rest = np.cumsum((k * k)[::-1])[::-1]
         below = np.flatnonzero(rest <= (eps / 2) ** 2 * (2 * rest[0] - k[0] ** 2))
         # the last quarter holds aliases of what lies beyond n / 2
@@ -130,9 +133,16 @@ def _highest_mode(radial: Radial, s: float, eps: float, most: int) -> float:
 
 
 def make_pairs(
-    table: RingTable, radial: Radial, eps: float, mirrored: bool, wanted_rings: NDArray[np.bool_] | None = None
+    table: RingTable,
+    radial: Radial,
+    eps: float,
+    mirrored: bool,
+    wanted_rings: NDArray[np.bool_] | None = None,
+    spin: int = 0,
 ) -> Pairs:
     """The pairs of a kernel on a grid; ``wanted_rings`` are those whose output is wanted (or their mirror image's).
+
+    With ``spin`` 2 the radial part is that of `legendre.jacobi_series`, and a few modes more are kept.
 
     Raises
     ------
@@ -168,14 +178,14 @@ def make_pairs(
         )
     if not radial.hard:
         least = float(sine[sine > 1e-12].min()) if (sine > 1e-12).any() else 1.0
-        sines, highest = _mode_curve(radial, eps, least, _MOST_MODES * int(n.max()))
+        sines, highest = _mode_curve(radial, eps, least, _MOST_MODES * int(n.max()), spin)
         bound = np.interp(sine, sines[::-1], highest[::-1])
         if not np.isfinite(bound[~free]).all():
             raise NotBandLimited(
                 f"the kernel's modes do not fall below eps={eps:g}, and the grid's rings differ in length: "
                 "method='ring' cannot add it up; use method='direct' or 'auto'"
             )
-        most = np.ceil(np.minimum(bound, 1e9) * 1.01).astype(np.int64) + 2
+        most = np.ceil(np.minimum(bound, 1e9) * 1.01).astype(np.int64) + (8 if spin else 2)
         modes = np.where(free, np.minimum(modes, most), most)
     if mirrored:
         modes = np.maximum(modes, modes[::-1])

@@ -1,0 +1,159 @@
+"""Convolution on the sphere beside ducc0 and healpy in one process, on the same threads; accuracy; choice of method.
+
+``python benchmarks/sphere.py [--quick] [--threads N]``; writes ``results/sphere.json``.  Times are medians; "cpu" is
+processor time of all threads, which tells how busy the machine was with other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from harness import Report
+
+from skysieve.core.pipeline import usable_cores
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, TopHat, reference
+from skysieve.sphere.ringweights import healpix_ring_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGES = ("skysieve", "numpy", "scipy", "numba", "ducc0", "healpy")
+ARCMIN = np.pi / 180 / 60
+
+
+def timed(call: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median wall and processor seconds."""
+    wall, cpu = [], []
+    for _ in range(repeats):
+        a, c = time.perf_counter(), time.process_time()
+        call()
+        wall.append(time.perf_counter() - a)
+        cpu.append(time.process_time() - c)
+    return statistics.median(wall), statistics.median(cpu)
+
+
+def ducc_smoothing(x: np.ndarray, nside: int, lmax: int, fwhm: float, threads: int) -> np.ndarray:
+    """Analysis and synthesis by ducc0 with plain quadrature."""
+    import ducc0
+
+    rings = ducc0.healpix.Healpix_Base(nside, "RING").sht_info()
+    options = {"lmax": lmax, "spin": 0, "nthreads": threads, **rings}
+    alm = ducc0.sht.adjoint_synthesis(map=x[None] * (4 * np.pi / x.size), **options)
+    ell = np.arange(lmax + 1.0)
+    window = np.exp(-0.5 * ell * (ell + 1) * (fwhm / np.sqrt(8 * np.log(2))) ** 2)
+    at = 0
+    for m in range(lmax + 1):
+        alm[0, at : at + lmax + 1 - m] *= window[m:]
+        at += lmax + 1 - m
+    found: np.ndarray = ducc0.sht.synthesis(alm=alm, **options)[0]
+    return found
+
+
+def bench_peers(report: Report, nside: int, fwhm: float, threads: int, repeats: int, aims: bool) -> None:
+    """One map: plan kept, plan included, and the peers at lmax = 2 nside."""
+    import healpy
+
+    report.title(f"nside {nside}, FWHM {fwhm / ARCMIN:.3g} arcmin, float32 and float64, {threads} threads")
+    x = np.random.default_rng(0).normal(size=12 * nside**2)
+    peers: dict[str, tuple[float, float]] = {}
+    peers["ducc0"] = timed(lambda: ducc_smoothing(x, nside, 2 * nside, fwhm, threads), repeats)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    peers["healpy iter=0"] = timed(lambda: healpy.smoothing(x, fwhm=fwhm, lmax=2 * nside, iter=0), 1)
+    for name, (wall, cpu) in peers.items():
+        report.row(f"nside {nside}", tool=name, seconds=wall, cpu=cpu, lmax=2 * nside)
+    for method in ("direct", "ring"):
+        for dtype in ("float32", "float64"):
+            y = x.astype(dtype)
+            healpix_ring_weights.cache_clear()
+            kernel = Gaussian(fwhm=fwhm)
+
+            def once(y: np.ndarray = y, kernel: Gaussian = kernel, method: str = method, dtype: str = dtype) -> None:
+                healpix_ring_weights.cache_clear()
+                with ConvolvePlan(kernel, Healpix(nside), method=method, dtype=dtype, threads=threads) as plan:
+                    plan(y)
+
+            once()
+            whole, whole_cpu = timed(once, 1 if nside > 1024 else repeats)
+            with ConvolvePlan(kernel, Healpix(nside), method=method, dtype=dtype, threads=threads) as plan:
+                plan(y)
+                wall, cpu = timed(lambda plan=plan, y=y: plan(y), repeats)
+                info = plan.info()
+            facts: dict[str, Any] = {"ducc0": peers["ducc0"][0] / wall, "healpy": peers["healpy iter=0"][0] / wall}
+            facts |= {"with_plan": whole, "with_plan_cpu": whole_cpu, "ducc0_with_plan": peers["ducc0"][0] / whole}
+            facts |= {"expected": info["expected_seconds"], "bytes": info["bytes"]}
+            if aims and dtype == "float32" and method == "direct":
+                reached = facts["ducc0"] >= 6 and facts["healpy"] >= 15 and facts["ducc0_with_plan"] >= 3
+                facts |= {"wanted": "6, 15, 3", "reached": bool(reached)}
+            report.row(f"nside {nside}", tool=f"{method} {dtype}", seconds=wall, cpu=cpu, **facts)
+
+
+def bench_accuracy(report: Report) -> None:
+    """White map at nside 64 against the pixel sum of the uncut kernel: rms and maximum over the rms of the result."""
+    report.title("accuracy at eps = 1e-6: rms and maximum of the error over the rms of the result, 2,000 pixels")
+    grid = Healpix(64)
+    x = np.random.default_rng(1).normal(size=12 * 64**2)
+    rows = np.unique(np.concatenate([np.arange(200), np.random.default_rng(2).integers(0, x.size, 1800)]))
+    for pixels in (2.7, 8.0):
+        k = Gaussian(fwhm=pixels * np.sqrt(4 * np.pi / x.size))
+        truth = reference.convolve(grid.table(), k.profile, x, k.support(1e-12), rows)
+        for method in ("direct", "ring", "harmonic"):
+            for dtype in ("float32", "float64"):
+                with ConvolvePlan(k, grid, method=method, dtype=dtype) as plan:
+                    wrong = plan(x)[rows] - truth
+                rms, most = float(wrong.std() / truth.std()), float(np.abs(wrong).max() / truth.std())
+                # the harmonics of a kernel are cut at its band limit, the others in angle
+                report.row(
+                    f"FWHM {pixels:g} pixels", tool=f"{method} {dtype}", rms=rms, max=most, wanted="1e-6, 1e-5",
+                    reached=bool(rms <= 1e-6 and most <= 1e-5),
+                )  # fmt: skip
+
+
+def bench_choice(report: Report, repeats: int) -> None:
+    """Time of the method that "auto" takes over that of the fastest one."""
+    report.title('"auto" beside the fastest method: processor seconds, plan kept')
+    for nside, widths in ((128, (60, 240, 900)), (512, (15, 60, 240))):
+        for width in widths:
+            kernel: Any = Gaussian(fwhm=width * ARCMIN)
+            seconds = {}
+            x = np.random.default_rng(0).normal(size=12 * nside**2).astype(np.float32)
+            for method in ("direct", "ring", "harmonic"):
+                with ConvolvePlan(kernel, Healpix(nside), method=method, dtype="float32") as plan:
+                    plan(x)
+                    seconds[method] = timed(lambda plan=plan, x=x: plan(x), repeats)[1]
+            with ConvolvePlan(kernel, Healpix(nside), dtype="float32") as plan:
+                taken = plan.method
+            ratio = seconds[taken] / min(seconds.values())
+            report.row(
+                f"nside {nside}, {width} arcmin", taken=taken, ratio=ratio, wanted=1.25, reached=bool(ratio <= 1.25),
+                **seconds,
+            )  # fmt: skip
+    with ConvolvePlan(TopHat(30 * ARCMIN), Healpix(512), dtype="float32") as plan:
+        x = np.random.default_rng(0).normal(size=plan.npix)
+        plan(x)
+        report.row("top hat, 30 arcmin, nside 512", taken=plan.method, seconds=timed(lambda: plan(x), repeats)[0])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    options = parser.parse_args()
+    report = Report("sphere", PACKAGES, options.quick)
+    repeats = 1 if options.quick else 3
+    bench_accuracy(report)
+    bench_choice(report, repeats)
+    bench_peers(report, 256 if options.quick else 1024, 9.4 * ARCMIN, options.threads, repeats, False)
+    if not options.quick:
+        bench_peers(report, 2048, 4.7 * ARCMIN, options.threads, repeats, True)
+    report.write()
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
