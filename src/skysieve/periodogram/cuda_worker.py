@@ -210,8 +210,8 @@ class Worker:
             cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
             centre=centre, scale_kind=kind, **given,
         )  # fmt: skip
-        long = len(data["t"]) > 1000 * max(n, 1)
-        self.module("ls_prepare.cu").launch("ls_prepare", (n,), (512 if long else 128,), (args,), stream=lane.stream)
+        # one number of threads for all: it decides the order of the sums
+        self.module("ls_prepare.cu").launch("ls_prepare", (n,), (256,), (args,), stream=lane.stream)
 
     # ------------------------------------------------------------------ one chunk
 

@@ -411,20 +411,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = stage.flat(i); }
     auto staged_at = [&](int i) { return stage.flat(i); };
     leave_edges(A.peaks.edge + ((size_t)o * A.edges + pair) * 2, total, staged_at);
-    // Thread = four columns. Once the floor is known few warps hold anything that reaches it; the others are done.
+    // Thread = four columns. Bits of `found`: not below either neighbour, nor below the floor known when the block began; `best`:
+    // the highest one above both (by its key, so that it is a peak for certain). The test proper is left to the few of them.
     const int c0 = 4 * tid, i0 = c0 << LG;
-    int most = -1;
-    if (i0 < total) {
-#pragma unroll
-      for (int u = 0; u < 4; u++) {
-        const T* low = stage.row(c0, 0) + 4 * u; const T* high = stage.row(c0, 1) + 4 * u;
-#pragma unroll
-        for (int g = 0; g < GROUP; g++) most = max(most, high_at(g < 4 ? low + g : high + (g - 4)));
-      }
-    }
-    if (!__any_sync(FULL, most >= (int)known)) continue;
-    // Bits of `found`: not below either neighbour; `best`: the highest one above both (by its key, so that it is a peak for
-    // certain). The test proper is left to the few that reach the floor.
     unsigned found = 0, best = 0, top = 0;
     if (i0 < total) {
       unsigned x = i0 ? key_at(&stage.flat(i0 - 1)) : 0, y = key_at(&stage(c0, 0)), z = 0;
@@ -436,8 +425,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
           const int i = (u << LG) + g;
           if (i + 1 < 4 * GROUP) z = key_at(g + 1 < GROUP ? (g + 1 < 4 ? low + g + 1 : high + g - 3) : low + 4);
           else z = i0 + i + 1 < total ? key_at(&stage.flat(i0 + i + 1)) : 0;
-          if (y >= x && y >= z) { found |= 1u << i; top = max(top, y); }
-          if (y > x && y > z) best = max(best, y);
+          if (y >= x && y >= z && y >= known) {
+            found |= 1u << i; top = max(top, y);
+            if (y > x && y > z) best = max(best, y);
+          }
           x = y; y = z;
         }
       }

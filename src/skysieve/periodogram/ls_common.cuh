@@ -64,11 +64,7 @@ __device__ __forceinline__ unsigned key_of(float p) { return p > 0 ? (unsigned)_
 __device__ __forceinline__ unsigned key_bits(double p) { const unsigned k = (unsigned)__double2hiint(p); return k <= 0x7ff00000u ? k : 0; }
 __device__ __forceinline__ unsigned key_bits(float p) { const unsigned k = (unsigned)__float_as_int(p); return k <= 0x7f800000u ? k : 0; }
 
-// The high half of a number in memory, which orders as positive numbers do; more than any key where it is NaN.
-__device__ __forceinline__ int high_at(const double* p) { return ((const int*)p)[1]; }
-__device__ __forceinline__ int high_at(const float* p) { return ((const int*)p)[0]; }
-
-// The key of a number in memory, reading no more than that half.
+// The same of a number in memory, reading no more than its high half.
 __device__ __forceinline__ unsigned key_at(const double* p) { const int k = ((const int*)p)[1]; return k > 0 && k < 0x7ff80000 ? k : 0; }
 __device__ __forceinline__ unsigned key_at(const float* p) { const int k = ((const int*)p)[0]; return k > 0 && k < 0x7fc00000 ? k : 0; }
 __device__ __forceinline__ unsigned warp_max(unsigned v) {

@@ -16,7 +16,7 @@
 // budget: f32 kernel=ls_weights regs<=96
 #include "ls_common.cuh"
 
-#define MAX_WARPS 32
+#define MAX_WARPS 8
 #define COEFFICIENTS 16
 #define SHORTEST_SPAN 1e-290     // not even the reciprocal of a shorter one can be worked with
 #define HELD 640            // rows kept in shared memory between the passes
@@ -77,7 +77,7 @@ __device__ __forceinline__ double unit_of(double x) {
   return ldexp(1.0, e < -1000 ? 1000 : -e);
 }
 
-extern "C" __global__ void __launch_bounds__(512) ls_prepare(const Prepare A) {
+extern "C" __global__ void __launch_bounds__(256) ls_prepare(const Prepare A) {
   __shared__ double part[8 * MAX_WARPS], rows[3 * HELD];
   const int o = blockIdx.x, lo = A.offsets[o], n = A.offsets[o + 1] - lo;
   const double* t = A.t + lo; const double* y = A.y + lo; const double* dy = A.dy ? A.dy + lo : 0;
