@@ -9,7 +9,7 @@ import numpy as np
 
 from skysieve.core.device import Device, resolve
 from skysieve.fstat.atoms import Bins, as_list, bin_atoms
-from skysieve.fstat.checks import real_dtype, refuse_short, reporting
+from skysieve.fstat.checks import current, real_dtype, refuse_short, reporting
 from skysieve.fstat.grid import Grid, Schedule, Times, make_schedule
 from skysieve.fstat.result import Coverage, TransientResult
 from skysieve.fstat.windows import resolve_window
@@ -37,7 +37,8 @@ def make_engine(
         from skysieve.fstat import cuda
 
         if device != "auto" or (spec.window.kind in GPU_KINDS and not spec.lal):
-            return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
+            with current(found):
+                return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
         found = resolve("cpu")[0]
     from skysieve.fstat import cpu
 
@@ -243,7 +244,7 @@ class TransientPlan:
         bins, grid, job = self._prepare(atoms, grid)
         if self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms)):
             job = _on_gpu(job, self.device)  # then the map stays there too
-        with reporting(progress) as report:
+        with current(self.device), reporting(progress) as report:
             output = self._engine.execute(job, progress=report)
         return self._result(bins, grid, job, output)
 
@@ -292,6 +293,6 @@ def _on_gpu(job: Job, device: Device) -> Job:
     """The job with its bins in the memory of a GPU."""
     import cupy
 
-    with cupy.cuda.Device(device.index):
+    with current(device):
         bank = replace(job.bank, antenna=cupy.asarray(job.bank.antenna), data=cupy.asarray(job.bank.data))
     return replace(job, bank=bank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,19 @@ from skysieve.fstat.windows import Window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from skysieve.core.device import Device
+
 DTYPES = ("float64", "float32")
+
+
+def current(device: Device) -> AbstractContextManager[Any]:
+    """In it, CuPy's arrays of this thread are made on the device; nothing for a CPU."""
+    if device.kind != "cuda":
+        return nullcontext()
+    import cupy
+
+    found: AbstractContextManager[Any] = cupy.cuda.Device(device.index)
+    return found
 
 
 def real_dtype(dtype: Any) -> np.dtype[Any]:

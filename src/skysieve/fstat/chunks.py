@@ -12,6 +12,7 @@ from skysieve.core.device import Device
 from skysieve.fstat.batch import AtomsBatch, Binned, bin_batch
 from skysieve.fstat.bsgl import BSGL, LOG10E
 from skysieve.fstat.cells import cell_F
+from skysieve.fstat.checks import current
 from skysieve.fstat.grid import Binning, Grid, Schedule, Times, make_schedule
 from skysieve.fstat.ledger import Posteriors, Rows, wanted
 from skysieve.fstat.result import PRIOR
@@ -126,12 +127,8 @@ class Worker:
     def run(self, chunk: Chunk) -> Report:
         """Search one chunk."""
         parts = tuple(p if not p.on_device or self._at_home(p) else _on_host(p) for p in chunk.parts)
-        if any(p.on_device for p in parts):
-            import cupy
-
-            with cupy.cuda.Device(self.device.index):
-                return self._run(replace(chunk, parts=parts))
-        return self._run(replace(chunk, parts=parts))
+        with current(self.device):
+            return self._run(replace(chunk, parts=parts))
 
     def _at_home(self, p: AtomsBatch) -> bool:
         """Whether a batch lies in the memory of this GPU."""
