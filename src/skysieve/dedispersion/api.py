@@ -77,10 +77,10 @@ def dedisperse(
     fb : Filterbank
     dms : array_like or DMPlan
         pc / cm^3.  A plan gives one result for each of its stages, with their binnings and subbands.
-    method : {"auto", "brute", "exact-subband", "subband"}
+    method : {"auto", "brute", "exact-subband", "subband", "tree"}
         "brute": the direct sum.  "exact-subband": the same bits, with sums of neighbouring channels shared between DMs.
-        "subband": the two-stage approximation of PRESTO and the paper.  "auto" is exact, unless ``max_loss`` allows
-        "subband" and that is cheaper.
+        "subband": the two-stage approximation of PRESTO and the paper.  "tree": delays split in two again and again
+        (FDMT).  "auto" is exact, unless ``max_loss`` allows one of the approximations and that is cheaper.
     max_loss : float
         Part of the S/N of a pulse of ``width`` that may be lost beyond the exact sum.
     width : float, optional
@@ -157,18 +157,20 @@ def tabled(
     obs = fb.observation
     if nsub and not 1 < nsub <= obs.nchan:
         raise ValueError(f"nsub={nsub}: expected 2 to the {obs.nchan} channels, or 0")
-    approximate = method == "subband" or (method == "auto" and max_loss > 0)
-    if approximate:
+    common: dict[str, Any] = {"ref_freq": ref_freq, "dm_constant": constant, "width": width}
+    if method == "tree":
+        return make_table(obs, dms, downsamp, tree=True, **common)
+    if obs.nchan >= 2 and (method == "subband" or (method == "auto" and max_loss > 0)):
+        if method == "auto" and not nsub:
+            made = make_table(obs, dms, downsamp, tree=True, **common)
+            if made.loss <= max_loss:
+                return made
         bands = nsub or min(SUBBANDS, max(2, obs.nchan // 4))
-        if obs.nchan >= 2:
-            call = per_call or widest_call(obs, dms, downsamp, bands, max_loss or 0.02, width, constant)
-            if call or method == "subband":
-                made = make_table(
-                    obs, dms, downsamp, ref_freq=ref_freq, dm_constant=constant, nsub=bands, per_call=call or 1,
-                    width=width,
-                )  # fmt: skip
-                if method == "subband" or made.loss <= max_loss:
-                    return made
+        call = per_call or widest_call(obs, dms, downsamp, bands, max_loss or 0.02, width, constant)
+        if call or method == "subband":
+            made = make_table(obs, dms, downsamp, nsub=bands, per_call=call or 1, **common)
+            if method == "subband" or made.loss <= max_loss:
+                return made
     return make_table(obs, dms, downsamp, ref_freq=ref_freq, dm_constant=constant)
 
 
@@ -209,7 +211,7 @@ def _dedisperse_one(
                 told.add(len(dms) * count)
     finally:
         engine.close()
-    ran = "subband" if made.method == "subband" else engine.describe()["method"]
+    ran = engine.describe()["method"] if made.method == "exact" else made.method
     return Dedispersed(
         out, dms, obs.tsamp * b, made.start, b, ran, made.delay_error, made.loss, constant,
         reference_frequency(obs.freqs, ref_freq), engine.describe()["device"], time.perf_counter() - began, obs,
@@ -225,13 +227,13 @@ def _cheapest(
 
     def engine(of: Tabled) -> Engine:
         capacity = step + of.table.maxshift * b
-        how = "brute" if method == "brute" else "exact-subband"
+        how = "brute" if method == "brute" else "tree" if of.method == "tree" else "exact-subband"
         return make_engine(
             source, [of.table], method=how, device=device, capacity=capacity, threads=threads, budget=budget
         )
 
     first = engine(made)
-    if method != "auto" or made.method != "subband":
+    if method != "auto" or made.method == "exact":
         return first, made
     exact = make_table(obs, dms, b, ref_freq=ref_freq, dm_constant=constant)
     second = engine(exact)

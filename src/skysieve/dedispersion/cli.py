@@ -35,6 +35,7 @@ class Method(StrEnum):
     brute = "brute"
     exact_subband = "exact-subband"
     subband = "subband"
+    tree = "tree"
 
 
 class Noise(StrEnum):

@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 
 T = 1024
 """Samples of a time block: its rows of scratch are 2 KiB."""
-CANDIDATES = ((32, 4), (64, 4), (64, 8), (64, 16), (128, 16), (64, 32))
+CANDIDATES = ((32, 4), (64, 4), (64, 8), (128, 8), (64, 16), (128, 16), (256, 16), (64, 32))
 """DMs of a tile and channels of a group that are tried."""
+DEEP = ((64, 64), (128, 128), (128, 256), (256, 256))
+"""The same for tables of a tree, whose groups have few patterns however large they are."""
 FLOAT_GROUP = 16
 """Channels of a group for float32: part of the order of summation, so fixed."""
-CACHE = 1.4 * 2**20
-"""Bytes of F from which it costs as much again: fitted to runs on one core with 1 MiB of L2 (sizes 0.1 to 2 MiB)."""
+CACHE = 2.3 * 2**20
+"""Bytes of F from which additions take twice as long; this and `STREAM` were fitted to 32 runs on a shared core with
+1 MiB of L2 (four set-ups, tiles of 64 to 256 DMs, groups of 8 to 64 channels)."""
+STREAM = 4.6
+"""Cost of bringing a sample of the input to a tile, in additions."""
 SPLIT = 2047
 """Largest sample that is added as it is; above, low and high bytes are added apart."""
 KEPT_PROGRAMS = 2**28
@@ -66,8 +71,8 @@ class Engine:
     ----------
     source : Source
     tables : sequence of Table
-    method : {"brute", "exact-subband"}
-        How sums are formed; the bits are the same.
+    method : {"brute", "exact-subband", "tree"}
+        How sums are formed; the bits are the same.  "tree" tries larger groups.
     capacity : int
         Most samples, unbinned, that will be loaded at once.
     threads : int, optional
@@ -175,11 +180,12 @@ class Engine:
         if not largest:
             trial = (1, FLOAT_GROUP) if self.method == "brute" else (64, FLOAT_GROUP)
             return self._try(table, min(trial[0], ndm), trial[1], room)
-        direct = Shape(min(64, ndm), 1, _fitting(self.nchan, 1, room, 8), DIRECT)
+        D = min(64, ndm)
+        direct = Shape(D, 1, _fitting(self.nchan, 1, room, 8), DIRECT + STREAM / D)
         if self.method == "brute":
             return direct
         found = [direct]
-        for D, G in CANDIDATES:
+        for D, G in (*CANDIDATES, *DEEP) if self.method == "tree" else CANDIDATES:
             if room >= G and 2 * self.nchan >= G and (ndm >= D or CANDIDATES[0][0] == D):
                 found.append(self._try(table, min(D, ndm), G, room))
         return min(found, key=lambda s: s.cost)
@@ -190,7 +196,7 @@ class Engine:
         costs = []
         for m in sorted({0, (ndm - D) // 2, ndm - D}):
             *_, need, cost = self._program(table, shape, m, D, 0)
-            costs.append(cost / (T * D * self.nchan) * (1 + 2 * need[2] / CACHE))
+            costs.append((cost / (T * D * self.nchan) + STREAM / D) * (1 + 2 * need[2] / CACHE))
         shape.cost = float(np.mean(costs))
         return shape
 
@@ -279,6 +285,7 @@ class Engine:
         tab, shape = self.tables[table], self._shapes[table]
         D = min(shape.D, len(tab.delays) - m)
         parts, origin = planes
+        flat, width = out.reshape(-1), out.shape[1]
         start = self.dtype.type(-self.offset * tab.downsamp * self.nchan)
         for i, plane in enumerate(parts):
             if not plane.maximum and self.maximum:
@@ -292,7 +299,7 @@ class Engine:
                 starts, C = self._starts(tab, shape, m, D, plane.rows.shape[1])
                 per = max(1, whole // shape.NB) * shape.NB
                 cpu_program.run_direct(
-                    x, t0, count, starts, D, C, shape.NB, T, per, acc, out, row, column, weight, start, i == 0
+                    x, t0, count, starts, D, C, shape.NB, T, per, acc, flat, width, row, column, weight, start, i == 0
                 )
                 continue
             ops, fin, seg, need, _ = self._kept_program(table, shape, m, D, plane.rows.shape[1])
@@ -300,7 +307,7 @@ class Engine:
             groups = len(seg)
             per = max(1, whole // shape.G // shape.NB) * shape.NB
             cpu_program.run_program(
-                x, t0, count, D, shape.G, shape.NB, T, groups, per, ops, fin, seg, even, odd, F, acc, out, row,
+                x, t0, count, D, shape.G, shape.NB, T, groups, per, ops, fin, seg, even, odd, F, acc, flat, width, row,
                 column, weight, start, i == 0,
             )  # fmt: skip
 

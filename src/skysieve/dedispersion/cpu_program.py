@@ -19,7 +19,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from skysieve.dedispersion.simd import LANES, accumulate_1, accumulate_2, accumulate_4, accumulate_8, add_rows
+from skysieve.dedispersion.simd import (
+    LANES,
+    accumulate_1,
+    accumulate_2,
+    accumulate_4,
+    accumulate_8,
+    add_rows,
+    widen_rows,
+)
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 
@@ -156,23 +164,24 @@ def add_groups(acc, at, src, starts, s, vectors, NB, fresh):
 
 
 @njit(**JIT)
-def flush(acc, T, out, row, column, D, count, weight, start, fresh):
-    """Add ``weight * acc`` to the first ``count`` columns of the tile's output; ``fresh`` begins with ``start``."""
+def flush(acc, T, out, width, row, column, D, count, weight, start, fresh):
+    """Add ``weight * acc`` to the first ``count`` columns of the tile's output (flat, rows of ``width``).
+
+    ``fresh`` begins with ``start``.
+    """
+    vectors = count // LANES
     for d in range(D):
-        line = out[row + d]
+        at = (row + d) * width + column
         base = d * T
-        if fresh:
-            for i in range(count):
-                line[column + i] = start + acc[base + i] * weight
-        else:
-            for i in range(count):
-                line[column + i] += acc[base + i] * weight
+        widen_rows(out, at, acc, base, vectors, weight, start, fresh)
+        for i in range(vectors * LANES, count):
+            out[at + i] = (start if fresh else out[at + i]) + acc[base + i] * weight
 
 
 @njit(**JIT)
 def run_program(
-    x, t0, n_out, D, G, NB, T, groups, per_flush, ops, fin, seg, even, odd, F, acc, out, row, column, weight, start,
-    fresh,
+    x, t0, n_out, D, G, NB, T, groups, per_flush, ops, fin, seg, even, odd, F, acc, out, width, row, column, weight,
+    start, fresh,
 ):  # fmt: skip
     """Run a program over ``n_out`` samples from ``t0`` of the input (flat)."""
     vectors = T // LANES
@@ -205,12 +214,12 @@ def run_program(
                     add_groups(acc, d * T, F, fin, (base + d) * NB, vectors, NB, clear)
                 clear = False
                 if (g + 1) % per_flush == 0 or g == groups - 1:
-                    flush(acc, T, out, row, column + block * T, D, count, weight, start, new)
+                    flush(acc, T, out, width, row, column + block * T, D, count, weight, start, new)
                     clear, new = True, False
 
 
 @njit(**JIT)
-def run_direct(x, t0, n_out, starts, D, C, NB, T, per_flush, acc, out, row, column, weight, start, fresh):
+def run_direct(x, t0, n_out, starts, D, C, NB, T, per_flush, acc, out, width, row, column, weight, start, fresh):
     """The direct sum over ``n_out`` samples: ``starts`` (C / NB, D, NB) holds where each row begins."""
     vectors = T // LANES
     for block in range((n_out + T - 1) // T):
@@ -223,5 +232,5 @@ def run_direct(x, t0, n_out, starts, D, C, NB, T, per_flush, acc, out, row, colu
                 add_groups(acc, d * T, view, starts, (g * D + d) * NB, vectors, NB, clear)
             clear = False
             if (g + 1) * NB % per_flush == 0 or g == C // NB - 1:
-                flush(acc, T, out, row, column + block * T, D, count, weight, start, new)
+                flush(acc, T, out, width, row, column + block * T, D, count, weight, start, new)
                 clear, new = True, False

@@ -90,10 +90,15 @@ def sample_delays(
     [[0, 0], [0, 27]]
     """
     ref = reference_frequency(freqs, ref_freq)
-    samples = np.rint(delay_seconds(freqs, np.asarray(dms, np.float64)[:, None], ref, dm_constant) / tsamp)
-    if samples.size and np.abs(samples).max() >= 2**30:
-        raise ValueError(f"dms reach {np.max(dms):g}: a delay of {np.abs(samples).max():.3g} samples is beyond 2**30")
-    return samples.astype(np.int32)
+    return nearest(delay_seconds(freqs, np.asarray(dms, np.float64)[:, None], ref, dm_constant) / tsamp)
+
+
+def nearest(samples: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Delays rounded to whole samples, halves to even; ValueError beyond 2**30."""
+    rounded = np.rint(samples)
+    if rounded.size and max(-float(rounded.min()), float(rounded.max())) >= 2**30:
+        raise ValueError(f"dms: a delay of {np.abs(rounded).max():.3g} samples is beyond 2**30")
+    return rounded.astype(np.int32)
 
 
 def smearing(dm: Any, bandwidth: float, centre: float) -> Any:

@@ -226,7 +226,7 @@ def _layout(fb: Filterbank, source: Cleaned, made: list[Tabled], length: int, bu
 
     def need(blocks: int) -> int:
         samples = (blocks + 2) * length
-        series = workers * min(128, max(len(t.delays) for t in tables)) * samples * 4
+        series = workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
         return bytes_needed(source, tables, samples + overlap) + series
 
     blocks = max(1, -(-fb.nsamp // length))
@@ -247,7 +247,8 @@ def _run(
     overlap = max(t.maxshift * t.downsamp for t in tables)
     step = layout.chunk_blocks * layout.block
     capacity = min(step + 2 * layout.block, fb.nsamp) + overlap
-    how = "brute" if method == "brute" else "exact-subband"
+    deep = all(t.method == "tree" for t in made)
+    how = "brute" if method == "brute" else "tree" if deep else "exact-subband"
     engine = make_engine(source, tables, method=how, device=device, capacity=capacity, threads=threads, budget=budget)
     found: list[list[NDArray[np.float64]]] = [[] for _ in tables]
     try:
@@ -267,8 +268,9 @@ def _run(
         ran = engine.describe()["method"]
     finally:
         engine.close()
-    if any(t.method == "subband" for t in made):
-        ran = "subband"
+    used = sorted({t.method for t in made} - {"exact"})
+    if used:
+        ran = " and ".join(used)
     return [np.concatenate(parts) if parts else np.empty((0, 4)) for parts in found], ran
 
 

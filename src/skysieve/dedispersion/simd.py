@@ -103,3 +103,42 @@ def _accumulate(count: int):
 
 
 accumulate_1, accumulate_2, accumulate_4, accumulate_8 = (_accumulate(n) for n in (1, 2, 4, 8))
+
+
+@intrinsic
+def widen_rows(typingctx, dst, d, src, s, vectors, weight, start, fresh):
+    """``dst[d + i] = start + weight * src[s + i]`` for ``i < LANES * vectors``, or ``+= weight * src[s + i]``.
+
+    ``weight`` and ``start`` are of ``dst``'s type, the elements of ``src`` are made as wide.
+    """
+    sig = types.void(dst, types.intp, src, types.intp, types.intp, dst.dtype, dst.dtype, types.boolean)
+
+    def codegen(context, builder, signature, args):
+        out = _Rows(context, builder, signature.args[0], args[0])
+        rows = _Rows(context, builder, signature.args[2], args[2])
+        real = isinstance(out.scalar, ir.FloatType)
+
+        def everywhere(scalar):
+            one = builder.insert_element(ir.Constant(out.vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+            return builder.shuffle_vector(one, ir.Constant(out.vector, ir.Undefined), mask)
+
+        factor, origin = everywhere(args[5]), everywhere(args[6])
+        with cgutils.for_range(builder, args[4]) as loop:
+            i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
+            here = builder.add(args[1], i)
+            value = rows.load(builder.add(args[3], i), out.vector)
+            value = builder.fmul(value, factor) if real else builder.mul(value, factor)
+            with builder.if_else(args[7]) as (first, more):
+                with first:
+                    new_block = builder.block
+                with more:
+                    old = out.load(here)
+                    old_block = builder.block
+            base = builder.phi(out.vector)
+            base.add_incoming(origin, new_block)
+            base.add_incoming(old, old_block)
+            out.store(builder.fadd(base, value) if real else builder.add(base, value), here)
+        return context.get_dummy_value()
+
+    return sig, codegen

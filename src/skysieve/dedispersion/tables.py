@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.dedispersion.grid import delay_seconds, reference_frequency, sample_delays
+from skysieve.dedispersion.grid import delay_seconds, nearest, reference_frequency
 from skysieve.dedispersion.observation import DM_CONSTANT, Observation
 from skysieve.dedispersion.workload import Table
 
@@ -43,6 +43,7 @@ def make_table(
     dm_constant: float = DM_CONSTANT,
     nsub: int = 0,
     per_call: int = 0,
+    tree: bool = False,
     width: float | None = None,
 ) -> Tabled:
     """Delays of every DM and channel, in binned samples.
@@ -50,10 +51,11 @@ def make_table(
     With ``nsub`` and ``per_call``: those of the two-stage subband method (section 3.2 of Magro et al. 2011, as PRESTO):
     ``per_call`` neighbouring DMs share the delays inside subbands, which are those of their mean DM, relative to the
     top of the subband, rounded by themselves.  Summing by such a table *is* that method.
+    With ``tree``: the delays of `tree_delays`.
     """
     tsamp = obs.tsamp * downsamp
-    exact = sample_delays(obs.freqs, dms, tsamp, ref_freq, dm_constant)
     true = delay_seconds(obs.freqs, dms[:, None], reference_frequency(obs.freqs, ref_freq), dm_constant) / tsamp
+    exact = nearest(true)
     used, method, loss = exact, "exact", 0.0
     if nsub and per_call:
         edges = np.linspace(0, obs.nchan, nsub + 1).round().astype(int)[:-1]
@@ -66,12 +68,49 @@ def make_table(
                              - delay_seconds(tops, nominal, np.inf, dm_constant) / tsamp).astype(np.int32)  # fmt: skip
             used[m : m + per_call] = exact[m : m + per_call][:, edges][:, band_of] + inside
         method = "subband"
+    elif tree:
+        used = tree_delays(obs, dms, tsamp, true[:, 0], dm_constant)
+        method = "tree"
+    if method != "exact":
         samples = DEFAULT_WIDTH if width is None else width / tsamp
         loss = max(0.0, 1 - float((_kept(used - true, samples) / _kept(exact - true, samples)).min()))
     low = min(0, int(used.min()))
     return Tabled(
         Table(np.ascontiguousarray(used - low), downsamp), method, -low, float(np.abs(used - true).max()), loss
     )
+
+
+def tree_delays(
+    obs: Observation, dms: NDArray[np.float64], tsamp: float, start: NDArray[np.float64], dm_constant: float
+) -> NDArray[np.int32]:
+    """Delays of a tree (FDMT, Zackay & Ofek 2017): whole samples are split in two, again and again.
+
+    The delay across the band is rounded once; a node of ``2^l`` channels hands its samples on to its halves, the upper
+    one taking the nearest whole number to its share by the dispersion law.  So the sums of a node depend on one whole
+    number only, and are shared by all DMs that have it.  ``start`` is the delay of the first channel (samples, not
+    rounded).
+    """
+    nchan = obs.nchan
+    last = 2 * obs.freqs[-1] - obs.freqs[-2] if nchan > 1 else obs.freqs[-1]
+    law = delay_seconds(np.append(obs.freqs, max(last, obs.freqs[-1] / 2)), 1.0, obs.top, dm_constant) / tsamp
+    out = np.empty((len(dms), nchan), np.int32)
+    first = np.rint(start).astype(np.int64)
+    whole = np.rint(start + dms * law[-1]).astype(np.int64) - first
+    waiting = [(0, 1 << max(0, nchan - 1).bit_length(), first, whole)]
+    while waiting:
+        a, size, at, across = waiting.pop()
+        if size == 1:
+            out[:, a] = at
+            continue
+        half, end = size // 2, min(a + size, nchan)
+        middle = a + half
+        if middle >= nchan:
+            waiting.append((a, half, at, across))
+            continue
+        span = law[end] - law[a]
+        upper = np.rint(across * ((law[middle] - law[a]) / span)).astype(np.int64) if span > 0 else 0 * across
+        waiting += [(a, half, at, upper), (middle, half, at + upper, across - upper)]
+    return out
 
 
 def _kept(error: NDArray[np.float64], width: float) -> NDArray[np.float64]:

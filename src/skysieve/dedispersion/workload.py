@@ -15,8 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-METHODS = ("auto", "brute", "exact-subband", "subband")
-"""Ways to form the sums; all but "subband" are exact."""
+METHODS = ("auto", "brute", "exact-subband", "subband", "tree")
+"""Ways to form the sums; "brute" and "exact-subband" are exact."""
 
 MOST_BINNED = 128
 """Most samples that are added in time: 16-bit sums of two 8-bit channels end there."""
