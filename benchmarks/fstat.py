@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import resource
 import statistics
 import subprocess
@@ -20,9 +21,9 @@ import time
 from typing import Any
 
 import numpy as np
-from harness import Report
+from harness import Report, interleaved
 
-from skysieve.fstat import AtomsBatch, Grid, TransientPlan, reference, search, synth_atoms
+from skysieve.fstat import AtomsBatch, Grid, TransientPlan, from_lal, reference, register_pyfstat, search, synth_atoms
 from skysieve.fstat.atoms import bin_atoms
 from skysieve.fstat.windows import resolve_window
 
@@ -176,6 +177,43 @@ def bench_year(report: Report) -> None:
             )  # fmt: skip
 
 
+def bench_interop(report: Report) -> None:
+    """Atoms out of LALPulsar's memory, and one cell as a Markov chain asks for it; where LALSuite and PyFstat are."""
+    try:
+        import lalpulsar as lp
+        import pyfstat
+    except ModuleNotFoundError:
+        return
+    logging.getLogger("pyfstat").setLevel(logging.ERROR)
+    report.title(
+        "LALPulsar's atoms, 2 x 1,440 of 30 d: taken over at once; F of one cell of 20 SFTs, as PyFstat calls it"
+    )
+    atoms = synth_atoms(span=30 * 86400)
+    multi = lp.CreateMultiFstatAtomVector(len(atoms))
+    for x, a in enumerate(atoms):
+        vector = lp.CreateFstatAtomVector(len(a))
+        vector.TAtom = a.tatom
+        for j in range(len(a)):
+            atom = vector.data[j]
+            atom.timestamp, atom.a2_alpha, atom.b2_alpha = int(a.t[j]), float(a.a2[j]), float(a.b2[j])
+            atom.ab_alpha, atom.Fa_alpha, atom.Fb_alpha = float(a.ab[j]), complex(a.Fa[j]), complex(a.Fb[j])
+            vector.data[j] = atom
+        multi.data[x] = vector
+    register_pyfstat(device="cpu", threads=1)
+    maps = pyfstat.tcw_fstat_map_funcs
+    maps.init_transient_fstat_map_features("lal")
+    window = lp.transientWindowRange_t()
+    window.type, window.t0, window.tau = lp.TRANSIENT_RECTANGULAR, int(atoms[0].t[5]), 20 * 1800
+    window.dt0 = window.dtau = 1800
+    tools = {
+        "from_lal": lambda: from_lal(multi),
+        "one cell, skysieve": lambda: maps.fstatmap_versions["skysieve"](multi, window, False),
+        "one cell, LALPulsar": lambda: maps.fstatmap_versions["lal"](multi, window, False),
+    }
+    for name, seconds in interleaved(tools, 20 if report.quick else 200, pause=0).items():
+        report.row("interop", tool=name, seconds=statistics.median(seconds), best=min(seconds))
+
+
 def noise(template: Any, count: int, size: int, seed: int = 0) -> Any:
     """Batches of noise at the template's point of the sky."""
     rng = np.random.default_rng(seed)
@@ -250,6 +288,7 @@ def main() -> int:
         bench_peer(report, lal)
         if lal:
             lal.close()
+    bench_interop(report)
     bench_throughput(report)
     bench_accuracy(report)
     if not options.quick:
