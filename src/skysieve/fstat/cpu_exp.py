@@ -227,7 +227,7 @@ def gather_tails(x, at, length, inside, room, thin):
     """The bins that leave windows of any lengths, as a block wants them: ``thin[i, r, lane]`` of bin ``at - r``."""
     for i in range(7):
         for r in range(thin.shape[1]):
-            target, source, last = thin[i, r], x[i, at - r :], room + r
+            target, source, last = thin[i, r], x[i, at - r :], np.uint64(room + r)
             for j in range(inside):
                 target[j] = source[length[j]] if length[j] < last else 0
 
@@ -262,7 +262,7 @@ def exp_blocks(
             inside += 1
         split = min(whole, -(-inside // vector) * vector)
         if step == 0:
-            gather_tails(x, pad + c, length, split, np.uint64(n - c), thin)
+            gather_tails(x, pad + c, length, split, n - c, thin)
         gaps, hits = False, 0
         for r in range(ROWS):
             if step > 0:
