@@ -161,7 +161,8 @@ class Engine:
         wanted = max(FEWEST, min(CELLS / (rows * columns), BYTES / need))
         lanes = 1 if job.n_templates <= wanted else 2
         size = int(max(1, min(65535, budget // (lanes * need), wanted)))
-        return size if size < SHARED else size // SHARED * SHARED
+        together = SHARED[self.dtype.name]
+        return size if size < together else size // together * together
 
     def _sweep(
         self, job: Job, tables: DeviceTables, every: NDArray[np.int64], size: int, output: Output, progress: Any

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SHARED", "STEEPEST", "Launcher", "Work"]
 
-SHARED = 4
-"""Templates of a thread where they share their antenna factors."""
+SHARED = {"float32": 4, "float64": 2}
+"""Templates of a thread where they share their antenna factors, as the kernels are built."""
 ANY_THREADS = 128
 UNIT_THREADS = 64
 TAUS, STARTS = 2, 2
@@ -157,7 +157,7 @@ class Launcher:
         exponential = self.kind == "exp"
         equal = bool((reference == reference[0]).all())
         keep = spec.keep_map
-        together = SHARED if job.shared and count > 1 and equal and (exponential or not keep) else 1
+        together = SHARED[self.dtype.name] if job.shared and count > 1 and equal and (exponential or not keep) else 1
         groups = -(-count // together)
         columns = job.schedule.shape[1]
         if exponential:

@@ -19,14 +19,11 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
-// build: f64 -DREAL=double
+// build: f64 -DREAL=double -DSHARED=2
 // budget: f32 kernel=exp_lean regs<=168 smem<=0
 // budget: f32 kernel=exp_lean_shared regs<=240 smem<=0
 // budget: f32 kernel=exp_sums_shared regs<=255 smem<=18432
 // budget: f32 kernel=exp_map_shared regs<=255 smem<=18432
-// budget: f64 kernel=exp_lean_shared spills<=64
-// budget: f64 kernel=exp_sums_shared spills<=96
-// budget: f64 kernel=exp_map_shared spills<=192
 // budget: f64 kernel=exp_best spills<=256
 #include "tf_common.cuh"
 

@@ -13,11 +13,11 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
-// build: f64 -DREAL=double
-// budget: f32 kernel=rect_lean regs<=64 smem<=0
-// budget: f32 kernel=rect_lean_shared regs<=128 smem<=0
-// budget: f32 kernel=rect_sums_shared regs<=128 smem<=1024
-// budget: f64 kernel=rect_sums_shared spills<=48
+// build: f64 -DREAL=double -DSHARED=2
+// budget: f32 kernel=rect_lean regs<=88 smem<=0
+// budget: f32 kernel=rect_lean_shared regs<=152 smem<=0
+// budget: f32 kernel=rect_sums_shared regs<=160 smem<=1024
+// budget: f32 kernel=rect_map regs<=104 smem<=16896
 #include "tf_common.cuh"
 
 #ifndef SHARED
