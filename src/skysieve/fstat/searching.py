@@ -132,7 +132,7 @@ def search(
     Nothing grows with the number of templates or cells: maps are never built.  Templates of one point of the sky (one
     row of ``a2, b2, ab`` for all) share the work on these.  A template with values that are not finite, negative
     ``a2`` or ``b2`` is counted, named in ``faults``, and left out.  The result does not depend on how templates are
-    dealt, nor on interruptions.
+    dealt to devices of one kind, nor on interruptions.
 
     Examples
     --------
