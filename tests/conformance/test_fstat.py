@@ -355,6 +355,33 @@ def test_any_problem_is_the_truth(problem, window, dtype):
 
 
 @SOME
+@given(
+    n=st.integers(3, 90),
+    starts=st.sets(st.integers(-30, 100), min_size=1, max_size=40),
+    taus=st.sets(st.integers(1, 120), min_size=1, max_size=40),
+    duty=st.sampled_from([1.0, 0.8, 0.4]),
+    seed=st.integers(0, 1000),
+    window=st.sampled_from(["rect", "exp"]),
+    dtype=st.sampled_from(["float64", "float32"]),
+)
+def test_starts_at_any_bins_and_durations_of_any_lengths(n, starts, taus, duty, seed, window, dtype):
+    """Blocks of bins in which some are rows of the map, lengths with and without a common step, gaps."""
+    try:
+        atoms = synth_atoms(T0, n * T, duty=duty, seed=seed)
+    except ValueError:  # the duty left no SFT
+        reject()
+    t0 = min(int(a.t[0]) for a in atoms)
+    grid = Grid.from_lists(t0 + T * np.array(sorted(starts)), T * np.array(sorted(taus)))
+    truth = reference.transient_map(bin_atoms(atoms), grid, resolve_window(window, 3))
+    r = transient_map(atoms, grid, window=window, dtype=dtype, device="cpu", strict=False)
+    if np.isnan(truth.F).all():
+        assert r.index is None
+        return
+    compare(r, truth, dtype)
+    assert r.n_fallback == np.count_nonzero(np.asarray(r.F) == 2)
+
+
+@SOME
 @given(phase=st.floats(0, 6.3), power=st.floats(-8, 8), seed=st.integers(0, 1000))
 def test_phase_and_scale_do_not_matter(phase, power, seed):
     atoms = synth_atoms(T0, 40 * T, detectors=["L1"], seed=seed, dtype="float64")[0]
