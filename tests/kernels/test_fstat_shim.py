@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.fstat import Atoms, Grid, cuda, cuda_launch, reference, synth_atoms
+from skysieve.fstat import Atoms, Grid, cpu, cuda, cuda_launch, reference, synth_atoms
 from skysieve.fstat.atoms import Bins, bin_atoms
 from skysieve.fstat.batch import AtomsBatch, bin_batch, groups
 from skysieve.fstat.simulate import Injection
@@ -103,6 +103,37 @@ def test_batches(runtime, grid, window, sky):
         out = run(runtime, bins, GRIDS[grid], window, "float32", **options)
         for i, truth in enumerate(truths):
             check(out, i, truth, "float32", options.get("marginals", True))
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_map": False}, {"keep_map": False, "marginals": False}])
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_maps_long_enough_for_the_loops_without_tests(runtime, window, options):
+    """260 starts and 230 durations: whole blocks of rows, ends and lines of the map; a gap; shared and alone."""
+    span = 260
+    grid = Grid(t0=T0, t0_band=(span - 2) * T, dt0=T, tau=2 * T, tau_band=229 * T, dtau=T)
+    made = [
+        bin_atoms(synth_atoms(T0, span * T, gaps=[(T0 + 150 * T, T0 + 161 * T)], offsets=[0, 700], seed=i))
+        for i in range(2)
+    ]
+    w = resolve_window(window, 3)
+    judge = cpu.Engine(Spec(w, np.dtype("f8")), threads=1)
+    truth = judge.execute(make_job(made, grid, w, np.float64))
+    judge.close()
+    marginals = options.get("marginals", True)
+    for count in (1, 2):
+        out = run(runtime, made[:count], grid, window, "float32", **options)
+        for i in range(count):
+            if out.F is not None:
+                error = np.abs(out.F[i] - truth.F[i]) / np.maximum(1, truth.F[i])
+                assert error.max() <= CELL["float32"]
+                assert np.array_equal(out.F[i] == 2, truth.F[i] == 2)
+            assert out.n_fallback[i] == truth.n_fallback[i]
+            assert out.max_F[i] == pytest.approx(truth.max_F[i], abs=1e-4)
+            assert out.index[i] == truth.index[i]
+            assert out.log_sum[i] == pytest.approx(truth.log_sum[i], abs=1e-4)
+            if marginals:
+                assert np.abs(out.row_log[i] - truth.row_log[i]).max() <= 1e-4
+                assert np.abs(out.column_log[i] - truth.column_log[i]).max() <= 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

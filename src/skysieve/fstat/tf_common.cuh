@@ -117,14 +117,11 @@ __device__ __forceinline__ int slot_number() {
   return (blockIdx.x + gridDim.x * blockIdx.z) * (blockDim.x >> 5) + (threadIdx.x >> 5);
 }
 
-// Fetch `count` bytes from `at` on into the first cache, by one load of a warp (at most 32 lines).
+// Ask for `count` bytes from `at` on in the first cache, a line a lane (at most 32); no register waits for them.
 __device__ __forceinline__ void fetch(const Quad* at, int count) {
 #if ON_DEVICE
   const int offset = 128 * (int)(threadIdx.x & 31);
-  if (offset < count + 127) {
-    unsigned unused;
-    asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(unused) : "l"((const char*)at + min(offset, count - 4)));
-  }
+  if (offset < count + 127) asm volatile("prefetch.global.L1 [%0];" ::"l"((const char*)at + min(offset, count - 4)));
 #else
   (void)at; (void)count;
 #endif
