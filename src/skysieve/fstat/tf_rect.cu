@@ -184,12 +184,15 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
     if (EACH && ((e & (TILE - 1)) == 0 || e == end)) {
       if (s.marginals) m.flush(e - 1);
       if (MODE == MAP && (size == 1 || e == end)) m.write(e - 1, e == end, out);
-      if (MODE == MAP && size > 1 && e < end) {  // one line of each row has become whole
+      if (MODE == MAP && size > 1 && e < end) {  // one line of each row has become whole, d columns ago
         __syncwarp();
+        const int shift = begin - 1 + s.length0;
+        T* to_row = out + (e - shift - TILE + lane);
 #pragma unroll 8
         for (int row = 0; row < 32; row++) {
-          const int shift = begin + row - 1 + s.length0, n = ((e - shift) & ~31) - 32 + lane;
-          out[(size_t)row * s.pitch + n] = tile[row][(n + shift) & (RING - 1)];
+          const int d = -(shift + row) & (TILE - 1);
+          to_row[-d] = tile[row][(e - TILE - d + lane) & (RING - 1)];
+          to_row += s.pitch - 1;
         }
         __syncwarp();
       }
