@@ -168,6 +168,14 @@ def test_a_window_in_a_gap_is_the_fallback(runtime):
         assert out.F[0][1, 0] == 2  # bins 34 and 35 (rect), 34 to 39 (exp)
 
 
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_no_cell_holds_two_bins(runtime, window):
+    """Nothing is launched: the map is NaN all the same."""
+    out = run(runtime, templates(1), Grid(t0=T0 + 500, t0_band=3 * T, dt0=500, tau=1), window, "float32")
+    assert np.isnan(out.F).all()
+    assert out.index[0] == -1
+
+
 def test_chunks_of_starts_do_not_change_the_answer(runtime, monkeypatch):
     bins = templates(1)
     whole = run(runtime, bins, GRIDS["full"], "exp", "float64")

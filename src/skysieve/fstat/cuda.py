@@ -127,8 +127,10 @@ class Engine:
             self.runtime.synchronize()  # nor for the one that made the atoms
         if tables.host.count:
             self._sweep(job, tables, every, size, output, progress)
+        elif output.F is not None:  # no cell holds two bins: no kernel has written the map
+            blank_map(self.runtime.xp if is_device_array(output.F) else np, output.F, job, tables)
         if tables.host.empty.size:
-            self._empty(job, tables, output)
+            self._empty(job, output, tables.host.empty)
         return output
 
     # ------------------------------------------------------------------ batches
@@ -280,9 +282,9 @@ class Engine:
                 )  # fmt: skip
         work.map = None
 
-    def _empty(self, job: Job, tables: DeviceTables, output: Output) -> None:
+    def _empty(self, job: Job, output: Output, rows: NDArray[np.int64]) -> None:
         """Add the rows whose windows all end before the data: F is the fallback in all their cells."""
-        p = empty_part(job.schedule, tables.host.empty)
+        p = empty_part(job.schedule, rows)
         here = p.row * job.schedule.shape[1] + p.column
         with np.errstate(invalid="ignore"):
             first = ~(output.max_F > p.max_F) & ~((output.max_F == p.max_F) & (output.index < here))
@@ -292,9 +294,6 @@ class Engine:
         if output.row_log is not None and output.column_log is not None:
             output.row_log[:, p.rows] = p.row_log
             output.column_log = np.logaddexp(output.column_log, p.column_log)
-        if output.F is not None and not tables.host.count:
-            xp = self.runtime.xp if is_device_array(output.F) else np
-            blank_map(xp, output.F, job, tables)
         if output.line_max is not None and output.line_index is not None and self.spec.lines is not None:
             line = FALLBACK - float(
                 np.logaddexp.reduce([self.spec.lines.log_gauss, *(np.array(self.spec.lines.log_line) + FALLBACK)])
