@@ -13,8 +13,9 @@ from skysieve import __version__
 from skysieve.dedispersion.cli import dedisp
 from skysieve.fstat.cli import fstat
 from skysieve.periodogram.cli import period
+from skysieve.sphere.cli import smooth
 
-COMMANDS = {"period": period}
+COMMANDS = {"period": period, "smooth": smooth}
 """Commands of the domains."""
 
 GROUPS = {"dedisp": dedisp, "fstat": fstat}
@@ -31,6 +32,7 @@ METHODS = {
     "periodogram": "skysieve.periodogram.workload:METHODS",
     "fstat": "skysieve.fstat.windows:METHODS",
     "dedispersion": "skysieve.dedispersion.workload:METHODS",
+    "sphere": "skysieve.sphere.workload:METHODS",
 }
 """Methods of each domain, for ``skysieve info``."""
 

@@ -74,7 +74,7 @@ def test_mmax_works():
 
 @pytest.mark.parametrize("method", ["direct", "ring"])
 def test_the_fast_engines_are_close_to_the_truth(method):
-    """Exact harmonics times the window: 2e-5 of the rms with ring weights (required), 2e-4 without (measured 1.7e-4)."""
+    """Exact harmonics times the window: 2e-5 of the rms with ring weights (required), 2e-4 without (measured)."""
     nside = 256
     alm = harmonics(1, nside)[0]
     m = healpy.alm2map(alm, nside, lmax=2 * nside)

@@ -21,7 +21,7 @@ from .workload import Spec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HARMONIC = 0.6
+HARMONIC = 0.9
 """Harmonics are taken where they are expected to need less than this part of the time of the others."""
 
 

@@ -27,9 +27,9 @@ TILE = 32
 QUARTER_TILE = 8
 SMALL_ANGLE = 0.11
 """Fraction of a turn within which the series of sin^2 in `cpu_simd.series_weights` is exact."""
-NS_STENCIL, NS_QUARTER, NS_ONE = 0.05, 0.35, 8.0
-"""Nanoseconds of one core for one pixel of the sum by each way, float32; the second is for one term of the series and
-8 output pixels."""
+NS_STENCIL, NS_QUARTER, NS_ONE, NS_PIXEL, NS_TASK = 0.05, 0.014, 17.0, 2.0, 1e5
+"""Nanoseconds of one core, measured in float32 with 64-byte vectors: for one pixel of the sum by each way (the second
+for a term of the series, of four quarters and both hemispheres together), one output pixel, one task."""
 
 
 class Part:
@@ -117,9 +117,10 @@ class DirectEngine:
             terms = 1 if p.series is None else len(p.series) + 10
             sides = 2 if self.mirrored else 1
             stencil, quarter, single = p.pixels
-            total += sides * wide * stencil * NS_STENCIL + 2 * wide * quarter * NS_QUARTER * terms / 30 / 8
-            total += sides * single * NS_ONE
-        return 1e-9 * total + 2e-8 * self.spec.table.npix
+            total += wide * (sides * stencil * NS_STENCIL + quarter * NS_QUARTER * terms) + sides * single * NS_ONE
+            total += NS_TASK * (len(p.groups) + len(p.quarter) / QUARTER_TILE + len(p.single))
+            total += NS_PIXEL * wide * self.spec.table.npix
+        return 1e-9 * total
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """Maps (B, npix) into ``out`` (B, K, npix), weighted by ring before and after."""

@@ -33,7 +33,7 @@ ROWS = 8
 _BLOCK = 4
 """Calls of `band_sum` for which the rows of a task are walked through at a time: keeps their modes in cache."""
 _SEED = 64
-NS_TRANSFORM, NS_SUM = 0.65, 0.06
+NS_TRANSFORM, NS_SUM = 0.9, 0.06
 """Nanoseconds of one core for a pixel of a transform over the logarithm of its length, and for one multiply-add of the
 sums; float32, measured on a core with 64-byte vectors at nside 512 and 2048."""
 
@@ -203,7 +203,7 @@ class RingEngine:
         transforms = float((t.n * np.log2(np.maximum(t.n, 2))).sum()) * (1 + len(self.tables))
         transforms *= self.parts
         sums = self.parts * sum(k.multiplications for k in (*self.tables, *self.odd))
-        return 1e-9 * wide * (NS_TRANSFORM * transforms + NS_SUM * sums) + 2e-5 * len(self.runs) * (
+        return 1e-9 * wide * (NS_TRANSFORM * transforms + NS_SUM * sums) + 8e-5 * len(self.runs) * (
             1 + len(self.tables)
         )
 

@@ -11,6 +11,8 @@ import numpy as np
 from .healpix import ring_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 __all__ = ["clenshaw_curtis", "fejer", "healpix_ring_weights"]
@@ -18,7 +20,7 @@ __all__ = ["clenshaw_curtis", "fejer", "healpix_ring_weights"]
 DEGREE = 3.0
 """Integrals of zonal harmonics are made exact up to this multiple of nside; beyond, the weights grow without bound."""
 _ROUNDS = 60
-_RESIDUAL = 1e-13
+_RESIDUAL = 1e-11
 
 
 @functools.lru_cache(maxsize=8)
@@ -74,15 +76,22 @@ def healpix_ring_weights(nside: int) -> NDArray[np.float64]:
     return whole
 
 
-def _rows(z: NDArray[np.float64], degrees: int):  # type: ignore[no-untyped-def]
+def _rows(z: NDArray[np.float64], degrees: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
     """Normalised Legendre functions of degrees 0, 2, 4, ... at ``z``, one after the other."""
-    before, now = np.zeros_like(z), np.full_like(z, math.sqrt(0.25 / math.pi))
+    square = z * z
+    n = np.arange(2 * degrees + 2)
+    alpha = n / np.sqrt(4.0 * n * n - 1 + 2 * (n == 0))  # z p_n = alpha_{n+1} p_{n+1} + alpha_n p_{n-1}
+    before, now, work = np.zeros_like(z), np.full_like(z, math.sqrt(0.25 / math.pi)), np.empty_like(z)
     for k in range(degrees):
         yield k, now
-        for m in (2 * k + 1, 2 * k + 2):
-            a = math.sqrt((4.0 * m * m - 1.0) / (m * m))
-            b = 0.0 if m == 1 else math.sqrt((2 * m + 1.0) / (2 * m - 3.0)) * (m - 1.0) / m
-            before, now = now, a * z * now - b * before
+        m = 2 * k
+        np.subtract(square, alpha[m + 1] ** 2 + alpha[m] ** 2, out=work)
+        work *= now
+        if m:
+            before *= alpha[m] * alpha[m - 1]
+            work -= before
+        work *= 1 / (alpha[m + 1] * alpha[m + 2]) if m + 2 < len(alpha) else 1.0
+        before, now, work = now, work, before
 
 
 def _moments(z: NDArray[np.float64], x: NDArray[np.float64], degrees: int) -> NDArray[np.float64]:
@@ -94,8 +103,10 @@ def _moments(z: NDArray[np.float64], x: NDArray[np.float64], degrees: int) -> ND
 
 def _series(z: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
     out = np.zeros_like(z)
+    term = np.empty_like(z)
     for k, p in _rows(z, len(c)):
-        out += c[k] * p
+        np.multiply(p, c[k], out=term)
+        out += term
     return out
 
 

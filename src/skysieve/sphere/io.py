@@ -1,0 +1,177 @@
+"""HEALPix maps in FITS files, as healpy and the HEALPix programs write them: binary tables with NSIDE and ORDERING."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.sphere.healpix import check_nside, npix2nside, reorder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["SkyMaps", "read_maps", "write_maps"]
+
+KEPT = ("COORDSYS", "POLCCONV", "BAD_DATA", "OBJECT", "TELESCOP", "INSTRUME", "FREQ", "DATE-OBS", "CREATOR", "PIXTYPE")
+"""Cards that a smoothed map keeps."""
+ROW = 1024
+
+
+@dataclass(frozen=True)
+class SkyMaps:
+    """Maps of one file.
+
+    Attributes
+    ----------
+    maps : numpy.ndarray, shape (n, npix)
+        In the file's type and order.
+    nest : bool
+        Whether pixels are in NESTED order.
+    names, units : tuple of str
+        Of each map.
+    header : dict
+        Cards that are kept (coordinates, polarisation convention, ...).
+    """
+
+    maps: NDArray[Any]
+    nest: bool
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    header: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nside(self) -> int:
+        """Resolution."""
+        return npix2nside(self.maps.shape[-1])
+
+    @property
+    def iau(self) -> bool:
+        """Whether U has the sign of the IAU rather than that of HEALPix (COSMO)."""
+        return str(self.header.get("POLCCONV", "COSMO")).strip().upper() == "IAU"
+
+
+def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: int = 1) -> SkyMaps:
+    """Read maps of a whole sky.
+
+    Parameters
+    ----------
+    path : str or Path
+    fields : sequence of int or str, optional
+        Columns, by number from 0 or by name; all by default.
+    hdu : int
+        Which extension.
+
+    Raises
+    ------
+    ValueError
+        The file holds no such map.
+    """
+    from astropy.io import fits
+
+    with fits.open(path) as hdus:
+        if not 0 < hdu < len(hdus) or not isinstance(hdus[hdu], fits.BinTableHDU):
+            raise ValueError(f"{path}: extension {hdu} is no table, expected a HEALPix map")
+        table = hdus[hdu]
+        header, names = table.header, list(table.columns.names)
+        if str(header.get("INDXSCHM", "IMPLICIT")).strip().upper() == "EXPLICIT":
+            raise ValueError(f"{path}: a map of part of the sky (INDXSCHM = EXPLICIT), expected one of the whole sky")
+        order = str(header.get("ORDERING", "")).strip().upper()
+        if order not in ("RING", "NESTED", "NEST"):
+            raise ValueError(f"{path}: ORDERING is {order!r}, expected RING or NESTED")
+        chosen = range(len(names)) if fields is None else [_column(f, names, path) for f in fields]
+        maps = np.stack([np.asarray(table.data.field(i)).ravel() for i in chosen])
+        maps = maps.astype(maps.dtype.newbyteorder("="))
+        kept = {k: header[k] for k in KEPT if k in header}
+        units = tuple(str(table.columns[i].unit or "") for i in chosen)
+    found = SkyMaps(maps, order != "RING", tuple(names[i] for i in chosen), units, kept)
+    check_nside(found.nside, found.nest)
+    return found
+
+
+def _column(wanted: int | str, names: list[str], path: Any) -> int:
+    if isinstance(wanted, str) and not wanted.isdigit():
+        upper = [n.upper() for n in names]
+        short = {"I": ("I_STOKES", "TEMPERATURE", "T"), "Q": ("Q_STOKES", "Q_POLARISATION", "Q-POLARISATION"),
+                 "U": ("U_STOKES", "U_POLARISATION", "U-POLARISATION")}  # fmt: skip
+        for name in (wanted.upper(), *short.get(wanted.upper(), ())):
+            if name in upper:
+                return upper.index(name)
+        raise ValueError(f"{path}: no column {wanted!r}, there are {', '.join(names)}")
+    if not 0 <= int(wanted) < len(names):
+        raise ValueError(f"{path}: no column {wanted}, there are {len(names)} ({', '.join(names)})")
+    return int(wanted)
+
+
+def write_maps(path: str | Path, sky: SkyMaps, overwrite: bool = False) -> None:
+    """Write maps; the file appears under its name when it is whole.
+
+    Raises
+    ------
+    FileExistsError
+        Unless ``overwrite``.
+    """
+    from astropy.io import fits
+
+    target = Path(path)
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"{target} exists")
+    npix = sky.maps.shape[-1]
+    row = ROW if npix % ROW == 0 else 1
+    letter = "E" if sky.maps.dtype == np.float32 else "D"
+    columns = [
+        fits.Column(
+            name=n, format=f"{row if row > 1 else ''}{letter}", unit=u or None, array=m.reshape(-1, row).squeeze()
+        )
+        for n, u, m in zip(sky.names, sky.units, sky.maps, strict=True)
+    ]
+    table = fits.BinTableHDU.from_columns(columns)
+    cards = {
+        "PIXTYPE": "HEALPIX", "ORDERING": "NESTED" if sky.nest else "RING", "NSIDE": sky.nside, "FIRSTPIX": 0,
+        "LASTPIX": npix - 1, "INDXSCHM": "IMPLICIT", "OBJECT": "FULLSKY",
+    }  # fmt: skip
+    for key, value in {**cards, **sky.header}.items():
+        table.header[key] = value
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        fits.HDUList([fits.PrimaryHDU(), table]).writeto(part, overwrite=True)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def polarised(sky: SkyMaps) -> bool:
+    """Whether the maps are I, Q and U by their names."""
+    first = [n.strip().upper()[:1] for n in sky.names]
+    return len(first) == 3 and first[0] in ("I", "T") and first[1:] == ["Q", "U"]
+
+
+def smooth_file(sky: SkyMaps, **options: Any) -> SkyMaps:
+    """Smoothed maps with the file's order, units and cards.
+
+    Stokes U in the convention of the IAU has the opposite sign of HEALPix's; it is turned before and turned back.
+    """
+    from dataclasses import replace
+
+    from skysieve.sphere.smooth import smoothing
+
+    pol = polarised(sky)
+    maps = sky.maps.copy() if pol and sky.iau else sky.maps
+    seen = None
+    if pol and sky.iau:
+        seen = np.abs(maps[2] + 1.6375e30) > 1e25
+        maps[2, seen] *= -1
+    out = np.asarray(smoothing(maps, pol=pol, nest=sky.nest, **options))
+    if seen is not None:
+        out[2, seen] *= -1
+    return replace(sky, maps=out)
+
+
+def to_ring(sky: SkyMaps) -> NDArray[Any]:
+    """Maps in RING order."""
+    return reorder(sky.maps, to="ring") if sky.nest else sky.maps

@@ -1,0 +1,111 @@
+"""``skysieve smooth``: files in, files out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import skysieve
+from skysieve.cli import app
+from skysieve.sphere.io import SkyMaps, read_maps, write_maps
+
+RAD = np.pi / 180
+
+
+def run(*args):
+    return CliRunner().invoke(app, ["smooth", *map(str, args)])
+
+
+@pytest.fixture
+def sky(tmp_path):
+    maps = np.random.default_rng(0).normal(size=(3, 12 * 16**2)).astype(np.float32)
+    maps[:, 17] = -1.6375e30
+    made = SkyMaps(maps, True, ("I_STOKES", "Q_STOKES", "U_STOKES"), ("mK", "mK", "mK"), {"COORDSYS": "G"})
+    write_maps(tmp_path / "in.fits", made)
+    return made
+
+
+def test_a_file_is_smoothed(tmp_path, sky):
+    result = run(tmp_path / "in.fits", "-o", tmp_path / "out.fits", "--fwhm", "10deg")
+    assert result.exit_code == 0, result.output
+    assert "nside 16, NESTED" in result.output
+    found = read_maps(tmp_path / "out.fits")
+    assert (found.nest, found.names, found.units) == (True, sky.names, sky.units)
+    assert found.header["COORDSYS"] == "G"
+    assert found.maps.dtype == np.float32
+    assert np.array_equal(found.maps, skysieve.smoothing(sky.maps, fwhm=10 * RAD, nest=True))
+    assert (found.maps[:, 17] == np.float32(-1.6375e30)).all()
+    assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+
+
+def test_healpy_reads_what_is_written(tmp_path, sky):
+    healpy = pytest.importorskip("healpy")
+    theirs = healpy.read_map(tmp_path / "in.fits", field=(0, 1, 2), nest=True)
+    assert np.array_equal(theirs.astype(np.float32), sky.maps)
+    healpy.write_map(tmp_path / "theirs.fits", theirs[0], nest=True, dtype=np.float64)
+    assert np.array_equal(read_maps(tmp_path / "theirs.fits").maps[0], theirs[0])
+
+
+def test_the_iau_sign_of_u(tmp_path, sky):
+    """U of the IAU is minus U of HEALPix, before and after."""
+    flipped = sky.maps.copy()
+    flipped[2] = np.where(flipped[2] > -1e29, -flipped[2], flipped[2])
+    iau = SkyMaps(flipped, True, sky.names, sky.units, {"POLCCONV": "IAU"})
+    write_maps(tmp_path / "iau.fits", iau)
+    for name in ("in", "iau"):
+        assert run(tmp_path / f"{name}.fits", "-o", tmp_path / f"{name}-out.fits", "--fwhm", "10deg").exit_code == 0
+    a, b = (read_maps(tmp_path / f"{n}-out.fits").maps for n in ("in", "iau"))
+    good = np.arange(a.shape[1]) != 17
+    assert np.array_equal(a[:2], b[:2])
+    assert np.array_equal(a[2, good], -b[2, good])
+
+
+def test_kernels_and_columns(tmp_path, sky):
+    np.savetxt(tmp_path / "bl.txt", np.exp(-np.arange(40) / 6.0))
+    t = np.linspace(0, 0.8, 100)
+    np.savetxt(tmp_path / "k.txt", np.stack([t, np.exp(-((t / 0.2) ** 2) / 2)], 1))
+    for i, kernel in enumerate(
+        (["--bl", tmp_path / "bl.txt"], ["--profile", tmp_path / "k.txt"], ["--tophat", "600 arcmin"])
+    ):
+        target = tmp_path / f"{i}.fits"
+        result = run(tmp_path / "in.fits", "-o", target, "--fields", "I", *kernel, "--masked", "normalize")
+        assert result.exit_code == 0, result.output
+        assert read_maps(target).names == ("I_STOKES",)
+        assert read_maps(target).maps[0, 100:].std() < 0.5
+
+
+def test_a_picture(tmp_path, sky):
+    pytest.importorskip("matplotlib")
+    args = ("--fields", "0,1", "--fwhm", "10deg", "--plot", tmp_path / "p.png")
+    assert run(tmp_path / "in.fits", "-o", tmp_path / "o.fits", *args).exit_code == 0
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "expected one of --fwhm"),
+        (["--fwhm", "1deg", "--tophat", "1deg"], "found --fwhm, --tophat"),
+        (["--fwhm", "10"], "expected an angle with its unit"),
+        (["--fwhm", "-1deg"], "fwhm="),
+        (["--fwhm", "1deg", "--fields", "V"], "no column 'V'"),
+        (["--fwhm", "1deg", "--fields", "7"], "no column 7"),
+        (["--bl", "nothing.txt"], "nothing.txt"),
+    ],
+)
+def test_mistakes_are_told(tmp_path, sky, args, message):
+    result = run(tmp_path / "in.fits", "-o", tmp_path / "out.fits", *args)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "out.fits").exists()
+
+
+def test_files_that_do_not_fit(tmp_path, sky):
+    from astropy.io import fits
+
+    fits.PrimaryHDU(np.zeros((3, 3))).writeto(tmp_path / "image.fits")
+    assert "is no table" in run(tmp_path / "image.fits", "-o", tmp_path / "o.fits", "--fwhm", "1deg").output
+    (tmp_path / "there.fits").write_text("precious")
+    assert "exists" in run(tmp_path / "in.fits", "-o", tmp_path / "there.fits", "--fwhm", "1deg").output
+    assert (tmp_path / "there.fits").read_text() == "precious"
