@@ -152,7 +152,7 @@ def search(
     budget = parse_budget(memory, available_host_memory())
     workers = usable_cores() if threads is None else max(1, threads)
     layout = _layout(fb, source, made, length, budget, workers)
-    raw, ran = _run(fb, source, made, looked, layout, method, device, threads, budget, progress)
+    raw, ran, where = _run(fb, source, made, looked, layout, method, device, threads, budget, progress)
     events, dms_all = _events(fb, stages, made, boxes, raw)
     if len(events) > MOST_EVENTS:
         raise ValueError(f"threshold={threshold!r}: {len(events)} events; expected one that leaves fewer")
@@ -162,7 +162,7 @@ def search(
     adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
     return Candidates(
         **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=kind, detector=detector,
-        method=ran, device="cpu", dm_constant=constant, ref_freq=ref, searched=fb.duration,
+        method=ran, device=where, dm_constant=constant, ref_freq=ref, searched=fb.duration,
         seconds=time.perf_counter() - began, adds=adds, live=1.0 if mask is None else mask.weight,
         observation=fb.observation,
     )  # fmt: skip
@@ -241,8 +241,8 @@ def _layout(fb: Filterbank, source: Cleaned, made: list[Tabled], length: int, bu
 def _run(
     fb: Filterbank, source: Cleaned, made: list[Tabled], looked: list[Detection], layout: _Layout, method: str,
     device: str, threads: int | None, budget: int, progress: bool | Callable[[int, int], None],
-) -> tuple[list[NDArray[np.float64]], str]:  # fmt: skip
-    """Events of every table, chunk after chunk."""
+) -> tuple[list[NDArray[np.float64]], str, str]:  # fmt: skip
+    """Events of every table, chunk after chunk; method and device that made them."""
     tables = [t.table for t in made]
     overlap = max(t.maxshift * t.downsamp for t in tables)
     step = layout.chunk_blocks * layout.block
@@ -265,13 +265,14 @@ def _run(
                     if count > 0 and high > low // b:
                         found[i].append(engine.search(i, first // b, count, low // b, high, what))
                     told.add(len(table.delays))
-        ran = engine.describe()["method"]
+        facts = engine.describe()
+        ran = facts["method"]
     finally:
         engine.close()
     used = sorted({t.method for t in made} - {"exact"})
     if used:
         ran = " and ".join(used)
-    return [np.concatenate(parts) if parts else np.empty((0, 4)) for parts in found], ran
+    return [np.concatenate(parts) if parts else np.empty((0, 4)) for parts in found], ran, facts["device"]
 
 
 def _events(
