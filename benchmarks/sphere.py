@@ -124,6 +124,8 @@ def bench_choice(report: Report, repeats: int) -> None:
             x = np.random.default_rng(0).normal(size=12 * nside**2).astype(np.float32)
             for method in ("direct", "ring", "harmonic"):
                 with ConvolvePlan(kernel, Healpix(nside), method=method, dtype="float32") as plan:
+                    if plan.info()["expected_seconds"] > 1:
+                        continue
                     plan(x)
                     seconds[method] = timed(lambda plan=plan, x=x: plan(x), repeats)[1]
             with ConvolvePlan(kernel, Healpix(nside), dtype="float32") as plan:
@@ -145,7 +147,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=usable_cores())
     options = parser.parse_args()
     report = Report("sphere", PACKAGES, options.quick)
-    repeats = 1 if options.quick else 3
+    repeats = 1 if options.quick else 2
     bench_accuracy(report)
     bench_choice(report, repeats)
     bench_peers(report, 256 if options.quick else 1024, 9.4 * ARCMIN, options.threads, repeats, False)

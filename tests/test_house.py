@@ -34,7 +34,7 @@ def test_core_needs_numpy_alone(module):
     assert _loaded_after(f"import skysieve.core.{module}") <= {"numpy"}
 
 
-@pytest.mark.parametrize("name", ["skysieve", "skysieve.periodogram", "skysieve.fstat"])
+@pytest.mark.parametrize("name", ["skysieve", "skysieve.periodogram", "skysieve.fstat", "skysieve.sphere"])
 def test_public_names_resolve(name):
     module = importlib.import_module(name)
     assert sorted(module.__all__) == sorted({*module.__all__})

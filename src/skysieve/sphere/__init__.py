@@ -10,15 +10,11 @@ if TYPE_CHECKING:
     from skysieve.sphere.grid import ECP, GaussLegendre, Healpix, Rings
     from skysieve.sphere.kernels import (
         Gaussian,
-        MexicanHat,
-        Needlet,
-        Profile,
-        TopHat,
         Window,
-        from_function,
         matched_filter,
         sqrt_cl,
     )
+    from skysieve.sphere.shapes import MexicanHat, Needlet, Profile, TopHat, from_function
     from skysieve.sphere.smooth import smoothing
 
 __all__ = [
@@ -45,13 +41,13 @@ _HOMES = {
     "GaussLegendre": "skysieve.sphere.grid",
     "Gaussian": "skysieve.sphere.kernels",
     "Healpix": "skysieve.sphere.grid",
-    "MexicanHat": "skysieve.sphere.kernels",
-    "Needlet": "skysieve.sphere.kernels",
-    "Profile": "skysieve.sphere.kernels",
+    "MexicanHat": "skysieve.sphere.shapes",
+    "Needlet": "skysieve.sphere.shapes",
+    "Profile": "skysieve.sphere.shapes",
     "Rings": "skysieve.sphere.grid",
-    "TopHat": "skysieve.sphere.kernels",
+    "TopHat": "skysieve.sphere.shapes",
     "Window": "skysieve.sphere.kernels",
-    "from_function": "skysieve.sphere.kernels",
+    "from_function": "skysieve.sphere.shapes",
     "matched_filter": "skysieve.sphere.kernels",
     "smoothing": "skysieve.sphere.smooth",
     "sqrt_cl": "skysieve.sphere.kernels",

@@ -123,7 +123,8 @@ def read_kernel(fwhm: str | None, bl: Path | None, profile: Path | None, tophat:
     """The one kernel that the options describe."""
     import numpy as np
 
-    from skysieve.sphere.kernels import Gaussian, Profile, TopHat, Window
+    from skysieve.sphere.kernels import Gaussian, Window
+    from skysieve.sphere.shapes import Profile, TopHat
 
     given = [
         n for n, v in (("--fwhm", fwhm), ("--bl", bl), ("--profile", profile), ("--tophat", tophat)) if v is not None
