@@ -91,18 +91,24 @@ def test_maps(grid, window, dtype):
         assert lean.lnBtSG == pytest.approx(r.lnBtSG, abs=1e-4 if loose else 1e-9)
 
 
+@functools.cache
+def batch_of(window, sky):
+    """Ten templates, and their maps."""
+    bins = [bin_atoms(patchy(seed=i, sky=sky * i)) for i in range(10)]
+    return bins, [reference.transient_map(b, GRIDS["full"], resolve_window(window, 3)) for b in bins]
+
+
 @pytest.mark.parametrize("sky", [0.0, 0.3])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("options", [{}, {"keep_map": False}, {"keep_map": False, "marginals": False}])
 def test_a_batch_is_a_loop_of_singles(window, sky, options):
     """Ten templates of one point of the sky, and each of its own (a wrong sharing fails)."""
     grid = GRIDS["full"]
-    bins = [bin_atoms(patchy(seed=i, sky=sky * i)) for i in range(10)]
+    bins, truths = batch_of(window, sky)
     e = engine(window, **options)
     w = resolve_window(window, 3)
     out = e.execute(make_job(bins, grid, w, np.float32))
-    for i, b in enumerate(bins):
-        truth = reference.transient_map(b, grid, w)
+    for i, truth in enumerate(truths):
         assert out.max_F[i] == pytest.approx(truth.max_F, abs=1e-3)
         assert out.log_sum[i] + np.log(70 / grid.cells) == pytest.approx(truth.ln_bayes, abs=1e-3)
         if out.F is not None:
@@ -144,14 +150,16 @@ def test_lines_of_detectors(detectors, window, dtype):
     lines = Lines(3.0, (-1.0, -1.3, -2.0)[:detectors])
     names = ("H1", "L1", "V1")[:detectors]
     made = [
-        AtomsBatch.stack([synth_atoms(T0, 96 * T, detectors=[name], seed=10 * i + x)[0] for i in range(3)])
+        AtomsBatch.stack([synth_atoms(T0, 48 * T, detectors=[name], seed=10 * i + x)[0] for i in range(3)])
         for x, name in enumerate(names)
     ]
     made[0].Fa[0, 10] *= np.float32(1e4)
     (parts,) = groups(made, 0)
     binned = bin_batch(parts, kind, apart=True)
-    for name in ("full", "off the bins"):
-        grid = GRIDS[name]
+    for grid in (
+        Grid(t0=T0, t0_band=46 * T, dt0=T, tau=2 * T, tau_band=40 * T, dtau=T),
+        Grid(t0=T0 - 5 * T - 901, t0_band=45 * T, dt0=2500, tau=2 * T, tau_band=30 * T, dtau=1100),
+    ):
         job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
         e = engine(window, dtype, keep_map=False, marginals=False, lines=lines)
         out = e.execute(job)

@@ -114,6 +114,12 @@ class Engine:
 
     def execute(self, job: Job, progress: Any = None) -> Output:
         """See `workload.Engine.execute`."""
+        if self.runtime.xp is np:
+            return self._execute(job, progress)
+        with self.runtime.xp.cuda.Device(self.runtime.device.index):
+            return self._execute(job, progress)
+
+    def _execute(self, job: Job, progress: Any) -> Output:
         rows, columns = job.schedule.shape
         if rows * columns > MOST_CELLS:
             raise ValueError(f"grid has {rows} x {columns} cells: a GPU takes at most {MOST_CELLS} a template")
