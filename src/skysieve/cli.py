@@ -25,6 +25,7 @@ DEMOS = {
     "periodogram": "skysieve.periodogram.demo:run",
     "fstat": "skysieve.fstat.demo:run",
     "dedispersion": "skysieve.dedispersion.demo:run",
+    "sphere": "skysieve.sphere.demo:run",
 }
 """Parts of the demo: ``run(out, console, device)`` returns what fell short, one line each."""
 
