@@ -103,6 +103,19 @@ def test_narrow_samples(tmp_path, nbits):
         assert np.array_equal(dedisperse(fb, dms, method=method).data, truth)
 
 
+@pytest.mark.parametrize(("nbits", "downsamp"), [(9, 1), (10, 16), (11, 1), (12, 3)])
+def test_wide_samples_of_few_bits(nbits, downsamp):
+    """Sums of two polarisations need 9 bits: on either side of where bytes are added apart."""
+    rng = np.random.default_rng(nbits)
+    x = rng.integers(0, 2**nbits, (300, 9000), dtype=np.uint16)
+    x[::3] = 2**nbits - 1
+    fb = Filterbank.from_array(x, fch1=1400, foff=-0.5, tsamp=1e-3, nbits=nbits)
+    dms = np.linspace(0, 300, 70)
+    truth = reference.sums(x, sample_delays(fb.freqs, dms, 1e-3 * downsamp), downsamp)
+    for method in ("brute", "exact-subband"):
+        assert np.array_equal(dedisperse(fb, dms, method=method, downsamp=downsamp).data, truth)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_change_no_bit(tmp_path, kind):
     """A maximum shift longer than a chunk, chunks that end anywhere, one thread or two."""
@@ -369,7 +382,7 @@ def test_progress_ends_at_its_total():
         ({"ref_freq": "left"}, ValueError, "ref_freq='left'"),
         ({"dm_constant": -1.0}, ValueError, "dm_constant=-1.0"),
         ({"device": "tpu"}, ValueError, "device='tpu'"),
-        ({"device": "cuda"}, DeviceUnavailable, ""),
+        ({"device": "cuda"}, DeviceUnavailable, "no GPU backend yet"),
         ({"memory": 1000}, MemoryBudgetError, "the delay of the highest DM"),
         ({"memory": "lots"}, ValueError, "memory='lots'"),
         ({"threads": 0}, ValueError, "threads=0"),

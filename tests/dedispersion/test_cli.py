@@ -100,7 +100,7 @@ def test_inject_and_plot(path, tmp_path):
         (["search", "--dm-max", "10", "-o", "c.txt"], "expected a name that ends in"),
         (["search", "--dm-max", "10", "--ignore", "99"], "from 0 to 63"),
         (["search", "--dm-max", "10", "--ignore", "a"], "such as 0,5:9"),
-        (["search", "--dm-max", "10", "--device", "cuda"], "skysieve: "),
+        (["search", "--dm-max", "10", "--device", "cuda:0"], "no GPU backend yet"),
         (["search", "--dm-max", "10", "--memory", "1kB"], "budget"),
         (["search", "--dm-min", "9e5", "--dm-max", "1e6"], "the data have 6000"),
         (["search", "--plan", "none.json"], "none.json"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,8 +46,10 @@ def make_engine(
     budget: int | None = None,
 ) -> Engine:
     """The backend for a device: the one place where it is chosen."""
-    if device != "auto" and resolve(device)[0].kind == "cuda":
+    if isinstance(device, str) and re.fullmatch(r"cuda(:(\d+|all))?", device):
         raise DeviceUnavailable(f"device={device!r}: de-dispersion has no GPU backend yet", "Use device='cpu'")
+    if device != "auto":
+        resolve(device)
     from skysieve.dedispersion import cpu
 
     return cpu.Engine(source, tables, method=method, capacity=capacity, threads=threads, budget=budget)
