@@ -85,10 +85,14 @@ def bench_peers(report: Report, nside: int, fwhm: float, threads: int, repeats: 
                 wall, cpu = timed(lambda plan=plan, y=y: plan(y), repeats)
                 info = plan.info()
             facts: dict[str, Any] = {"ducc0": peers["ducc0"][0] / wall, "healpy": peers["healpy iter=0"][0] / wall}
+            # on a busy machine the ratios of processor time are the ones to trust
+            facts |= {"ducc0_cpu": peers["ducc0"][1] / cpu, "healpy_cpu": peers["healpy iter=0"][1] / cpu}
+            facts |= {"ducc0_with_plan_cpu": peers["ducc0"][1] / whole_cpu}
             facts |= {"with_plan": whole, "with_plan_cpu": whole_cpu, "ducc0_with_plan": peers["ducc0"][0] / whole}
             facts |= {"expected": info["expected_seconds"], "bytes": info["bytes"]}
             if aims and dtype == "float32" and method == "direct":
-                reached = facts["ducc0"] >= 6 and facts["healpy"] >= 15 and facts["ducc0_with_plan"] >= 3
+                aimed = (("ducc0", 6), ("healpy", 15), ("ducc0_with_plan", 3))
+                reached = all(min(facts[k], facts[f"{k}_cpu"]) >= v for k, v in aimed)
                 facts |= {"wanted": "6, 15, 3", "reached": bool(reached)}
             report.row(f"nside {nside}", tool=f"{method} {dtype}", seconds=wall, cpu=cpu, **facts)
 

@@ -314,6 +314,26 @@ def test_what_a_plan_tells():
         assert np.abs(plan.window(60) - beam.window(60)).max() < 1e-4
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_memory_is_as_told(method, dtype):
+    """What a plan and a call take, the result apart, is at most 1.2 of what ``info`` says (and 1 MiB of objects)."""
+    import tracemalloc
+
+    g, k = Healpix(128), Gaussian(fwhm=np.radians(1.3))
+    x = sky(g.table().npix)[0].astype(dtype)
+    with ConvolvePlan(k, g, method=method, dtype=dtype, device="cpu", threads=1) as plan:
+        plan(x)
+    tracemalloc.start()
+    with ConvolvePlan(k, g, method=method, dtype=dtype, device="cpu", threads=1) as plan:
+        y = plan(x)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        told = plan.info()["bytes"]
+    assert peak - y.nbytes <= 1.2 * told + 2**20
+    assert told <= 1.5 * (peak - y.nbytes)
+
+
 def test_the_cut_error_is_as_predicted():
     """Eq. 7 of the paper on white noise, beside what is measured."""
     k, g = Gaussian(fwhm=0.3), Healpix(24)
