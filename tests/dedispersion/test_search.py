@@ -298,6 +298,7 @@ def test_real_pulsar(test_data):
     fb = Filterbank.open(test_data / "dedispersion" / "GBT_J1807-0847.dat")
     found = search(fb, [0.0], block=4096 * fb.tsamp)
     starts = found.sample * fb.tsamp
+    assert set(found.dm) == {112.3802}  # the series' own
     for t in (19.8805, 15.6203):
         i = np.argmin(np.abs(starts - t))
         assert abs(starts[i] - t) < 2e-3

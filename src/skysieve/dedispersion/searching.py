@@ -114,8 +114,8 @@ def search(
     block, so that w binned samples have the S/N of the unbinned window.  Normalised samples are rounded to 1/64 sigma
     and held within 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest among
     those centred within half its width.  At each DM the series ends where its lowest channel does, so that a pulse at
-    the end of the file is found at the DMs whose delay the file holds.  Masked channels add no noise: sigma is that of
-    the live ones.  Nothing depends on chunks, threads, or the data's length (but that a last block of less than a
+    the end of the file is found at the DMs whose delay the file holds.  DMs of a time series count from its
+    own.  Masked channels add no noise: sigma is that of the live ones.  Nothing depends on chunks, threads, or the data's length (but that a last block of less than a
     quarter takes the noise of the one before); an event is final one block after its own, plus the DM's delay.
 
     Examples
@@ -280,6 +280,7 @@ def _events(
     boxes: tuple[int, ...], raw: list[NDArray[np.float64]],
 ) -> tuple[Events, NDArray[np.float64]]:  # fmt: skip
     """Events of all tables with their DMs, times and widths."""
+    base = fb.observation.dm or 0.0
     every = np.concatenate([dms for dms, *_ in stages])
     dms_all, rank = np.unique(every, return_inverse=True)
     offset, parts = 0, []
@@ -290,10 +291,10 @@ def _events(
         first = rows[:, 1].astype(np.int64) - w // 2 + tab.start
         tsamp = fb.tsamp * binning
         parts.append((
-            rank[offset + m], dms[m], rows[:, 3].astype(np.float32), (first + w / 2) * tsamp, w * tsamp,
+            rank[offset + m], dms[m] + base, rows[:, 3].astype(np.float32), (first + w / 2) * tsamp, w * tsamp,
             first * binning, w, np.full(len(m), binning, np.int64),
         ))  # fmt: skip
         offset += len(dms)
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.lexsort((columns[6], columns[3], columns[0]))
-    return Events(*(c[order] for c in columns)), dms_all
+    return Events(*(c[order] for c in columns)), dms_all + base
