@@ -110,13 +110,14 @@ def search(
 
     Notes
     -----
-    The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of each sample's own
-    block, so that w binned samples have the S/N of the unbinned window.  Normalised samples are rounded to 1/64 sigma
-    and held within 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest among
-    those centred within half its width.  At each DM the series ends where its lowest channel does, so that a pulse at
-    the end of the file is found at the DMs whose delay the file holds.  DMs of a time series count from its
-    own.  Masked channels add no noise: sigma is that of the live ones.  Nothing depends on chunks, threads, or the data's length (but that a last block of less than a
-    quarter takes the noise of the one before); an event is final one block after its own, plus the DM's delay.
+    The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of each sample's
+    own block, so that w binned samples have the S/N of the unbinned window.  Normalised samples are rounded to 1/64
+    sigma and held within 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
+    among those centred within half its width.  At each DM the series ends where its lowest channel does, so that a
+    pulse at the end of the file is found at the DMs whose delay the file holds.  DMs of a time series count from
+    its own.  Masked channels add no noise: sigma is that of the live ones.  Nothing depends on chunks, threads, or
+    the data's length (but that a last block of less than a quarter takes the noise of the one before); an event is
+    final one block after its own, plus the DM's delay.
 
     Examples
     --------
