@@ -323,13 +323,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
         for (int e = 0; e < ND; e++) if (e == d) mine = p[e];
         const bool missed = !(mine == mine) && a + 16 * d < modes && k0 + 16 * d * P + s < nf;
         if (n <= FEW_POINTS && missed)
-          mine = (T)exact_power<false>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)(k0 + 16 * d * P + s), A.df[gi]), A.mean != 0);
+          mine = number_of(exact_power<false>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)(k0 + 16 * d * P + s), A.df[gi]), A.mean != 0));
         unsigned todo = __ballot_sync(FULL, missed && n > FEW_POINTS);
         while (todo) {
           const int bit = __ffs(todo) - 1; todo &= todo - 1;
           const double k = (double)(__shfl_sync(FULL, k0, bit) + 16 * d * P + s);
           const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], k, A.df[gi]), A.mean != 0);
-          if (lane == bit) mine = (T)exact;
+          if (lane == bit) mine = number_of(exact);
         }
 #pragma unroll
         for (int e = 0; e < ND; e++) if (e == d) p[e] = mine;
@@ -411,36 +411,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = stage.flat(i); }
     auto staged_at = [&](int i) { return stage.flat(i); };
     leave_edges(A.peaks.edge + ((size_t)o * A.edges + pair) * 2, total, staged_at);
-    // Thread = four columns. Bits of `found`: not below either neighbour, nor below the floor known when the block began; `best`:
-    // the highest one above both (by its key, so that it is a peak for certain). The test proper is left to the few of them.
-    const int c0 = 4 * tid, i0 = c0 << LG;
-    unsigned found = 0, best = 0, top = 0;
+    // Thread = four columns. Bits of `found`: not below either neighbour, nor below the floor known when the block began.
+    const int c0 = 4 * tid, i0 = c0 << LG, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
+    unsigned found = 0;
     if (i0 < total) {
-      unsigned x = i0 ? key_at(&stage.flat(i0 - 1)) : 0, y = key_at(&stage(c0, 0)), z = 0;
+      int x = i0 ? high_at(&stage.flat(i0 - 1)) : none, y = high_at(&stage(c0, 0)), z = 0;
 #pragma unroll
       for (int u = 0; u < 4; u++) {
         const T* low = stage.row(c0, 0) + 4 * u; const T* high = stage.row(c0, 1) + 4 * u;
 #pragma unroll
         for (int g = 0; g < GROUP; g++) {
           const int i = (u << LG) + g;
-          if (i + 1 < 4 * GROUP) z = key_at(g + 1 < GROUP ? (g + 1 < 4 ? low + g + 1 : high + g - 3) : low + 4);
-          else z = i0 + i + 1 < total ? key_at(&stage.flat(i0 + i + 1)) : 0;
-          if (y >= x && y >= z && y >= known) {
-            found |= 1u << i; top = max(top, y);
-            if (y > x && y > z) best = max(best, y);
-          }
+          if (i + 1 < 4 * GROUP) z = high_at(g + 1 < GROUP ? (g + 1 < 4 ? low + g + 1 : high + g - 3) : low + 4);
+          else z = i0 + i + 1 < total ? high_at(&stage.flat(i0 + i + 1)) : none;
+          if (y >= x && y >= z && y >= least) found |= 1u << i;
           x = y; y = z;
         }
       }
-      if (i0 + 4 * GROUP >= total) {                    // the end: what lies beyond is no power
+      if (i0 + 4 * GROUP > total) {                     // the end: what lies beyond is no power
         const int left = total - i0;
-        if (left < 4 * GROUP) found &= (1u << left) - 1;
-        found |= 1u << (left - 1);
-        top = max(top, key_at(&stage.flat(total - 1))); best = 0;
+        found = (found & ((1u << left) - 1)) | 1u << (left - 1);
       }
-      if (tid == 0) { found |= 1; top = max(top, key_at(&stage.flat(0))); if (base > 0) best = 0; }     // its left neighbour is another block's
     }
-    give_stretch(A.peaks, o, base, i0, total, found, best, top, 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP), known, staged_at);
+    give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(apart, 100000) + 4 * GROUP - 1) / (4 * GROUP), known, staged_at);
 #else
     if (A.power) {
       T* out = A.power + A.start[o];

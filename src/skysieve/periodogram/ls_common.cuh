@@ -18,8 +18,11 @@ typedef Pair<T>::type C;
 #define FULL 0xffffffffu
 
 __device__ __forceinline__ C mk(T x, T y) { C c; c.x = x; c.y = y; return c; }
-__device__ __forceinline__ T missing() { return (T)__longlong_as_double(0x7ff8000000000000ll); }
-__device__ __forceinline__ double missing64() { return __longlong_as_double(0x7ff8000000000000ll); }
+// No power: a NaN whose sign is set, so that its high half, taken as an integer, lies below that of every number above 0.
+__device__ __forceinline__ double missing64() { return __longlong_as_double((long long)0xfff8000000000000ull); }
+__device__ __forceinline__ T missing() { return sizeof(T) == 8 ? (T)missing64() : (T)__int_as_float((int)0xffc00000u); }
+// In working precision; the conversion alone would lose the sign of what is missing.
+__device__ __forceinline__ T number_of(double p) { return p == p ? (T)p : missing(); }
 
 // Reciprocal of a positive number: the special unit's estimate and one cubic step (20 -> 60 bits).
 __device__ __forceinline__ double reciprocal(double x) {
@@ -65,8 +68,9 @@ __device__ __forceinline__ unsigned key_bits(double p) { const unsigned k = (uns
 __device__ __forceinline__ unsigned key_bits(float p) { const unsigned k = (unsigned)__float_as_int(p); return k <= 0x7f800000u ? k : 0; }
 
 // The same of a number in memory, reading no more than its high half.
-__device__ __forceinline__ unsigned key_at(const double* p) { const int k = ((const int*)p)[1]; return k > 0 && k < 0x7ff80000 ? k : 0; }
-__device__ __forceinline__ unsigned key_at(const float* p) { const int k = ((const int*)p)[0]; return k > 0 && k < 0x7fc00000 ? k : 0; }
+__device__ __forceinline__ int high_at(const double* p) { return ((const int*)p)[1]; }
+__device__ __forceinline__ int high_at(const float* p) { return ((const int*)p)[0]; }
+__device__ __forceinline__ unsigned key_at(const T* p) { return (unsigned)max(high_at(p), 0); }
 __device__ __forceinline__ unsigned warp_max(unsigned v) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 800
   return __reduce_max_sync(FULL, v);
@@ -93,11 +97,13 @@ struct Limit { double least, most, circle; int few, many; long long stretch; };
 // Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p). The last two have their pole at 1,
 // which rounding can reach or pass: p is at most the largest number below 1.
 __device__ __forceinline__ double normalise(double p, double scale, int norm) {
+  if (!(p == p)) return missing64();
   if (norm == 0) return p * scale;
-  const double q = p > 1 - 0x1p-53 ? 1 - 0x1p-53 : p;        // NaN stays
+  const double q = p > 1 - 0x1p-53 ? 1 - 0x1p-53 : p;
   return norm == 1 ? q / (1 - q) : -log1p(-q);
 }
 __device__ __forceinline__ float normalise(float p, double scale, int norm) {
+  if (!(p == p)) return __int_as_float((int)0xffc00000u);
   if (norm == 0) return p * (float)scale;
   const float q = p > 1 - 0x1p-24f ? 1 - 0x1p-24f : p;
   return norm == 1 ? q / (1 - q) : -log1pf(-q);
@@ -173,22 +179,26 @@ __device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned 
 __device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(volatile unsigned*)(k.floor + o); }
 
 // Candidates of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looked
-// at some from number i0 on: bits of `found` are those that may be peaks, `top` the highest key among them, `best` the key of
-// the highest certain one, lanes `stride` apart are independent. A warp raises the floor and gives out what reaches it and `known`, an older floor. Powers
-// outside are other blocks': leave_edges leaves the first and last value for them.
+// at some from number i0 on: bits of `found` are those that may be peaks: by their high halves not below a neighbour, nor below
+// `known`, an older floor. Lanes `stride` apart are independent. A warp tests them, raises the floor with those that are peaks for
+// certain and gives out what reaches it. Powers outside are other blocks': leave_edges leaves the first and last value for them.
 template <typename Get> __device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) {
   if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
 }
-template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, unsigned best, unsigned top, int stride, unsigned known, const Get& get) {
+template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, int stride, unsigned known, const Get& get) {
   const int lane = threadIdx.x & 31;
-  if (!__any_sync(FULL, found && top >= known)) return;
-  const unsigned raised = raise_floor(k, o, best, 0, stride), floor = raised > known ? raised : known;
-  unsigned keep = 0;
-  for (unsigned left = top >= floor ? found : 0; left; left &= left - 1) {
+  if (!__any_sync(FULL, found != 0)) return;
+  unsigned keep = 0, best = 0;
+  for (unsigned left = found; left; left &= left - 1) {
     const int bit = __ffs(left) - 1, i = i0 + bit;
     const T here = get(i);
-    if (key_of(here) >= floor && is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) keep |= 1u << bit;
+    if (!is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) continue;
+    keep |= 1u << bit;
+    if (i > 0 && i + 1 < total) best = max(best, key_of(here));
   }
+  const unsigned raised = raise_floor(k, o, best > known ? best : 0, 0, stride);
+  if (raised > known)
+    for (unsigned left = keep; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key_of(get(i0 + bit)) < raised) keep &= ~(1u << bit); }
   if (!__any_sync(FULL, keep != 0)) return;
   const int mine = __popc(keep);
   int before = mine;
@@ -218,12 +228,12 @@ __device__ __forceinline__ void mend(int total, int* list, int* many, const doub
   if (n <= FEW_POINTS) {
     for (int j = threadIdx.x; j < count; j += blockDim.x) {
       const double p = exact_power<false>(t, wv, n, frequency_of(f0, (double)index(list[j]), df), mean);
-      power(list[j]) = (T)p;
+      power(list[j]) = number_of(p);
     }
   } else {
     for (int j = threadIdx.x >> 5; j < count; j += blockDim.x >> 5) {
       const double p = exact_power<true>(t, wv, n, frequency_of(f0, (double)index(list[j]), df), mean);
-      if (!(threadIdx.x & 31)) power(list[j]) = (T)p;
+      if (!(threadIdx.x & 31)) power(list[j]) = number_of(p);
     }
   }
   __syncthreads();

@@ -156,19 +156,19 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   if (A.power) for (int i = tid; i < total; i += 256) A.power[A.start[o] + base + i] = staged[i];
   auto staged_at = [&](int i) { return staged[i]; };
   leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
-  unsigned found = 0, best = 0, top = 0;
-  const int i0 = tid * (SPAN / 256);
+  const unsigned known = floor_now(A.peaks, o);
+  const int i0 = tid * (SPAN / 256), least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
+  unsigned found = 0;
   if (i0 < total) {
-    unsigned x = i0 ? key_at(staged + i0 - 1) : 0, y = key_at(staged + i0);
+    int x = i0 ? high_at(staged + i0 - 1) : none, y = high_at(staged + i0);
 #pragma unroll
     for (int i = 0; i < SPAN / 256; i++) {
-      const unsigned z = i0 + i + 1 < total ? key_at(staged + i0 + i + 1) : 0;
-      if (i0 + i < total && y >= x && y >= z) { found |= 1u << i; top = max(top, y); }
-      if (i0 + i + 1 < total && i0 + i > 0 && y > x && y > z) best = max(best, y);
+      const int z = i0 + i + 1 < total ? high_at(staged + i0 + i + 1) : none;
+      if (i0 + i < total && y >= x && y >= z && y >= least) found |= 1u << i;
       x = y; y = z;
     }
   }
-  give_stretch(A.peaks, o, base, i0, total, found, best, top, 1 + (2 * min(info.apart, 100000) + SPAN / 256 - 1) / (SPAN / 256), floor_now(A.peaks, o), staged_at);
+  give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + SPAN / 256 - 1) / (SPAN / 256), known, staged_at);
 }
 
 extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
