@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from skysieve.fstat.cli import fstat
 from skysieve.periodogram.cli import period
 from skysieve.sphere.cli import smooth
 
-COMMANDS = {"period": period, "smooth": smooth}
+COMMANDS: dict[str, Callable[..., None]] = {"period": period, "smooth": smooth}
 """Commands of the domains."""
 
 GROUPS = {"dedisp": dedisp, "fstat": fstat}
