@@ -40,7 +40,7 @@ FEWEST_ROWS = 70_000
 MOST_ROWS = 1 << 20
 MOST_INDEX = 2**30
 MOST_CACHED = 1 << 16
-"""Objects of an `execute` whose chunks are kept for the next one."""
+"""Objects of an `execute` whose cuts are kept for the next one."""
 SMALL_BYTES = 1 << 29
 """Needs below this are taken for granted: asking the driver for free memory takes longer than most chunks."""
 
@@ -112,14 +112,12 @@ class Engine:
         def cut() -> list[tuple[int, int]]:
             return self.cut(source, plan, first)
 
-        cache = None
-        if source.n_objects <= MOST_CACHED:
-            cache = self._cache
-            cache.renew(plan)
-        chunks = cut() if cache is None else cache.cut(source.offsets, cut)
+        self._cache.renew(plan)
+        few = source.n_objects <= MOST_CACHED
+        chunks = self._cache.cut(source.offsets, cut) if few else cut()
         reporter = Reporter(progress, source.n_objects)
         one = len(self.workers) == 1 or len(chunks) == 1 or is_device_array(output.power) or self._on_device(source)
-        run = _Run(plan, source, output, reporter, deque(Chunk(*c) for c in chunks), cache)
+        run = _Run(plan, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
         workers = [first] if one else self.workers
         if len(workers) == 1:
             run.work(workers[0], alone=True)
@@ -240,7 +238,7 @@ class _Run:
         output: Output,
         reporter: Reporter,
         queue: deque[Chunk],
-        cache: JobCache | None,
+        cache: JobCache,
     ) -> None:
         self.plan, self.source, self.output, self.reporter = plan, source, output, reporter
         self.queue, self.cache = queue, cache
@@ -411,8 +409,7 @@ class _Run:
             unlike, back = self.again.unlike, []
             if unlike and chunk is not None and not chunk.known:
                 back, self.again.unlike = gather(unlike), []
-                if self.cache is not None:
-                    self.cache.drop(chunk.start, chunk.stop)
+                self.cache.drop(self.plan, chunk, job.n_rows)
         if chunk is not None:
             self._closed(back)
             self.reporter.add(chunk.stop - chunk.start if not chunk.known else 0)

@@ -15,7 +15,7 @@ from skysieve.periodogram.comb import M
 from skysieve.periodogram.cuda_cost import Costs
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, longest_first, make_part
 from skysieve.periodogram.cuda_structs import UNLIKE
-from skysieve.periodogram.cuda_tables import Layout, choose_layouts, class_bounds, layouts
+from skysieve.periodogram.cuda_tables import Layout, choose_layouts, class_bounds, class_ends, layouts
 from skysieve.periodogram.cuda_worker import GUARD, LONG, SPREAD_CELLS, Job
 from skysieve.periodogram.workload import METHODS, Grids, Output, Source, Spec, Status
 
@@ -61,7 +61,11 @@ class Plan:
 
     def choose(self, nf: NDArray[np.int64], cycles: NDArray[np.float64]) -> NDArray[np.intp]:
         """Number of the layout of each object, -1 where sums are direct; ``nf`` of length 1 when shared."""
-        return np.where(nf < SMALLEST_COMB, -1, choose_layouts(self.layouts, nf, cycles))
+        if len(nf) > 1:
+            return np.where(nf < SMALLEST_COMB, -1, choose_layouts(self.layouts, nf, cycles))
+        ends = class_ends(self.layouts)
+        each = choose_layouts(self.layouts, nf, ends) if nf[0] >= SMALLEST_COMB else np.full(len(ends), -1)
+        return each[np.searchsorted(ends, cycles, side="left")]
 
     def few(self, nf: NDArray[np.int64], layout: NDArray[np.intp]) -> NDArray[np.int64]:
         """Most points of objects summed directly though a comb serves them; 0 unless the method is "auto"."""
@@ -123,12 +127,12 @@ def _same_grids(a: Grids, b: Grids) -> bool:
 
 
 class JobCache:
-    """Chunks of the last `execute`, so that a plan run again on like light curves need not cut and launch anew."""
+    """Chunks of the last `execute` and of this one, so that rows cut alike need not be dealt and launched anew."""
 
     def __init__(self) -> None:
         self._grids: Grids | None = None
         self._start: NDArray[np.int64] | None = None
-        self._jobs: dict[tuple[int, int], Job] = {}
+        self._jobs: dict[tuple[int, ...], Job] = {}
         self._cut: tuple[NDArray[np.int64], list[tuple[int, int]]] | None = None
 
     def cut(self, offsets: NDArray[np.int64], cutter: Callable[[], list[tuple[int, int]]]) -> list[tuple[int, int]]:
@@ -146,25 +150,40 @@ class JobCache:
             self._cut = None
         self._grids, self._start = new, plan.power_start
 
-    def get(self, start: int, stop: int, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Job | None:
-        """The chunk's job with new values, if its rows are cut as before.
+    @staticmethod
+    def _key(plan: Plan, chunk: Chunk, rows: int, device_power: bool) -> tuple[int, ...]:
+        """Chunks of one key share a job if their rows are cut alike; powers on the device have places of their own."""
+        if plan.grids.shared and not device_power:
+            return (chunk.stop - chunk.start, rows)
+        return (chunk.start, chunk.stop, rows)
 
-        Whether the spans are still what its parts were made for is seen on the device.
+    def get(
+        self, plan: Plan, chunk: Chunk, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64], device_power: Any
+    ) -> Job | None:
+        """A job with new values, if one with rows cut in this way is known.
+
+        Whether the spans are what its parts were made for is seen on the device.
         """
-        job = self._jobs.get((start, stop))
+        job = self._jobs.get(self._key(plan, chunk, len(t), device_power is not None))
         if job is None or (job.dy is None) != (dy is None) or not np.array_equal(job.offsets, offsets):
             return None
-        return replace(job, t=t, y=y, dy=dy, results={}, host_power=None, copies=None, signature=None)
+        return replace(
+            job, t=t, y=y, dy=dy, objects=slice(chunk.start, chunk.stop), device_power=device_power, results={},
+            host_power=None, copies=None, signature=None,
+        )  # fmt: skip
 
-    def drop(self, start: int, stop: int) -> None:
-        """Forget a chunk whose light curves are no longer what its job was made for."""
-        self._jobs.pop((start, stop), None)
+    def drop(self, plan: Plan, chunk: Chunk, rows: int) -> None:
+        """Forget the jobs of a chunk whose light curves are not what they were made for."""
+        for device_power in (False, True):
+            self._jobs.pop(self._key(plan, chunk, rows, device_power), None)
 
-    def put(self, start: int, stop: int, job: Job) -> None:
+    def put(self, plan: Plan, chunk: Chunk, job: Job) -> None:
         if len(self._jobs) >= 16:
             self._jobs.clear()
         light = np.zeros(0)
-        self._jobs[start, stop] = replace(job, t=light, y=light, dy=None if job.dy is None else light, results={})
+        self._jobs[self._key(plan, chunk, job.n_rows, job.device_power is not None)] = replace(
+            job, t=light, y=light, dy=None if job.dy is None else light, results={}, device_power=None
+        )
 
 
 def make_job(
@@ -185,13 +204,13 @@ def make_job(
         first, lengths = output.t_min[objects], output.n_used[objects]
         cycles = bounded_cycles(first, first + output.span[objects], df)
         return job_of(plan, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
-    job = cache.get(start, stop, t, y, dy, offsets) if cache is not None else None
-    if job is not None:
-        job.device_power = output.power if is_device_array(output.power) else None
-        return job
-    job = job_of(plan, t, y, dy, offsets, objects, output, cycles_of(t, offsets, df), np.diff(offsets), all_candidates)
-    if cache is not None:
-        cache.put(start, stop, job)
+    device_power = output.power if is_device_array(output.power) else None
+    job = cache.get(plan, chunk, t, y, dy, offsets, device_power) if cache is not None else None
+    if job is None:
+        cycles, lengths = cycles_of(t, offsets, df), np.diff(offsets)
+        job = job_of(plan, t, y, dy, offsets, objects, output, cycles, lengths, all_candidates)
+        if cache is not None:
+            cache.put(plan, chunk, job)
     return job
 
 

@@ -114,13 +114,19 @@ def choose_layouts(known: tuple[Layout, ...], nf: NDArray[np.int64], cycles: NDA
     return np.where(np.isfinite(costs.min(axis=0)), best, -1)
 
 
+@lru_cache(maxsize=8)
+def class_ends(known: tuple[Layout, ...]) -> NDArray[np.float64]:
+    """Values of ``df * span`` up to each of which the choice of a layout is the same; the last is infinite."""
+    return np.unique([*(a.cycles for a in known), np.inf])
+
+
 def class_bounds(
     known: tuple[Layout, ...], cycles: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bounds (least, most] of ``df * span`` between which the choice of a layout is that of ``cycles``."""
-    edges = np.unique([-np.inf, *(a.cycles for a in known), np.inf])
-    number = np.clip(np.searchsorted(edges, cycles, side="left"), 1, len(edges) - 1)
-    return edges[number - 1], edges[number]
+    ends = np.append(-np.inf, class_ends(known))
+    number = np.searchsorted(ends, cycles, side="left")
+    return ends[number - 1], ends[number]
 
 
 def spreading_kernel(dtype: np.dtype[Any]) -> Kernel:

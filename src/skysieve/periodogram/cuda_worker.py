@@ -257,7 +257,9 @@ class Worker:
     def _signature(self, job: Job) -> tuple[Any, ...]:
         """What must not change for a recorded launch to serve another job."""
         if job.signature is None:
-            fixed: list[Any] = [id(job.parts), job.n_powers, job.objects.start]
+            fixed: list[Any] = [id(job.parts), job.n_powers]
+            if job.device_power is not None:
+                fixed.append(job.objects.start)
             for a in (job.t, job.y, job.dy, job.device_power):
                 fixed.append(cs.address(a) if is_device_array(a) else a is None)
             job.signature = (*fixed, cs.address(job.host_power))
