@@ -47,7 +47,7 @@ extern "C" __global__ void reference(const double* t, const double* y, const dou
   Y /= W;
   for (int pass = 0; pass < 2; pass++)
     for (long long i = lo; i < hi; i++) {
-      double w = 1 / (dy[i] * dy[i]) / W, x = t[i] - t[lo], d = y[i] - Y, s, c;
+      double w = 1 / (dy[i] * dy[i]) / W, x = t[i], d = y[i] - Y, s, c;      // differences of times would be rounded
       double a = f0 * x, b = m * x, l = fma(f0, x, -a) + fma(m, x, -b) + ml * x;
       double p = ((a - rint(a)) + (b - rint(b))) + l;
       sincospi(2 * (p - rint(p)), &s, &c);
