@@ -21,7 +21,7 @@
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double -DSHARED=2
 // budget: f32 kernel=exp_lean regs<=168 smem<=0
-// budget: f32 kernel=exp_lean_shared regs<=240 smem<=0
+// budget: f32 kernel=exp_lean_shared regs<=248 smem<=0
 // budget: f32 kernel=exp_sums_shared regs<=255 smem<=18432 spills<=16
 // budget: f32 kernel=exp_map_shared regs<=255 smem<=18432
 // budget: f64 kernel=exp_best spills<=256

@@ -18,6 +18,7 @@
 // budget: f32 kernel=rect_lean_shared regs<=152 smem<=0
 // budget: f32 kernel=rect_sums_shared regs<=160 smem<=1024
 // budget: f32 kernel=rect_map regs<=104 smem<=16896
+// budget: f32 kernel=rect_best spills<=32
 #include "tf_common.cuh"
 
 #ifndef SHARED

@@ -1,21 +1,23 @@
 // Banded comb NUFFT, fused from prepared light curves to normalised powers and peak candidates.
 //
 // Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df, which lets the
-// series fill the circle of a 256-point FFT. One block (4 warps) = one object, two neighbouring bands, S combs; a half warp
-// does one 256-point FFT as 16 x 16, 16 elements a thread. Strengths (w, w y at f; w at 2f) are spread once for all combs:
-// the comb's offset is a shift of the DFT's output index, absorbed in its twiddles. Powers of up to 8 combs are staged in
-// shared memory in order of frequency, then searched for local maxima and, if wanted, written in whole sectors.
+// series fill the circle of a 256-point FFT. One block (4 warps) = one object, two neighbouring bands, S of the P combs; a half
+// warp does one 256-point FFT as 16 x 16, 16 elements a thread. Strengths (w, w y at f; w at 2f) are spread once for all combs:
+// the comb's offset is a shift of the DFT's output index, absorbed in its twiddles. Nothing that a power depends on but the tables
+// of its comb is a matter of how combs are dealt to blocks or objects to launches: an object's powers are the same in any company.
 //
-// Three ways to look for peaks: (flat, the default) all P <= 8 combs are staged at once, so a block holds two bands of
-// neighbouring powers, and its first and last value go to the blocks beside it through device memory; (COLUMNS) combs are
-// staged 8 at a time and a thread follows the powers of its columns from comb to comb; (RUNS, where no power is written) a
-// warp does neighbouring combs one after another and every lane compares its own powers, with no barrier at all. The last two
-// compute two combs more than they own, so that every power has its neighbours.
+// Three ways to look for peaks: (flat, P <= 8) all combs are staged at once, so a block holds two bands of neighbouring
+// powers, and its first and last value go to the blocks beside it through device memory; (COLUMNS) combs are staged 8 at a time
+// and a thread follows the powers of its columns from comb to comb; (RUNS, where no power is written) a warp does neighbouring
+// combs one after another and every lane compares its own powers, with no barrier at all. The last two compute two combs more
+// than they own, so that every power has its neighbours; their long series are spread by ls_spread. FOLD: the cells of f wind
+// round so many circles, for spans that give too few combs without.
 //
-// Operations for one frequency: 3 channels x 256/modes x (2 x 24 FMA x 16/16 + 6) = about 230 FMA, and 96 FMA x points /
-// (modes P) of spreading. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the second-level
-// cache), the powers once. Limit: shared-memory wavefronts (about 65-75% busy in float64) under the latency of the FFT; the
-// first-level cache must hold the tables of a block's combs (30 KB at P = 8), which bounds the shared memory to use.
+// Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power: 122 in float64; 192 FMA
+// for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the second-level
+// cache), the powers once. Limit: shared-memory wavefronts (55-75% busy in float64) under the latency of the FFT, which 12 warps
+// a multiprocessor hide in part; the first-level cache must hold the tables of a block's combs (30 KB at P = 8), which bounds
+// the shared memory to use. The search for peaks is a tenth of the instructions of the flat form.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DROLLED
@@ -43,7 +45,7 @@
 // budget: f32p4 kernel=ls_comb regs<=128 smem<=64 spills<=32
 // budget: f32columns kernel=ls_comb regs<=128 smem<=64 spills<=128
 // budget: f32runs kernel=ls_comb regs<=128 smem<=0 spills<=32
-// budget: f32x2 kernel=ls_comb regs<=168 smem<=64
+// budget: f32x2 kernel=ls_comb regs<=168 smem<=64 spills<=32
 // budget: f32x2p4 kernel=ls_comb regs<=168 smem<=64
 // budget: f32x4p4 kernel=ls_comb regs<=255 smem<=64
 #include "ls_common.cuh"

@@ -8,7 +8,8 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_spread regs<=96 smem<=28672
+// budget: f64 kernel=ls_spread regs<=96 smem<=28672 spills<=16
+// budget: f32 kernel=ls_spread regs<=96 smem<=14336 spills<=16
 #include "ls_common.cuh"
 
 struct Spread {
