@@ -103,7 +103,7 @@ def test_narrow_samples(tmp_path, nbits):
         assert np.array_equal(dedisperse(fb, dms, method=method).data, truth)
 
 
-@pytest.mark.parametrize(("nbits", "downsamp"), [(9, 1), (10, 16), (11, 1), (12, 3)])
+@pytest.mark.parametrize(("nbits", "downsamp"), [(9, 1), (10, 16), (10, 128), (11, 1), (11, 64), (12, 3)])
 def test_wide_samples_of_few_bits(nbits, downsamp):
     """Sums of two polarisations need 9 bits: on either side of where bytes are added apart."""
     rng = np.random.default_rng(nbits)

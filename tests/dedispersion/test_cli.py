@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -124,3 +126,34 @@ def test_files_that_are_none_are_told(tmp_path):
 def test_demo_finds_its_pulses(tmp_path):
     assert demo.run(tmp_path, Console(quiet=True)) == []
     assert {"rrat.fil", "rrat.png", "rrat-pulse.png"} == {p.name for p in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--num-dms", 3, "--dm-step", 1, "--dm-max", 9), "--num-dms goes without --dm-max"),
+        (("--dm-max", 9, "--dm-step", 1, "--rule", "presto"), "--rule goes without"),
+        (("--dm-max", 9, "--dm-constant", 0), "dm_constant=0.0"),
+        (("--dm-max", 9, "--ignore", "5:3"), "--ignore 5:3"),
+        (("--dm-max", 9, "--ignore", "0:99999999999999"), "--ignore 0:99999999999999"),
+        (("--dm-max", 9, "-o", "nowhere/a.csv"), "there is no folder nowhere"),
+        (("--dm-max", 9, "--plot", "a.fil"), "a.fil: expected a name that ends in"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused_before_any_work(path, words, message):
+    said = run("search", path, *words, code=2)
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_plan_brings_its_own_options(path, tmp_path):
+    run("plan", path, "--dm-max", 80, "-o", tmp_path / "p.json")
+    assert "--plan goes without" in run("search", path, "--plan", tmp_path / "p.json", "--dm-constant", 4150, code=2)
+
+
+def test_rfifind_and_rfi_masks_go_together(path, tmp_path):
+    mask = struct.pack("<6d3i", 10, 4, 56000, 1.5, 404.8, 0.4, 64, 4, 1500)
+    mask += struct.pack("<i1ii4i", 1, 7, 0, 0, 0, 0, 0)
+    (tmp_path / "a.mask").write_bytes(mask)
+    said = run("search", path, "--dm-max", 80, "--mask", tmp_path / "a.mask", "--rfi")
+    assert 0.015 < float(said.split("masked: ")[1].split("%")[0]) / 100 < 0.2

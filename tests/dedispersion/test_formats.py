@@ -367,6 +367,11 @@ def test_time_series_that_lies(tmp_path):
     (tmp_path / "s.dat").write_bytes(whole[:40])
     with pytest.raises(BadFile, match=r"10 samples, but its \.inf claims 37"):
         Filterbank.open(tmp_path / "s.dat")
+    text = (tmp_path / "s.inf").read_text()
+    for number in ("-5", "nan", "inf"):
+        (tmp_path / "s.inf").write_text(text.replace("=  37", f"=  {number}"))
+        with pytest.raises(BadFile, match=f"Number of bins in the time series' is '{number}'"):
+            Filterbank.open(tmp_path / "s.dat")
     (tmp_path / "s.inf").unlink()
     with pytest.raises(BadFile, match="missing"):
         Filterbank.open(tmp_path / "s.dat")

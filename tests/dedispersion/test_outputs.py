@@ -14,13 +14,16 @@ from skysieve.dedispersion import (
     Mask,
     channel_statistics,
     cutout,
+    dedisperse,
     fake,
     read_rfifind,
     rfi_mask,
     search,
+    write_fil,
     zero_dm,
 )
 from skysieve.dedispersion.cutouts import write_cutouts
+from skysieve.dedispersion.observation import packed_to_degrees
 
 
 @pytest.fixture(scope="module")
@@ -273,3 +276,62 @@ def test_zero_dm_keeps_narrow_samples_fine():
     fb = Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3, nbits=2)
     z = (zero_dm(fb).read() - 128.0) / (255 // 6)
     np.testing.assert_allclose(z, x - x.mean(axis=0), atol=0.5 / 42 + 1e-9)
+
+
+def unclean():
+    """Floats around 0 with an infinity in channel 3 and a channel 4 of NaN."""
+    x = np.random.default_rng(5).normal(size=(16, 4000)).astype(np.float32)
+    x[3, 500], x[4] = np.inf, np.nan
+    return x, Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)
+
+
+def test_what_stands_in_for_masked_floats_is_finite():
+    x, fb = unclean()
+    cells = np.zeros((16, 4), bool)
+    cells[3:5, 1] = True
+    series = dedisperse(fb, [0.0], mask=Mask(cells, 1000), threads=1).data[0]
+    x[3, 500] = np.delete(x[3, :2048], 500).mean()  # of its block of 2 s, as the data have it
+    x[3, 1000:2000] = np.delete(x[3, :1000], 500).mean()  # of the block before
+    x[4] = 0
+    np.testing.assert_allclose(series, x.sum(axis=0), atol=1e-4)
+
+
+def test_zero_dm_of_floats_leaves_out_what_is_not_finite():
+    x, fb = unclean()
+    good = np.isfinite(x)
+    mean = np.where(good, x, 0).sum(axis=0) / good.sum(axis=0)
+    np.testing.assert_allclose(zero_dm(fb).read()[good], (x - mean)[good], atol=1e-5)
+
+
+def test_cutouts_of_floats_leave_out_what_is_not_finite():
+    one = cutout(unclean()[1], dm=5, time=0.5, width=1e-2)
+    assert all(np.isfinite(a).all() for a in (one.raw, one.dedispersed, one.bowtie, one.profile))
+    with pytest.raises(ValueError, match="dm=-1"):
+        cutout(unclean()[1], dm=-1, time=0.5, width=1e-2)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8])
+def test_data_without_a_mean_are_not_interference(kind):
+    x = np.random.default_rng(6).normal(0, 16, (64, 8000)).clip(-127, 127).astype(kind)
+    assert rfi_mask(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).weight > 0.98
+
+
+def test_a_long_list_of_channels_is_read_back(tmp_path):
+    freqs = 1500 - np.cumsum(1 + 0.1 * np.arange(4096) % 0.3) / 8
+    made = Filterbank.from_array(np.arange(3 * 4096).reshape(4096, 3).astype(np.uint8), freqs=freqs, tsamp=1e-3)
+    write_fil(tmp_path / "a.fil", made)
+    with Filterbank.open(tmp_path / "a.fil") as fb:
+        np.testing.assert_array_equal(fb.freqs, made.freqs)
+        np.testing.assert_array_equal(fb.read(), made.read())
+
+
+def test_bits_between_those_of_files_are_widened(tmp_path):
+    made = Filterbank.from_array(np.full((8, 9), 5, np.uint8), fch1=1500, foff=-1, tsamp=1e-3, nbits=3)
+    write_fil(tmp_path / "a.fil", made)
+    with Filterbank.open(tmp_path / "a.fil") as fb:
+        assert fb.observation.nbits == 4
+        np.testing.assert_array_equal(fb.read(), made.read())
+
+
+def test_a_position_that_is_no_number_is_unknown():
+    assert all(math.isnan(packed_to_degrees(v)) for v in (math.inf, math.nan))

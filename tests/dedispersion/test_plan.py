@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal, getcontext
 
 import numpy as np
@@ -216,3 +217,26 @@ def test_a_plan_wants_an_observation():
         plan("a.fil", 100)
     fb = Filterbank.from_array(np.zeros((4, 9), np.uint8), fch1=1500, foff=-1, tsamp=1e-3)
     assert plan(fb, 100).nchan == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("stages", [], "no stages"),
+        ("dms", [1.0, float("nan")], "not finite"),
+        ("dms", [-1.0], "at least 0"),
+        ("dms", [], "a stage whose DMs"),
+        ("downsamp", "x", "downsamp='x'"),
+        ("downsamp", 0, "downsamp=0"),
+        ("per_call", -1, "per_call=-1"),
+        ("dm_constant", 0.0, "dm_constant=0"),
+    ],
+)
+def test_a_saved_plan_that_lies_is_refused(tmp_path, key, value, message):
+    obs = Observation(1500.0 - np.arange(16), 1e-3)
+    plan(obs, dms=[0.0, 1.0]).save(tmp_path / "p.json")
+    facts = json.loads((tmp_path / "p.json").read_text())
+    (facts if key in facts else facts["stages"][0])[key] = value
+    (tmp_path / "p.json").write_text(json.dumps(facts))
+    with pytest.raises(ValueError, match=rf"p\.json: is no de-dispersion plan.*{message}"):
+        DMPlan.load(tmp_path / "p.json")

@@ -422,11 +422,30 @@ def test_an_rrat_has_its_rate():
         ({"rate": -1}, "rate=-1"),
         ({"scatter": -1}, "scatter=-1"),
         ({"nchan": 0}, "nchan=0"),
+        ({"dm": math.nan}, "dm=nan"),
+        ({"snr": math.inf}, "snr=inf"),
+        ({"times": [1, math.nan]}, "expected finite seconds"),
     ],
 )
 def test_fake_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         fake(**options)
+
+
+@pytest.mark.parametrize("ref_freq", ["centre", "infinity", 2000.0])
+def test_arrival_times_do_not_depend_on_the_reference(pulses, ref_freq):
+    dms = np.arange(80, 120, 4.0)
+    top, other = (search(pulses, dms, threshold=8, threads=1, ref_freq=r) for r in ("top", ref_freq))
+    a, b = np.sort(top.mjd_top[:2]), np.sort(other.mjd_top[:2])
+    np.testing.assert_allclose(b * 86400, a * 86400, rtol=0, atol=float(top.width[:2].max()))
+    late = delay_seconds(pulses.observation.top, other.dm, math.inf)
+    np.testing.assert_allclose((other.mjd_top - other.mjd_infinite) * 86400, late, atol=2e-6)  # the step of an MJD
+
+
+def test_too_many_events_stop_the_search(pulses, monkeypatch):
+    monkeypatch.setattr("skysieve.dedispersion.searching.MOST_EVENTS", 10)
+    with pytest.raises(ValueError, match=r"threshold=0\.5"):
+        search(pulses, [0.0, 5.0], threshold=0.5, threads=1)
 
 
 def test_inject_refuses():
@@ -450,6 +469,7 @@ def test_inject_refuses():
         ({"detector": "sum"}, ValueError, "detector='sum'"),
         ({"widths": [3, 2]}, ValueError, "widths="),
         ({"widths": []}, ValueError, "widths="),
+        ({"widths": [1, 2.5]}, ValueError, "widths="),
         ({"widths": [5000]}, ValueError, "from 1 to 4096"),
         ({"detector": "threshold", "widths": [1]}, ValueError, "no boxcars"),
         ({"buffer": 100}, ValueError, "detector='threshold'"),

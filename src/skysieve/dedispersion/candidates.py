@@ -180,7 +180,7 @@ def group_events(
         (np.minimum if lowest else np.maximum).at(out, group, values)
         return out
 
-    top = events.time[best] - delay_seconds(ref_freq, events.dm[best], obs.top, dm_constant) if count else best * 0.0
+    top = events.time[best] + delay_seconds(obs.top, events.dm[best], ref_freq, dm_constant)
     mjd = obs.tstart + top / 86400
     late = delay_seconds(obs.top, events.dm[best], math.inf, dm_constant)
     return {

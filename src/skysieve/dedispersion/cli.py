@@ -133,11 +133,12 @@ def numbers(text: str, nchan: int) -> list[int]:
         first, colon, last = part.partition(":")
         try:
             low = int(first)
-            found += range(low, int(last) + 1) if colon else [low]
+            high = int(last) if colon else low
         except ValueError:
             raise ValueError(f"--ignore {text}: expected channel numbers such as 0,5:9") from None
-    if any(not 0 <= n < nchan for n in found):
-        raise ValueError(f"--ignore {text}: expected numbers from 0 to {nchan - 1}")
+        if not 0 <= low <= high < nchan:
+            raise ValueError(f"--ignore {text}: expected numbers from 0 to {nchan - 1}, ranges rising")
+        found += range(low, high + 1)
     return found
 
 
@@ -152,7 +153,7 @@ def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, qui
     if ignore:
         parts.append(Mask.channels(fb.nchan, numbers(ignore, fb.nchan)))
     if rfi:
-        parts.append(rfi_mask(fb))
+        parts.append(rfi_mask(fb, block=None if mask is None else parts[0].block))
     if not parts:
         return None
     whole = parts[0]
@@ -174,14 +175,20 @@ def planned(
     from skysieve.dedispersion.observation import DM_CONSTANT
 
     if plan is not None:
-        if (dm_max, step, count, rule) != (None, None, None, None):
-            raise ValueError("--plan goes without --dm-max, --dm-step, --num-dms and --rule")
+        if (dm_max, step, count, rule, downsamp, constant) != (None,) * 6 or nsub or scattering:
+            raise ValueError(
+                "--plan goes without --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, --downsamp and "
+                "--dm-constant: the plan has them"
+            )
         return DMPlan.load(plan)
+    if count is not None and dm_max is not None:
+        raise ValueError("--num-dms goes without --dm-max: --dm-min, --dm-step and --num-dms give the highest DM")
+    if rule is not None and (count is not None or step is not None):
+        raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
+    k = DM_CONSTANT if constant is None else constant
     if fb.observation.dm is not None and dm_max is None and count is None:
-        return make(fb, dms=[0.0], downsamp=downsamp or 1)
-    common: dict[str, Any] = {
-        "nsub": nsub, "scattering": "bhat2004" if scattering else None, "dm_constant": constant or DM_CONSTANT,
-    }  # fmt: skip
+        return make(fb, dms=[0.0], downsamp=downsamp or 1, dm_constant=k)
+    common: dict[str, Any] = {"nsub": nsub, "scattering": "bhat2004" if scattering else None, "dm_constant": k}
     if count is not None:
         if step is None and count > 1:
             raise ValueError("--num-dms needs --dm-step")
@@ -245,6 +252,7 @@ def plan(
     from skysieve.core.errors import format_bytes
 
     with told(), opened(files) as fb:
+        check_places(output, plot)
         made = planned(
             fb, None, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,
@@ -335,6 +343,7 @@ def search(
     with told(), opened(files, bit_order) as fb:
         if output is not None:
             check_suffix(output)
+        check_places(output, plot)
         made = planned(
             fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,
@@ -370,6 +379,19 @@ def show(found: Any, most: int = 10) -> None:
             f"{found.snr[i]:8.2f} {found.dm[i]:10.3f} {found.time[i]:12.6f} {found.width[i] * 1e3:10.4g} "
             f"{found.members[i]:8d}  {found.mjd_top[i]:.9f}"
         )
+
+
+def check_places(output: Path | None, plot: Path | None) -> None:
+    """Refuse, before any work, files that could not be written after it."""
+    for path in (output, plot):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {path.parent}")
+    if plot is not None:
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        forms = FigureCanvasBase.get_supported_filetypes()
+        if plot.suffix.lower().lstrip(".") not in forms:
+            raise ValueError(f"{plot}: expected a name that ends in one of {', '.join('.' + f for f in sorted(forms))}")
 
 
 def save_figure(figure: Any, path: Path) -> None:

@@ -33,7 +33,7 @@ CACHE = 2.3 * 2**20
 STREAM = 4.6
 """Cost of bringing a sample of the input to a tile, in additions."""
 SPLIT = 2047
-"""Largest sample that is added as it is; above, low and high bytes are added apart."""
+"""Largest sample that is added as it is (where its binned sums fit 16 bits); above, low and high bytes apart."""
 KEPT_PROGRAMS = 2**28
 """Bytes of programs that are kept from chunk to chunk."""
 READ = 2**21
@@ -161,7 +161,7 @@ class Engine:
             return self._planes[downsamp], first
 
     def _unbinned(self) -> list[Plane]:
-        if self.maximum <= SPLIT:
+        if not _in_bytes(self.maximum, self.tables):
             return [Plane(self._x, self.maximum, 1)]
         low, high = (np.zeros(self._x.shape, np.uint8) for _ in range(2))
         cpu_load.split_bytes(self._x, low, high)
@@ -169,7 +169,7 @@ class Engine:
 
     def _largest(self, table: Table) -> int:
         """Largest element of a plane of this table's binning; 0 for floats."""
-        return (255 if self.maximum > SPLIT else self.maximum) * table.downsamp
+        return (255 if _in_bytes(self.maximum, self.tables) else self.maximum) * table.downsamp
 
     # ------------------------------------------------------------------ how to cut
     def _shape(self, table: Table) -> Shape:
@@ -346,13 +346,18 @@ def _fitting(nchan: int, G: int, most: int, largest: int) -> int:
     return NB
 
 
+def _in_bytes(largest: int, tables: Sequence[Table]) -> bool:
+    """Whether low and high bytes are added apart: samples are large, or their binned sums would pass 16 bits."""
+    return largest > SPLIT or largest * max((t.downsamp for t in tables), default=1) > 65535
+
+
 def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
     """Bytes of the rows that `Engine` keeps for ``capacity`` samples: the input and its binned copies."""
     rows = source.nchan + 1
     wide = 4 if source.dtype.kind == "f" else 2
     top = source.maximum or 256**source.dtype.itemsize - 1
     one = 4 if source.dtype.kind == "f" else 2 if top > 255 else 1
-    split = source.dtype.kind != "f" and top > SPLIT
+    split = source.dtype.kind != "f" and _in_bytes(top, tables)
     total = rows * (capacity + T + LANES) * (one + (2 if split else 0))
     for b in {t.downsamp for t in tables} - {1}:
         total += rows * (capacity // b + T + LANES) * wide * (2 if split else 1)

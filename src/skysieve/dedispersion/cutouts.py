@@ -107,7 +107,7 @@ def cutout(
     Returns
     -------
     Cutout
-        Time is binned to half the width.  What lies outside of the data is filled with the channels' medians.
+        Time is binned to half the width.  What lies outside of the data or is not finite takes the channels' medians.
 
     Examples
     --------
@@ -117,6 +117,8 @@ def cutout(
     >>> c.dedispersed.shape, c.bowtie.shape, bool(abs(c.times[c.profile.argmax()]) < 4e-3)
     ((64, 256), (256, 256), True)
     """
+    if not (np.isfinite(dm) and dm >= 0):
+        raise ValueError(f"dm={dm!r}: expected a DM of at least 0")
     if not 0 <= time <= fb.duration:
         raise ValueError(f"time={time!r}: the data last {fb.duration:g} s")
     if not (np.isfinite(width) and width > 0):
@@ -157,8 +159,8 @@ def write_cutouts(
     home.mkdir(parents=True, exist_ok=True)
     paths = []
     for i in range(min(most, len(found))):
-        late = delay_seconds(found.ref_freq, float(found.dm[i]), found.observation.top, found.dm_constant)
-        top = float(found.time[i]) - float(late)
+        late = delay_seconds(found.observation.top, float(found.dm[i]), found.ref_freq, found.dm_constant)
+        top = float(found.time[i]) + float(late)
         one = cutout(
             fb, dm=float(found.dm[i]), time=min(max(top, 0.0), fb.duration), width=float(found.width[i]),
             snr=float(found.snr[i]), dm_constant=found.dm_constant,
@@ -176,7 +178,13 @@ def write_cutouts(
 def _padded(fb: Filterbank, start: int, count: int) -> NDArray[np.float32]:
     low, high = max(0, start), min(fb.nsamp, start + count)
     inside = fb.block(low, max(0, high - low)).astype(np.float32) if high > low else np.empty((fb.nchan, 0), np.float32)
-    middle = np.median(inside, axis=1) if inside.size else np.zeros(fb.nchan, np.float32)
+    good = np.isfinite(inside)
+    if not good.all():  # what is not finite counts as outside
+        held = [row[g] for row, g in zip(inside, good, strict=True)]
+        middle = np.array([np.median(v) if v.size else 0 for v in held], np.float32)
+        inside = np.where(good, inside, middle[:, None])
+    else:
+        middle = np.median(inside, axis=1) if inside.size else np.zeros(fb.nchan, np.float32)
     out = np.repeat(middle[:, None], count, axis=1).astype(np.float32)
     out[:, low - start : low - start + inside.shape[1]] = inside
     return out

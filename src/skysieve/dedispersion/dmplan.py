@@ -143,9 +143,22 @@ class DMPlan:
             if facts.pop("format") != FORMAT:
                 raise ValueError("another format")
             stages = [Stage(np.array(s.pop("dms"), np.float64), **s) for s in facts.pop("stages")]
-            return cls(stages=tuple(stages), notes=tuple(facts.pop("notes")), **facts)
+            made = cls(stages=tuple(stages), notes=tuple(facts.pop("notes")), **facts)
+            made._check_loaded()
+            return made
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: is no de-dispersion plan ({error})") from None
+
+    def _check_loaded(self) -> None:
+        if not self.stages:
+            raise ValueError("no stages")
+        for s in self.stages:
+            if s.dms.ndim != 1 or not len(s.dms) or not (np.isfinite(s.dms) & (s.dms >= 0)).all():
+                raise ValueError("a stage whose DMs are not finite numbers of at least 0")
+            if not all(isinstance(n, int) and n >= least for n, least in ((s.downsamp, 1), (s.per_call, 0))):
+                raise ValueError(f"downsamp={s.downsamp!r}, per_call={s.per_call!r} of a stage")
+        if not (math.isfinite(self.dm_constant) and self.dm_constant > 0):
+            raise ValueError(f"dm_constant={self.dm_constant!r}")
 
     def plot(self) -> Figure:
         """Smearing by cause against DM, and the step of each stage."""

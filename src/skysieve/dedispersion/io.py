@@ -63,7 +63,8 @@ def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None
     kind = fb.dtype.kind
     bits = fb.observation.nbits if nbits is None else nbits
     if nbits is None and 8 * fb.dtype.itemsize != bits:
-        bits = bits if kind == "u" and fb.dtype.itemsize == 1 and bits < 8 else 8 * fb.dtype.itemsize
+        narrow = kind == "u" and fb.dtype.itemsize == 1
+        bits = min(b for b in SAMPLE_BITS if b >= bits) if narrow else 8 * fb.dtype.itemsize
     if bits not in SAMPLE_BITS:
         raise ValueError(f"nbits={nbits}: expected one of {', '.join(map(str, SAMPLE_BITS))}")
     if bits * fb.nchan % 8:

@@ -143,8 +143,10 @@ class Cleaned:
         for i in range(count if partly.any() else 0):
             n = min(mask.block, self.nsamp - i * mask.block)
             block = self.fb.block(i * mask.block, n)[partly]
-            with np.errstate(invalid="ignore"):
-                means[partly, i] = np.nanmean(block, axis=1, dtype=np.float64)
+            good = np.isfinite(block)
+            total = np.where(good, block, 0).sum(axis=1, dtype=np.float64)
+            count_of = good.sum(axis=1)
+            means[partly, i] = np.where(count_of > 0, total / np.maximum(count_of, 1), np.nan)
         means[cells] = np.nan
         for i in range(1, count):
             means[:, i] = np.where(np.isnan(means[:, i]), means[:, i - 1], means[:, i])

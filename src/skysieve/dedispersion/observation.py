@@ -148,6 +148,8 @@ def packed_to_degrees(value: float) -> float:
     >>> packed_to_degrees(-123000.0)
     -12.5
     """
+    if not math.isfinite(value):
+        return math.nan
     whole = abs(value)
     d, m = int(whole // 10000), int(whole // 100) % 100
     return math.copysign(d + m / 60 + (whole - 10000 * d - 100 * m) / 3600, value)

@@ -69,6 +69,9 @@ def read_inf(path: Path) -> tuple[Observation, int]:
         except ValueError:
             raise BadFile(f"{path}: {NAMES[key]!r} is {found[key]!r}, expected a number") from None
 
+    for key in ("n", "nchan"):
+        if not (math.isfinite(number(key, 1)) and number(key, 1) >= 1):
+            raise BadFile(f"{path}: {NAMES[key]!r} is {found[key]!r}, expected at least 1")
     n = int(number("n"))
     if len(pairs) > 1 and pairs[-1][0] >= n - 1:
         n = pairs[-2][1] + 1

@@ -75,7 +75,8 @@ def rfi_mask(
     A cell is masked when its mean, standard deviation or spectral kurtosis lies more than ``sigma`` from the median of
     its channel over time, in units of the channels' median scatter; a channel, when its typical standard deviation or
     kurtosis stands out from the 32 on either side; and a channel or a block wholly, when more than ``most`` of it is.
-     Constant channels are masked.
+    Constant channels are masked.  Kurtosis says nothing where the mean of a block is within 10 of its errors of 0
+    (floats or signed data from which the mean was taken): such channels are not tested by it.
 
     Parameters
     ----------
@@ -107,6 +108,7 @@ def rfi_mask(
         raise ValueError(f"tests={tests!r}: expected some of {', '.join(map(repr, TESTS))}")
     size = max(16, round(0.5 / fb.tsamp)) if block is None else block
     stats = channel_statistics(fb, min(size, max(2, fb.nsamp)))
+    stats["kurtosis"][~_powers(stats, min(size, fb.nsamp))] = 1.0
     dead = ~(np.nanmax(stats["std"], axis=1) > 0)
     cells = ~np.isfinite(stats["mean"]) | ~np.isfinite(stats["std"])
     live = ~dead
@@ -125,6 +127,14 @@ def rfi_mask(
     if kept.any():
         cells[:, cells[kept].mean(axis=0) > most] = True
     return Mask(cells, size)
+
+
+def _powers(stats: dict[str, NDArray[np.float64]], samples: int) -> NDArray[np.bool_]:
+    """Channels whose values are powers: the mean of ``samples`` of them is well off 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (stats["mean"] / stats["std"]) ** 2 * samples
+    live: NDArray[np.bool_] = np.median(np.where(np.isnan(ratio), np.inf, ratio), axis=1) > 100
+    return live
 
 
 def _stands_out(values: NDArray[np.float64], live: NDArray[np.bool_], sigma: float) -> NDArray[np.bool_]:
@@ -221,9 +231,11 @@ class ZeroDmReader:
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan)."""
         x = self.fb.block(start, count).T
+        if self.real:  # what is not finite stays so, and spoils no other channel
+            good = np.isfinite(x)
+            total = np.where(good, x, 0).sum(axis=1, dtype=np.float64, keepdims=True)
+            return (x - total / np.maximum(good.sum(axis=1, keepdims=True), 1)).astype(np.float32)
         mean = x.mean(axis=1, dtype=np.float64, keepdims=True)
-        if self.real:
-            return (x - mean).astype(np.float32)
         value = np.rint(self.scale * (x - mean)) + self.middle
         return np.clip(value, 0, self.maximum).astype(self.dtype)
 

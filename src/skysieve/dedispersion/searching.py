@@ -155,8 +155,6 @@ def search(
     layout = _layout(fb, source, made, length, budget, workers)
     raw, ran, where = _run(fb, source, made, looked, layout, method, device, threads, budget, progress)
     events, dms_all = _events(fb, stages, made, boxes, raw)
-    if len(events) > MOST_EVENTS:
-        raise ValueError(f"threshold={threshold!r}: {len(events)} events; expected one that leaves fewer")
     ref = reference_frequency(fb.freqs, ref_freq)
     gap = 3 * fb.tsamp if link_time is None else link_time
     columns, group = group_events(events, fb.observation, ref, constant, link_dm, gap)
@@ -188,7 +186,8 @@ def _check(
             raise ValueError("widths: the threshold detector has no boxcars")
         return (1,), "moments"
     boxes = WIDTHS if widths is None else tuple(int(w) for w in widths)
-    if not boxes or list(boxes) != sorted(set(boxes)) or boxes[0] < 1 or boxes[-1] > MOST_WIDTH:
+    whole = widths is None or list(boxes) == list(widths)
+    if not whole or not boxes or list(boxes) != sorted(set(boxes)) or boxes[0] < 1 or boxes[-1] > MOST_WIDTH:
         raise ValueError(f"widths={widths!r}: expected rising whole numbers from 1 to {MOST_WIDTH}")
     return boxes, noise
 
@@ -252,6 +251,7 @@ def _run(
     how = "brute" if method == "brute" else "tree" if deep else "exact-subband"
     engine = make_engine(source, tables, method=how, device=device, capacity=capacity, threads=threads, budget=budget)
     found: list[list[NDArray[np.float64]]] = [[] for _ in tables]
+    events = 0
     try:
         with reporting(progress, "single pulses") as report:
             told = Reporter(report, sum(len(t.delays) for t in tables) * -(-fb.nsamp // step))
@@ -265,6 +265,9 @@ def _run(
                     high = min(low + step, fb.nsamp) // b
                     if count > 0 and high > low // b:
                         found[i].append(engine.search(i, first // b, count, low // b, high, what))
+                        events += len(found[i][-1])
+                        if events > MOST_EVENTS:
+                            raise ValueError(f"threshold={what.threshold!r}: more than {MOST_EVENTS} events; raise it")
                     told.add(len(table.delays))
         facts = engine.describe()
         ran = facts["method"]

@@ -38,6 +38,9 @@ BYTES = ("signed",)
 FILTERBANK, TIME_SERIES, SUBBANDS = 1, 2, 6
 LONGEST_WORD = 255
 MOST_CHANNELS = 2**22
+SHORT_HEADER = 2**16
+LONG_HEADER = SHORT_HEADER + 20 * MOST_CHANNELS
+"""Bytes that a header may have: a listed channel takes 20."""
 
 
 class BadFile(ValueError):
@@ -170,7 +173,7 @@ class SigprocReader:
             raise
 
     def _open(self, bit_order: str, ifs: str | int) -> None:
-        keys, self.start = read_header(self._file.read(2**16), self.path)
+        keys, self.start = read_header(self._head(), self.path)
         if keys.get("data_type", FILTERBANK) not in (FILTERBANK, TIME_SERIES, SUBBANDS, 0):
             raise BadFile(f"{self.path}: data_type={keys['data_type']}; expected 1 (filterbank) or 2 (time series)")
         self.observation, self.order = observation(keys, self.path)
@@ -204,6 +207,13 @@ class SigprocReader:
         one = 2**self.nbits - 1 if self.nbits < 32 else 0
         self.maximum = one * len(self.ifs)
         """Largest sample of unsigned data after the IFs are added; 0 for floats."""
+
+    def _head(self) -> bytes:
+        """The start of the file: more of it where a list of uneven channels makes the header long."""
+        head = self._file.read(SHORT_HEADER)
+        if b"HEADER_END" not in head and b"FREQUENCY_START" in head:
+            head += self._file.read(LONG_HEADER - len(head))
+        return head
 
     def close(self) -> None:
         """Close the file."""

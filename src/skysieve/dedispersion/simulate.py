@@ -204,6 +204,9 @@ def fake(
             raise ValueError(f"{name}={value!r}: expected seconds, above 0")
     if height is not None and snr is not None:
         raise ValueError("height and snr are given: expected one of them")
+    for name, given_number in (("dm", dm), ("snr", snr), ("height", height)):
+        if given_number is not None and not math.isfinite(given_number):
+            raise ValueError(f"{name}={given_number!r}: expected a finite number")
     _scatter_arguments(scatter, alpha)
     if nchan < 1:
         raise ValueError(f"nchan={nchan}: expected at least 1")
@@ -214,6 +217,8 @@ def fake(
     rng = np.random.default_rng([seed, 2**31])
     if times is not None:
         when = [float(t) for t in times]
+        if not np.isfinite(when).all():
+            raise ValueError(f"times={times!r}: expected finite seconds")
     elif rate is not None:
         if not (math.isfinite(rate) and rate >= 0):
             raise ValueError(f"rate={rate!r}: expected pulses a second, at least 0")
@@ -292,6 +297,9 @@ def inject(
     for name, value in (("snr", snr), ("width", width)):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name}={value!r}: expected a number above 0")
+    for name, value in (("dm", dm), ("time", time)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value!r}: expected a finite number")
     _scatter_arguments(scatter, alpha)
     obs = fb.observation
     first, unit = _shape(obs, dm, time, width, scatter, alpha, dm_constant)
