@@ -306,7 +306,7 @@ class _Run:
             back = [task.chunk for task in (*busy, *ahead)]
             if chunk is not None:
                 back.append(chunk)
-            if alone:
+            if alone or error is self.error:
                 raise
             self.lost.append(worker)
             logger.warning("%s failed (%s); its objects go to the other devices", worker.runtime.device, error)
@@ -321,15 +321,14 @@ class _Run:
             worker.begin(task.lane, task.job)
             busy.append(ahead.popleft())
         except MemoryError as error:
-            ahead.popleft()
-            free.append(task.lane)
             while busy:
                 self._finish_oldest(worker, busy, free)
+            self._halve(worker, task.chunk, error)  # until here the chunk is among those of a lost device
+            ahead.popleft()
             waiting = [other.chunk for other in ahead]
-            free.extend(other.lane for other in ahead)
+            free.extend((task.lane, *(other.lane for other in ahead)))
             ahead.clear()
             self._closed(waiting, len(waiting))
-            self._halve(worker, task.chunk, error)
 
     def _finish_oldest(self, worker: Worker, busy: deque[_Task], free: deque[Any]) -> None:
         task = busy[0]
@@ -412,4 +411,16 @@ class _Run:
                 self.cache.drop(self.plan, chunk, job.n_rows)
         if chunk is not None:
             self._closed(back)
-            self.reporter.add(chunk.stop - chunk.start if not chunk.known else 0)
+            self._report(0 if chunk.known else chunk.stop - chunk.start)
+
+    def _report(self, done: int) -> None:
+        """Tell the user's callback; what it raises ends the search, and is no fault of a device."""
+        told = False
+        try:
+            self.reporter.add(done)
+            told = True
+        finally:
+            if not told:
+                with self._changed:
+                    self.error = sys.exc_info()[1]
+                    self._changed.notify_all()

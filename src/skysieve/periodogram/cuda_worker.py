@@ -109,7 +109,7 @@ class Worker:
 
     @property
     def spare(self) -> Lane:
-        """A further lane for what is taken again, so that the recorded launches of the others stay good."""
+        """A further lane for first looks and what is taken again: recorded launches need the others' buffers whole."""
         if self._spare is None:
             self._spare = make_lane(self.runtime)
         return self._spare
@@ -189,7 +189,7 @@ class Worker:
 
     def scan(self, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Scan:
         """First look at the objects of a chunk."""
-        lane, n = self.lanes[0], len(offsets) - 1
+        lane, n = self.spare, len(offsets) - 1
         data = self._upload(lane, {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
         info = lane.array("info", n, cs.INFO)
         with lane:

@@ -36,15 +36,15 @@
 // build: f32x4p4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
 // budget: f64 kernel=ls_comb regs<=168 smem<=64 spills<=160
 // budget: f64p4 kernel=ls_comb regs<=168 smem<=64 spills<=160
-// budget: f64columns kernel=ls_comb regs<=255 smem<=64
-// budget: f64runs kernel=ls_comb regs<=255 smem<=0 spills<=32
+// budget: f64columns kernel=ls_comb regs<=255 smem<=64 spills<=32
+// budget: f64runs kernel=ls_comb regs<=255 smem<=0 spills<=64
 // budget: f64x2 kernel=ls_comb regs<=255 smem<=64
 // budget: f64x2p4 kernel=ls_comb regs<=255 smem<=64
 // budget: f64x4p4 kernel=ls_comb regs<=255 smem<=64
 // budget: f32 kernel=ls_comb regs<=128 smem<=64 spills<=32
 // budget: f32p4 kernel=ls_comb regs<=128 smem<=64 spills<=32
 // budget: f32columns kernel=ls_comb regs<=128 smem<=64 spills<=128
-// budget: f32runs kernel=ls_comb regs<=128 smem<=0 spills<=32
+// budget: f32runs kernel=ls_comb regs<=128 smem<=0 spills<=64
 // budget: f32x2 kernel=ls_comb regs<=168 smem<=64 spills<=32
 // budget: f32x2p4 kernel=ls_comb regs<=168 smem<=64
 // budget: f32x4p4 kernel=ls_comb regs<=255 smem<=64
@@ -123,8 +123,14 @@ struct Stage {
 };
 #define PLANE(columns) (17 * (((columns) + 3) / 4))
 
-// Powers of one comb, two bands at once: lane a of half warp h gets outputs a + 16 d of band h.
-__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int comb, int a, T guard, T (&p)[ND], bool& odd) {
+// Powers of one comb, two bands at once: lane a of half warp h gets outputs a + 16 d of band h. odd: are some suspicious; of a run,
+// which (bit d).
+#ifdef RUNS
+typedef unsigned Odd;
+#else
+typedef bool Odd;
+#endif
+__device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange* ex, int comb, int a, T guard, T (&p)[ND], Odd& odd) {
   const C* Us = A.first + comb * 8; const C* Vs = A.second + comb * 128 + a; const T* D = A.deconvolve + comb * (16 * ND) + a;
   C v[16];
   T q2[ND], q3[ND];
@@ -188,7 +194,12 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
         const T det = fma(cc, ss, -cs * cs);
         const bool sound = det > guard;
         const T r = sound ? k * k * reciprocal(det) : missing();            // suspicious: done exactly later
-        odd |= !sound;
+        const bool again = !sound && (d < ND - 1 || a + 16 * d < A.modes);
+#ifdef RUNS
+        odd |= again ? 1u << d : 0u;
+#else
+        odd |= again;
+#endif
         p[d] = ss * r; q2[d] = cc * r; q3[d] = (T)-2 * cs * r;
       }
     } else {
@@ -315,27 +326,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   unsigned known = floor_now(A.peaks, o), rising = 0, low = 0, high = 0;      // low, high: best peaks of outputs d < 6, d > 6
   for (int s = s0; s < s1 + 2 && s0 < s1; s++) {
     T p[ND];
-    bool odd = false;
+    Odd odd = 0;
     comb_powers(A, g0, ex, r0 + s, a, guard, p, odd);
-    if (__any_sync(FULL, odd)) {
 #pragma unroll 1
-      for (int d = 0; d < ND; d++) {
-        T mine = 0;
+    for (unsigned left = warp_or(odd); left; left &= left - 1) {
+      const int d = __ffs(left) - 1;
+      T mine = 0;
 #pragma unroll
-        for (int e = 0; e < ND; e++) if (e == d) mine = p[e];
-        const bool missed = !(mine == mine) && a + 16 * d < modes && k0 + 16 * d * P + s < nf;
-        if (n <= FEW_POINTS && missed)
-          mine = number_of(exact_power<false>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)(k0 + 16 * d * P + s), A.df[gi]), A.mean != 0));
-        unsigned todo = __ballot_sync(FULL, missed && n > FEW_POINTS);
-        while (todo) {
-          const int bit = __ffs(todo) - 1; todo &= todo - 1;
-          const double k = (double)(__shfl_sync(FULL, k0, bit) + 16 * d * P + s);
-          const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], k, A.df[gi]), A.mean != 0);
-          if (lane == bit) mine = number_of(exact);
-        }
-#pragma unroll
-        for (int e = 0; e < ND; e++) if (e == d) p[e] = mine;
+      for (int e = 0; e < ND; e++) if (e == d) mine = p[e];
+      const bool missed = !(mine == mine) && a + 16 * d < modes && k0 + 16 * d * P + s < nf;
+      if (n <= FEW_POINTS && missed)
+        mine = number_of(exact_power<false>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)(k0 + 16 * d * P + s), A.df[gi]), A.mean != 0));
+      unsigned todo = __ballot_sync(FULL, missed && n > FEW_POINTS);
+      while (todo) {
+        const int bit = __ffs(todo) - 1; todo &= todo - 1;
+        const double k = (double)(__shfl_sync(FULL, k0, bit) + 16 * d * P + s);
+        const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], k, A.df[gi]), A.mean != 0);
+        if (lane == bit) mine = number_of(exact);
       }
+#pragma unroll
+      for (int e = 0; e < ND; e++) if (e == d) p[e] = mine;
     }
     if (A.scaled) {
       const double scale = A.info[o].scale;

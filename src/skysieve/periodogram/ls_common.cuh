@@ -79,6 +79,14 @@ __device__ __forceinline__ unsigned warp_max(unsigned v) {
   return v;
 #endif
 }
+__device__ __forceinline__ unsigned warp_or(unsigned v) {
+#if ON_DEVICE && __CUDA_ARCH__ >= 800
+  return __reduce_or_sync(FULL, v);
+#else
+  for (int k = 16; k; k >>= 1) v |= __shfl_xor_sync(FULL, v, k);
+  return v;
+#endif
+}
 __device__ __forceinline__ double warp_sum(double v) {
   for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
   return v;
