@@ -294,7 +294,7 @@ def test_other_times_cost_their_templates():
         ({"bsgl": BSGL(5, [1.0])}, ValueError, "1 entries for 2"),
         ({"rhohatmax": 0}, ValueError, "rhohatmax=0"),
         ({"band": "f0"}, ValueError, "needs band_width"),
-        ({"band": "f9", "band_width": 1}, ValueError, "the batches have the parameters f0, name"),
+        ({"band": "f9", "band_width": 1}, ValueError, "template 0 has the parameters f0, name"),
         ({"band_width": -1}, ValueError, "band_width=-1"),
         ({"dtype": "int8"}, ValueError, "dtype='int8'"),
         ({"device": "tpu"}, ValueError, "device='tpu'"),

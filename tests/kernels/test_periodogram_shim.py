@@ -250,6 +250,50 @@ def test_a_lost_device_leaves_its_objects_to_the_others(when, caplog):
         run(both, source, grids)
 
 
+def test_a_device_lost_when_memory_was_short_leaves_its_objects_too(monkeypatch):
+    """The chunk that did not fit comes back as well when the waiting for the chunks before it fails."""
+    source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
+    spec = default_spec(method="nufft")
+    expected = run(cuda.Engine(spec, runtime=shim_runtime()), source, grids)
+    short = FaultyRuntime(shim_runtime(), "ls_comb", MemoryError("no room"), at=(1,))
+    e = cuda.Engine(spec, runtime=(FaultyRuntime(shim_runtime()), short), memory=400_000)
+
+    def gone():
+        raise RuntimeError("the device fell off the bus")
+
+    for lane in e.workers[1].lanes:
+        monkeypatch.setattr(lane, "free", gone)
+    out = run(e, source, grids)
+    assert np.abs(out.power - expected.power).max() <= 1e-9
+
+
+def test_what_a_callback_raises_is_no_fault_of_a_device(caplog):
+    source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
+    runtimes = (FaultyRuntime(shim_runtime()), FaultyRuntime(shim_runtime()))
+    e = cuda.Engine(default_spec(method="nufft"), runtime=runtimes, memory=400_000)
+
+    def stop(done, total):
+        raise RuntimeError("the window was closed")
+
+    with pytest.raises(RuntimeError, match="window was closed"):
+        e.execute(source, grids, Output.allocate(12, 5), progress=stop)
+    assert not caplog.records
+
+
+def test_a_first_look_leaves_the_buffers_of_recorded_launches_alone():
+    """A replay brings new values only: grids and limits are those in the lane's pinned buffer."""
+    e = engine()
+    source, grids = batch([40, 70]), shared_grid(0.16, STEP, 700)
+    run(e, source, grids)
+    before = [lane._host | lane._device for lane in e.workers[0].lanes]
+    contents = [{name: held.copy() for name, held in buffers.items()} for buffers in before]
+    assert e.scan(batch([30, 60, 90])).n_used.tolist() == [30, 60, 90]
+    for lane, buffers in zip(e.workers[0].lanes, contents, strict=True):
+        after = lane._host | lane._device
+        assert after.keys() == buffers.keys()
+        assert all(np.array_equal(after[name], held) for name, held in buffers.items())
+
+
 def test_progress_and_nothing_to_do():
     e = engine(method="direct")
     seen = []

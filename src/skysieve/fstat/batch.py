@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 ROWS = 64
 """Templates whose antenna factors are checked at once, in float64."""
 
+RESERVED = (
+    "number", "template", "window", "statistic", "max2F", "t0_ml", "tau_ml", "lnBtSG", "n_fallback", "log10BSGL",
+    "t0_bsgl", "tau_bsgl", "twoF_bsgl",
+)  # fmt: skip
+"""Columns that a search makes."""
+
 __all__ = ["AtomsBatch", "Binned", "bin_batch", "groups"]
 
 
@@ -44,8 +50,9 @@ class AtomsBatch:
     Raises
     ------
     ValueError, TypeError
-        For times that do not rise, and shapes or types that do not fit.  Values of a template that are wrong do not
-        raise: `faults` tells them, and a search leaves out that template only.
+        For times that do not rise, shapes or types that do not fit, and `params` named like a search's own columns.
+        Values of a template that are wrong do not raise: `faults` tells them, and a search leaves out that template
+        only.
 
     Notes
     -----
@@ -96,6 +103,10 @@ class AtomsBatch:
         values["params"] = {}
         for name, column in (params or {}).items():
             array = to_host(column)
+            if str(name) in RESERVED:
+                raise ValueError(f"params[{name!r}]: a search has a column of this name, give it another")
+            if array.dtype.kind not in "buifUS":
+                raise TypeError(f"params[{name!r}] has dtype {array.dtype}, expected numbers or text")
             if array.shape != (count,):
                 raise ValueError(f"params[{name!r}] has shape {array.shape}, expected ({count},)")
             values["params"][str(name)] = array

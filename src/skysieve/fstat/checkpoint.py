@@ -37,6 +37,8 @@ class State:
         Templates entered, and those of them that were left out.
     faults : dict of int to str
     finished : bool
+    whole : bool
+        False while a chunk is being entered: such a state is not written.
     """
 
     ledgers: dict[str, Ledger]
@@ -45,9 +47,11 @@ class State:
     n_bad: int = 0
     faults: dict[int, str] = field(default_factory=dict)
     finished: bool = False
+    whole: bool = True
 
     def enter(self, report: Report, band: str | None, width: float) -> None:
         """Add a chunk; chunks come in order."""
+        self.whole = False
         self.n_bad += len(report.faults)
         for number, text in report.faults.items():
             if len(self.faults) < MOST_FAULTS:
@@ -58,6 +62,7 @@ class State:
             ledger.loudest(_bands(report, band, width), seen.twoF, report.numbers)
             ledger.keep(seen.rows, seen.posteriors)
         self.templates = report.start + report.count
+        self.whole = True
 
 
 def _bands(report: Report, band: str | None, width: float) -> NDArray[np.int64]:
@@ -109,7 +114,9 @@ class Checkpoint:
         state.faults = {int(n): text for n, text in meta["faults"].items()}
         if "t0s" in values and state.grid is None:
             state.grid = _grid(values, meta["grid"])
-        for i, ledger in enumerate(state.ledgers.values()):
+        order = list(meta["settings"]["windows"])  # the same windows may come in another order
+        for name, ledger in state.ledgers.items():
+            i = order.index(name)
             _unpack(ledger, values, f"{i}/", meta["ledgers"][i])
         self._saved = (state.templates, state.finished)
 
@@ -119,8 +126,8 @@ class Checkpoint:
             self.save(state)
 
     def save(self, state: State) -> None:
-        """Write the file under another name and rename it."""
-        if self.path is None or self._saved == (state.templates, state.finished):
+        """Write the file under another name and rename it; not amid a chunk, whose counts would come twice."""
+        if self.path is None or not state.whole or self._saved == (state.templates, state.finished):
             return
         values: dict[str, Any] = {}
         meta: dict[str, Any] = {"format": FORMAT, "settings": self.settings, "faults": state.faults, "ledgers": []}

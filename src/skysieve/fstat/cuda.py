@@ -130,7 +130,7 @@ class Engine:
         tables = self._tables_of(job)
         every = np.arange(job.n_templates)
         if is_device_array(job.bank.data):
-            self.runtime.synchronize()  # nor for the one that made the atoms
+            self.runtime.synchronize()  # the lanes' streams do not wait for the one that made the atoms
         if tables.host.count:
             self._sweep(job, tables, every, size, output, progress)
         elif output.F is not None:  # no cell holds two bins: no kernel has written the map

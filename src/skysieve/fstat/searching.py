@@ -219,7 +219,7 @@ class Run:
             worker.close()
 
     def _start(self, plan: Plan) -> None:
-        """Workers, once the grid is known; the engines are made before anything runs."""
+        """Workers, once the grid is known; each makes its engines when it first needs them."""
         self.plan = plan
         check = partial(_check, strict=self.strict)
         self.workers = [Worker(plan, d, self.make, check) for d in self.devices]
@@ -231,12 +231,17 @@ class Run:
         waiting: deque[tuple[Future[Report], int]] = deque()
         for parts, start in stream:
             if isinstance(parts, Exception):
+                while len(waiting) >= (1 + AHEAD) * max(1, len(self.workers)):
+                    yield from self._enter(waiting)
                 lost: Future[Report] = Future()
                 lost.set_result(Report(start, 1, np.zeros(0, np.int64), {start: str(parts)}, {}, {}))
                 waiting.append((lost, NOBODY))
                 continue
             if not self.workers:
                 self._begin(parts)
+            if self.band is not None and self.band not in parts[0].params:
+                known = ", ".join(parts[0].params) or "none"
+                raise ValueError(f"band={self.band!r}: template {start} has the parameters {known}")
             for chunk in self._cut(parts, start):
                 while len(waiting) >= (1 + AHEAD) * len(self.workers):
                     yield from self._enter(waiting)
@@ -250,10 +255,7 @@ class Run:
         if self.state.grid is None and any(w.kind != "none" for w in self.plan.windows.values()):
             self.state.grid = Grid.full([p.template(0) for p in parts])
         self._start(replace(self.plan, grid=self.state.grid))
-        if self.band is not None and self.band not in parts[0].params:
-            known = ", ".join(parts[0].params) or "none"
-            raise ValueError(f"band={self.band!r}: the batches have the parameters {known}")
-        if self.strict:
+        if self.strict and self.state.templates == self.state.n_bad:  # else the first item was seen before a restart
             self.workers[0].check_geometry(parts)
 
     def _cut(self, parts: tuple[AtomsBatch, ...], start: int) -> Iterator[Chunk]:

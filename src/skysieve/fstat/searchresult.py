@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.fstat.grid import Grid
-from skysieve.fstat.ledger import HISTOGRAM_EDGES, Ledger, Rows
+from skysieve.fstat.ledger import HISTOGRAM_EDGES, Ledger, Rows, join
 
 if TYPE_CHECKING:
     from astropy.table import Table
@@ -81,11 +81,10 @@ class SearchResult:
             raise ValueError(f"window={window!r}: expected one of {', '.join(self.windows)}")
         names = self.windows if window is None else (window,)
         parts: list[Rows] = [self.ledgers[w].best for w in names]
-        out: dict[str, NDArray[Any]] = {}
-        full = next((p for p in parts if p), {})
-        for key in full:
-            if key != "statistic":
-                out[key] = np.concatenate([p[key] for p in parts if p])
+        out: Rows = {}
+        for p in filter(None, parts):
+            out = join(out, p)
+        out = {key: column for key, column in out.items() if key != "statistic"}
         counts = [len(p["number"]) if p else 0 for p in parts]
         rows = {"template": out.pop("number", np.zeros(0, np.int64))}
         rows["window"] = np.repeat(np.array(names), counts)
