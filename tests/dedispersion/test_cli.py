@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.dedispersion import DMPlan, Filterbank, demo
+from skysieve.dedispersion import DMPlan, Filterbank, demo, plan
 
 
 def run(*words, code=0):
@@ -157,3 +157,14 @@ def test_rfifind_and_rfi_masks_go_together(path, tmp_path):
     (tmp_path / "a.mask").write_bytes(mask)
     said = run("search", path, "--dm-max", 80, "--mask", tmp_path / "a.mask", "--rfi")
     assert 0.015 < float(said.split("masked: ")[1].split("%")[0]) / 100 < 0.2
+
+
+def test_no_stage_writes_over_the_series_of_another(path, tmp_path):
+    with Filterbank.open(path) as fb:
+        plan(fb, stages=[(1.001, 3.001, 1, 1), (1.004, 3.004, 1, 2)]).save(tmp_path / "a.json")
+        plan(fb, stages=[(1, 3, 1, 1), (2, 4, 1, 2)]).save(tmp_path / "b.json")
+    run("dedisperse", path, "--plan", tmp_path / "a.json", "-o", tmp_path / "out" / "a")
+    names = sorted(f.name for f in (tmp_path / "out").glob("*.dat"))
+    assert names == [f"a_DM{dm}.dat" for dm in ("1.001", "1.004", "2.001", "2.004")]
+    said = run("dedisperse", path, "--plan", tmp_path / "b.json", "-o", tmp_path / "out" / "b", code=2)
+    assert "a DM in two stages" in said

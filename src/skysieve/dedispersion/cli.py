@@ -285,12 +285,16 @@ def dedisperse(
     """
     from skysieve.dedispersion import api
     from skysieve.dedispersion import rfi as cleaning
+    from skysieve.dedispersion.result import name_digits
 
     with told(), opened(files, bit_order) as fb:
         made = planned(
             fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,
         )  # fmt: skip
+        if len(set(made.dms.tolist())) < made.ndm:
+            raise ValueError("the plan has a DM in two stages, whose files would have one name")
+        digits = name_digits(made.dms)
         cut = masked(fb, mask, rfi, ignore, quiet)
         results = api.dedisperse(
             cleaning.zero_dm(fb) if zero_dm else fb, made, method=method.value, mask=cut, device=device,
@@ -298,7 +302,7 @@ def dedisperse(
         )  # fmt: skip
         output.parent.mkdir(parents=True, exist_ok=True)
         for result in results:
-            paths = result.write(output, format=form.value)
+            paths = result.write(output, format=form.value, digits=digits)
             if not quiet:
                 typer.echo(speed(result.rate, result.realtime, result.method, result.device, result.seconds))
                 typer.echo(f"wrote {paths[0]}" + (f" ... {paths[-1].name} ({len(paths)})" if len(paths) > 1 else ""))

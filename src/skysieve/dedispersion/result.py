@@ -84,13 +84,15 @@ class Dedispersed:
             f"{self.method} on {self.device}>"
         )
 
-    def write(self, stem: str | os.PathLike[str], *, format: str = "dat") -> list[Path]:
+    def write(self, stem: str | os.PathLike[str], *, format: str = "dat", digits: int | None = None) -> list[Path]:
         """Write each series to ``<stem>_DM<dm>.dat`` with its ``.inf``, or to ``.tim``.
 
         Parameters
         ----------
         stem : path
         format : {"dat", "tim"}
+        digits : int, optional
+            Digits of the DM after the point; by default as many as tell these DMs apart, at least 2.
 
         Returns
         -------
@@ -102,9 +104,7 @@ class Dedispersed:
             raise ValueError(f"format={format!r}: expected 'dat' or 'tim'")
         base = Path(stem)
         obs = self.observation.replace(tstart=self.observation.tstart + self.start * self.tsamp / 86400)
-        digits = 2
-        while digits < 9 and len({f"{dm:.{digits}f}" for dm in self.dms}) < len(self.dms):
-            digits += 1
+        digits = name_digits(self.dms) if digits is None else digits
         paths = []
         for dm, series in zip(self.dms, self.data, strict=True):
             path = base.with_name(f"{base.name}_DM{dm:.{digits}f}.{format}")
@@ -114,3 +114,15 @@ class Dedispersed:
                 write_tim(path, series, obs, dm=dm, tsamp=self.tsamp)
             paths.append(path)
         return paths
+
+
+def name_digits(dms: NDArray[np.float64]) -> int:
+    """Digits after the point that tell DMs apart in file names: 2 to 9.
+
+    >>> name_digits(np.array([1.001, 1.004]))
+    3
+    """
+    digits = 2
+    while digits < 9 and len({f"{dm:.{digits}f}" for dm in dms}) < len(np.unique(dms)):
+        digits += 1
+    return digits
