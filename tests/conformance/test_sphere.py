@@ -460,3 +460,18 @@ def test_spin_2_mistakes_are_told():
         pytest.raises(ValueError, match=r"expected \(\.\.\., 2, 768\)"),
     ):
         plan(np.zeros(768))
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(fwhm=0.3), MexicanHat(0.15)], ids=["gaussian", "mexican hat"])
+def test_the_window_of_spin_2_is_that_of_e_and_b(kernel):
+    with ConvolvePlan(kernel, Healpix(16), spin=2, method="ring", device="cpu", threads=1) as plan:
+        truth = kernel.window(60, spin=2)
+        assert np.abs(plan.window(60) - truth).max() < 1e-6 * np.abs(truth).max()
+        assert plan.truncation_error(np.ones(60)) < 1e-6
+
+
+def test_spin_2_of_a_window_that_begins_late():
+    """A needlet of scale 9 lives from l = 256 to 1024."""
+    found = make_radial(Needlet(9), 1e-4, 2)
+    truth = Needlet(9).window(600, spin=2)
+    assert np.abs(found.window(600, 2) - truth).max() < 1e-3 * truth.max()

@@ -77,7 +77,7 @@ def test_kernels_and_columns(tmp_path, sky):
 
 def test_a_picture(tmp_path, sky):
     pytest.importorskip("matplotlib")
-    args = ("--fields", "0,1", "--fwhm", "10deg", "--plot", tmp_path / "p.png")
+    args = ("--fields", "0,1,2", "--fwhm", "10deg", "--plot", tmp_path / "p.png")
     assert run(tmp_path / "in.fits", "-o", tmp_path / "o.fits", *args).exit_code == 0
     assert (tmp_path / "p.png").stat().st_size > 10_000
 
@@ -92,6 +92,13 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "1deg", "--fields", "V"], "no column 'V'"),
         (["--fwhm", "1deg", "--fields", "7"], "no column 7"),
         (["--bl", "nothing.txt"], "nothing.txt"),
+        (["--fwhm", "10deg", "--fields", "0,0"], "named twice"),
+        (["--fwhm", "10deg", "--fields", "Q,U"], "Q_STOKES and U_STOKES can be smoothed together with I alone"),
+        (["--fwhm", "10deg", "--fields", "U"], "expected I, Q and U"),
+        (["--fwhm", "10deg", "--plot", "p.fits"], "expected a picture's name"),
+        (["--fwhm", "10deg", "--plot", "no-such-folder/p.png"], "there is no folder"),
+        (["--fwhm", "10deg", "--threads", "0", "--iter", "1"], "threads=0"),
+        (["--tophat", "20deg"], "has an edge"),
     ],
 )
 def test_mistakes_are_told(tmp_path, sky, args, message):
@@ -109,3 +116,45 @@ def test_files_that_do_not_fit(tmp_path, sky):
     (tmp_path / "there.fits").write_text("precious")
     assert "exists" in run(tmp_path / "in.fits", "-o", tmp_path / "there.fits", "--fwhm", "1deg").output
     assert (tmp_path / "there.fits").read_text() == "precious"
+
+
+def test_the_output_may_be_the_input_and_compressed(tmp_path, sky):
+    """Only with --overwrite; a name in .gz is a compressed file."""
+    import gzip
+
+    before = (tmp_path / "in.fits").read_bytes()
+    assert "exists" in run(tmp_path / "in.fits", "-o", tmp_path / "in.fits", "--fwhm", "10deg").output
+    assert (tmp_path / "in.fits").read_bytes() == before
+    assert run(tmp_path / "in.fits", "-o", tmp_path / "z.fits.gz", "--fwhm", "10deg").exit_code == 0
+    assert run(tmp_path / "in.fits", "-o", tmp_path / "in.fits", "--fwhm", "10deg", "--overwrite").exit_code == 0
+    assert np.array_equal(read_maps(tmp_path / "in.fits").maps, read_maps(tmp_path / "z.fits.gz").maps)
+    with gzip.open(tmp_path / "z.fits.gz") as inside:
+        assert inside.read(6) == b"SIMPLE"
+    assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("--bl", "2 0.9\n3 0.8\n", "expected l = 0, 1, 2"),
+        ("--bl", "0 1 1 1\n1 0.9 0.9 0.9\n", "has 4 columns"),
+        ("--bl", "", "expected a table of numbers"),
+        ("--bl", "hello\n", "could not convert"),
+        ("--profile", "1\n2\n", "expected two columns"),
+        ("--profile", "1 2\n2\n", "as many in each line"),
+    ],
+)
+def test_tables_that_do_not_fit(tmp_path, sky, option, text, message):
+    (tmp_path / "k.txt").write_text(text)
+    result = run(tmp_path / "in.fits", "-o", tmp_path / "out.fits", "--fields", "I", option, tmp_path / "k.txt")
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+def test_a_window_with_its_degrees(tmp_path, sky):
+    b = np.exp(-np.arange(40) / 6.0)
+    np.savetxt(tmp_path / "one.txt", b)
+    np.savetxt(tmp_path / "two.txt", np.stack([np.arange(40), b], 1))
+    for name in ("one", "two"):
+        args = ("--fields", "I", "--bl", tmp_path / f"{name}.txt")
+        assert run(tmp_path / "in.fits", "-o", tmp_path / f"{name}.fits", *args).exit_code == 0
+    assert np.array_equal(read_maps(tmp_path / "one.fits").maps, read_maps(tmp_path / "two.fits").maps)

@@ -264,6 +264,14 @@ def test_units_and_shapes():
         ({"fwhm": 0.1, "iter": 1, "flux": "conserve"}, "flux='conserve' do not go with iter"),
         ({"kernel": MexicanHat(0.1), "flux": "conserve"}, "integral is too close to zero"),
         ({"fwhm": 0.1, "dtype": "int32"}, "dtype='int32'"),
+        ({"fwhm": 0.1, "method": "harmonic", "quadrature": "ring"}, "does not go with method='harmonic'"),
+        ({"fwhm": 0.1, "iter": 1, "device": "tpu"}, "device='tpu'"),
+        ({"fwhm": 0.1, "iter": 1, "threads": 0}, "threads=0"),
+        ({"fwhm": 0.1, "iter": 1, "eps": 5.0}, "eps=5.0"),
+        ({"fwhm": 0.1, "iter": 1, "memory": 10}, "memory=10 does not go with iter"),
+        ({"fwhm": 0.1, "kernel": TopHat(0.1)}, "does not go with fwhm"),
+        ({"fwhm": 0.003}, "narrower than the pixels of nside 32"),
+        ({"kernel": TopHat(0.01)}, "narrower than the pixels of nside 32"),
     ],
 )
 def test_bad_arguments_are_told(options, message):
@@ -306,3 +314,39 @@ def test_unequal_windows_of_e_and_b_are_done_right():
     truth = healpy.alm2map([healpy.almxfl(a, w) for a, w in zip(alms, (t, e, b), strict=True)], NSIDE, lmax=lmax)
     found = skysieve.smoothing(maps, kernel=Window(t, e, b), lmax=lmax, iter=5)
     assert np.abs(found - truth).max() < 1e-6 * np.abs(truth).max()
+
+
+def test_a_beam_below_a_pixel_goes_by_harmonics():
+    """Its pixel sum would multiply the map by 80."""
+    m = sky() + 5
+    found = skysieve.smoothing(m, fwhm=0.2 * RAD, quadrature="healpy")
+    assert np.abs(found - m).max() < 0.02 * np.abs(m).max()
+
+
+def test_float32_of_files_stays_float32():
+    """FITS holds big-endian numbers."""
+    m = sky().astype(np.float32)
+    found = skysieve.smoothing(m.astype(">f4"), fwhm=0.1)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, skysieve.smoothing(m, fwhm=0.1))
+
+
+def test_the_mask_is_a_copy():
+    m = np.ma.MaskedArray(sky(), np.arange(NPIX) < 9)
+    found = skysieve.smoothing(m, fwhm=0.1)
+    found.mask[:] = True
+    assert m.mask.sum() == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": TopHat(0.1)}, "has an edge"),
+        ({"kernel": Window([1.0, 0.5])}, "zero from l = 2 on"),
+        ({"fwhm": 0.1, "lmax": 1}, "lmax=1"),
+        ({"fwhm": 1e-9}, "narrower than the pixels"),
+    ],
+)
+def test_what_q_and_u_cannot_have(options, message):
+    with pytest.raises(ValueError, match=message):
+        skysieve.smoothing(np.zeros((3, NPIX)), **options)

@@ -35,15 +35,27 @@ OFFSET_MOST = 1e4
 """Offset, in rms of the map, that costs no accuracy."""
 
 
-def make_engine(
-    spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None
-) -> tuple[Engine, Device]:
-    """The backend for a device: the one place where it is chosen."""
+def host(device: str | Device) -> Device:
+    """The host, for "auto" and "cpu".
+
+    Raises
+    ------
+    DeviceUnavailable
+        For a GPU.
+    """
     found = resolve(device)[0]
     if found.kind == "cuda":
         if device != "auto":
             raise DeviceUnavailable("convolution on the sphere has no GPU backend yet", "Use device='cpu'")
         found = resolve("cpu")[0]
+    return found
+
+
+def make_engine(
+    spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None
+) -> tuple[Engine, Device]:
+    """The backend for a device: the one place where it is chosen."""
+    found = host(device)
     from skysieve.sphere import cpu
 
     return cpu.Engine(spec, method, device=found, memory=memory, threads=threads), found
@@ -206,7 +218,7 @@ class ConvolvePlan:
         return self._run(maps, self._ones, self._table.weight)
 
     def window(self, lmax: int) -> NDArray[np.float64]:
-        """``b_l`` of the kernel as it is applied, cut at its support, for l from 0 to ``lmax``.
+        """``b_l`` of the kernel as it is applied, cut at its support, for l from 0 to ``lmax``; with spin 2 of E and B.
 
         Returns
         -------
@@ -217,7 +229,7 @@ class ConvolvePlan:
         if self.method == "harmonic":
             found = np.stack([k.window(int(lmax), self.spin) for k in self.kernels])
         else:
-            found = np.stack([r.window(int(lmax)) for r in self._spec.radials])
+            found = np.stack([r.window(int(lmax), self.spin) for r in self._spec.radials])
         return found if self._many else np.asarray(found[0])
 
     def truncation_error(self, cl: Any = None) -> float:
@@ -240,8 +252,8 @@ class ConvolvePlan:
         many = (2 * np.arange(len(c)) + 1) * c
         worst = 0.0
         for k, r in zip(self.kernels, self._spec.radials, strict=True):
-            whole = k.window(len(c) - 1)
-            lost = whole - r.window(len(c) - 1)
+            whole = k.window(len(c) - 1, self.spin)
+            lost = whole - r.window(len(c) - 1, self.spin)
             worst = max(worst, math.sqrt(float((many * lost**2).sum()) / float((many * whole**2).sum())))
         return worst
 
@@ -322,8 +334,10 @@ class ConvolvePlan:
             spec = Spec(self._table, self.kernels, radials, np.dtype(np.float64), eps)
             engine, _ = make_engine(spec, self._engine.method, self.device, **self._options)
             response = np.empty((1, len(self.kernels), self.npix))
-            engine.convolve(np.ones((1, self.npix)), response, self._table.weight, self._ones)
-            engine.close()
+            try:
+                engine.convolve(np.ones((1, self.npix)), response, self._table.weight, self._ones)
+            finally:
+                engine.close()
             self._response = response[0]
         return self._response
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
     from skysieve.sphere.kernels import Kernel
 
 USER_ERROR, INTERRUPTED = 2, 130
@@ -95,6 +101,7 @@ def smooth(
     try:
         if out.exists() and not overwrite:
             raise FileExistsError(f"{out} exists: --overwrite replaces it")
+        check_outputs(out, plot)
         kernel = read_kernel(fwhm, bl, profile, tophat)
         sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")])
         start = time.perf_counter()
@@ -107,7 +114,7 @@ def smooth(
         if plot is not None:
             from skysieve.sphere.plot import before_after
 
-            before_after(sky, found).savefig(plot)
+            save_figure(before_after(sky, found), plot)
     except (OSError, ValueError, TypeError, RuntimeError, ImportError) as error:
         typer.echo(f"skysieve: {error}", err=True)
         raise typer.Exit(USER_ERROR) from None
@@ -119,10 +126,35 @@ def smooth(
     typer.echo(f"{out}: {kind}, nside {sky.nside}, {order}; {kernel!r} in {seconds:.2f} s")
 
 
+def check_outputs(out: Path, plot: Path | None) -> None:
+    """Refuse, before any work, what could not be written at its end."""
+    for path in (out, plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise IsADirectoryError(f"{path}: is a folder, expected a file's name")
+    if plot is not None:
+        if find_spec("matplotlib") is None:
+            raise ValueError("--plot needs matplotlib: pip install 'skysieve[plot]'")
+        from matplotlib.figure import Figure
+
+        kinds = sorted(Figure().canvas.get_supported_filetypes())
+        if plot.suffix.lower().lstrip(".") not in kinds:
+            raise ValueError(f"--plot {plot}: expected a picture's name, which ends in {', '.join(kinds)}")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """A picture, under its name only when whole."""
+    part = path.with_name(f".part{os.getpid()}.{path.name}")
+    try:
+        figure.savefig(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def read_kernel(fwhm: str | None, bl: Path | None, profile: Path | None, tophat: str | None) -> Kernel:
     """The one kernel that the options describe."""
-    import numpy as np
-
     from skysieve.sphere.kernels import Gaussian, Window
     from skysieve.sphere.shapes import Profile, TopHat
 
@@ -138,10 +170,27 @@ def read_kernel(fwhm: str | None, bl: Path | None, profile: Path | None, tophat:
     if bl is not None:
         if bl.suffix.lower() in (".fits", ".fit", ".gz"):
             return Window.from_fits(bl)
-        table = np.loadtxt(bl, ndmin=2)
-        return Window(table[:, -1] if table.shape[1] < 3 else table[:, 1])
+        table = read_table(bl)
+        if table.shape[1] > 2:
+            raise ValueError(f"{bl}: has {table.shape[1]} columns, expected b_l alone, or l and b_l")
+        if table.shape[1] == 2 and table[:, 0].tolist() != list(range(len(table))):
+            raise ValueError(f"{bl}: expected l = 0, 1, 2, ... in the first of two columns")
+        return Window(table[:, -1])
     assert profile is not None
-    table = np.loadtxt(profile, ndmin=2)
-    if table.shape[1] < 2:
+    table = read_table(profile)
+    if table.shape[1] != 2:
         raise ValueError(f"{profile}: expected two columns, angle (rad) and value")
     return Profile(table[:, 0], table[:, 1], normalize=True)
+
+
+def read_table(path: Path) -> NDArray[np.float64]:
+    """Numbers of a text file; ``#`` begins a comment."""
+    import numpy as np
+
+    rows = [r for r in (line.partition("#")[0].split() for line in path.read_text().splitlines()) if r]
+    if not rows or any(len(r) != len(rows[0]) for r in rows):
+        raise ValueError(f"{path}: expected a table of numbers, as many in each line")
+    try:
+        return np.array([[float(v) for v in r] for r in rows])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

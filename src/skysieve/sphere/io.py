@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SkyMaps", "read_maps", "write_maps"]
 
+STOKES = {
+    "I": ("I", "I_STOKES", "TEMPERATURE", "T"),
+    "Q": ("Q", "Q_STOKES", "Q_POLARISATION", "Q-POLARISATION", "Q_POLARIZATION"),
+    "U": ("U", "U_STOKES", "U_POLARISATION", "U-POLARISATION", "U_POLARIZATION"),
+}
+"""Names of the columns of I, Q and U."""
 KEPT = ("COORDSYS", "POLCCONV", "BAD_DATA", "OBJECT", "TELESCOP", "INSTRUME", "FREQ", "DATE-OBS", "CREATOR", "PIXTYPE")
 """Cards that a smoothed map keeps."""
 ROW = 1024
@@ -84,7 +90,9 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
         order = str(header.get("ORDERING", "")).strip().upper()
         if order not in ("RING", "NESTED", "NEST"):
             raise ValueError(f"{path}: ORDERING is {order!r}, expected RING or NESTED")
-        chosen = range(len(names)) if fields is None else [_column(f, names, path) for f in fields]
+        chosen = list(range(len(names))) if fields is None else [_column(f, names, path) for f in fields]
+        if len(set(chosen)) < len(chosen):
+            raise ValueError(f"{path}: fields={list(fields or ())}: a column is named twice")
         maps = np.stack([np.asarray(table.data.field(i)).ravel() for i in chosen])
         maps = maps.astype(maps.dtype.newbyteorder("="))
         kept = {k: header[k] for k in KEPT if k in header}
@@ -97,9 +105,7 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
 def _column(wanted: int | str, names: list[str], path: Any) -> int:
     if isinstance(wanted, str) and not wanted.isdigit():
         upper = [n.upper() for n in names]
-        short = {"I": ("I_STOKES", "TEMPERATURE", "T"), "Q": ("Q_STOKES", "Q_POLARISATION", "Q-POLARISATION"),
-                 "U": ("U_STOKES", "U_POLARISATION", "U-POLARISATION")}  # fmt: skip
-        for name in (wanted.upper(), *short.get(wanted.upper(), ())):
+        for name in (wanted.upper(), *STOKES.get(wanted.upper(), ())):
             if name in upper:
                 return upper.index(name)
         raise ValueError(f"{path}: no column {wanted!r}, there are {', '.join(names)}")
@@ -137,7 +143,7 @@ def write_maps(path: str | Path, sky: SkyMaps, overwrite: bool = False) -> None:
     }  # fmt: skip
     for key, value in {**cards, **sky.header}.items():
         table.header[key] = value
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = target.with_name(f".part{os.getpid()}.{target.name}")  # the suffix says whether it is compressed
     try:
         fits.HDUList([fits.PrimaryHDU(), table]).writeto(part, overwrite=True)
         part.replace(target)
@@ -155,12 +161,23 @@ def smooth_file(sky: SkyMaps, **options: Any) -> SkyMaps:
     """Smoothed maps with the file's order, units and cards.
 
     Stokes U in the convention of the IAU has the opposite sign of HEALPix's; it is turned before and turned back.
+
+    Raises
+    ------
+    ValueError
+        Q or U among maps that are not I, Q and U: each by itself is no map that can be smoothed.
     """
     from dataclasses import replace
 
     from skysieve.sphere.smooth import smoothing
 
     pol = polarised(sky)
+    stray = [n for n in sky.names if n.strip().upper() in (*STOKES["Q"], *STOKES["U"])]
+    if stray and not pol:
+        raise ValueError(
+            f"columns {', '.join(sky.names)}: {' and '.join(stray)} can be smoothed together with I alone; "
+            "expected I, Q and U in this order (--fields I,Q,U), or none of Q and U (--fields I)"
+        )
     maps = sky.maps.copy() if pol and sky.iau else sky.maps
     seen = None
     if pol and sky.iau:

@@ -79,14 +79,20 @@ def jacobi_series(window: NDArray[np.float64], theta: NDArray[np.float64]) -> ND
     out = np.zeros_like(z)
     for n in range(len(c)):
         out += c[n] * now
-        # three-term recurrence of Jacobi polynomials with alpha = 0, beta = 4
-        s = 2.0 * n + 4.0
-        a1 = 2.0 * (n + 1) * (n + 5) * s
-        a2 = -(s + 1) * 16.0
-        a3 = s * (s + 1) * (s + 2)
-        a4 = 2.0 * n * (n + 4) * (s + 2)
-        before, now = now, ((a2 + a3 * z) * now - a4 * before) / a1
+        before, now = now, _next_jacobi(n, z, before, now)
     return out
+
+
+def _next_jacobi(
+    n: int, z: NDArray[np.float64], before: NDArray[np.float64], now: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``P^{(0,4)}_{n+1}`` of those of degree n - 1 and n."""
+    s = 2.0 * n + 4.0
+    a1 = 2.0 * (n + 1) * (n + 5) * s
+    a2 = -(s + 1) * 16.0
+    a3 = s * (s + 1) * (s + 2)
+    a4 = 2.0 * n * (n + 4) * (s + 2)
+    return np.asarray(((a2 + a3 * z) * now - a4 * before) / a1, np.float64)
 
 
 def theta_nodes(radius: float, waves: float, edges: NDArray[np.float64] | None = None) -> tuple[NDArray, NDArray]:
@@ -109,8 +115,11 @@ def window_of(
     lmax: int,
     edges: NDArray[np.float64] | None = None,
     waves: float = 8.0,
+    spin: int = 0,
 ) -> NDArray[np.float64]:
     """``K_l`` for l from 0 to ``lmax`` of a profile that ends at ``radius``.
+
+    With ``spin=2`` the profile is the sum of `jacobi_series`, and the window that of E and B.
 
     Examples
     --------
@@ -121,8 +130,14 @@ def window_of(
     theta, w = theta_nodes(radius, waves + lmax * radius / (2 * math.pi), edges)
     f = 2 * math.pi * w * profile(theta)
     z = np.cos(theta)
-    out = np.empty(lmax + 1)
+    out = np.zeros(lmax + 1)
     before, now = np.zeros_like(z), np.ones_like(z)
+    if spin:
+        f *= np.cos(theta / 2) ** 8  # of the kernel, and of the Wigner function that it is projected on
+        for n in range(lmax - 1):
+            out[n + 2] = f @ now
+            before, now = now, _next_jacobi(n, z, before, now)
+        return out
     for k in range(lmax + 1):
         out[k] = f @ now
         before, now = now, ((2 * k + 1) * z * now - k * before) / (k + 1)

@@ -67,16 +67,6 @@ class Pairs:
     table: NDArray[np.int64]
     tables: tuple[tuple[int, int], ...]
 
-    @property
-    def count(self) -> int:
-        """Number of pairs."""
-        return len(self.table)
-
-    @property
-    def width(self) -> float:
-        """Mean number of rings within the support."""
-        return self.count / len(self.outputs)
-
 
 def reach(theta: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First and one past the last ring within ``radius`` of each ring."""

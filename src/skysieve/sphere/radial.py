@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .kernels import Harmonic
 from .legendre import jacobi_series, window_of
 
 if TYPE_CHECKING:
@@ -83,13 +84,13 @@ class Radial:
             value = np.maximum(value, 0)
         return np.where(x <= self.xmax, value, 0.0)
 
-    def window(self, lmax: int) -> NDArray[np.float64]:
-        """Window of the kernel as it is applied."""
+    def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
+        """Window of the kernel as it is applied; with ``spin=2`` that of E and B, of a radial part made for it."""
 
         def profile(theta: NDArray[np.float64]) -> NDArray[np.float64]:
             return self(np.minimum(4 * np.sin(theta / 2) ** 2, self.xmax))
 
-        return window_of(profile, self.radius, lmax, waves=40 + len(self.cells) / 16)
+        return window_of(profile, self.radius, lmax, waves=40 + len(self.cells) / 16, spin=spin)
 
 
 def make_radial(kernel: Kernel, eps: float, spin: int = 0) -> Radial:
@@ -103,13 +104,14 @@ def make_radial(kernel: Kernel, eps: float, spin: int = 0) -> Radial:
     >>> abs(r(4 * np.sin(0.01 / 2) ** 2) / beam.profile(0.01) - 1) < 1e-12
     np.True_
     """
+    window = _window(kernel, eps) if spin else None
     radius = kernel.support(eps)
     xmax = 4 * math.sin(radius / 2) ** 2 * (1 + _SLACK)
 
     def profile(x: NDArray[np.float64]) -> NDArray[np.float64]:
         theta = 2 * np.arcsin(np.minimum(1, np.sqrt(np.clip(x, 0, xmax)) / 2))
         theta = np.minimum(theta, radius)
-        return kernel.profile(theta) if spin == 0 else jacobi_series(_window(kernel, spin), theta)
+        return kernel.profile(theta) if window is None else jacobi_series(window, theta)
 
     series, peak = _series(profile, xmax)
     exact = profile if series is None else partial(_sum_series, series, xmax)
@@ -121,13 +123,25 @@ def _sum_series(series: NDArray[np.float64], xmax: float, x: NDArray[np.float64]
     return np.asarray(np.polynomial.chebyshev.chebval(2 * x / xmax - 1, series), np.float64)
 
 
-def _window(kernel: Kernel, spin: int) -> NDArray[np.float64]:
-    """The spin-2 window as far as it goes."""
+def _window(kernel: Kernel, eps: float) -> NDArray[np.float64]:
+    """The spin-2 window, as far as it changes a white map's result by more than 1e-3 ``eps``."""
+    if kernel.hard:
+        raise ValueError(
+            f"kernel={kernel!r}: has an edge, so that its window does not end; Q and U (spin 2) need one that does"
+        )
+    harmonic = isinstance(kernel, Harmonic)
+    least, most = (1e-16, 1 << 16) if harmonic else (max(1e-3 * eps, 1e-14), 1 << 14)
     lmax = 256
     while True:
-        k = kernel.window(lmax, spin)
-        if abs(k[-8:]).max() <= 1e-16 * abs(k).max() or lmax >= 1 << 16:
+        k = kernel.window(lmax, 2)
+        power = (2 * np.arange(lmax + 1) + 1) * k**2
+        total = power.sum()
+        if total > 0 and power[-lmax // 4 :].sum() <= least**2 * total:
             return k
+        if lmax >= most and total == 0:
+            raise ValueError(f"kernel={kernel!r}: its window is zero from l = 2 on, where that of Q and U begins")
+        if lmax >= most:
+            raise ValueError(f"kernel={kernel!r}: its window does not end before l = {lmax}, as Q and U (spin 2) need")
         lmax *= 2
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from skysieve.core.arrays import is_device_array
 from skysieve.core.pipeline import usable_cores
-from skysieve.sphere.api import ConvolvePlan
+from skysieve.sphere.api import ConvolvePlan, host
 from skysieve.sphere.grid import Healpix
 from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
-from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window
+from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window, check_eps
 from skysieve.sphere.workload import METHODS
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def smoothing(
     nest : bool
         Pixels are in NESTED order.
     kernel : Kernel, optional
-        Any kernel instead of a Gaussian.
+        Any kernel, in the place of ``fwhm``, ``sigma`` and ``beam_window``.
     method : {"auto", "direct", "ring", "harmonic"}
         See `ConvolvePlan`; "harmonic" is healpy's way.
     eps : float
@@ -98,13 +98,14 @@ def smoothing(
     masked : {"zero", "normalize"}
         Bad pixels count as 0 (healpy), or do not count: the sum is divided by the kernel's sum over good pixels.
     flux : {"none", "conserve"}
-        "conserve" keeps the sum over all pixels, to rounding.
+        "conserve" keeps the sum over all pixels, to rounding: of I, and with what reaches bad pixels, which is not in
+        the result.
     dtype : {"float64", "float32"}, optional
         Of arithmetic and result; by default float32 for float32 maps, else float64.
     device : {"auto", "cpu"}
         There is no GPU backend yet.
     memory, threads : optional
-        See `ConvolvePlan`.
+        See `ConvolvePlan`; healpy's way takes no ``memory``.
 
     Returns
     -------
@@ -114,7 +115,10 @@ def smoothing(
     Raises
     ------
     ValueError, TypeError
-        For arguments that do not fit, negative or NaN widths among them.
+        For arguments that do not fit: negative or NaN widths, and kernels so narrow that their sum over pixels would
+        be no smoothing, among them.
+    DeviceUnavailable
+        If the device asked for cannot be used.
 
     Examples
     --------
@@ -131,6 +135,12 @@ def smoothing(
     for name, value, expected in (("masked", masked, MASKED), ("flux", flux, FLUX)):
         if value not in expected:
             raise ValueError(f"{name}={value!r}: expected one of {expected}")
+    check_eps(eps)
+    host(device)
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads={threads}: expected at least 1, or None for all cores")
+    if by_healpy and memory is not None:
+        raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_healpy)
     maps, good, bad_values, mask = _read(map_in, dtype)
     npix = maps.shape[-1]
@@ -147,6 +157,8 @@ def smoothing(
             raise ValueError(
                 "masked='normalize' and flux='conserve' do not go with iter, lmax, mmax, weights or harmonics"
             )
+        if polarised and lmax is not None and lmax < 2:
+            raise ValueError(f"lmax={lmax}: expected at least 2 for I, Q and U")
         run = _Healpy(nside, chosen, iter, lmax, mmax, use_weights, datapath, threads)
         out = run(maps, polarised)
     else:
@@ -182,8 +194,9 @@ def _by_healpy(
         raise ValueError(
             f"method={method!r} does not go with {', '.join(given) or 'quadrature'}: which are of harmonics"
         )
-    if given and quadrature in ("ring", "none"):
-        raise ValueError(f"quadrature={quadrature!r} does not go with {', '.join(given)}: which are of harmonics")
+    if wanted and quadrature in ("ring", "none"):
+        what = ", ".join(given) or "method='harmonic'"
+        raise ValueError(f"quadrature={quadrature!r} does not go with {what}: that is healpy's way, by harmonics")
     return wanted
 
 
@@ -192,6 +205,8 @@ def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) ->
     if kernel is not None:
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel is {kernel!r}, expected a kernel such as Gaussian(fwhm=0.01)")
+        if beam_window is not None or sigma is not None or (np.ndim(fwhm) == 0 and fwhm != 0):
+            raise ValueError("kernel: does not go with fwhm, sigma or beam_window; expected one of them")
         return kernel
     if beam_window is not None:
         return Window(beam_window)
@@ -216,7 +231,7 @@ def _read(map_in: Any, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | No
         raise TypeError(f"map_in has dtype {a.dtype} and shape {a.shape}, expected maps of real numbers")
     npix2nside(a.shape[-1])
     if dtype is None:
-        dtype = np.float32 if a.dtype == np.float32 else np.float64
+        dtype = np.float32 if a.dtype.newbyteorder("=") == np.float32 else np.float64
     real = np.dtype(dtype)
     if real not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
@@ -234,10 +249,18 @@ def _read(map_in: Any, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | No
 def _restore(out: NDArray[Any], good: NDArray[np.bool_] | None, values: NDArray[Any], mask: Any) -> Any:
     if good is not None:
         out = np.where(good, out, values)
-    return out if mask is None else np.ma.MaskedArray(out, mask)
+    return out if mask is None else np.ma.MaskedArray(out, mask.copy())
 
 
 # ------------------------------------------------------------------ by the pixel sum
+
+
+def _own_weight(kernel: Kernel, npix: int) -> float:
+    """What a pixel weighs in its own sum, over the kernel's integral: above 1, every positive map grows."""
+    area = 4 * math.pi / npix
+    if isinstance(kernel, Gaussian):  # on a plane: a narrow one has millions of degrees
+        return area / (2 * math.pi * kernel.sigma**2)
+    return float(kernel.profile(0.0)) * area / float(kernel.window(0)[0])
 
 
 def _by_pixels(
@@ -247,6 +270,12 @@ def _by_pixels(
     normalize = masked == "normalize" and good is not None
     if normalize and flux == "conserve":
         raise ValueError("masked='normalize' does not go with flux='conserve': a sum over part of the sky is not kept")
+    own = _own_weight(kernel, maps.shape[-1]) if kernel.positive else 0.0
+    if own > 1:
+        raise ValueError(
+            f"kernel={kernel!r}: is narrower than the pixels of nside {grid.nside}: its sum over them would multiply "
+            f"the maps by {own:.3g} or more; quadrature='healpy' smooths by harmonics"
+        )
     scalar = (..., slice(0, 1), slice(None)) if polarised else (...,)
     out = np.empty_like(maps)
     with ConvolvePlan(kernel, grid, **options) as plan:
