@@ -269,3 +269,16 @@ def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
     cache_file().write_text("not json")
     assert engine(runtime).costs.pair > 0
     assert engine(runtime, method="nufft").costs is DEFAULTS[F64]
+
+
+def test_a_first_look_leaves_recorded_launches_alone(runtime):
+    """Looking at other light curves between runs of a kept plan changes none of its answers."""
+    source, grids = batch([40, 70, 200]), shared_grid(0.16, STEP, 3000)
+    kept = engine(runtime)
+    expected = run(kept, source, grids)
+    for seed in range(3):
+        other = kept.scan(batch([300, 20], seed=seed))
+        assert other.n_used.tolist() == [300, 20]
+        again = run(kept, source, grids)
+        assert np.array_equal(again.power, expected.power)
+        assert np.array_equal(again.peak_frequency, expected.peak_frequency)
