@@ -6,6 +6,7 @@ A map is one array of pixels, ring after ring from north to south.  What an engi
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,11 +75,12 @@ class RingTable:
         return RingTable(self.theta[s], self.n[s], self.phi0[s], self.start[s] - self.start[a], self.weight[s])
 
 
-class Grid:
+class Grid(ABC):
     """Base of the grids."""
 
     nest = False
 
+    @abstractmethod
     def table(self, quadrature: str = "ring") -> RingTable:
         """The grid's rings.
 
@@ -87,7 +89,6 @@ class Grid:
         quadrature : {"ring", "none"}
             Weights of the sum: one factor a ring that makes integrals of smooth functions exact, or solid angles.
         """
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         values = ", ".join(f"{k.lstrip('_')}={v}" for k, v in vars(self).items() if not isinstance(v, np.ndarray))

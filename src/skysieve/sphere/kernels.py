@@ -6,6 +6,7 @@ Every kernel has ``window(lmax)`` (K_l), ``profile(theta)`` (K in 1/sr), ``suppo
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ _MAX_BAND = 16384
 """Where the search for the band limit of a kernel given in angle ends."""
 
 
-class Kernel:
+class Kernel(ABC):
     """Base of the kernels.
 
     Attributes
@@ -46,21 +47,21 @@ class Kernel:
     positive = False
     edges: NDArray[np.float64] | None = None
 
+    @abstractmethod
     def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
         """``K_l`` for l from 0 to ``lmax``; ``spin=2``: that of E and B."""
-        raise NotImplementedError
 
+    @abstractmethod
     def profile(self, theta: Any) -> NDArray[np.float64]:
         """``K(theta)`` per sr at angles theta (rad)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def support(self, eps: float = 1e-6) -> float:
         """Angle (rad) beyond which the kernel is dropped.
 
         What lies beyond it changes a map of white noise by at most ``eps / 2`` of its rms, and holds at most ``eps``
         of the integral of the kernel's modulus.
         """
-        raise NotImplementedError
 
     def bandlimit(self, eps: float = 1e-6) -> float:
         """Degree above which the window adds less than ``eps`` to the rms of white noise; infinite for hard edges."""
@@ -85,8 +86,8 @@ class Kernel:
 class Harmonic(Kernel):
     """A kernel given by its window, which ends at some degree."""
 
-    def _coefficients(self, spin: int = 0) -> NDArray[np.float64]:
-        raise NotImplementedError
+    @abstractmethod
+    def _coefficients(self, spin: int = 0) -> NDArray[np.float64]: ...
 
     def window(self, lmax: int, spin: int = 0) -> NDArray[np.float64]:
         """See `Kernel.window`; zero beyond the last degree given."""
