@@ -81,6 +81,7 @@ class PsrfitsReader:
             raise BadFile(f"{self.path}: DAT_FREQ has {len(freqs)} channels, NCHAN={self.nchan}")
         self.order = np.argsort(-freqs, kind="stable")
         self.nsamp = len(self._rows) * self.nsblk
+        self._check_gaps(self.nsblk * tsamp)
         self.signed = bool(head.get("SIGNINT", 0)) and self.nbits in (8, 16)
         self.zero = float(head.get("ZERO_OFF", 0) or 0)
         kind = str(head.get("POL_TYPE", "")).strip()
@@ -100,6 +101,19 @@ class PsrfitsReader:
             freqs[self.order], tsamp, self.nbits, mjd + first / DAY, str(primary.get("SRC_NAME", "")).strip(),
             str(primary.get("TELESCOP", "")).strip(), _degrees(primary.get("RA"), 15), _degrees(primary.get("DEC"), 1),
         )  # fmt: skip
+
+    def _check_gaps(self, each: float) -> None:
+        """Refuse rows that do not follow one another: all samples after a gap would be given wrong times."""
+        if "OFFS_SUB" not in self._rows.names:
+            return
+        steps = np.diff(np.asarray(self._rows["OFFS_SUB"], np.float64))
+        gaps = np.flatnonzero(~(np.abs(steps - each) <= 0.6 * each))
+        if gaps.size and steps.any():  # all equal: the file does not say
+            i = int(gaps[0])
+            raise BadFile(
+                f"{self.path}: rows {i} and {i + 1} are {steps[i]:.6g} s apart (OFFS_SUB), expected {each:.6g} s: "
+                f"{gaps.size} gaps in time; split the file there"
+            )
 
     def _read_scales(self) -> None:
         """Scales of every row, small beside the data; ``scaled`` is false where they do nothing."""
