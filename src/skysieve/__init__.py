@@ -5,8 +5,9 @@ The public names are loaded when they are first used, so that ``import skysieve`
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from skysieve.periodogram import LombScarglePlan, lombscargle
@@ -22,14 +23,4 @@ _HOMES = {
     "smoothing": "skysieve.sphere",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

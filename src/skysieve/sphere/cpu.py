@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,14 +57,13 @@ class Engine:
     ) -> None:
         self.spec = spec
         self.pool = TaskPool(threads)
-        try:
+        with ExitStack() as failed:
+            failed.callback(self.pool.close)
             self._engine = self._choose(method)
             budget = parse_budget(memory, available_host_memory(), default=0.8)
             if self._engine.nbytes > budget:
                 raise MemoryBudgetError(f"the plan (method={self._engine.name!r})", self._engine.nbytes, budget)
-        except Exception:
-            self.pool.close()
-            raise
+            failed.pop_all()
         self.method = self._engine.name
 
     def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine:
