@@ -20,8 +20,9 @@ from skysieve.dedispersion.dmplan import DMPlan
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.grid import reference_frequency
 from skysieve.dedispersion.masks import Cleaned, Mask
+from skysieve.dedispersion.observation import Observation
 from skysieve.dedispersion.tables import Tabled
-from skysieve.dedispersion.workload import METHODS, MOST_WIDTH, NOISE, Detection
+from skysieve.dedispersion.workload import METHODS, MOST_WIDTH, NOISE, Detection, Engine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +46,122 @@ class _Layout:
 
     block: int
     chunk_blocks: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A search whose arguments are checked and whose delays are known: what a file and a stream share.
+
+    Attributes
+    ----------
+    stages : list of (DMs, binning, subbands, DMs a call)
+    made : list of Tabled
+    dm_constant, threshold, link_time, tsamp : float
+    boxes : tuple of int
+    noise : str
+    every : bool
+    link_dm, length : int
+        ``length``: unbinned samples of a noise block.
+    """
+
+    stages: list[tuple[NDArray[np.float64], int, int, int]]
+    made: list[Tabled]
+    dm_constant: float
+    threshold: float
+    boxes: tuple[int, ...]
+    noise: str
+    every: bool
+    link_dm: int
+    link_time: float
+    length: int
+    tsamp: float
+
+    @property
+    def overlap(self) -> int:
+        """Unbinned samples that the highest DM reaches beyond a block."""
+        return max(t.table.maxshift * t.table.downsamp for t in self.made)
+
+    @property
+    def how(self) -> str:
+        """Method of the engine, where "brute" is not asked for."""
+        return "tree" if all(t.method == "tree" for t in self.made) else "exact-subband"
+
+    def detections(self, nsamp: int) -> list[Detection]:
+        """What each table's series of data of a length are searched for."""
+        found = []
+        for t in self.made:
+            table = t.table
+            valid = nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
+            found.append(
+                Detection(self.length // table.downsamp, self.boxes, self.threshold, self.noise, self.every, valid)
+            )
+        return found
+
+    def look(
+        self, engine: Engine, looked: list[Detection], low: int, step: int, nsamp: int,
+        told: Callable[[int], object] | None = None,
+    ) -> list[NDArray[np.float64]]:  # fmt: skip
+        """Events centred on samples ``low : low + step`` of data of ``nsamp``, by table; ``low`` begins a block.
+
+        Reads from the block before ``low`` to the block after ``low + step`` and the highest DM's delay beyond.
+        """
+        first = max(0, low - self.length)
+        stop = min(nsamp, low + step + self.length)
+        engine.load(first, min(nsamp, stop + self.overlap))
+        parts = []
+        for i, (t, what) in enumerate(zip(self.made, looked, strict=True)):
+            b = t.table.downsamp
+            count = stop // b - first // b
+            high = min(low + step, nsamp) // b
+            some = count > 0 and high > low // b
+            parts.append(engine.search(i, first // b, count, low // b, high, what) if some else np.empty((0, 4)))
+            if told is not None:
+                told(len(t.table.delays))
+        return parts
+
+    def events(self, raw: list[NDArray[np.float64]], obs: Observation) -> tuple[Events, NDArray[np.float64]]:
+        """Events of all tables with their DMs, times and widths; and all DMs, rising."""
+        base = obs.dm or 0.0
+        every = np.concatenate([dms for dms, *_ in self.stages])
+        dms_all, rank = np.unique(every, return_inverse=True)
+        offset, parts = 0, []
+        width_of = np.array(self.boxes, np.int64)
+        for (dms, binning, _, _), tab, rows in zip(self.stages, self.made, raw, strict=True):
+            m = rows[:, 0].astype(np.int64)
+            w = width_of[rows[:, 2].astype(np.int64)]
+            first = rows[:, 1].astype(np.int64) - w // 2 + tab.start
+            tsamp = self.tsamp * binning
+            parts.append((
+                rank[offset + m], dms[m] + base, rows[:, 3].astype(np.float32), (first + w / 2) * tsamp, w * tsamp,
+                first * binning, w, np.full(len(m), binning, np.int64),
+            ))  # fmt: skip
+            offset += len(dms)
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.lexsort((columns[6], columns[3], columns[0]))
+        return Events(*(c[order] for c in columns)), dms_all + base
+
+
+def prepare(
+    fb: Filterbank, plan: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
+    buffer: int | None, block: float, link_dm: int, link_time: float | None, method: str, max_loss: float,
+    ref_freq: str | float, dm_constant: float | None,
+) -> Job:  # fmt: skip
+    """The arguments of `search` checked, and the delays; no data are read."""
+    stages, constant = stages_of(fb, plan, dm_constant)
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
+    common = math.lcm(*(binning for _, binning, _, _ in stages))
+    length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages))
+    made = []
+    for dms, binning, nsub, call in stages:
+        check_binning(fb, binning)
+        made.append(tabled(fb, dms, binning, method, max_loss, None, nsub, call, ref_freq, constant))
+    gap = 3 * fb.tsamp if link_time is None else float(link_time)
+    return Job(
+        stages, made, constant, float(threshold), boxes, kind, detector == "threshold", int(link_dm), gap, length,
+        fb.tsamp,
+    )  # fmt: skip
 
 
 def search(
@@ -129,19 +246,13 @@ def search(
     (True, True)
     """
     began = time.perf_counter()
-    stages, constant = stages_of(fb, plan, dm_constant)
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
-    boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
-    common = math.lcm(*(binning for _, binning, _, _ in stages))
-    length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages))
-    made = []
-    for dms, binning, nsub, call in stages:
-        check_binning(fb, binning)
-        made.append(tabled(fb, dms, binning, method, max_loss, None, nsub, call, ref_freq, constant))
-    looked = [
-        _detection(fb, t, length, boxes, threshold, kind, detector == "threshold") for t in made
-    ]  # fmt: skip
+    job = prepare(
+        fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
+        link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
+        dm_constant=dm_constant,
+    )  # fmt: skip
+    stages, constant, made, length = job.stages, job.dm_constant, job.made, job.length
+    looked = job.detections(fb.nsamp)
     longest = max(int(d.valid.max()) for d in looked)
     if longest < 1:
         t = made[-1].table
@@ -153,15 +264,14 @@ def search(
     budget = parse_budget(memory, available_host_memory())
     workers = usable_cores() if threads is None else max(1, threads)
     layout = _layout(fb, source, made, length, budget, workers)
-    raw, ran, where = _run(fb, source, made, looked, layout, method, device, threads, budget, progress)
-    events, dms_all = _events(fb, stages, made, boxes, raw)
+    raw, ran, where = _run(fb, source, job, looked, layout, method, device, threads, budget, progress)
+    events, dms_all = job.events(raw, fb.observation)
     ref = reference_frequency(fb.freqs, ref_freq)
-    gap = 3 * fb.tsamp if link_time is None else link_time
-    columns, group = group_events(events, fb.observation, ref, constant, link_dm, gap)
+    columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)
     adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
     return Candidates(
-        **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=kind, detector=detector,
-        method=ran, device=where, dm_constant=constant, ref_freq=ref, searched=fb.duration,
+        **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=job.noise,
+        detector=detector, method=ran, device=where, dm_constant=constant, ref_freq=ref, searched=fb.duration,
         seconds=time.perf_counter() - began, adds=adds, live=1.0 if mask is None else mask.weight,
         observation=fb.observation,
     )  # fmt: skip
@@ -209,14 +319,6 @@ def _block_length(
     return int(length)
 
 
-def _detection(
-    fb: Filterbank, made: Tabled, length: int, boxes: tuple[int, ...], threshold: float, noise: str, every: bool
-) -> Detection:
-    table = made.table
-    valid = fb.nsamp // table.downsamp - table.delays.max(axis=1).astype(np.int64)
-    return Detection(length // table.downsamp, boxes, float(threshold), noise, every, valid)
-
-
 def _layout(fb: Filterbank, source: Cleaned, made: list[Tabled], length: int, budget: int, workers: int) -> _Layout:
     """As many blocks in a chunk as fit: input, binned copies, and a tile of series for each thread."""
     from skysieve.dedispersion.cpu import bytes_needed
@@ -239,16 +341,14 @@ def _layout(fb: Filterbank, source: Cleaned, made: list[Tabled], length: int, bu
 
 
 def _run(
-    fb: Filterbank, source: Cleaned, made: list[Tabled], looked: list[Detection], layout: _Layout, method: str,
+    fb: Filterbank, source: Cleaned, job: Job, looked: list[Detection], layout: _Layout, method: str,
     device: str, threads: int | None, budget: int, progress: bool | Callable[[int, int], None],
 ) -> tuple[list[NDArray[np.float64]], str, str]:  # fmt: skip
     """Events of every table, chunk after chunk; method and device that made them."""
-    tables = [t.table for t in made]
-    overlap = max(t.maxshift * t.downsamp for t in tables)
+    tables = [t.table for t in job.made]
     step = layout.chunk_blocks * layout.block
-    capacity = min(step + 2 * layout.block, fb.nsamp) + overlap
-    deep = all(t.method == "tree" for t in made)
-    how = "brute" if method == "brute" else "tree" if deep else "exact-subband"
+    capacity = min(step + 2 * layout.block, fb.nsamp) + job.overlap
+    how = "brute" if method == "brute" else job.how
     engine = make_engine(source, tables, method=how, device=device, capacity=capacity, threads=threads, budget=budget)
     found: list[list[NDArray[np.float64]]] = [[] for _ in tables]
     events = 0
@@ -256,49 +356,16 @@ def _run(
         with reporting(progress, "single pulses") as report:
             told = Reporter(report, sum(len(t.delays) for t in tables) * -(-fb.nsamp // step))
             for low in range(0, fb.nsamp, step):
-                first = max(0, low - layout.block)
-                stop = min(fb.nsamp, low + step + layout.block)
-                engine.load(first, min(fb.nsamp, stop + overlap))
-                for i, (table, what) in enumerate(zip(tables, looked, strict=True)):
-                    b = table.downsamp
-                    count = stop // b - first // b
-                    high = min(low + step, fb.nsamp) // b
-                    if count > 0 and high > low // b:
-                        found[i].append(engine.search(i, first // b, count, low // b, high, what))
-                        events += len(found[i][-1])
-                        if events > MOST_EVENTS:
-                            raise ValueError(f"threshold={what.threshold!r}: more than {MOST_EVENTS} events; raise it")
-                    told.add(len(table.delays))
+                for parts, rows in zip(found, job.look(engine, looked, low, step, fb.nsamp, told.add), strict=True):
+                    parts.append(rows)
+                    events += len(rows)
+                if events > MOST_EVENTS:
+                    raise ValueError(f"threshold={job.threshold!r}: more than {MOST_EVENTS} events; raise it")
         facts = engine.describe()
         ran = facts["method"]
     finally:
         engine.close()
-    used = sorted({t.method for t in made} - {"exact"})
+    used = sorted({t.method for t in job.made} - {"exact"})
     if used:
         ran = " and ".join(used)
-    return [np.concatenate(parts) if parts else np.empty((0, 4)) for parts in found], ran, facts["device"]
-
-
-def _events(
-    fb: Filterbank, stages: list[tuple[NDArray[np.float64], int, int, int]], made: list[Tabled],
-    boxes: tuple[int, ...], raw: list[NDArray[np.float64]],
-) -> tuple[Events, NDArray[np.float64]]:  # fmt: skip
-    """Events of all tables with their DMs, times and widths."""
-    base = fb.observation.dm or 0.0
-    every = np.concatenate([dms for dms, *_ in stages])
-    dms_all, rank = np.unique(every, return_inverse=True)
-    offset, parts = 0, []
-    width_of = np.array(boxes, np.int64)
-    for (dms, binning, _, _), tab, rows in zip(stages, made, raw, strict=True):
-        m = rows[:, 0].astype(np.int64)
-        w = width_of[rows[:, 2].astype(np.int64)]
-        first = rows[:, 1].astype(np.int64) - w // 2 + tab.start
-        tsamp = fb.tsamp * binning
-        parts.append((
-            rank[offset + m], dms[m] + base, rows[:, 3].astype(np.float32), (first + w / 2) * tsamp, w * tsamp,
-            first * binning, w, np.full(len(m), binning, np.int64),
-        ))  # fmt: skip
-        offset += len(dms)
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.lexsort((columns[6], columns[3], columns[0]))
-    return Events(*(c[order] for c in columns)), dms_all + base
+    return [np.concatenate(parts) for parts in found], ran, facts["device"]
