@@ -33,6 +33,8 @@ ROWS = 8
 _BLOCK = 4
 """Calls of `band_sum` for which the rows of a task are walked through at a time: keeps their modes in cache."""
 _SEED = 64
+WHOLE = 1e-10
+"""Above this eps, cut modes leave more than rounding beyond the support, in float64: equal rings keep all modes."""
 NS_TRANSFORM, NS_SUM = 0.9, 0.06
 """Nanoseconds of one core for a pixel of a transform over the logarithm of its length, and for one multiply-add of the
 sums; float32, measured on a core with 64-byte vectors at nside 512 and 2048."""
@@ -166,7 +168,10 @@ class RingEngine:
         t = spec.table
         self.mirrored = t.symmetric
         rings = len(t.n)
-        found: list[Pairs] = [make_pairs(t, r, spec.eps, self.mirrored, spec.rings, spec.spin) for r in spec.radials]
+        whole = spec.dtype == np.float64 and spec.eps > WHOLE
+        found: list[Pairs] = [
+            make_pairs(t, r, spec.eps, self.mirrored, spec.rings, spec.spin, whole) for r in spec.radials
+        ]
         tables = [make_tables(t, r, p, spec.dtype, spec.spin) for r, p in zip(spec.radials, found, strict=True)]
         self.tables: list[KernelTables] = [both[0] for both in tables]
         self.odd: list[KernelTables] = [both[1] for both in tables if spec.spin]

@@ -54,6 +54,15 @@ class RingTable:
         same = np.array_equal(self.n, self.n[::-1]) and np.array_equal(self.phi0, self.phi0[::-1])
         return bool(same and np.abs(self.theta + self.theta[::-1] - math.pi).max() < 1e-13)
 
+    @property
+    def uniform(self) -> bool:
+        """Whether all rings have one length and their pixels are aligned, or off by half a pixel (ECP, Gauss-Legendre)."""
+        n = int(self.n[0])
+        shift = (self.phi0 - self.phi0[0]) * n / math.pi
+        steps = np.rint(shift)
+        near = np.abs(shift - steps).max() < 2e-9 and (n % 2 == 0 or not (steps % 2).any())
+        return bool(near and (self.n == n).all())
+
     def pixels(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Colatitude, azimuth and weight of every pixel (for tests and small maps)."""
         theta = np.repeat(self.theta, self.n)

@@ -129,10 +129,12 @@ def make_pairs(
     mirrored: bool,
     wanted_rings: NDArray[np.bool_] | None = None,
     spin: int = 0,
+    whole: bool = False,
 ) -> Pairs:
     """The pairs of a kernel on a grid; ``wanted_rings`` are those whose output is wanted (or their mirror image's).
 
-    With ``spin`` 2 the radial part is that of `legendre.jacobi_series`, and a few modes more are kept.
+    With ``spin`` 2 the radial part is that of `legendre.jacobi_series`, and a few modes more are kept.  With ``whole``
+    a grid of equal, aligned rings keeps all its modes: nothing is left beyond the support but rounding.
 
     Raises
     ------
@@ -166,7 +168,7 @@ def make_pairs(
             "the kernel has an edge, so that its modes do not end, and the grid's rings differ in length: "
             "method='ring' cannot add it up; use method='direct' or 'auto'"
         )
-    if not radial.hard:
+    if not radial.hard and not (whole and free.all()):
         least = float(sine[sine > 1e-12].min()) if (sine > 1e-12).any() else 1.0
         sines, highest = _mode_curve(radial, eps, least, _MOST_MODES * int(n.max()), spin)
         bound = np.interp(sine, sines[::-1], highest[::-1])
