@@ -19,6 +19,7 @@ from skysieve.dedispersion.candidates import Candidates, Events, group_events
 from skysieve.dedispersion.dmplan import DMPlan
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.grid import reference_frequency
+from skysieve.dedispersion.losses import FilledReader, Losses, kept_events
 from skysieve.dedispersion.masks import Cleaned, Mask
 from skysieve.dedispersion.observation import Observation
 from skysieve.dedispersion.tables import Tabled
@@ -181,6 +182,7 @@ def search(
     ref_freq: str | float = "top",
     dm_constant: float | None = None,
     mask: Mask | None = None,
+    losses: Losses | None = None,
     device: str = "auto",
     memory: str | float | None = None,
     threads: int | None = None,
@@ -211,6 +213,9 @@ def search(
         Events belong together that are at most so many DMs apart ...
     link_time : float, optional
         ... and whose windows overlap or lie within so many seconds (3 samples by default).
+    losses : Losses, optional
+        Samples that count as missing: noise of their channel's level and scatter stands in for them, and windows of
+        which less than half is there are no events.  It is what a stream that lost them gives.
     method, max_loss, ref_freq, dm_constant, mask, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -260,11 +265,14 @@ def search(
             f"dms reach {stages[-1][0].max():g}: its delay across the band is {t.maxshift * t.downsamp} samples, the "
             f"data have {fb.nsamp}"
         )
-    source = Cleaned(fb, mask, length)
+    data = fb if losses is None else Filterbank([FilledReader(fb, losses, length)])
+    source = Cleaned(data, mask, length)
     budget = parse_budget(memory, available_host_memory())
     workers = usable_cores() if threads is None else max(1, threads)
     layout = _layout(fb, source, made, length, budget, workers)
     raw, ran, where = _run(fb, source, job, looked, layout, method, device, threads, budget, progress)
+    if losses is not None:
+        raw = kept_events(made, raw, job.boxes, losses, length)
     events, dms_all = job.events(raw, fb.observation)
     ref = reference_frequency(fb.freqs, ref_freq)
     columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)

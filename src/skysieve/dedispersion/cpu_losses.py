@@ -1,0 +1,97 @@
+"""Samples that never came: statistics of those that did, what stands in for them, how much of a window was there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+SPREAD = math.sqrt(3.0) / 65536
+"""Scale of the sum of four 16-bit numbers to unit variance."""
+
+
+@njit(**JIT)
+def blank(rows, start, rects):
+    """Zeros where samples are missing; ``rects``: first and last sample + 1, first and last row + 1."""
+    n = len(rows)
+    for k in range(len(rects)):
+        for t in range(max(0, rects[k, 0] - start), min(n, rects[k, 1] - start)):
+            for c in range(rects[k, 2], rects[k, 3]):
+                rows[t, c] = 0
+
+
+@njit(**JIT)
+def accumulate(rows, start, rects, count, total, square):
+    """Sums of a block by channel, sample after sample, so that they do not depend on how it is cut.
+
+    ``rows`` are blanked; a value that is not finite counts as missing.
+    """
+    n = len(rows)
+    for t in range(n):
+        row = rows[t]
+        for c in range(len(row)):
+            v = np.float64(row[c])
+            if not math.isfinite(v):
+                v = 0.0
+                count[c] -= 1
+            total[c] += v
+            square[c] += v * v
+    for c in range(rows.shape[1]):
+        count[c] += n
+    for k in range(len(rects)):
+        gone = min(n, rects[k, 1] - start) - max(0, rects[k, 0] - start)
+        for c in range(rects[k, 2], rects[k, 3]) if gone > 0 else range(0):
+            count[c] -= gone
+
+
+@njit(**JIT)
+def fill(rows, start, rects, mean, sigma, most, whole):
+    """Missing samples take their channel's mean and scatter: noise that depends on channel and sample number alone.
+
+    ``whole`` rounds and keeps within 0 and ``most`` (or the signed range of ``-most - 1``, where ``most`` is negative).
+    """
+    n = len(rows)
+    low, high = (0.0, float(most)) if most >= 0 else (float(most), float(-most - 1))
+    for k in range(len(rects)):
+        for t in range(max(0, rects[k, 0] - start), min(n, rects[k, 1] - start)):
+            key = np.uint64(start + t) * np.uint64(0x9E3779B97F4A7C15)
+            for c in range(rects[k, 2], rects[k, 3]):
+                z = key + np.uint64(c + 1) * np.uint64(0xD1B54A32D192ED03)
+                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+                z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+                z = z ^ (z >> np.uint64(31))
+                s = np.uint64(0)
+                for part in range(4):
+                    s += (z >> np.uint64(16 * part)) & np.uint64(0xFFFF)
+                v = mean[c] + sigma[c] * (np.float64(s) - 131070.0) * SPREAD
+                if whole:
+                    v = min(max(np.rint(v), low), high)
+                rows[t, c] = v
+
+
+@njit(**JIT)
+def live_parts(number, first, width, b, delays, rects, reach, out):
+    """Part of the samples of each window that came.
+
+    Window ``i`` has ``width[i]`` binned samples of ``b`` from ``first[i]`` on, at the delays ``delays[number[i]]``;
+    ``rects`` are sorted by their first sample, none longer than ``reach``.
+    """
+    C = delays.shape[1]
+    for i in range(len(number)):
+        n = delays[number[i]]
+        least, largest = n[0], n[0]
+        for c in range(C):
+            least, largest = min(least, n[c]), max(largest, n[c])
+        low, high = (first[i] + least) * b, (first[i] + width[i] + largest) * b
+        gone = 0
+        for k in range(np.searchsorted(rects[:, 0], low - reach), len(rects)):
+            if rects[k, 0] >= high:
+                break
+            if rects[k, 1] <= low:
+                continue
+            for c in range(rects[k, 2], rects[k, 3]):
+                a = (first[i] + n[c]) * b
+                gone += max(0, min(rects[k, 1], a + width[i] * b) - max(rects[k, 0], a))
+        out[i] = 1.0 - gone / (np.float64(width[i]) * b * C)

@@ -1,0 +1,443 @@
+"""The search of a stream: samples in, in any pieces; candidates out, the same bits as `search` of a file gives.
+
+A block of noise is searched when the block after it and the delay of the highest DM have come; a candidate is given out
+when no later event can belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.memory import available_host_memory, parse_budget
+from skysieve.dedispersion.api import make_engine
+from skysieve.dedispersion.candidates import Events, group_events
+from skysieve.dedispersion.clusters import friends
+from skysieve.dedispersion.filterbank import DTYPES, Filterbank
+from skysieve.dedispersion.grid import reference_frequency
+from skysieve.dedispersion.losses import Filler, Losses, clipped, kept_events, live_of
+from skysieve.dedispersion.masks import Cleaned
+from skysieve.dedispersion.observation import Observation
+from skysieve.dedispersion.searching import prepare
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.dmplan import DMPlan
+
+__all__ = ["Found", "StreamSearch"]
+
+ENDLESS = 2**60
+"""Length of data whose end is not known."""
+FAR = 2**45
+"""Where an engine is tried before the first sample: nothing of that is used again."""
+MOST_WAITING = 200_000
+"""Events that may wait for their group to end; more are given out as they are."""
+LONGEST = 30.0
+"""Seconds that a group may go on for (noise of radars): after that it is given out in pieces."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Candidates that have become final, the loudest first.
+
+    Attributes
+    ----------
+    columns : dict of numpy.ndarray
+        As `Candidates.columns`, and ``live``: the part of the window's samples that came.
+    events : Events
+        Their members, in the order of DM, time and width.
+    group : numpy.ndarray of int64
+        Candidate that each event belongs to.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    events: Events
+    group: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.columns["snr"])
+
+
+class History:
+    """The latest samples of a stream, (samples x channels): a `filterbank.Reader` by absolute sample numbers."""
+
+    def __init__(self, obs: Observation, dtype: np.dtype[Any], maximum: int, keep: int) -> None:
+        self.observation, self.dtype, self.maximum, self.nsamp = obs, dtype, maximum, ENDLESS
+        self.order = np.arange(obs.nchan)
+        self.keep = keep
+        self.rows = np.zeros((keep + max(keep // 2, 4096), obs.nchan), dtype)
+        self.base = self.stop = 0
+        self.trial = False
+
+    def begin(self, start: int) -> None:
+        """The first sample."""
+        self.base = self.stop = start
+
+    def append(self, rows: NDArray[Any], needed: int) -> None:
+        """Add samples; what lies before ``needed`` and the ``keep`` latest may go."""
+        if self.stop - self.base + len(rows) > len(self.rows):
+            first = max(self.base, min(needed, self.stop + len(rows) - self.keep))
+            left = self.rows[first - self.base : self.stop - self.base]
+            if len(left) + len(rows) > len(self.rows):
+                bigger = np.zeros((len(left) + len(rows) + self.keep // 2, self.rows.shape[1]), self.dtype)
+                bigger[: len(left)] = left
+                self.rows = bigger
+            else:
+                self.rows[: len(left)] = left
+            self.base = first
+        at = self.stop - self.base
+        self.rows[at : at + len(rows)] = rows
+        self.stop += len(rows)
+
+    def view(self, start: int, stop: int) -> NDArray[Any]:
+        """Samples that are held, to be changed in place."""
+        return self.rows[start - self.base : stop - self.base]
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan)."""
+        if self.trial or count == 0:
+            return np.zeros((count, len(self.order)), self.dtype)
+        if start < self.base or start + count > self.stop:
+            raise ValueError(f"samples {start} to {start + count}: {self.base} to {self.stop} are held")
+        return self.rows[start - self.base : start - self.base + count]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class LiveSource(Cleaned):
+    """What an engine reads: the history, without the channels that are ignored."""
+
+    def __init__(self, fb: Filterbank, ignore: Sequence[int], block: int) -> None:
+        super().__init__(fb, None, block)
+        self.ignore = ignore
+
+    def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
+        """See `workload.Source`."""
+        for row in self.ignore if count else ():
+            yield row, 0, count, 0.0
+
+
+class StreamSearch:
+    """Search samples as they come.
+
+    Parameters
+    ----------
+    observation : Observation
+        Channels and sampling; ``tstart`` is the time of sample 0.
+    plan : DMPlan or array_like
+        DMs and binnings.
+    dtype : str
+        Of the samples: uint8, int8, uint16, int16, float32.
+    maximum : int
+        Largest value of unsigned samples, where it is less than the type's; 0 by default.
+    ignore : sequence of int
+        Channels to leave out, by number (0 has the highest frequency).
+    step : int
+        Blocks to search at a time: more cost less work and more latency.
+    history : int
+        Samples to keep for cut-outs.
+    widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+        As for `search`.
+    device, memory, threads
+        As for `search`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.dedispersion import fake, search
+    >>> fb = fake(nchan=64, duration=4, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[1.5], width=4e-3, snr=20, seed=1)
+    >>> live = StreamSearch(fb.observation, np.arange(100, 300, 4), dtype="uint8", threads=1)
+    >>> found = [*live.feed(0, fb.block(0, 3000).T), *live.feed(3000, fb.block(3000, 1000).T), *live.finish()]
+    >>> live.close()
+    >>> offline = search(fb, np.arange(100, 300, 4), threads=1)
+    >>> found[0].columns["snr"].tolist() == offline.snr.tolist()
+    True
+    """
+
+    def __init__(
+        self,
+        observation: Observation,
+        plan: DMPlan | Any,
+        *,
+        dtype: str = "uint8",
+        maximum: int = 0,
+        ignore: Sequence[int] = (),
+        step: int = 1,
+        history: int = 0,
+        widths: Sequence[int] | None = None,
+        threshold: float = 6.5,
+        noise: str = "robust",
+        detector: str = "boxcar",
+        buffer: int | None = None,
+        block: float = 2.0,
+        link_dm: int = 5,
+        link_time: float | None = None,
+        method: str = "auto",
+        max_loss: float = 0.0,
+        ref_freq: str | float = "top",
+        dm_constant: float | None = None,
+        device: str = "auto",
+        memory: str | float | None = None,
+        threads: int | None = None,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
+        if step < 1:
+            raise ValueError(f"step={step}: expected blocks to search at a time, at least 1")
+        if history < 0:
+            raise ValueError(f"history={history}: expected samples to keep, at least 0")
+        for number in ignore:
+            if not 0 <= number < observation.nchan:
+                raise ValueError(f"ignore={list(ignore)}: expected channels from 0 to {observation.nchan - 1}")
+        kind = np.dtype(dtype)
+        most = (maximum or 2 ** (8 * kind.itemsize) - 1) if kind.kind == "u" else 0
+        self._held = History(observation, kind, most, 1)
+        fb = Filterbank([self._held])
+        self.job = prepare(
+            fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
+            link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
+            dm_constant=dm_constant,
+        )  # fmt: skip
+        self.observation, self.length = observation, self.job.length
+        self.step = step * self.length
+        self.ref_freq = reference_frequency(observation.freqs, ref_freq)
+        self.real = kind.kind == "f"
+        span = self.step + 2 * self.length + self.job.overlap
+        reach = span + (self.length if self.real else 0)
+        self._held = History(observation, kind, most, max(history, reach + self.length))
+        self._fb = Filterbank([self._held])
+        self._source = LiveSource(self._fb, sorted(set(ignore)), self.length)
+        self.live_channels = 1 - len(set(ignore)) / observation.nchan
+        tables = [t.table for t in self.job.made]
+        how = "brute" if method == "brute" else self.job.how
+        budget = parse_budget(memory, available_host_memory())
+        self.engine = make_engine(
+            self._source, tables, method=how, device=device, capacity=span, threads=threads, budget=budget
+        )
+        self._filler = Filler(observation.nchan, self.length, kind, most)
+        self._looked = self.job.detections(ENDLESS)
+        self._rects = np.empty((0, 4), np.int64)
+        self._pending: list[NDArray[np.int64]] = []
+        self._waiting: Events | None = None
+        self._widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
+        self.start = self.low = self.filled = -1
+        self.events = self.forced = 0
+
+    # ------------------------------------------------------------------ in
+    def warm(self) -> None:
+        """Load or compile every kernel and make every plan, on zeros, before the first sample."""
+        self._held.trial = True
+        try:
+            self.job.look(self.engine, self._looked, FAR // self.length * self.length, self.step, ENDLESS)
+        finally:
+            self._held.trial = False
+
+    def feed(self, start: int, rows: NDArray[Any], missing: Any = ()) -> list[Found]:
+        """Take the next samples.
+
+        Parameters
+        ----------
+        start : int
+            Number of the first; the first call's is where the stream starts, others follow without a gap.
+        rows : array_like, shape (samples, channels)
+            Falling order of frequency.
+        missing : array_like of int, shape (n, 4)
+            Rectangles that did not come: first sample, last + 1, first channel, last + 1.
+
+        Returns
+        -------
+        list of Found
+            At most one, where there are candidates.
+        """
+        if rows.ndim != 2 or rows.shape[1] != self.observation.nchan:
+            raise ValueError(f"rows has shape {rows.shape}, expected (samples, {self.observation.nchan})")
+        if self.start < 0:
+            self._begin(start)
+        if start != self._held.stop:
+            raise ValueError(f"start={start}: expected {self._held.stop}, where the samples before end")
+        rects = np.asarray(missing, np.int64).reshape(-1, 4)
+        stop = start + len(rows)
+        if len(rects):
+            if rects[:, 0].min() < start or rects[:, 1].max() > stop:
+                raise ValueError(f"missing: expected rectangles within samples {start} to {stop}")
+            self._rects = np.concatenate([self._rects, rects])
+        at = start
+        found: list[Found] = []
+        while at < stop:
+            end = min(stop, (at // self.length + 1) * self.length)
+            self._add(at, rows[at - start : end - start], rects)
+            at = end
+            found += self._search()
+        return found
+
+    def _begin(self, start: int) -> None:
+        """Zeros from a block before the one that the stream starts in."""
+        self.start = start
+        self.low = start // self.length * self.length
+        base = max(0, self.low - self.length)
+        self._held.begin(base)
+        self.filled = base
+        if start > base:
+            self._held.append(np.zeros((start - base, self.observation.nchan), self._held.dtype), base)
+            self._pending.append(np.array([[base, start, 0, self.observation.nchan]]))
+            first = self._held.view(self.low, start)
+            if len(first):
+                self._filler.add(self.low, first, np.array([[self.low, start, 0, self.observation.nchan]]))
+
+    def _add(self, at: int, rows: NDArray[Any], rects: NDArray[np.int64]) -> None:
+        """Samples of one block: statistics, and what stands in for missing ones."""
+        end = at + len(rows)
+        self._held.append(rows, max(0, self.low - self.length))
+        view = self._held.view(at, end)
+        some = Losses(rects).within(at, end) if len(rects) else rects
+        some = clipped(some, self.observation.nchan) if len(some) else some
+        over = end % self.length == 0
+        self._filler.add(at, view, some)
+        if self._filler.ready:
+            if len(some):
+                self._filler.fill(at, view, some)
+            if over:
+                self._filler.end_block()
+            self.filled = end
+            return
+        self._pending.append(some)
+        if over:
+            self._filler.end_block()
+            self._fill_first(end)
+
+    def _fill_first(self, end: int) -> None:
+        """The first block with data is over: what is missing in it takes its own level and scatter."""
+        low = max((end - 1) // self.length * self.length, self._held.base)
+        for some in self._pending:
+            some = some[some[:, 1] > low].copy()
+            some[:, 0] = np.maximum(some[:, 0], low)
+            if len(some):
+                self._filler.fill(low, self._held.view(low, end), some)
+        self._pending.clear()
+        self.filled = end
+
+    # ------------------------------------------------------------------ out
+    def _search(self) -> list[Found]:
+        found: list[Found] = []
+        while True:
+            need = self.low + self.step + self.length + self.job.overlap
+            if self.real:
+                need = -(-need // self.length) * self.length
+            if self.filled < need:
+                return found
+            found += self._look(ENDLESS)
+
+    def _look(self, nsamp: int) -> list[Found]:
+        raw = self.job.look(self.engine, self._looked, self.low, self.step, nsamp)
+        self.low += self.step
+        self._rects = self._rects[self._rects[:, 1] > min(self._held.base, self.low - 2 * self.length)]
+        raw = kept_events(self.job.made, raw, self.job.boxes, self._losses(), self.length)
+        events, _ = self.job.events(raw, self.observation)
+        self.events += len(events)
+        if self._waiting is not None:
+            events = joined_events(self._waiting, events)
+        return self._close(events, self._frontier(), nsamp != ENDLESS and self.low >= nsamp)
+
+    def _losses(self) -> Losses:
+        return Losses(self._rects, max(0, self.start))
+
+    def _frontier(self) -> float:
+        """Seconds before which no event can come any more."""
+        return min(
+            (self.low // t.table.downsamp + t.start) * t.table.downsamp * self.observation.tsamp for t in self.job.made
+        )
+
+    def _close(self, events: Events, frontier: float, last: bool) -> list[Found]:
+        """Give out the groups that are complete."""
+        self._waiting = None
+        if not len(events):
+            return []
+        job = self.job
+        group = friends(events.dm_index, events.time, events.width, job.link_dm, job.link_time)
+        count = int(group.max()) + 1
+        until = np.full(count, -np.inf)
+        np.maximum.at(until, group, events.time + np.maximum((events.width + self._widest) / 2, job.link_time) * 1.001)
+        since = np.full(count, np.inf)
+        np.minimum.at(since, group, events.time)
+        over = (until < frontier) | last
+        long = ~over & ((since < frontier - LONGEST) | (len(events) > MOST_WAITING))
+        self.forced += int(long.sum())
+        out = (over | long)[group]
+        if not out.all():
+            self._waiting = picked(events, ~out)
+        if not out.any():
+            return []
+        ready = picked(events, out)
+        columns, number = group_events(
+            ready, self.observation, self.ref_freq, job.dm_constant, job.link_dm, job.link_time
+        )
+        columns["live"] = self._live(columns)
+        return [Found(columns, ready, number)]
+
+    def _live(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Part of the samples that came, of each candidate's window."""
+        base = self.observation.dm or 0.0
+        live = np.ones(len(columns["snr"]))
+        losses = self._losses()
+        boxes = np.array(self.job.boxes)
+        for (dms, binning, *_), made in zip(self.job.stages, self.job.made, strict=True):
+            some = np.flatnonzero((columns["downsamp"] == binning) & np.isin(columns["dm"], dms + base))
+            if not len(some):
+                continue
+            order = np.argsort(dms, kind="stable")
+            m = order[np.searchsorted(dms[order] + base, columns["dm"][some])]
+            width = columns["width_samples"][some]
+            centre = columns["sample"][some] // binning - made.start + width // 2
+            raw = np.stack([m, centre, np.searchsorted(boxes, width), columns["snr"][some]], axis=1).astype(np.float64)
+            live[some] = live_of([made], [raw], self.job.boxes, losses)[0]
+        return live
+
+    def finish(self) -> list[Found]:
+        """The stream is over: search what is left, give out what waits."""
+        if self.start < 0:
+            return []
+        nsamp = self._held.stop
+        if self.filled < nsamp:
+            self._filler.end_block()
+            self._fill_first(nsamp)
+        self._looked = self.job.detections(nsamp)
+        self._source.nsamp = nsamp
+        found: list[Found] = []
+        while self.low < nsamp:
+            found += self._look(nsamp)
+        if self._waiting is not None:
+            found += self._close(self._waiting, np.inf, True)
+        return found
+
+    def recent(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
+        """Samples that are still held of a range: the first one's number, and a copy (samples, channels)."""
+        low = max(start, self._held.base)
+        high = max(low, min(stop, self.filled))
+        return low, self._held.view(low, high).copy()
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+        self.engine.close()
+
+    def __enter__(self) -> StreamSearch:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def picked(events: Events, some: NDArray[np.bool_]) -> Events:
+    """Some of the events."""
+    return Events(*(getattr(events, name)[some] for name in events.__dataclass_fields__))
+
+
+def joined_events(a: Events, b: Events) -> Events:
+    """Events of two, in the order of DM, time and width."""
+    columns = {n: np.concatenate([getattr(a, n), getattr(b, n)]) for n in a.__dataclass_fields__}
+    order = np.lexsort((columns["width_samples"], columns["time"], columns["dm_index"]))
+    return Events(**{n: c[order] for n, c in columns.items()})

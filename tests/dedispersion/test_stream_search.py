@@ -1,0 +1,187 @@
+"""A stream gives what a file gives: every bit, however it is cut, wherever it starts, whatever was lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skysieve.dedispersion import Filterbank, Mask, fake, plan, search
+from skysieve.dedispersion.losses import LEAST_LIVE, Losses
+from skysieve.dedispersion.stream import StreamSearch
+
+NCHAN, TSAMP = 64, 1e-3
+DMS = np.arange(0, 201, 10.0)
+OPTIONS = {"threshold": 5.0, "block": 1.1, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def fb():
+    """Seven pulses of DM 100 in 12 s, one across the edge of two blocks, one at the end."""
+    made = fake(
+        nchan=NCHAN, duration=12, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, width=8e-3, snr=20, seed=5,
+        times=[0.3, 2.0, 3.302, 4.7, 8.01, 9.9, 11.8],
+    )  # fmt: skip
+    return Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=TSAMP, tstart=60000.0)
+
+
+def stream(fb, dms, gulps, *, losses=None, first=0, fill=0, **options):
+    """Events and candidates of a stream of pieces of the lengths of ``gulps``, again and again."""
+    x = fb.read().T
+    found, at, i = [], first, 0
+    with StreamSearch(fb.observation, dms, dtype=fb.dtype.name, **{**OPTIONS, **options}) as live:
+        while at < len(x):
+            n = min(gulps[i % len(gulps)], len(x) - at)
+            rows = np.array(x[at : at + n])
+            rects = np.empty((0, 4), int) if losses is None else losses.within(at, at + n)
+            rects[:, 3] = np.minimum(rects[:, 3], fb.nchan)
+            for a, b, low, high in rects:
+                rows[a - at : b - at, low:high] = fill
+            found += live.feed(at, rows, rects)
+            at, i = at + n, i + 1
+        return found + live.finish()
+
+
+def flat(found, names):
+    return {n: np.concatenate([getattr(f.events, n) for f in found]) for n in names}
+
+
+def same(found, offline):
+    names = list(offline.events.__dataclass_fields__)
+    events = flat(found, names)
+    order = np.lexsort((events["width_samples"], events["time"], events["dm_index"]))
+    assert len(order) == len(offline.events) > 0
+    for name in names:
+        assert np.array_equal(events[name][order], getattr(offline.events, name)), name
+    columns = {n: np.concatenate([f.columns[n] for f in found]) for n in offline.columns()}
+    rank = np.lexsort((columns["time"], columns["dm"], -columns["snr"]))
+    again = np.lexsort((offline.time, offline.dm, -offline.snr))
+    for name, column in offline.columns().items():
+        assert np.array_equal(columns[name][rank], column[again]), name
+
+
+@pytest.mark.parametrize("gulps", [[1024], [997], [12000], [1], [1, 2500, 37]])
+def test_any_gulps_give_the_bits_of_a_file(fb, gulps):
+    if gulps == [1]:
+        fb = Filterbank.from_array(fb.block(0, 2600), freqs=fb.freqs, tsamp=TSAMP, tstart=60000.0)
+    same(stream(fb, DMS, gulps), search(fb, DMS, **OPTIONS))
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_blocks_at_a_time_and_binned_stages(fb, step):
+    p = plan(fb, dms=DMS, downsamp=4)
+    options = {"block": 4.2}
+    same(stream(fb, p, [700], step=step, **options), search(fb, p, **{**OPTIONS, **options}))
+
+
+@pytest.mark.parametrize(
+    "options", [{"noise": "moments"}, {"detector": "threshold", "noise": "moments"}, {"method": "brute"}]
+)
+def test_options_are_those_of_the_file(fb, options):
+    same(stream(fb, DMS, [513], **options), search(fb, DMS, **{**OPTIONS, **options}))
+
+
+def test_channels_left_out(fb):
+    found = stream(fb, DMS, [513], ignore=[3, 40])
+    same(found, search(fb, DMS, mask=Mask.channels(NCHAN, [3, 40]), **OPTIONS))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int8", "float32"])
+def test_types(fb, dtype):
+    x = fb.read().astype(np.float32) - (96 if dtype == "int8" else 0)
+    y = x.astype(dtype)
+    if dtype == "float32":
+        y[5, 3000:3010] = np.nan
+        y[7, 100] = np.inf
+    other = Filterbank.from_array(y, freqs=fb.freqs, tsamp=TSAMP, tstart=60000.0)
+    same(stream(other, DMS, [777]), search(other, DMS, **OPTIONS))
+
+
+def random_losses(rng, part, packet, start=0, chunks=1, nsamp=12000):
+    numbers = np.flatnonzero(rng.random(nsamp // packet * chunks) < part)
+    t, c = numbers // chunks * packet, numbers % chunks * (NCHAN // chunks)
+    return Losses(np.stack([t, t + packet, c, c + NCHAN // chunks], axis=1), start)
+
+
+@pytest.mark.parametrize(("part", "packet", "chunks"), [(0.01, 4, 1), (0.1, 16, 4), (0.5, 10, 1)])
+@pytest.mark.parametrize("fill", [0, 255])
+def test_losses_are_those_of_the_file(fb, part, packet, chunks, fill):
+    losses = random_losses(np.random.default_rng(1), part, packet, chunks=chunks)
+    same(stream(fb, DMS, [513, 2048], losses=losses, fill=fill), search(fb, DMS, losses=losses, **OPTIONS))
+
+
+@pytest.mark.parametrize("first", [1, 999, 1100, 1101, 3000])
+def test_a_stream_that_starts_late(fb, first):
+    losses = Losses(random_losses(np.random.default_rng(2), 0.02, 10).rects, first)
+    same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    gulps=st.lists(st.integers(1, 3000), min_size=1, max_size=4), first=st.integers(0, 2500),
+    packet=st.integers(1, 40), part=st.sampled_from([0.0, 0.01, 0.2]), seed=st.integers(0, 99),
+    end=st.integers(2600, 6000), step=st.integers(1, 3),
+)  # fmt: skip
+def test_any_cut_any_loss(gulps, first, packet, part, seed, end, step):
+    made = fake(
+        nchan=NCHAN, duration=6, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, width=8e-3, snr=25, seed=3,
+        times=[0.4, 2.2, 2.55, 3.3],
+    )  # fmt: skip
+    cut = Filterbank.from_array(made.block(0, end), freqs=made.freqs, tsamp=TSAMP)
+    if sum(gulps) < 200:
+        gulps = [n + 200 for n in gulps]
+    losses = Losses(random_losses(np.random.default_rng(seed), part, packet, nsamp=end).rects, first)
+    offline = search(cut, DMS, losses=losses, **OPTIONS)
+    found = stream(cut, DMS, gulps, losses=losses, first=first, step=step)
+    if len(offline.events) or found:
+        same(found, offline)
+
+
+def test_a_gap_makes_no_candidates_and_keeps_time():
+    quiet = fake(
+        nchan=NCHAN, duration=20, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, times=[17.0], width=8e-3, snr=25, seed=8
+    )
+    fb = Filterbank.from_array(quiet.read(), freqs=quiet.freqs, tsamp=TSAMP)
+    losses = Losses([[5300, 7300, 0, NCHAN], [9100, 9600, 0, NCHAN], [12000, 16000, 20, 40]])
+    found = stream(fb, DMS, [600], losses=losses, threshold=6.5)
+    times = np.concatenate([f.columns["time"] for f in found])
+    live = np.concatenate([f.columns["live"] for f in found])
+    assert len(times) == 1
+    assert abs(times[0] - 17.0) < 8e-3
+    assert live[0] == 1.0
+
+
+def test_a_pulse_that_lost_some_of_its_samples(fb):
+    """S/N falls with the samples that are left, and the candidate says how many those are."""
+    whole = search(fb, DMS, **OPTIONS)
+    sample = int(whole.sample[0])
+    losses = Losses([[sample, sample + 22, 0, 16]])  # the delay across these channels is 19 samples
+    found = stream(fb, DMS, [512], losses=losses)
+    columns = {n: np.concatenate([f.columns[n] for f in found]) for n in ("snr", "time", "live")}
+    near = np.flatnonzero(np.abs(columns["time"] - whole.time[0]) < 0.02)
+    best = near[np.argmax(columns["snr"][near])]
+    assert LEAST_LIVE < columns["live"][best] < 1
+    assert 0.6 * whole.snr[0] < columns["snr"][best] < whole.snr[0]
+
+
+def test_bad_input(fb):
+    for options, message in [
+        ({"dtype": "complex64"}, "dtype='complex64'"), ({"step": 0}, "step=0"), ({"history": -1}, "history=-1"),
+        ({"ignore": [64]}, r"ignore=\[64\]"), ({"threshold": 0}, "threshold=0"), ({"memory": 1000}, "samples of 64"),
+    ]:  # fmt: skip
+        with pytest.raises((ValueError, MemoryError), match=message):
+            StreamSearch(fb.observation, DMS, **options)
+    with StreamSearch(fb.observation, DMS, **OPTIONS) as live:
+        assert live.finish() == []
+        live.feed(10, np.zeros((5, NCHAN), np.uint8))
+        with pytest.raises(ValueError, match="start=20: expected 15"):
+            live.feed(20, np.zeros((5, NCHAN), np.uint8))
+        with pytest.raises(ValueError, match="rows has shape"):
+            live.feed(15, np.zeros((5, 3), np.uint8))
+        with pytest.raises(ValueError, match="missing: expected"):
+            live.feed(15, np.zeros((5, NCHAN), np.uint8), [[10, 16, 0, 4]])
+    with pytest.raises(ValueError, match="rects: expected"):
+        Losses([[5, 5, 0, 1]])
+    with pytest.raises(ValueError, match="start=-1"):
+        Losses([], start=-1)
