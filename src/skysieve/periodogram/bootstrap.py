@@ -1,0 +1,170 @@
+"""Highest peaks of resampled light curves: what noise with the same times and the same scatter does.
+
+Pairs (y, dy) are drawn with replacement while the times stay, as in astropy; all resamples are one batch of
+light curves on the same times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import SkysieveError
+from skysieve.periodogram.workload import Status
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.result import LombScargleResult
+
+BATCH_VALUES = 2**25
+"""Values of y in one batch (256 MiB, as much again of dy)."""
+BLOCK_VALUES = 2**18
+
+
+def resamples(
+    y: NDArray[Any], dy: NDArray[Any] | None, n: int, seed: Any
+) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
+    """Resampled ``y`` and ``dy``, shape (k, n_points), in batches; the same draws as astropy's for the same seed."""
+    rng = np.random.default_rng(seed)
+    size = max(1, BATCH_VALUES // len(y))
+    for first in range(0, n, size):
+        rows = rng.integers(0, len(y), (min(size, n - first), len(y)))
+        yield y[rows], None if dy is None else dy[rows]
+
+
+def bootstrap_maxima(
+    t: NDArray[Any],
+    y: NDArray[Any],
+    dy: NDArray[Any] | None,
+    search: Callable[[Any, Any, Any], LombScargleResult],
+    *,
+    n: int,
+    seed: Any,
+    refined: bool,
+    model: dict[str, Any],
+) -> NDArray[np.float64]:
+    """Power of the highest peak of each of ``n`` resamples, rising.
+
+    Parameters
+    ----------
+    t, y, dy : numpy.ndarray, shape (n_points,)
+        The light curve; `dy` may be None.
+    search : callable
+        ``search(t, y, dy)`` with `y` and `dy` of shape (k, n_points) gives a result of k objects on one grid.
+    n : int
+        Resamples.
+    seed : int, SeedSequence, Generator or None
+        For `numpy.random.default_rng`.
+    refined : bool
+        Peaks refined between the frequencies of the grid, or the highest sample of the grid (computed anew in
+        float64 at that frequency).
+    model : dict
+        Arguments of `power_at` that tell the model.
+
+    Raises
+    ------
+    SkysieveError
+        If no resample could be searched.
+    """
+    found = []
+    for ys, dys in resamples(y, dy, n, seed):
+        result = search(t, ys, dys)
+        status, index = np.asarray(result.status), result.peaks.index[:, 0]
+        highest = np.full(len(ys), np.nan)
+        good = (status == Status.OK) & (index >= 0)
+        if refined:
+            highest[good] = np.asarray(result.best_power, np.float64)[good]
+        elif good.any():
+            frequency = np.asarray(result.frequency, np.float64)[index[good]]
+            errors = None if dys is None else dys[good]
+            highest[good] = power_at(t, ys[good], errors, frequency, **model)
+        highest[status == Status.CONSTANT_Y] = 0.0  # the same value drawn every time: nothing to fit
+        found.append(highest)
+    maxima = np.concatenate(found)
+    maxima = np.sort(maxima[np.isfinite(maxima)])
+    if maxima.size == 0:
+        raise SkysieveError(f"none of {n} resamples could be searched: {Status(int(status[0])).text}")
+    return maxima
+
+
+def power_at(
+    t: NDArray[Any],
+    y: NDArray[Any],
+    dy: NDArray[Any] | None,
+    frequency: NDArray[Any],
+    *,
+    fit_mean: bool = True,
+    center_data: bool = True,
+    nterms: int = 1,
+    normalization: str = "standard",
+) -> NDArray[np.float64]:
+    """Power of many light curves on the same times, each at one frequency of its own, by solving the fit.
+
+    Parameters
+    ----------
+    t : numpy.ndarray, shape (n_points,)
+    y, dy : numpy.ndarray, shape (k, n_points)
+        `dy` may be None.
+    frequency : numpy.ndarray, shape (k,)
+    fit_mean, center_data, nterms, normalization
+        As for `skysieve.lombscargle`.
+
+    Returns
+    -------
+    numpy.ndarray, shape (k,)
+        NaN where the fit is singular.
+
+    Examples
+    --------
+    >>> t = np.linspace(0, 10, 30) ** 1.1
+    >>> y = np.sin(2 * np.pi * 0.4 * t)
+    >>> power_at(t, y[None], None, np.array([0.4])).round(12)
+    array([1.])
+    """
+    out = np.empty(len(y))
+    step = max(1, BLOCK_VALUES // len(t))
+    early = t.min()
+    for first in range(0, len(y), step):
+        rows = slice(first, first + step)
+        block = y[rows]
+        weight = np.ones_like(block) if dy is None else dy[rows] ** -2.0
+        total = weight.sum(axis=1)
+        if center_data or fit_mean:
+            block = block - ((weight * block).sum(axis=1) / total)[:, None]
+        phase = frequency[rows, None] * (t - early)
+        angle = 2 * np.pi * (phase - np.rint(phase))
+        columns = [np.ones_like(block)] if fit_mean else []
+        for k in range(1, nterms + 1):
+            columns += [np.sin(k * angle), np.cos(k * angle)]
+        x = np.stack(columns, axis=1)
+        xw = x * weight[:, None, :]
+        gram, right = xw @ x.transpose(0, 2, 1), (xw @ block[:, :, None])[..., 0]
+        reference = (weight * block**2).sum(axis=1)
+        out[rows] = normalized(_reduction(gram, right), reference, total, len(t), normalization)
+    return out
+
+
+def _reduction(gram: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+    """``right . gram^-1 right`` of each; NaN where the matrix is singular."""
+    good = np.linalg.cond(gram) < 1e14
+    reduced = np.full(len(gram), np.nan)
+    solved = np.linalg.solve(gram[good], right[good, :, None])[..., 0]
+    reduced[good] = (right[good] * solved).sum(axis=1)
+    return reduced
+
+
+def normalized(reduced: Any, reference: Any, total: Any, n: int, normalization: str) -> NDArray[Any]:
+    """The power in the form wanted, from the reduction of chi-square, its reference and the sum of the weights."""
+    if normalization == "psd":
+        return np.asarray(0.5 * reduced)
+    if normalization == "scargle":
+        return np.asarray(0.5 * n * reduced / total)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if normalization == "model":
+            return np.asarray(reduced / (reference - reduced))
+        if normalization == "log":
+            return np.asarray(-np.log1p(-reduced / reference))
+        return np.asarray(reduced / reference)

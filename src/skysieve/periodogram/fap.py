@@ -1,0 +1,258 @@
+"""How likely noise alone makes a peak that high: false-alarm probabilities and their inverse.
+
+Formulas of Baluev 2008 (MNRAS 385, 1279; table 1, eqs. 5 and 6) in astropy's conventions: the null hypothesis
+is a constant with Gaussian noise of the given errors (of unknown scale but for "psd"), the model a sinusoid and
+a constant.  Small probabilities keep their relative precision.  Pure NumPy on numbers without units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+FORMULAS = ("single", "naive", "davies", "baluev")
+METHODS = (*FORMULAS, "bootstrap")
+SHAPES = ("standard", "model", "log", "psd")
+"""Normalisations whose distribution is known."""
+NULL_PARAMETERS, MODEL_PARAMETERS = 1, 3
+
+
+class NoFormulaWarning(UserWarning):
+    """Why a false-alarm probability is None: no formula holds for this periodogram."""
+
+
+def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_dy: bool) -> str | None:
+    """Why no formula gives this probability; None where one does (and for the bootstrap, which needs none)."""
+    if method not in METHODS:
+        raise ValueError(f"Unrecognized method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
+    if method == "bootstrap":
+        return None
+    if nterms != 1:
+        return f"no formula of the false-alarm probability holds for nterms={nterms}; method='bootstrap' gives one"
+    if not centred:
+        return (
+            "the false-alarm probability is known for centred data only (fit_mean or center_data); "
+            "method='bootstrap' gives one"
+        )
+    if normalization not in SHAPES:
+        return (
+            f"the distribution of normalization={normalization!r} depends on the unknown scatter of the data; "
+            "use 'standard', or method='bootstrap'"
+        )
+    if normalization == "psd" and not has_dy:
+        return (
+            "normalization='psd' without dy has the unit of y**2, whose scatter is unknown; "
+            "give dy, use 'standard', or method='bootstrap'"
+        )
+    return None
+
+
+def single(z: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
+    """Probability that noise reaches ``z`` at one given frequency.
+
+    Parameters
+    ----------
+    z : array_like
+        Power.
+    n : int
+        Points of the light curve.
+    normalization : {"standard", "model", "log", "psd"}
+        Of the power.
+    parameters : int
+        Parameters of the model, 3 with a constant.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of the shape of `z`.
+
+    Examples
+    --------
+    >>> float(single(0.5, 23))
+    0.0009765625
+    """
+    z = np.asarray(z, np.float64)
+    half = 0.5 * (n - parameters)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if normalization == "standard":
+            return np.asarray(np.exp(half * np.log1p(-np.minimum(z, 1.0))))
+        if normalization == "model":
+            return np.asarray(np.exp(-half * np.log1p(z)))
+        if normalization == "log":
+            return np.asarray(np.exp(-half * z))
+        if normalization == "psd":
+            return np.asarray(np.exp(-z))
+    raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
+
+
+def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
+    """Probability density of the power at one frequency: minus the derivative of `single`.
+
+    >>> round(float(density(0.5, 23)), 6)
+    0.019531
+    """
+    z = np.asarray(z, np.float64)
+    at = single(z, n, normalization, parameters)
+    half = 0.5 * (n - parameters)
+    if normalization == "standard":
+        return np.asarray(half * at / (1 - z))
+    if normalization == "model":
+        return np.asarray(half * at / (1 + z))
+    return at if normalization == "psd" else half * at
+
+
+def single_level(
+    fap: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS
+) -> NDArray[Any]:
+    """Power that `single` gives the probability ``fap``.
+
+    >>> round(float(single_level(2.0**-10, 23)), 12)
+    0.5
+    """
+    with np.errstate(divide="ignore"):
+        log = np.log(np.asarray(fap, np.float64))
+    half = 0.5 * (n - parameters)
+    if normalization == "standard":
+        return np.asarray(-np.expm1(log / half))
+    if normalization == "model":
+        return np.asarray(np.expm1(-log / half))
+    if normalization == "log":
+        return np.asarray(-log / half)
+    if normalization == "psd":
+        return np.asarray(-log)
+    raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
+
+
+def _log_gamma_factor(n: float) -> float:
+    """Logarithm of ``sqrt(2/n) Gamma(n/2) / Gamma((n-1)/2)``."""
+    return 0.5 * math.log(2 / n) + math.lgamma(n / 2) - math.lgamma((n - 1) / 2)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A light curve as the formulas see it.
+
+    Attributes
+    ----------
+    n : int
+        Points.
+    span : float
+        Time span T.
+    effective_span : float
+        ``sqrt(4 pi var(t))`` with the weights of the errors.
+    bandwidth : float
+        Width of the range of frequencies, 0 to fmax in astropy's convention.
+    normalization : str
+        Of the power.
+    """
+
+    n: int
+    span: float
+    effective_span: float
+    bandwidth: float
+    normalization: str
+
+    @classmethod
+    def of(cls, t: NDArray[Any], dy: NDArray[Any] | None, bandwidth: float, normalization: str) -> Noise:
+        """From times and errors (bare numbers, finite)."""
+        weight = np.ones_like(t) if dy is None else np.broadcast_to(np.asarray(dy, np.float64), t.shape) ** -2.0
+        weight = weight / weight.sum()
+        from_middle = t - 0.5 * (t.min() + t.max())
+        variance = float(weight @ (from_middle - weight @ from_middle) ** 2)
+        return cls(len(t), float(np.ptp(t)), math.sqrt(4 * math.pi * variance), bandwidth, normalization)
+
+    def tau(self, z: ArrayLike) -> NDArray[Any]:
+        """Expected number of up-crossings of the level ``z`` (Baluev 2008, table 1)."""
+        z = np.asarray(z, np.float64)
+        w = self.bandwidth * self.effective_span
+        null, model = self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.normalization == "psd":
+                return np.asarray(w * np.exp(-z) * np.sqrt(z))
+            if self.normalization == "standard":
+                log = _log_gamma_factor(null) + 0.5 * (model - 1) * np.log1p(-np.minimum(z, 1.0))
+                return np.asarray(w * np.exp(log) * np.sqrt(0.5 * null * z))
+            if self.normalization == "model":
+                log = _log_gamma_factor(model) - 0.5 * model * np.log1p(z)
+                return np.asarray(w * np.exp(log) * np.sqrt(0.5 * model * z))
+            if self.normalization == "log":
+                # sqrt(sinh(z/2)) = e^(z/4) sqrt((1 - e^-z) / 2), which does not overflow
+                log = _log_gamma_factor(model) - 0.5 * z * (model - 0.5) + 0.25 * z
+                return np.asarray(w * np.exp(log) * np.sqrt(-0.5 * model * np.expm1(-z)))
+        raise ValueError(f"normalization={self.normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
+
+    def probability(self, z: ArrayLike, method: str = "baluev") -> NDArray[Any]:
+        """Probability that the highest peak of noise reaches ``z``.
+
+        Parameters
+        ----------
+        z : array_like
+            Power.
+        method : {"single", "naive", "davies", "baluev"}
+            At one frequency; from ``bandwidth * span`` independent frequencies; Davies' bound (which may pass 1);
+            the alias-free approximation.
+
+        Returns
+        -------
+        numpy.ndarray
+        """
+        alone = single(z, self.n, self.normalization)
+        if method == "single":
+            return alone
+        with np.errstate(divide="ignore"):
+            if method == "naive":
+                return np.asarray(-np.expm1(self.bandwidth * self.span * np.log1p(-alone)))
+            if method == "davies":
+                return np.asarray(alone + self.tau(z))
+            if method == "baluev":
+                tau = self.tau(z)
+                return np.asarray(-np.expm1(-tau) + alone * np.exp(-tau))
+        raise ValueError(f"Unrecognized method: {method!r}; expected one of {', '.join(map(repr, FORMULAS))}")
+
+    def level(self, fap: ArrayLike, method: str = "baluev") -> NDArray[Any]:
+        """Power that a peak of noise reaches with the probability ``fap``: the inverse of `probability`."""
+        p = np.asarray(fap, np.float64)
+        if np.any(~((p > 0) & (p < 1))):
+            bad = p[~((p > 0) & (p < 1))].flat[0]
+            raise ValueError(f"false_alarm_probability={bad:g}; numbers above 0 and below 1 are expected")
+        if method == "single":
+            return single_level(p, self.n, self.normalization)
+        if method == "naive":
+            alone = -np.expm1(np.log1p(-p) / (self.bandwidth * self.span))
+            return single_level(alone, self.n, self.normalization)
+        return invert(lambda z: self.probability(z, method), p, self._peak_of_tau(), self.normalization == "standard")
+
+    def _peak_of_tau(self) -> float:
+        """Where `tau` is largest: beyond it every probability falls."""
+        null, model = self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS
+        if self.normalization == "psd":
+            return 0.5
+        if self.normalization == "standard":
+            return 1.0 / max(model, 1)
+        return 1.0 / max(null - 2, 1)
+
+
+def invert(
+    probability: Callable[[NDArray[Any]], NDArray[Any]], p: NDArray[Any], start: float, below_one: bool
+) -> NDArray[Any]:
+    """The highest ``z`` of probability ``p``, by halving an interval in which the probability falls."""
+    low = np.full(p.shape, start)
+    low = np.where(probability(low) > p, low, 0.0)
+    high = np.maximum(2 * low, 2 * start)
+    if below_one:
+        high = np.ones(p.shape)
+    else:
+        while np.any(probability(high) > p):
+            high = np.where(probability(high) > p, 2 * high, high)
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        above = probability(middle) > p
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.asarray(0.5 * (low + high))

@@ -1,0 +1,144 @@
+"""The peaks of one light curve with what an astronomer asks next: could it be noise, could it be an alias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram import fap
+from skysieve.periodogram.aliases import Alias, find_aliases
+from skysieve.periodogram.curve import has_unit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.dropin import LombScargle
+    from skysieve.periodogram.result import LombScargleResult
+
+
+@dataclass(frozen=True, repr=False)
+class PeakList:
+    """The highest peaks of a periodogram, in falling order of power; shape (k,).
+
+    Attributes
+    ----------
+    index : numpy.ndarray, int64
+        Place of the highest sample in the grid.
+    frequency, period, power : numpy.ndarray or Quantity
+        Refined by a parabola.
+    fap : numpy.ndarray or None
+        Probability that the highest peak of noise is as high: for peaks behind the first an upper bound.  None
+        where no formula holds or none was asked for.
+    fap_method : str or None
+        How it was found.
+    reason : str
+        Why ``fap`` is None.
+    alias : numpy.ndarray, uint8, or None
+        `skysieve.periodogram.Alias` flags; None if they were not asked for.
+    alias_of : numpy.ndarray, int64, or None
+        The higher peak, counted from 0, that a peak mirrors; -1 for none.
+    alias_text : numpy.ndarray of str, or None
+        The same in words: ``"#1 + 1/yr"``; "" for none.
+    """
+
+    index: NDArray[np.int64]
+    frequency: Any
+    period: Any
+    power: Any
+    fap: Any
+    fap_method: str | None
+    reason: str
+    alias: NDArray[np.uint8] | None
+    alias_of: NDArray[np.int64] | None
+    alias_text: NDArray[np.str_] | None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        head = f"<PeakList: period, frequency, power, fap ({self.fap_method or 'none'}), alias"
+        rows = []
+        for k in range(len(self)):
+            chance = "-" if self.fap is None else f"{float(self.fap[k]):.2g}"
+            alias = "" if self.alias_text is None else str(self.alias_text[k])
+            rows.append(
+                f"  {self.period[k]:.8g}  {self.frequency[k]:.8g}  {self.power[k]:.5g}  {chance}  {alias}".rstrip()
+            )
+        return "\n".join([head, *rows]) + ">"
+
+    def to_table(self) -> Any:
+        """An astropy table, one row a peak."""
+        from astropy.table import Table
+
+        columns = {"period": self.period, "frequency": self.frequency, "power": self.power}
+        if self.fap is not None:
+            columns["fap"] = np.asarray(self.fap)
+        if self.alias is not None:
+            columns |= {"alias": self.alias, "alias_of": self.alias_of, "alias_text": self.alias_text}
+        table = Table(columns)
+        table.meta["fap_method"] = self.fap_method or "none"
+        if self.reason:
+            table.meta["reason"] = self.reason
+        return table
+
+
+def days_in(curve: LombScargle) -> float:
+    """Days in the unit of the times; bare numbers are days."""
+    relative = curve._relative
+    if not has_unit(relative):
+        return 1.0
+    from astropy.units import UnitConversionError, day
+
+    try:
+        return float(relative.unit.to(day))
+    except UnitConversionError:
+        raise ValueError(
+            f"t is in {relative.unit}, which is no unit of time: aliases cannot be told; use aliases=False"
+        ) from None
+
+
+def make_peaks(
+    curve: LombScargle,
+    result: LombScargleResult,
+    grid: NDArray[np.float64],
+    normalization: str,
+    false_alarm: str | None,
+    keywords: dict[str, Any],
+    aliases: bool,
+) -> PeakList:
+    """Probabilities and flags for the peaks of a search of ``curve`` at the frequencies ``grid``."""
+    found = result.peaks.index >= 0
+    index, f = result.peaks.index[found], result.peaks.frequency[found]
+    power, chance, reason = np.asarray(result.peaks.power[found], np.float64), None, ""
+    if false_alarm is not None:
+        centred = bool(curve.fit_mean or curve.center_data)
+        reason = fap.no_formula(false_alarm, normalization, curve.nterms, centred, curve.dy is not None) or ""
+    if false_alarm == "bootstrap":
+        maxima = curve._maxima(grid, normalization, False, {"refined": True} | keywords)
+        chance = 1 - np.searchsorted(maxima, power) / len(maxima)
+    elif false_alarm is not None and not reason:
+        chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
+    told: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
+    if aliases:
+        scale = days_in(curve)
+        t, _, dy = curve._rows()
+        flags = find_aliases(t * scale, f / scale, float(np.ptp(t)) * scale, dy)
+        told = {"alias": flags.flag, "alias_of": flags.of, "alias_text": flags.text}
+    frequency_unit = 1 / curve._relative.unit if has_unit(curve._relative) else 1
+    with np.errstate(divide="ignore"):
+        period = 1 / f
+    return PeakList(
+        index,
+        f * frequency_unit,
+        period / frequency_unit,
+        power * curve._power_unit(normalization),
+        chance,
+        false_alarm,
+        reason,
+        **told,
+    )
+
+
+__all__ = ["Alias", "PeakList", "days_in", "make_peaks"]
