@@ -262,7 +262,10 @@ def _judge(
     offsets: NDArray[np.int64],
     usable: NDArray[np.bool_] | None,
 ) -> None:
-    """Keep the matches at which the window function is high; of several the highest window wins."""
+    """Keep the matches at which the window function is high; the highest peak is named that explains another.
+
+    (A lower one only where the window function is over twice as high there.)
+    """
     known = rhythms()
     relative, weight, chance = _clean(t, dy, offsets, usable)
     which = np.concatenate([m[0] for m in match])
@@ -278,7 +281,7 @@ def _judge(
                 if out.of[i, low] < 0:
                     out.text[i, low], out.window[i, low] = known.name[r], value
                 continue
-            if out.of[i, low] >= 0 and out.window[i, low] >= value:
+            if out.of[i, low] >= 0 and 2 * out.window[i, low] >= value:
                 continue
             out.flag[i, low] = (out.flag[i, low] & Alias.SAMPLING) | int(known.flag[r])
             out.of[i, low], out.window[i, low] = high, value
