@@ -1,4 +1,4 @@
-"""Rows of PSRFITS files that do not follow one another."""
+"""Rows of PSRFITS files that do not follow one another, and last rows that are not full."""
 
 from __future__ import annotations
 
@@ -7,26 +7,79 @@ import pytest
 from astropy.io import fits
 from tests.dedispersion.test_formats import psrfits
 
-from skysieve.dedispersion import Filterbank
+from skysieve.dedispersion import Filterbank, fake, search
+
+
+def with_offsets(tmp_path, offsets, **keys):
+    raw = np.random.default_rng(0).integers(0, 200, (16 * len(offsets), 1, 8)).astype(np.uint8)
+    path = psrfits(tmp_path / "a.fits", raw, 8, **keys)
+    with fits.open(path, mode="update") as file:
+        file["SUBINT"].data["OFFS_SUB"] = offsets
+    return raw[:, 0], path
 
 
 @pytest.mark.parametrize(
-    ("offsets", "gap"),
+    ("offsets", "message"),
     [
-        (np.array([0.008, 0.024, 5.04, 5.056]), "rows 1 and 2 are 5.016 s apart"),
-        (np.array([0.008, 0.024, 0.024, 0.04]), "rows 1 and 2 are 0 s apart"),
-        (np.array([0.008, np.nan, 0.04, 0.056]), "rows 0 and 1"),
-        (np.zeros(4), None),  # the file does not say
-        (0.016 * np.arange(4) + 1e-4, None),
+        ([0.008, 0.024, 5.04, 5.056], "gaps of 5 s .* in 0.064 s of data; split the file after row 1"),
+        ([0.008, 0.024, 0.024, 0.04], "row 2 begins 0.016 s before the end of row 1"),
+        ([0.008, np.nan, 0.04, 0.056], "row 1"),
     ],
 )
-def test_gaps_in_time_are_refused(tmp_path, offsets, gap):
+def test_times_that_cannot_be_are_refused(tmp_path, offsets, message):
+    with pytest.raises(ValueError, match=message):
+        Filterbank.open(with_offsets(tmp_path, offsets)[1])
+
+
+@pytest.mark.parametrize(
+    "offsets", [np.zeros(4), 0.016 * np.arange(4) + 1e-4, [0.01, 0.022, 0.046, 0.052]]
+)  # not told; a late start; a clock that jitters
+def test_rows_that_follow_each_other(tmp_path, offsets):
+    fb = Filterbank.open(with_offsets(tmp_path, offsets)[1])
+    assert fb.nsamp == 64
+    assert fb.gaps.shape == (0, 2)
+
+
+def test_a_gap_keeps_the_time_axis(tmp_path):
+    """Two rows are missing after the second: means of the second stand there, and later samples keep their times."""
+    raw, path = with_offsets(tmp_path, 0.016 * (np.array([0, 1, 4, 5]) + 0.5))
+    with pytest.warns(UserWarning, match=r"1 gaps of 0\.032 s"):
+        fb = Filterbank.open(path)
+    assert fb.nsamp == 96
+    assert fb.gaps.tolist() == [[32, 64]]
+    whole = fb.read()
+    assert np.array_equal(whole[:, :32], raw[:32].T)
+    assert np.array_equal(whole[:, 64:], raw[32:].T)
+    assert np.array_equal(whole[:, 32:64], np.repeat(np.rint(raw[16:32].mean(axis=0))[:, None], 32, axis=1))
+    for start, count in ((30, 5), (40, 3), (60, 10), (0, 96), (95, 1)):
+        assert np.array_equal(fb.block(start, count), whole[:, start : start + count])
+
+
+def test_nstot_ends_the_last_row(tmp_path):
+    """`your` reads all rows; what lies past NSTOT was never observed."""
     raw = np.random.default_rng(0).integers(0, 200, (64, 1, 8)).astype(np.uint8)
-    path = psrfits(tmp_path / "a.fits", raw, 8)
+    fb = Filterbank.open(psrfits(tmp_path / "a.fits", raw, 8, NSTOT=53))
+    assert np.array_equal(fb.read(), raw[:53, 0].T)
+    for said in (0, 1):
+        assert Filterbank.open(psrfits(tmp_path / f"{said}.fits", raw, 8, NSTOT=said)).nsamp == 64
+    for said in (40, 99):
+        with pytest.warns(UserWarning, match=f"NSTOT={said}, but 4 rows of 16 samples"):
+            assert Filterbank.open(psrfits(tmp_path / f"{said}.fits", raw, 8, NSTOT=said)).nsamp == 64
+
+
+def test_a_search_finds_nothing_in_a_gap_and_all_beside_it(tmp_path):
+    """A fifth of the time is missing: noise stands in for the search; pulses beside it are found at their times."""
+    made = fake(nchan=64, duration=16.384, tsamp=1e-3, fch1=1500, foff=-1, dm=50, times=[3.0, 12.0], width=8e-3, snr=25,
+                seed=1)  # fmt: skip
+    path = psrfits(tmp_path / "a.fits", made.read().T[:, None], 8, nsblk=512, freqs=made.freqs)
+    offsets = 0.512 * (np.arange(32) + 0.5)
+    offsets[16:] += 4.096
     with fits.open(path, mode="update") as file:
         file["SUBINT"].data["OFFS_SUB"] = offsets
-    if gap is None:
-        assert Filterbank.open(path).nsamp == 64
-        return
-    with pytest.raises(ValueError, match=gap):
-        Filterbank.open(path)
+    with pytest.warns(UserWarning, match="1 gaps"):
+        fb = Filterbank.open(path)
+    found = search(fb, np.arange(0, 101, 10.0), threshold=6)
+    assert len(found) == 2
+    np.testing.assert_allclose(np.sort(found.time), [3.0, 12.0 + 4.096], atol=4e-3)
+    np.testing.assert_allclose(found.snr, 25, atol=3)
+    assert found.live == pytest.approx(1 - 4.096 / 20.48)

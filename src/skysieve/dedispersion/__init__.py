@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.io import write_dat, write_fil, write_tim
     from skysieve.dedispersion.masks import Mask
     from skysieve.dedispersion.observation import DM_CONSTANT, Observation
+    from skysieve.dedispersion.requantise import requantise
     from skysieve.dedispersion.result import Dedispersed
     from skysieve.dedispersion.rfi import channel_statistics, read_rfifind, rfi_mask, zero_dm
     from skysieve.dedispersion.searching import search
@@ -42,6 +43,7 @@ __all__ = [
     "inject",
     "plan",
     "read_rfifind",
+    "requantise",
     "rfi_mask",
     "search",
     "write_dat",
@@ -54,6 +56,7 @@ _HOMES = {
     "zero_dm": "skysieve.dedispersion.rfi",
     "rfi_mask": "skysieve.dedispersion.rfi",
     "read_rfifind": "skysieve.dedispersion.rfi",
+    "requantise": "skysieve.dedispersion.requantise",
     "channel_statistics": "skysieve.dedispersion.rfi",
     "cutout": "skysieve.dedispersion.cutouts",
     "Cutout": "skysieve.dedispersion.cutouts",

@@ -85,6 +85,7 @@ Ignore = Annotated[
     str | None,
     option("--ignore", "--ignorechan", help="Channels, as 0,5:9; 0 is the highest.", panel=DATA, metavar="LIST"),
 ]  # fmt: skip
+Requantise = Annotated[bool, option("--requantise", help="8 bits of equal noise in every channel.", panel=DATA)]
 BitOrder = Annotated[str, option("--bit-order", help="little, big (little).", panel=DATA, metavar="ORDER")]
 Methods = Annotated[Method, option("--method", help="How sums are formed (auto: exact).", panel=SEARCH)]
 Constant = Annotated[
@@ -162,6 +163,18 @@ def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, qui
     if not quiet:
         typer.echo(f"masked: {1 - whole.weight:.2%} of the data", err=True)
     return whole
+
+
+def cleaned(fb: Filterbank, requantised: bool, without_mean: bool, quiet: bool) -> Filterbank:
+    """The data as they are asked for: requantised, less the mean over the channels."""
+    from skysieve.dedispersion.requantise import LOSS, requantise
+    from skysieve.dedispersion.rfi import zero_dm
+
+    if requantised:
+        fb = requantise(fb)
+        if not quiet:
+            typer.echo(f"requantised to 8 bits, which costs {LOSS:.2%} of the S/N", err=True)
+    return zero_dm(fb) if without_mean else fb
 
 
 def planned(
@@ -274,7 +287,8 @@ def dedisperse(
     dm_max: DmMax = None, dm_min: DmMin = 0.0, dm_step: Step = None, num_dms: Count = None, rule: Rules = None,
     max_loss: Loss = 0.1, tol: Tol = 1.25, width: Width = 40e-6, nsub: Nsub = 0, scattering: Scatter = False,
     plan_file: PlanFile = None, downsamp: Downsamp = None, zero_dm: ZeroDm = False, mask: MaskFile = None,
-    rfi: Rfi = False, ignore: Ignore = None, bit_order: BitOrder = "little", method: Methods = Method.auto,
+    rfi: Rfi = False, ignore: Ignore = None, requantise: Requantise = False, bit_order: BitOrder = "little",
+    method: Methods = Method.auto,
     dm_constant: Constant = None, device: Device = "auto", threads: Threads = None, memory: Memory = None,
     form: Annotated[Series, option("--format", help="dat (with .inf), tim (dat).", panel=OUTPUT)] = Series.dat,
     quiet: Quiet = False,
@@ -284,7 +298,6 @@ def dedisperse(
     - skysieve dedisp dedisperse a.fil --lodm 10 --dmstep 0.5 --numdms 40 -o out/a
     """
     from skysieve.dedispersion import api
-    from skysieve.dedispersion import rfi as cleaning
     from skysieve.dedispersion.result import name_digits
 
     with told(), opened(files, bit_order) as fb:
@@ -295,9 +308,10 @@ def dedisperse(
         if len(set(made.dms.tolist())) < made.ndm:
             raise ValueError("the plan has a DM in two stages, whose files would have one name")
         digits = name_digits(made.dms)
+        data = cleaned(fb, requantise, zero_dm, quiet)
         cut = masked(fb, mask, rfi, ignore, quiet)
         results = api.dedisperse(
-            cleaning.zero_dm(fb) if zero_dm else fb, made, method=method.value, mask=cut, device=device,
+            data, made, method=method.value, mask=cut, device=device,
             threads=threads, memory=memory, progress=bar(quiet),
         )  # fmt: skip
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -313,7 +327,8 @@ def search(
     files: Files, dm_max: DmMax = None, dm_min: DmMin = 0.0, dm_step: Step = None, num_dms: Count = None,
     rule: Rules = None, max_loss: Loss = 0.1, tol: Tol = 1.25, width: Width = 40e-6, nsub: Nsub = 0,
     scattering: Scatter = False, plan_file: PlanFile = None, downsamp: Downsamp = None, zero_dm: ZeroDm = False,
-    mask: MaskFile = None, rfi: Rfi = False, ignore: Ignore = None, bit_order: BitOrder = "little",
+    mask: MaskFile = None, rfi: Rfi = False, ignore: Ignore = None, requantise: Requantise = False,
+    bit_order: BitOrder = "little",
     threshold: Annotated[float, option("-t", "--threshold", help="S/N (6.5).", panel=SEARCH, metavar="X")] = 6.5,
     noise: Annotated[Noise, option("--noise", help="robust, moments, clipped (robust).", panel=SEARCH)] = Noise.robust,
     detector: Annotated[
@@ -339,7 +354,6 @@ def search(
 
     - skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
     """
-    from skysieve.dedispersion import rfi as cleaning
     from skysieve.dedispersion import searching
     from skysieve.dedispersion.cutouts import write_cutouts
     from skysieve.dedispersion.tablefiles import check_suffix
@@ -352,9 +366,10 @@ def search(
             fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,
         )  # fmt: skip
+        data = cleaned(fb, requantise, zero_dm, quiet)
         cut = masked(fb, mask, rfi, ignore, quiet)
         found = searching.search(
-            cleaning.zero_dm(fb) if zero_dm else fb, made, threshold=threshold, noise=noise.value,
+            data, made, threshold=threshold, noise=noise.value,
             detector=detector.value, buffer=buffer, block=block, method=method.value, mask=cut, device=device,
             threads=threads, memory=memory, progress=bar(quiet),
         )  # fmt: skip

@@ -28,7 +28,10 @@ MJD_STEP = 1.1e-11 * 86400
 
 
 class Reader(Protocol):
-    """What gives samples: a file or an array."""
+    """What gives samples: a file or an array.
+
+    One that lacks some of its samples says so by ``gaps``; see `Filterbank`.
+    """
 
     observation: Observation
     order: NDArray[np.int64]
@@ -41,6 +44,12 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Let go of the source."""
+
+
+def gaps_of(reader: Reader) -> NDArray[np.int64]:
+    """Ranges of samples that a reader does not hold, shape (n, 2)."""
+    found: NDArray[np.int64] = getattr(reader, "gaps", np.empty((0, 2), np.int64))
+    return found
 
 
 class ArrayReader:
@@ -77,6 +86,8 @@ class Filterbank:
         uint8, int8, uint16, int16 or float32.
     maximum : int
         Largest value that unsigned integer samples can take; 0 where it is not known.
+    gaps : numpy.ndarray of int64, shape (n, 2)
+        Samples that the source does not hold: first, and last + 1.  The mean of what came before stands there.
 
     Examples
     --------
@@ -93,6 +104,8 @@ class Filterbank:
         self.dtype, self.maximum = first.read(0, 0).dtype, first.maximum
         self.starts = np.concatenate([[0], np.cumsum([r.nsamp for r in self.readers])])
         self.nsamp = int(self.starts[-1])
+        each = zip(self.readers, self.starts, strict=False)
+        self.gaps = np.concatenate([gaps_of(r) + start for r, start in each])
 
     # ---------------------------------------------------------------- making one
     @classmethod

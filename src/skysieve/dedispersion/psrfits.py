@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DAY = 86400.0
+JITTER = 0.6
+"""Part of a row that OFFS_SUB may be off without a meaning: some writers take it from a clock."""
+MOST_MISSING = 10
+"""Gaps may be this many times as long as the data."""
 COLUMNS = ("DAT_FREQ", "DAT_WTS", "DAT_OFFS", "DAT_SCL", "DATA")
 
 
@@ -23,7 +28,9 @@ class PsrfitsReader:
     """Samples of one PSRFITS file in search mode, channels in the file's order.
 
     Values are ``((raw - ZERO_OFF) DAT_SCL + DAT_OFFS) DAT_WTS``; where scales and weights are all 1 and offsets 0,
-    the integers themselves.  Samples narrower than a byte have the first channel in the highest bits.
+    the integers themselves.  Samples narrower than a byte have the first channel in the highest bits.  Samples are at
+    the times that OFFS_SUB gives: where rows are missing there is a gap, in which the means of the row before stand.
+    The last row ends where NSTOT says.
 
     Parameters
     ----------
@@ -80,8 +87,7 @@ class PsrfitsReader:
         if len(freqs) != self.nchan:
             raise BadFile(f"{self.path}: DAT_FREQ has {len(freqs)} channels, NCHAN={self.nchan}")
         self.order = np.argsort(-freqs, kind="stable")
-        self.nsamp = len(self._rows) * self.nsblk
-        self._check_gaps(self.nsblk * tsamp)
+        self._place(head, tsamp)
         self.signed = bool(head.get("SIGNINT", 0)) and self.nbits in (8, 16)
         self.zero = float(head.get("ZERO_OFF", 0) or 0)
         kind = str(head.get("POL_TYPE", "")).strip()
@@ -102,18 +108,56 @@ class PsrfitsReader:
             str(primary.get("TELESCOP", "")).strip(), _degrees(primary.get("RA"), 15), _degrees(primary.get("DEC"), 1),
         )  # fmt: skip
 
-    def _check_gaps(self, each: float) -> None:
-        """Refuse rows that do not follow one another: all samples after a gap would be given wrong times."""
-        if "OFFS_SUB" not in self._rows.names:
-            return
-        steps = np.diff(np.asarray(self._rows["OFFS_SUB"], np.float64))
-        gaps = np.flatnonzero(~(np.abs(steps - each) <= 0.6 * each))
-        if gaps.size and steps.any():  # all equal: the file does not say
-            i = int(gaps[0])
+    def _place(self, head: Any, tsamp: float) -> None:
+        """The sample that each row begins at, the gaps between rows, the samples in all.
+
+        Rows are where ``OFFS_SUB`` says, if that differs from one after the other by more than `JITTER` of a row.
+        """
+        rows = len(self._rows)
+        self.starts = np.arange(rows, dtype=np.int64) * self.nsblk
+        if "OFFS_SUB" in self._rows.names:
+            offsets = np.asarray(self._rows["OFFS_SUB"], np.float64) / tsamp
+            if np.diff(offsets).any():  # all equal: the file does not say
+                late = offsets - offsets[0] - self.starts
+                held = 0
+                for i in range(1, rows):
+                    off = float(late[i]) - held
+                    if not (off >= -JITTER * self.nsblk):
+                        raise BadFile(
+                            f"{self.path}: row {i} begins {-off * tsamp:.6g} s before the end of row {i - 1} (OFFS_SUB)"
+                        )
+                    if off > JITTER * self.nsblk:
+                        held += round(off)
+                        self.starts[i:] += round(off)
+        ends = self.starts[:-1] + self.nsblk
+        at = np.flatnonzero(self.starts[1:] > ends)
+        self.gaps = np.stack([ends[at], self.starts[1:][at]], axis=1)
+        self.nsamp = int(self.starts[-1]) + self._last_row(head, rows)
+        missing = int(np.diff(self.gaps).sum())
+        if missing > MOST_MISSING * rows * self.nsblk:
             raise BadFile(
-                f"{self.path}: rows {i} and {i + 1} are {steps[i]:.6g} s apart (OFFS_SUB), expected {each:.6g} s: "
-                f"{gaps.size} gaps in time; split the file there"
+                f"{self.path}: gaps of {missing * tsamp:.6g} s (OFFS_SUB) in {rows * self.nsblk * tsamp:.6g} s of "
+                f"data; split the file after row {at[int(np.argmax(np.diff(self.gaps)))]}"
             )
+        if missing:
+            warnings.warn(
+                f"{self.path}: {len(at)} gaps of {missing * tsamp:.6g} s in all; channel means stand there",
+                stacklevel=4,
+            )
+
+    def _last_row(self, head: Any, rows: int) -> int:
+        """Samples of the last row: NSTOT tells where it is not full."""
+        said = head.get("NSTOT")
+        if not isinstance(said, int) or isinstance(said, bool) or said <= 1:
+            return self.nsblk  # not filled in
+        last = said - (rows - 1) * self.nsblk
+        if not 1 <= last <= self.nsblk:
+            warnings.warn(
+                f"{self.path}: NSTOT={said}, but {rows} rows of {self.nsblk} samples; all of these are used",
+                stacklevel=5,
+            )
+            return self.nsblk
+        return last
 
     def _read_scales(self) -> None:
         """Scales of every row, small beside the data; ``scaled`` is false where they do nothing."""
@@ -136,9 +180,16 @@ class PsrfitsReader:
         out = np.empty((count, self.nchan), kind)
         at = 0
         while at < count:
-            row, first = divmod(start + at, self.nsblk)
-            n = min(self.nsblk - first, count - at)
-            out[at : at + n] = self._row(row)[first : first + n]
+            row = int(np.searchsorted(self.starts, start + at, side="right")) - 1
+            first = start + at - int(self.starts[row])
+            held = self._row(row)
+            if first < self.nsblk:
+                n = min(self.nsblk - first, count - at)
+                out[at : at + n] = held[first : first + n]
+            else:
+                n = min(int(self.starts[row + 1]) - start - at, count - at)
+                mean = held.mean(axis=0, dtype=np.float64)
+                out[at : at + n] = mean if kind.kind == "f" else np.rint(mean)
             at += n
         return out
 

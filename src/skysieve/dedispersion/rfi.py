@@ -213,7 +213,7 @@ class ZeroDmReader:
     """Another filterbank less the mean over its channels, sample by sample."""
 
     def __init__(self, fb: Filterbank) -> None:
-        self.fb, self.observation, self.nsamp = fb, fb.observation, fb.nsamp
+        self.fb, self.observation, self.nsamp, self.gaps = fb, fb.observation, fb.nsamp, fb.gaps
         self.order = np.arange(fb.nchan)
         self.real = fb.dtype.kind == "f"
         top = fb.maximum if fb.dtype.kind == "u" and fb.maximum else 256**fb.dtype.itemsize - 1

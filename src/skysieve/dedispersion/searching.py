@@ -215,7 +215,8 @@ def search(
         ... and whose windows overlap or lie within so many seconds (3 samples by default).
     losses : Losses, optional
         Samples that count as missing: noise of their channel's level and scatter stands in for them, and windows of
-        which less than half is there are no events.  It is what a stream that lost them gives.
+        which less than half is there are no events.  It is what a stream that lost them gives.  By default the gaps
+        of the files.
     method, max_loss, ref_freq, dm_constant, mask, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -265,6 +266,8 @@ def search(
             f"dms reach {stages[-1][0].max():g}: its delay across the band is {t.maxshift * t.downsamp} samples, the "
             f"data have {fb.nsamp}"
         )
+    if losses is None and len(fb.gaps):
+        losses = Losses(np.insert(fb.gaps, 2, [[0], [fb.nchan]], axis=1))
     data = fb if losses is None else Filterbank([FilledReader(fb, losses, length)])
     source = Cleaned(data, mask, length)
     budget = parse_budget(memory, available_host_memory())
@@ -277,10 +280,11 @@ def search(
     ref = reference_frequency(fb.freqs, ref_freq)
     columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)
     adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
+    live = (1.0 if mask is None else mask.weight) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
     return Candidates(
         **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=job.noise,
         detector=detector, method=ran, device=where, dm_constant=constant, ref_freq=ref, searched=fb.duration,
-        seconds=time.perf_counter() - began, adds=adds, live=1.0 if mask is None else mask.weight,
+        seconds=time.perf_counter() - began, adds=adds, live=live,
         observation=fb.observation,
     )  # fmt: skip
 
