@@ -8,6 +8,7 @@ Pure NumPy; a batch is one call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
@@ -41,6 +42,9 @@ class Alias(IntFlag):
     """Its frequency is 2 or 3 times that of a higher peak, or a half or a third of it."""
     SAMPLING = 16
     """It stands at a rhythm of the sampling itself, where instruments leave their marks."""
+
+
+_MULTIPLE, _SAMPLING = np.uint8(Alias.MULTIPLE), np.uint8(Alias.SAMPLING)
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,9 @@ def window_power(
         starts = np.concatenate([[0], np.cumsum(n)[:-1]])
         rows = np.arange(int(n.sum())) + np.repeat(offsets[which[first:stop]] - starts, n)
         phase = np.repeat(f[first:stop], n) * t[rows]
-        turned = weight[rows] * np.exp(2j * np.pi * (phase - np.rint(phase)))
-        out[first:stop] = np.abs(np.add.reduceat(turned, starts)) ** 2
+        angle, w = 2 * np.pi * (phase - np.rint(phase)), weight[rows]
+        out[first:stop] = np.add.reduceat(w * np.cos(angle), starts) ** 2
+        out[first:stop] += np.add.reduceat(w * np.sin(angle), starts) ** 2
         first = stop
     return out
 
@@ -215,81 +220,71 @@ def find_aliases(
     out = Aliases(
         np.zeros((n, k), np.uint8), np.full((n, k), -1, np.int64), np.full((n, k), "", "<U24"), np.full((n, k), np.nan)
     )
-    match = _matches(peaks, spans)
-    if match:
-        _judge(out, match, times, errors, bounds, usable)
+    relative, weight, chance = _clean(times, errors, bounds, usable)
+
+    def is_loud(objects: NDArray[Any], f: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        power = window_power(relative, weight, bounds, objects, f)
+        return power >= np.maximum(LOUD, ABOVE_CHANCE * chance[objects]), power
+
+    for low in range(k):
+        _sampling(out, peaks, spans, low, is_loud)
+        for high in range(low):  # the highest peak that explains another is named
+            _mirrors(out, peaks, spans, low, high, is_loud)
     _multiples(out, peaks, spans)
     return out[0] if single else out
 
 
-Match = tuple["NDArray[Any]", "NDArray[Any]", int, int, str, "NDArray[Any]"]
+Loud = Callable[["NDArray[Any]", "NDArray[Any]"], tuple["NDArray[np.bool_]", "NDArray[np.float64]"]]
 
 
-def _matches(peaks: NDArray[Any], spans: NDArray[Any]) -> list[Match]:
-    """Objects, rhythms and distances of the pairs (lower peak, higher peak) that are a rhythm apart."""
+def _nearest(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.int64]:
+    """The rhythm that each distance agrees with, of those that the time span can tell apart; -1 for none."""
     known = rhythms()
-    found: list[Match] = []
-    k = peaks.shape[1]
+    best = np.full(len(distance), -1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        width = WIDTH / spans
-        for low in range(k):
-            for high in range(-1, low):
-                if high < 0:
-                    kinds = [("", peaks[:, low])]
-                else:
-                    apart = peaks[:, low] - peaks[:, high]
-                    kinds = [("+", apart), ("-", -apart), ("mirror", peaks[:, low] + peaks[:, high])]
-                for kind, distance in kinds:
-                    best, off = np.full(len(distance), -1), np.array(width)
-                    for needed in np.unique(known.needs):
-                        group = np.flatnonzero(known.needs == needed)
-                        at = np.clip(np.searchsorted(known.frequency[group], distance), 1, len(group) - 1)
-                        for near in (group[at - 1], group[at]):
-                            gap = np.abs(known.frequency[near] - distance)
-                            closer = (gap < off) & (needed <= spans)
-                            best, off = np.where(closer, near, best), np.where(closer, gap, off)
-                    hit = np.flatnonzero((best >= 0) & (distance > 0))
-                    if hit.size:
-                        found.append((hit, best[hit], low, high, kind, distance[hit]))
-    return found
+        off = WIDTH / spans
+        for needed in np.unique(known.needs):
+            group = np.flatnonzero(known.needs == needed)
+            at = np.clip(np.searchsorted(known.frequency[group], distance), 1, len(group) - 1)
+            for near in (group[at - 1], group[at]):
+                gap = np.abs(known.frequency[near] - distance)
+                closer = (gap < off) & (needed <= spans)
+                best, off = np.where(closer, near, best), np.where(closer, gap, off)
+        best[~(distance > 0)] = -1
+    return best
 
 
-def _judge(
-    out: Aliases,
-    match: list[Match],
-    t: NDArray[Any],
-    dy: NDArray[Any] | None,
-    offsets: NDArray[np.int64],
-    usable: NDArray[np.bool_] | None,
-) -> None:
-    """Keep the matches at which the window function is high; the highest peak is named that explains another.
-
-    (A lower one only where the window function is over twice as high there.)
-    """
+def _sampling(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, is_loud: Loud) -> None:
+    """Peaks at a rhythm of the sampling itself."""
     known = rhythms()
-    relative, weight, chance = _clean(t, dy, offsets, usable)
-    which = np.concatenate([m[0] for m in match])
-    power = window_power(relative, weight, offsets, which, np.concatenate([m[5] for m in match]))
-    loud = power >= np.maximum(LOUD, ABOVE_CHANCE * chance[which])
-    first = 0
-    for objects, rhythm, low, high, kind, _ in match:
-        part = slice(first, first + len(objects))
-        first += len(objects)
-        for i, r, value in zip(objects[loud[part]], rhythm[loud[part]], power[part][loud[part]], strict=True):
-            if high < 0:
-                out.flag[i, low] |= Alias.SAMPLING
-                if out.of[i, low] < 0:
-                    out.text[i, low], out.window[i, low] = known.name[r], value
-                continue
-            if out.of[i, low] >= 0 and 2 * out.window[i, low] >= value:
-                continue
-            out.flag[i, low] = (out.flag[i, low] & Alias.SAMPLING) | int(known.flag[r])
-            out.of[i, low], out.window[i, low] = high, value
-            name = known.name[r]
-            if kind == "mirror":
-                out.text[i, low] = f"{name} - #{high + 1}"
-            else:
-                out.text[i, low] = f"#{high + 1} {kind} {name if ' ' not in name else f'({name})'}"
+    best = _nearest(peaks[:, low], spans)
+    objects = np.flatnonzero(best >= 0)
+    loud, power = is_loud(objects, peaks[objects, low])
+    objects, power = objects[loud], power[loud]
+    out.flag[objects, low] |= _SAMPLING
+    out.window[objects, low] = power
+    out.text[objects, low] = np.array(known.name)[best[objects]]
+
+
+def _mirrors(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, high: int, is_loud: Loud) -> None:
+    """Peaks ``low`` that lie a rhythm above or below ``high``, or reflected at 0, and that nothing explains yet."""
+    known = rhythms()
+    names = np.array(known.name)
+    wrapped = np.array([f"({name})" if " " in name else name for name in known.name])
+    apart = peaks[:, low] - peaks[:, high]
+    for kind, distance in (("+", apart), ("-", -apart), ("mirror", peaks[:, low] + peaks[:, high])):
+        best = _nearest(distance, spans)
+        objects = np.flatnonzero((best >= 0) & (out.of[:, low] < 0))
+        loud, power = is_loud(objects, distance[objects])
+        objects, power = objects[loud], power[loud]
+        rhythm = best[objects]
+        out.flag[objects, low] = (out.flag[objects, low] & _SAMPLING) | known.flag[rhythm]
+        out.of[objects, low], out.window[objects, low] = high, power
+        peak = f"#{high + 1}"
+        if kind == "mirror":
+            out.text[objects, low] = np.char.add(names[rhythm], f" - {peak}")
+        else:
+            out.text[objects, low] = np.char.add(f"{peak} {kind} ", wrapped[rhythm])
 
 
 def _multiples(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any]) -> None:
@@ -302,8 +297,7 @@ def _multiples(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any]) -> None:
                     for up in (True, False):
                         a, b = (peaks[:, low], peaks[:, high]) if up else (peaks[:, high], peaks[:, low])
                         hit = np.abs(a - m * b) <= WIDTH / spans * (1 if up else m)
-                        for i in np.flatnonzero(hit & (out.flag[:, low] & Alias.MULTIPLE == 0)):
-                            out.flag[i, low] |= Alias.MULTIPLE
-                            if out.of[i, low] < 0:
-                                out.of[i, low] = high
-                                out.text[i, low] = f"{m} x #{high + 1}" if up else f"#{high + 1} / {m}"
+                        out.flag[hit, low] |= _MULTIPLE
+                        free = hit & (out.of[:, low] < 0)
+                        out.of[free, low] = high
+                        out.text[free, low] = f"{m} x #{high + 1}" if up else f"#{high + 1} / {m}"
