@@ -61,6 +61,7 @@ def lombscargle(
     grid: str = "auto",
     fit_mean: bool = True,
     center_data: bool = True,
+    nterms: int = 1,
     normalization: str = "standard",
     n_peaks: int = 0,
     return_power: bool = True,
@@ -105,6 +106,9 @@ def lombscargle(
         Fit a constant at every frequency (the generalised periodogram).
     center_data : bool
         Subtract the weighted mean first.
+    nterms : int
+        Fourier terms of the fit: sinusoids at 1, 2, ... times each frequency.  0 (the mean alone) only with
+        `fit_mean`.
     normalization : {"standard", "model", "log", "psd", "scargle"}
         The four of astropy, and the unnormalised power of Gowanlock et al. ``N/2 sum(w y^2) P``.
     n_peaks : int
@@ -156,13 +160,16 @@ def lombscargle(
     -----
     With weights ``w = dy^-2 / sum(dy^-2)`` the power is the reduction of chi-square by a sinusoid
     relative to a constant [1]_ (eqs. 5-15); the grid and the normalisations are those of [2]_; the
-    batch of unequal light curves on a GPU follows [3]_.
+    batch of unequal light curves on a GPU follows [3]_.  With more terms it is that by a Fourier series,
+    from sums at multiples of the frequency [4]_ (eqs. 8-11), in float64 whatever `dtype` the powers have;
+    frequencies at which the columns depend on one another give NaN.
 
     References
     ----------
     .. [1] Zechmeister & Kuerster 2009, A&A 496, 577
     .. [2] VanderPlas 2018, ApJS 236, 16
     .. [3] Gowanlock et al. 2021, Astronomy and Computing 36, 100472
+    .. [4] Palmer 2009, ApJ 695, 496
 
     Examples
     --------
@@ -190,6 +197,7 @@ def lombscargle(
         grid=grid,
         fit_mean=fit_mean,
         center_data=center_data,
+        nterms=nterms,
         normalization=normalization,
         n_peaks=n_peaks,
         return_power=return_power,
@@ -214,7 +222,7 @@ class LombScarglePlan:
     ----------
     frequency, fmin, fmax, nf, samples_per_peak, nyquist_factor, grid : optional
         Grid, as for `lombscargle`.
-    fit_mean, center_data, normalization, n_peaks, return_power, nan_policy, method, device, dtype : optional
+    fit_mean, center_data, nterms, normalization, n_peaks, return_power, nan_policy, method, device, dtype : optional
         As for `lombscargle`.
     memory, threads : optional
         As for `lombscargle`.
@@ -248,6 +256,7 @@ class LombScarglePlan:
         grid: str = "auto",
         fit_mean: bool = True,
         center_data: bool = True,
+        nterms: int = 1,
         normalization: str = "standard",
         n_peaks: int = 0,
         return_power: bool = True,
@@ -258,7 +267,9 @@ class LombScarglePlan:
         memory: str | float | None = None,
         threads: int | None = None,
     ) -> None:
-        self._spec = checks.make_spec(fit_mean, center_data, normalization, n_peaks, return_power, method, dtype)
+        self._spec = checks.make_spec(
+            fit_mean, center_data, normalization, n_peaks, return_power, method, dtype, nterms
+        )
         self._nan_policy = checks.one_of("nan_policy", nan_policy, checks.NAN_POLICIES)
         self._bounds = {"frequency": frequency, "fmin": fmin, "fmax": fmax}
         self._rule_options: dict[str, Any] = {
@@ -340,6 +351,7 @@ class LombScarglePlan:
             "device": str(self._device),
             "dtype": spec.dtype.name,
             "normalization": spec.normalization,
+            "nterms": spec.nterms,
             "method": spec.method,
             "n_peaks": spec.n_peaks,
             "return_power": spec.return_power,
@@ -428,6 +440,7 @@ class LombScarglePlan:
             normalization=spec.normalization,
             fit_mean=spec.fit_mean,
             has_dy=curves.source.has_dy,
+            nterms=spec.nterms,
         )
         if out is not None and listed is not None and listed.position is not None:
             out[...] = getattr(result.power, "value", result.power)

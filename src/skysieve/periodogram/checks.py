@@ -9,6 +9,7 @@ import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.periodogram.chi2 import MAX_TERMS
 from skysieve.periodogram.workload import METHODS, MIN_POINTS, NORMALIZATIONS, Grids, Scan, Spec, Status
 
 if TYPE_CHECKING:
@@ -48,9 +49,21 @@ def thread_count(threads: Any) -> int | None:
 
 
 def make_spec(
-    fit_mean: Any, center_data: Any, normalization: Any, n_peaks: Any, return_power: Any, method: Any, dtype: Any
+    fit_mean: Any,
+    center_data: Any,
+    normalization: Any,
+    n_peaks: Any,
+    return_power: Any,
+    method: Any,
+    dtype: Any,
+    nterms: Any = 1,
 ) -> Spec:
     """Check what is to be computed."""
+    check_terms("nterms", nterms)
+    if nterms == 0 and not flag("fit_mean", fit_mean):
+        raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
+    if nterms != 1 and method == "finufft":
+        raise ValueError("method='finufft' has one term; use 'auto', 'direct' or 'nufft' with other nterms")
     if isinstance(n_peaks, bool) or not isinstance(n_peaks, numbers.Integral):
         raise TypeError(f"n_peaks={n_peaks!r}; a whole number is expected")
     if n_peaks < 0:
@@ -68,7 +81,17 @@ def make_spec(
         return_power=flag("return_power", return_power),
         method=one_of("method", method, METHODS),
         dtype=kind.newbyteorder("="),
+        nterms=int(nterms),
     )
+
+
+def check_terms(name: str, value: Any) -> int:
+    """``value`` if it is a number of Fourier terms, else TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}={value!r}; a whole number of Fourier terms is expected")
+    if not 0 <= int(value) <= MAX_TERMS:
+        raise ValueError(f"{name}={value}; 0 to {MAX_TERMS} Fourier terms are possible")
+    return int(value)
 
 
 def _rows(curves: CurveSet, i: int) -> dict[str, NDArray[np.float64]]:

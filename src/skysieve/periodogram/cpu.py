@@ -14,7 +14,7 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.pipeline import TaskPool
 from skysieve.core.progress import Progress, Reporter
 
-from . import comb, cpu_cost, cpu_search, cpu_state
+from . import chi2, comb, cpu_cost, cpu_search, cpu_state
 from .cpu_finufft import finufft_object
 from .cpu_prepare import prepare, scan
 from .simd import LANES
@@ -70,6 +70,7 @@ class Engine:
         self.center = spec.center_data or spec.fit_mean
         self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
         self.pool = TaskPool(threads)
+        self.model = None if spec.nterms == 1 else chi2.Model.single(spec.nterms, spec.fit_mean)
 
     def close(self) -> None:
         """Give back the threads, and the caller's scratch where it has grown large."""
@@ -77,6 +78,10 @@ class Engine:
         for name, work in list(_scratch.__dict__.items()):
             if sum(a.nbytes for a in work) > KEPT_BYTES:
                 delattr(_scratch, name)
+        if self.model is not None:
+            from . import cpu_chi2_job
+
+            cpu_chi2_job.forget_large()
 
     def chunks(self, source: Source) -> list[tuple[int, int]]:
         """Ranges of objects whose rows fit the budget (or single objects that do not)."""
@@ -115,7 +120,7 @@ class Engine:
         n, nf = seen.n_used, np.broadcast_to(grids.nf, seen.n_used.shape)
         ok = (seen.status == Status.OK) & (nf > 0)
         cycles = (seen.span * np.broadcast_to(grids.df, seen.span.shape))[ok]
-        method, _, seconds = cpu_cost.choose(n[ok], nf[ok], cycles, self.dtype, self.spec.method, grids.values is None)
+        method, _, seconds = self._choose(n[ok], nf[ok], cycles, grids.values is None)
         largest = int(np.diff(source.offsets).max(initial=0))
         counts = {name: int(np.sum(method == i)) for i, name in enumerate(METHODS)}
         return {
@@ -127,6 +132,16 @@ class Engine:
             "power_bytes": int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0,
             "expected_seconds": float(seconds.sum()) / self.pool.workers,
         }
+
+    def _choose(
+        self, n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], regular: bool
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float64]]:
+        """Method, combs and expected seconds of each object."""
+        if self.model is None:
+            return cpu_cost.choose(n, nf, cycles, self.dtype, self.spec.method, regular)
+        from . import cpu_chi2_job
+
+        return cpu_chi2_job.choose(self.model, n, nf, cycles, self.spec.method, regular)
 
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
@@ -177,11 +192,9 @@ class Engine:
             return
         nf = np.broadcast_to(grid.nf, (stop - start,))[ok]
         cycles = curves.span[ok] * np.broadcast_to(grid.df, (stop - start,))[ok]
-        method, combs, seconds = cpu_cost.choose(
-            curves.n_used[ok], nf, cycles, self.dtype, self.spec.method, grids.values is None
-        )
+        method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
         output.method[start:stop][ok] = method
-        job = _Job(self, curves, grid, answers)
+        job = self._job(curves, grid, answers)
         large = self._is_large(seconds)
         tasks, costs, units = [], [], []
         for m, c, members in _groups(method, combs, seconds, ~large, TASKS_PER_THREAD * self.pool.workers):
@@ -201,6 +214,16 @@ class Engine:
             job.one(int(method[k]), int(combs[k]), int(ok[k]), int(nf[k]))
             reporter.add(1)
         output.status[start:stop][ok[answers.index[ok, 0] < 0]] = Status.SINGULAR
+
+    def _job(self, curves: cpu_state.Curves, grid: cpu_state.Frequencies, answers: cpu_state.Answers) -> Any:
+        """What searches the objects of a chunk."""
+        if self.model is None:
+            return _Job(self, curves, grid, answers)
+        from . import cpu_chi2_job
+
+        ends = curves.n_used.astype(np.int64)
+        rows = np.stack([np.zeros_like(ends), ends], axis=1)
+        return cpu_chi2_job.Chi2Job(self, self.model, curves, rows, grid, answers)
 
     def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Objects that are cut into stretches, because one thread would still be at them when the others are done."""

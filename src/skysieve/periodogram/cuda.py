@@ -72,6 +72,8 @@ class Engine:
     ) -> None:
         if spec.method == "finufft":
             raise ValueError("method='finufft' runs on the CPU only; the GPU has 'auto', 'direct' and 'nufft'")
+        if spec.nterms != 1:
+            raise ValueError(f"nterms={spec.nterms}: the GPU fits one term; use device='cpu'")
         self.spec = spec
         self._memory = memory
         self._copier = Copier(threads)

@@ -64,6 +64,7 @@ def to_table(result: LombScargleResult, what: str | None = None) -> Any:
         "dtype": result.dtype,
         "normalization": result.normalization,
         "fit_mean": result.fit_mean,
+        "nterms": result.nterms,
     }
     if isinstance(result.method, str):
         meta["method"] = result.method
@@ -156,6 +157,7 @@ def _save_npz(result: LombScargleResult, path: Path) -> None:
         "dtype": result.dtype,
         "normalization": result.normalization,
         "fit_mean": result.fit_mean,
+        "nterms": result.nterms,
         "shared": result.grids.shared,
         "units": {name: None if u is None else u.to_string() for name, u in unit.items()},
     }
@@ -212,4 +214,5 @@ def load(path: str | os.PathLike[str]) -> LombScargleResult:
         units=units,
         listed=held.get("listed"),
         power_unit=power_unit,
+        nterms=meta.get("nterms", 1),
     )

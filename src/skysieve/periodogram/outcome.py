@@ -45,6 +45,7 @@ def assemble(
     normalization: str,
     fit_mean: bool,
     has_dy: bool,
+    nterms: int = 1,
 ) -> LombScargleResult:
     """Make the result out of a settled output; ``frequencies`` are those that the user listed."""
     unit = units.power(normalization, has_dy)
@@ -89,4 +90,5 @@ def assemble(
         units=units,
         listed=None if frequencies is None else frequencies.listed,
         power_unit=unit,
+        nterms=nterms,
     )

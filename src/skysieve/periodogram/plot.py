@@ -137,21 +137,32 @@ def _mark_peaks(ax: Axes, result: LombScargleResult, axis: str) -> None:
 
 
 def fit_sinusoid(
-    t: NDArray[np.float64], y: NDArray[np.float64], dy: NDArray[np.float64] | None, period: float, fit_mean: bool = True
+    t: NDArray[np.float64],
+    y: NDArray[np.float64],
+    dy: NDArray[np.float64] | None,
+    period: float,
+    fit_mean: bool = True,
+    nterms: int = 1,
 ) -> NDArray[np.float64]:
     """Weighted least squares of ``c + a cos + b sin`` of phase ``t / period``: returns ``(c, a, b)``.
 
-    Without `fit_mean`, ``c`` is the weighted mean and is not fitted together with the sinusoid.
+    With more terms the answer goes on with those of 2, 3, ... times the phase.  Without `fit_mean`, ``c`` is the
+    weighted mean and is not fitted together with the sinusoids.
     """
     phase = 2 * np.pi * np.mod(t / period, 1.0)
     weight = np.ones_like(y) if dy is None else 1.0 / dy
-    design = np.stack([np.ones_like(phase), np.cos(phase), np.sin(phase)], axis=1)
+    design = np.stack([np.ones_like(phase), *_waves(phase, nterms)], axis=1)
     mean = 0.0
     if not fit_mean:
         mean = float(np.average(y, weights=weight**2))
         design = design[:, 1:]
     found: NDArray[Any] = np.linalg.lstsq(design * weight[:, None], (y - mean) * weight, rcond=None)[0]
-    return found if fit_mean else np.array([mean, found[0], found[1]])
+    return found if fit_mean else np.append(mean, found)
+
+
+def _waves(phase: NDArray[np.float64], nterms: int) -> list[NDArray[np.float64]]:
+    """Cosine and sine of each multiple of a phase."""
+    return [wave(k * phase) for k in range(1, nterms + 1) for wave in (np.cos, np.sin)]
 
 
 def folded(
@@ -161,11 +172,12 @@ def folded(
     *,
     period: Any,
     fit_mean: bool = True,
+    nterms: int = 1,
     magnitudes: bool = False,
     labels: tuple[str, str] = ("Phase", "y"),
     ax: Axes | None = None,
 ) -> Figure:
-    """A light curve folded at a period, two cycles, under the best-fit sinusoid.
+    """A light curve folded at a period, two cycles, under the best-fit sinusoid (or series of `nterms`).
 
     Parameters
     ----------
@@ -175,6 +187,8 @@ def folded(
         In the unit of `t`.
     fit_mean : bool
         Fit the mean together with the sinusoid.
+    nterms : int
+        Fourier terms of the curve drawn.
     magnitudes : bool
         Turn the y axis over: brighter up.
     labels : tuple of str
@@ -209,7 +223,7 @@ def folded(
     if time.size < 4:
         raise ValueError(f"t and y have {time.size} usable rows; at least 4 are needed")
     time = time - time.min()
-    constant, a, b = fit_sinusoid(time, value, error, cycle, fit_mean)
+    constant, *factors = fit_sinusoid(time, value, error, cycle, fit_mean, nterms)
     figure, ax = _axes(ax, (8.0, 4.0))
     phase = np.mod(time / cycle, 1.0)
     if phase.size > 10 * MOST_POINTS:
@@ -225,8 +239,9 @@ def folded(
     else:
         ax.plot(x, y2, "o", ms=size, mew=0, color=LINE, alpha=0.5, zorder=2, rasterized=True)
     curve = np.linspace(0, 2, 401)
-    angle = 2 * np.pi * curve
-    ax.plot(curve, constant + a * np.cos(angle) + b * np.sin(angle), color=MARK, linewidth=1.6, zorder=3)
+    waves = _waves(2 * np.pi * curve, nterms)
+    model = constant + sum((a * wave for a, wave in zip(factors, waves, strict=True)), np.zeros_like(curve))
+    ax.plot(curve, model, color=MARK, linewidth=1.6, zorder=3)
     _limit_to_points(ax, value, error)
     if magnitudes:
         ax.invert_yaxis()
@@ -296,6 +311,7 @@ def summary(
                 dy,
                 period=result.period,
                 fit_mean=result.fit_mean,
+                nterms=result.nterms,
                 magnitudes=magnitudes,
                 labels=labels,
                 ax=panels[1],

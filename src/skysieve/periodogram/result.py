@@ -134,6 +134,8 @@ class LombScargleResult:
         Where and how it was computed.
     fit_mean : bool
         Whether the mean was fitted at each frequency.
+    nterms : int
+        Fourier terms of the fit.
     """
 
     power: Any
@@ -152,6 +154,7 @@ class LombScargleResult:
     units: Units = field(default_factory=Units)
     listed: Any = None
     power_unit: Any = None
+    nterms: int = 1
 
     @property
     def single(self) -> bool:
@@ -218,6 +221,7 @@ class LombScargleResult:
             units=self.units,
             listed=self.listed,
             power_unit=self.power_unit,
+            nterms=self.nterms,
         )
 
     def of(self, id: Any) -> LombScargleResult:

@@ -60,7 +60,8 @@ class Spec:
     """What to compute, the same for every object of a plan.
 
     ``dtype`` is that of the arithmetic and of ``power``; times and phases are always reduced in
-    float64.  ``n_peaks`` is at least 1: the best period is always wanted.
+    float64.  ``n_peaks`` is at least 1: the best period is always wanted.  ``nterms`` other than 1 is a series
+    (see ``chi2``).
     """
 
     fit_mean: bool = True
@@ -70,6 +71,7 @@ class Spec:
     return_power: bool = True
     method: str = "auto"
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+    nterms: int = 1
 
 
 @dataclass(frozen=True)

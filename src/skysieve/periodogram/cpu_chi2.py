@@ -1,0 +1,379 @@
+"""numba kernels of the Fourier series fits: sums of one light curve, normal equations, power.
+
+The columns and their sums are in :mod:`skysieve.periodogram.chi2`.  A sum at m f is the comb's transform
+(:mod:`skysieve.periodogram.comb`) with positions and phases m times as large: its cells wind round m times as many
+circles and fold on one, so one band of combs gives every harmonic at the same frequencies.  Operations a frequency
+for n terms: 3 n transforms of 6 x 16 x 192 / modes fused multiply-adds, folds of 4 x 256 / modes a circle, about
+(2 n)^3 / 6 + 4 (2 n)^2 for the equations.  Everything is float64, whatever the powers are stored as: the normal matrix
+has the square of the columns' condition.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .comb import DEGREE, TAPS, M
+from .cpu_chi2_simd import VECTORS, WIDE, combine, invert, less_products, scaled, times, verdict
+from .cpu_state import ROW
+from .cpu_sums import cos_sin
+from .simd import LANES, dft16_cells, dft16_lanes, dft16_twice, fold_cell, outline, spread, tap_weights
+
+N_COEFFICIENTS = DEGREE + 1
+CELL = 2 * LANES
+STEP = 16 * CELL
+GROUP = 16 * STEP
+"""Elements of a complex cell of all lanes, of 16 of them, and of 256 (as in ``cpu_comb``)."""
+PIVOT = 1e-9
+"""Pivots of the normal matrix below this part of the weight of the column's rows are not trusted."""
+SINGULAR = 1e-14
+"""Of a column, after the earlier ones are taken out of it, no more than this part of its square is left: it is one
+of them at these times."""
+COLUMN_NOISE = 1e-30
+
+
+class Fit(NamedTuple):
+    """``chi2.Tables`` for numba."""
+
+    channel: Any
+    derived: Any
+    source: Any
+    factor: Any
+    first: Any
+    row: Any
+    penalty: Any
+    column: Any  # band, harmonic, sine of each column
+    weight: Any  # of each column, the value that holds the weight of its rows
+    regularised: bool
+    bands: int
+
+
+class Combs(NamedTuple):
+    """Constants of the comb with a fold table as long as the highest harmonic needs."""
+
+    first: Any
+    second: Any
+    fold: Any
+    deconvolve: Any
+    taps: Any
+    folds: int  # entries of a group in ``fold``
+
+
+class Chi2Work(NamedTuple):
+    """Scratch of one thread."""
+
+    c: Any
+    s: Any
+    shifted: Any
+    cell: Any
+    weight: Any
+    re: Any
+    im: Any
+    cells: Any
+    scratch: Any
+    x: Any
+    values: Any
+    matrix: Any
+    lower: Any
+    inverse: Any
+    beta: Any
+    sound: Any
+    small: Any
+    design: Any
+    block: Any
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def points(t, n, df, combs, coefficients, highest, work):
+    """Cells and kernel weights of every point on the circles of f, 2 f, ... (``cpu_comb.comb_setup``)."""
+    outline()
+    per_time = M * combs * df
+    origin = (TAPS / 2) / per_time
+    for j in range(n):
+        tt = t[j] + origin
+        work.shifted[j] = tt
+        for m in range(highest):
+            x = tt * per_time * (1.0 + m) - TAPS / 2
+            ceiling = np.ceil(x)
+            cell = np.int64(ceiling)
+            aligned = cell // LANES * LANES
+            base = (m * n + j) * ROW
+            for a in range(ROW):
+                work.weight[base + a] = 0
+            tap_weights(
+                coefficients, 2.0 * (ceiling - x) - 1.0, N_COEFFICIENTS, TAPS, work.weight, base + cell - aligned
+            )
+            work.cell[m * n + j] = aligned
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def circles(highest_cell, m):
+    """Circles that the cells of harmonic ``m`` wind round; ``highest_cell`` is the last point's at f."""
+    return np.int64(np.ceil((m * highest_cell + 8.0 * m + 9.0) / M))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def turns(f, f_low, t, n, highest, work):
+    """``re[m - 1, j], im[m - 1, j] = cos, sin(2 pi m (f + f_low) t[j])``."""
+    cos_sin(f, f_low, t, np.int64(0), n, work.c, work.s)
+    for j in range(n):
+        work.re[j] = work.c[j]
+        work.im[j] = work.s[j]
+    for m in range(1, highest):
+        to, last = m * n, (m - 1) * n
+        for j in range(n):
+            work.re[to + j] = work.re[last + j] * work.c[j] - work.im[last + j] * work.s[j]
+            work.im[to + j] = work.re[last + j] * work.s[j] + work.im[last + j] * work.c[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fold_and_transform(cells, re, im, folds, group, combs, scratch, out, spare):
+    """Cells of one channel onto one circle, and the first 16-point transforms (``cpu_comb.first_stage``)."""
+    outline()
+    u = group * 8 * CELL
+    g = group * combs.folds * CELL
+    if folds == 1:
+        for a in range(16):
+            dft16_cells(cells, re + a, im + a, 16, combs.first, u, scratch, out + a * CELL, STEP)
+    elif folds == 2:
+        for a in range(16):
+            dft16_twice(cells, re + a, im + a, 16, M, combs.fold, g, combs.first, u, scratch, out + a * CELL, STEP)
+    else:
+        for i in range(M):
+            fold_cell(cells, re + i, im + i, M, folds, combs.fold, g, scratch, spare + i * CELL)
+        for a in range(16):
+            dft16_lanes(scratch, spare + a * CELL, STEP, combs.first, u, scratch, out + a * CELL, STEP, 0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def band(f, f_low, n, w, wy, bands, last_cell, n_combs, modes, fit, combs, work, limit, block):
+    """Standard powers of the band of combs round ``f + f_low`` into ``block[q * n_combs + r]``, NaN where they are not
+    trusted; ``bands`` are the rows of each band of the light curve (first, and one past the last)."""
+    outline()
+    cells, scratch, x = work.cells, work.scratch, work.x
+    channels = fit.channel.shape[0]
+    highest = np.int64(0)
+    for k in range(channels):
+        highest = max(highest, fit.channel[k, 0])
+    turns(f, f_low, work.shifted, n, highest, work)
+    start = np.int64(0)
+    for k in range(channels):
+        m, b = fit.channel[k, 0], fit.channel[k, 1]
+        lo, hi = (bands[b], bands[b + 1]) if b >= 0 else (np.int64(0), n)
+        size = M * circles(last_cell, m) + ROW
+        for i in range(start, start + 2 * size):
+            cells[i] = 0
+        strength = wy if fit.channel[k, 2] else w
+        top = (m - 1) * n
+        for j in range(lo, hi):
+            at = start + work.cell[top + j]
+            spread(
+                cells, at, size + at, work.weight, (top + j) * ROW, ROW,
+                strength[j] * work.re[top + j], strength[j] * work.im[top + j],
+            )  # fmt: skip
+        start += 2 * size
+    for group in range(n_combs // LANES):
+        start = np.int64(0)
+        for k in range(channels):
+            folds = circles(last_cell, fit.channel[k, 0])
+            size = M * folds + ROW
+            fold_and_transform(cells, start, start + size, folds, group, combs, scratch, k * GROUP, channels * GROUP)
+            start += 2 * size
+        for b in range(16):
+            v = (group * 16 + b) * 8 * CELL
+            for k in range(channels):
+                dft16_lanes(scratch, k * GROUP + b * STEP, CELL, combs.second, v, x, k * STEP, CELL, 1)
+            for d in range(0, modes // 16, VECTORS):
+                for i in range(VECTORS):
+                    at = (group * modes + b + 16 * (d + i)) * LANES
+                    for k in range(channels):
+                        to = 2 * k * WIDE + i * LANES
+                        scaled(x, k * STEP + (d + i) * CELL, combs.deconvolve, at, work.values, to)
+                        scaled(x, k * STEP + (d + i) * CELL + LANES, combs.deconvolve, at, work.values, to + WIDE)
+                solve(fit, work, limit)
+                for i in range(VECTORS):
+                    to = (b + 16 * (d + i)) * n_combs + group * LANES
+                    for lane in range(LANES):
+                        block[to + lane] = work.small[i * LANES + lane]
+    flagged = False
+    for i in range(modes * n_combs):
+        flagged |= np.isnan(block[i])
+    return flagged
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def solve(fit, work, limit):
+    """Powers of ``WIDE`` frequencies from ``work.values`` into ``work.small``: LDL^T of the normal matrix in its
+    envelope, with the right-hand side as a last row, whose pivot is minus the power.
+
+    A power is not trusted (NaN) where a pivot is below ``PIVOT`` of the weight of its rows, or the square sum of the
+    parameters is not below ``limit``: errors e, E of the right-hand side and the matrix change it by
+    2 beta . e - beta . E beta.
+    """
+    outline()
+    values, matrix, lower, inverse, beta = work.values, work.matrix, work.lower, work.inverse, work.beta
+    columns = fit.penalty.shape[0]
+    real = 2 * fit.channel.shape[0]
+    for k in range(fit.derived.shape[0]):
+        first, stride = fit.derived[k, 0], fit.derived[k, 1]
+        for part in range(2):
+            to = (real + 2 * k + part) * WIDE
+            combine(values, (2 * first + part) * WIDE, 1.0, (2 * (first + stride) + part) * WIDE, 1.0, values, to)
+            for b in range(2, fit.bands):
+                combine(values, to, 1.0, (2 * (first + b * stride) + part) * WIDE, 1.0, values, to)
+    entries = fit.source.shape[0]
+    for e in range(entries):
+        combine(
+            values, fit.source[e, 0] * WIDE, fit.factor[e, 0], fit.source[e, 1] * WIDE, fit.factor[e, 1],
+            matrix, e * WIDE,
+        )  # fmt: skip
+    for i in range(2 * WIDE):  # minus the power, and the trace
+        matrix[entries * WIDE + i] = 0
+    if fit.regularised:
+        trace = (entries + 1) * WIDE
+        for i in range(columns):
+            combine(matrix, trace, 1.0, (fit.row[i] + i - fit.first[i]) * WIDE, 1.0, matrix, trace)
+        for i in range(columns):
+            at = (fit.row[i] + i - fit.first[i]) * WIDE
+            combine(matrix, at, 1.0, trace, fit.penalty[i], matrix, at)
+    for i in range(WIDE):
+        work.sound[i] = 1
+    for i in range(columns + 1):
+        start, base = fit.first[i], fit.row[i] - fit.first[i]
+        pivot = (base + i) * WIDE
+        for j in range(start, i):
+            k = max(start, fit.first[j])
+            if k < j:
+                less_products(
+                    matrix, (base + k) * WIDE, lower, (fit.row[j] - fit.first[j] + k) * WIDE, j - k,
+                    matrix, (base + j) * WIDE,
+                )  # fmt: skip
+            times(matrix, (base + j) * WIDE, inverse, j * WIDE, lower, (base + j) * WIDE)
+        less_products(matrix, (base + start) * WIDE, lower, (base + start) * WIDE, i - start, matrix, pivot)
+        if i < columns:
+            invert(matrix, pivot, PIVOT, values, fit.weight[i] * WIDE, inverse, i * WIDE, work.sound, 0)
+    last = fit.row[columns]
+    for i in range(columns * WIDE):
+        beta[i] = lower[last * WIDE + i]
+    for i in range(columns - 1, -1, -1):
+        base = fit.row[i] - fit.first[i]
+        for j in range(fit.first[i], i):
+            less_products(lower, (base + j) * WIDE, beta, i * WIDE, 1, beta, j * WIDE)
+    squares = columns * WIDE
+    for i in range(WIDE):
+        beta[squares + i] = 0
+    less_products(beta, 0, beta, 0, columns, beta, squares)
+    for v in range(VECTORS):
+        verdict(matrix, entries * WIDE, beta, squares, work.sound, 0, limit, work.small, v * LANES, v)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def weights_of(w, bands, fit, work):
+    """The last of ``work.values``: the sums of weights of each band and of all, and a zero."""
+    at = 2 * (fit.channel.shape[0] + fit.derived.shape[0]) * WIDE
+    total = 0.0
+    for b in range(fit.bands + 2):
+        value = 0.0
+        if b < fit.bands:
+            for j in range(bands[b], bands[b + 1]):
+                value += w[j]
+            total += value
+        elif b == fit.bands:
+            value = total
+        for i in range(WIDE):
+            work.values[at + b * WIDE + i] = value
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+def weighted_sums(strength, re, im, top, lo, hi):
+    """Sums of ``strength`` times cosine and sine of one harmonic (its rows begin at ``top``)."""
+    x, y = 0.0, 0.0
+    for j in range(lo, hi):
+        x += strength[j] * re[top + j]
+        y += strength[j] * im[top + j]
+    return x, y
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def direct(f, f_low, count, t, n, w, wy, bands, highest, fit, work, limit, block, to):
+    """Standard powers of up to ``WIDE`` frequencies ``f + f_low`` by sums over all rows, into ``block[to:]``."""
+    outline()
+    for q in range(count):
+        if highest > 0:
+            turns(f[q], f_low[q], t, n, highest, work)
+        for k in range(fit.channel.shape[0]):
+            m, b = fit.channel[k, 0], fit.channel[k, 1]
+            lo, hi = (bands[b], bands[b + 1]) if b >= 0 else (np.int64(0), n)
+            strength = wy if fit.channel[k, 2] else w
+            x, y = weighted_sums(strength, work.re, work.im, (m - 1) * n, lo, hi)
+            work.values[2 * k * WIDE + q] = x
+            work.values[(2 * k + 1) * WIDE + q] = y
+    for q in range(count, WIDE):
+        for k in range(2 * fit.channel.shape[0]):
+            work.values[k * WIDE + q] = work.values[k * WIDE]
+    solve(fit, work, limit)
+    flagged = False
+    for q in range(count):
+        block[to + q] = work.small[q]
+        flagged |= np.isnan(work.small[q])
+    return flagged
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+def product(a, i, b, j, n):
+    """Inner product of two rows."""
+    total = 0.0
+    for k in range(n):
+        total += a[i, k] * b[j, k]
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
+    """Standard power at one frequency from the columns themselves, by Gram-Schmidt twice over; NaN where a column is a
+    combination of the ones before it."""
+    outline()
+    columns = fit.penalty.shape[0]
+    rows = n + columns if fit.regularised else n
+    q = work.design
+    if q.shape[0] <= columns or q.shape[1] < rows:
+        q = np.empty((columns + 1, rows))
+    if highest > 0:
+        turns(f, f_low, t, n, highest, work)
+    trace = 0.0
+    for i in range(columns):
+        b, m, sine = fit.column[i, 0], fit.column[i, 1], fit.column[i, 2]
+        lo, hi = (bands[b], bands[b + 1]) if b >= 0 else (np.int64(0), n)
+        for j in range(rows):
+            q[i, j] = 0
+        for j in range(lo, hi):
+            value = 1.0
+            if m > 0:
+                value = work.im[(m - 1) * n + j] if sine else work.re[(m - 1) * n + j]
+            q[i, j] = value * np.sqrt(w[j])
+        trace += product(q, i, q, i, n)
+    for j in range(rows):
+        q[columns, j] = wy[j] / np.sqrt(w[j]) if j < n and w[j] > 0 else 0.0
+    power = 0.0
+    for i in range(columns):
+        if fit.regularised:
+            q[i, n + i] = np.sqrt(fit.penalty[i] * trace)
+        own = product(q, i, q, i, rows)
+        for _ in range(2):
+            for k in range(i):
+                part = product(q, i, q, k, rows)
+                for j in range(rows):
+                    q[i, j] -= part * q[k, j]
+        left = product(q, i, q, i, rows)
+        if not left > SINGULAR * own + COLUMN_NOISE * trace:
+            return np.nan
+        scale = 1 / np.sqrt(left)
+        for j in range(rows):
+            q[i, j] *= scale
+        part = product(q, i, q, columns, rows)
+        for j in range(rows):
+            q[columns, j] -= part * q[i, j]
+        power += part * part
+    return power

@@ -1,0 +1,110 @@
+"""numba kernels: whole objects, or stretches of one, from prepared light curves to powers and peaks of series fits.
+
+The twin of ``cpu_search`` for the models of :mod:`skysieve.periodogram.chi2`; peaks are looked for by the same code.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .comb import M
+from .cpu_chi2 import band, direct, exact, points, weights_of
+from .cpu_chi2_simd import WIDE
+from .cpu_peaks import FULL, HERE, LEFT, begin, copy_row, finish_candidates
+from .cpu_search import IRREGULAR_STRETCH, NUFFT, apart_of, conclude, deliver
+from .cpu_sums import grid_point
+from .simd import outline
+
+DIRECT_LENGTH = IRREGULAR_STRETCH
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def stretch(
+    method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, values, fit, combs, work, limit
+):
+    """Standard powers of stretch ``k`` into ``work.block``; True when some are NaN."""
+    outline()
+    n = t.shape[0]
+    if method == NUFFT:
+        f, f_low = grid_point(f0, df, np.float64(n_combs) * modes * (k + 0.5))
+        return band(f, f_low, n, w, wy, bands, last_cell, n_combs, modes, fit, combs, work, limit, work.block)
+    base = k * DIRECT_LENGTH
+    length = min(DIRECT_LENGTH, nf - base)
+    f, low = np.zeros(WIDE), np.zeros(WIDE)
+    flagged = False
+    for first in range(0, length, WIDE):
+        count = min(WIDE, length - first)
+        for q in range(count):
+            if values.shape[0] > 0:
+                f[q] = values[base + first + q]
+            else:
+                f[q], low[q] = grid_point(f0, df, np.float64(base + first + q))
+        flagged |= direct(f, low, count, t, n, w, wy, bands, highest, fit, work, limit, work.block, first)
+    return flagged
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def search(
+    method, which, first, last, length, n_combs, modes, curves, row_of_band, grid, fit, combs, work, answers, form,
+    limit, floating_mean,
+):  # fmt: skip
+    """Search the objects ``which``, in stretches of ``length`` samples; see ``cpu_search.search``.
+
+    ``row_of_band[i]`` are the rows of each band of object ``i`` (first, and one past the last), from its own first one.
+    """
+    chosen = np.empty(answers.index.shape[1], np.int64)
+    found = np.empty((2 * FULL, 4))
+    state = np.empty(4)
+    seam = np.empty(4)
+    count = np.int64(0)
+    highest = np.int64(0)
+    for k in range(fit.channel.shape[0]):
+        highest = max(highest, fit.channel[k, 0])
+    for i in which:
+        j = 0 if grid.shared else i
+        f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+        apart = apart_of(curves, grid, i, df)
+        begin(state)
+        count = np.int64(0)
+        stop = (nf + length - 1) // length if last < 0 else last
+        lo, n = curves.start[i], curves.n_used[i]
+        t, w, wy, bands = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n], row_of_band[i]
+        own = limit * np.sqrt(np.float64(n))
+        weights_of(w, bands, fit, work)
+        last_cell = 0.0
+        if method == NUFFT:
+            points(t, n, df, n_combs, combs.taps, highest, work)
+            for row in range(n):
+                last_cell = max(last_cell, M * n_combs * df * t[row])
+        for k in range(first, stop):
+            base = k * length
+            m = min(length, nf - base)
+            flagged = stretch(
+                method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, grid.values, fit, combs,
+                work, own,
+            )  # fmt: skip
+            if flagged:
+                for q in range(m):
+                    if np.isnan(work.block[q]):
+                        if grid.values.shape[0] > 0:
+                            f, f_low = grid.values[base + q], 0.0
+                        else:
+                            f, f_low = grid_point(f0, df, np.float64(base + q))
+                        work.block[q] = exact(f, f_low, t, w, wy, n, bands, highest, fit, work)
+            found, count = deliver(
+                work.block, m, base, False, i, f0, df, curves, grid, form, floating_mean, apart, work, answers,
+                state, found, count, chosen,
+            )  # fmt: skip
+            if last >= 0 and k == first:
+                seam[0], seam[1] = work.block[0], work.block[1]
+        if last < 0:
+            found, count = finish_candidates(nf, state, found, count)
+            conclude(i, f0, df, grid, apart, answers, found, count, chosen)
+    if last >= 0:
+        seam[2], seam[3] = state[LEFT], state[HERE]
+        if first > 0 and count > 0 and found[0, 0] == first * length:
+            count -= 1
+            for k in range(count):
+                copy_row(found, k + 1, found, k)
+    return found, count, seam
