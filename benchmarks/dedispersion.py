@@ -176,6 +176,9 @@ class _Source:
     def raw(self, start: int, count: int) -> Any:
         return self.fb.raw(start, count)
 
+    def packed(self, start: int, count: int) -> Any:
+        return self.fb.packed(start, count)
+
     def fills(self, start: int, count: int) -> Any:
         return iter(())
 

@@ -14,7 +14,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.pipeline import TaskPool
 from skysieve.dedispersion import cpu_load, cpu_program, cpu_search
 from skysieve.dedispersion.simd import LANES
-from skysieve.dedispersion.workload import UNIT, Detection, Source, Table, sum_dtype
+from skysieve.dedispersion.workload import UNIT, Detection, Source, Table, direction, sum_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,6 +38,8 @@ KEPT_PROGRAMS = 2**28
 """Bytes of programs that are kept from chunk to chunk."""
 READ = 2**21
 """Bytes that are read at a time."""
+ROWS = 16
+"""Channels that a task bins."""
 ROOM = 4096
 """Events of a tile that there is room for at first."""
 DIRECT = 1.1
@@ -135,13 +137,40 @@ class Engine:
         slice_ = max(64, READ // (self.nchan * self.source.dtype.itemsize))
         at = have
         while at < stop - start:
-            for rows, order in self.source.raw(start + at, min(slice_, stop - start - at)):
-                cpu_load.corner_turn(rows, order, self._x, at, self.offset)
-                at += len(rows)
+            at = self._take(start + at, min(slice_, stop - start - at), at)
         for row, a, b, value in self.source.fills(start + have, stop - start - have):
             cpu_load.fill_cells(self._x, row, have + a, have + b, value + self.offset)
         self.start, self.stop = start, stop
         self._planes.clear()
+
+    def _take(self, start: int, count: int, at: int) -> int:
+        """Read samples into the rows from column ``at`` on; the column after them."""
+        x, width = self._x.reshape(-1), self._x.shape[1]
+        pieces = self.source.packed(start, count)
+        if pieces is not None:
+            for p in pieces:
+                n, stride = p.data.shape
+                cpu_load.turn_packed(
+                    p.data.reshape(-1), n, stride, x, width, at, self.nchan, p.down, p.bits, p.high_first
+                )
+                at += n
+            return at
+        for rows, order in self.source.raw(start, count):
+            n, way, size = len(rows), direction(order), rows.itemsize
+            stored = rows.dtype.str[0] != ">" and size == self._x.itemsize
+            if rows.strides[0] == size and way and n > 1:  # channels lie in memory one after the other
+                self._x[: self.nchan, at : at + n] = rows.T[::way]
+                if self.offset:
+                    self._x[: self.nchan, at : at + n] += self._x.dtype.type(self.offset)
+            elif rows.strides[1] == size and way and stored and n:
+                stride = rows.strides[0] // size
+                flat = np.lib.stride_tricks.as_strided(rows[0], ((n - 1) * stride + self.nchan,), (size,))
+                offset = self._x.dtype.type(self.offset)
+                cpu_load.turn_squares(flat, n, stride, x, width, at, self.nchan, way < 0, offset)
+            else:
+                cpu_load.corner_turn(rows, order, self._x, at, self.offset)
+            at += n
+        return at
 
     def planes(self, downsamp: int) -> tuple[list[Plane], int]:
         """Rows binned by ``downsamp``, and the binned sample that they begin with."""
@@ -155,10 +184,24 @@ class Engine:
                 for p in self._planes[1]:
                     kind = np.float32 if self.maximum == 0 else np.uint16
                     rows = np.zeros((self.nchan + 1, self.capacity // downsamp + T + LANES), kind)
-                    cpu_load.bin_rows(p.rows, first * downsamp - self.start, count, downsamp, rows)
+                    self._bin(p.rows, first * downsamp - self.start, count, downsamp, rows)
                     made.append(Plane(rows, p.maximum * downsamp, p.weight))
                 self._planes[downsamp] = made
             return self._planes[downsamp], first
+
+    def _bin(self, rows: NDArray[Any], first: int, count: int, downsamp: int, out: NDArray[Any]) -> None:
+        """Rows binned in time, by all threads."""
+        halves = downsamp.bit_length() - 1
+        by_halves = self.maximum and downsamp == 1 << halves
+        tasks: list[Callable[[], None]] = []
+        for c in range(0, self.nchan, ROWS):
+            stop = min(c + ROWS, self.nchan)
+            if by_halves:
+                flat = rows.reshape(-1), rows.shape[1], first, count, halves, out.reshape(-1), out.shape[1]
+                tasks.append(partial(cpu_load.halve_often, *flat, c, stop))
+            else:
+                tasks.append(partial(cpu_load.bin_rows, rows, first, count, downsamp, out, c, stop))
+        self.pool.run(tasks)
 
     def _unbinned(self) -> list[Plane]:
         if not _in_bytes(self.maximum, self.tables):

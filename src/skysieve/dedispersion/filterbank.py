@@ -16,6 +16,8 @@ from skysieve.dedispersion.sigproc import BadFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.workload import Packed
+
     Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 __all__ = ["Filterbank"]
@@ -30,7 +32,8 @@ MJD_STEP = 1.1e-11 * 86400
 class Reader(Protocol):
     """What gives samples: a file or an array.
 
-    One that lacks some of its samples says so by ``gaps``; see `Filterbank`.
+    One that lacks some of its samples says so by ``gaps``; see `Filterbank`.  One that holds fewer than 8 bits a sample
+    may say so by ``packs``, and give them by ``packed(start, count)``; see `workload.Packed`.
     """
 
     observation: Observation
@@ -256,11 +259,23 @@ class Filterbank:
     # ---------------------------------------------------------------- data
     def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Pieces of ``start : start + count`` as (samples x channels in the source's order, the order of rows)."""
+        for i, first, n in self._ranges(start, count):
+            yield self.readers[i].read(first, n), self.readers[i].order
+
+    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+        """The same in fewer than 8 bits, as the files hold it; None where one of them does not."""
+        holders: list[Any] = [reader for reader in self.readers if getattr(reader, "packs", False)]
+        if len(holders) < len(self.readers):
+            return None
+        return (holders[i].packed(first, n) for i, first, n in self._ranges(start, count))
+
+    def _ranges(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Readers that a range of samples lies in: number, first sample there, samples."""
         self._check(start, count)
         i = int(np.searchsorted(self.starts, start, side="right")) - 1
         while count:
             n = min(count, int(self.starts[i + 1]) - start)
-            yield self.readers[i].read(start - int(self.starts[i]), n), self.readers[i].order
+            yield i, start - int(self.starts[i]), n
             start, count, i = start + n, count - n, i + 1
 
     def block(self, start: int, count: int) -> NDArray[Any]:

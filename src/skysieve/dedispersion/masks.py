@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.filterbank import Filterbank
+    from skysieve.dedispersion.workload import Packed
 
 __all__ = ["Cleaned", "Mask"]
 
@@ -120,6 +121,10 @@ class Cleaned:
             self.replaced += int((~good[low:high]).sum())
             yield rows[low:high], np.arange(self.nchan)
             at += n
+
+    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+        """See `workload.Source`."""
+        return self.fb.packed(start, count)
 
     def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
         """See `workload.Source`."""

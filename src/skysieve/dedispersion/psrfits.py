@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.observation import Observation, check_freqs, check_tsamp
-from skysieve.dedispersion.sigproc import BadFile, add_ifs, choose_ifs, unpack_table
+from skysieve.dedispersion.sigproc import BadFile, add_ifs, choose_ifs, unpack_table, unpacked
+
+from skysieve.dedispersion.workload import Packed, direction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,6 +102,8 @@ class PsrfitsReader:
         self._table = unpack_table(self.nbits, "big") if self.nbits < 8 else None
         plain: np.dtype[Any] = np.dtype(np.float32) if self.nbits == 32 else self._raw.newbyteorder("=")
         self.dtype: np.dtype[Any] = np.dtype(np.float32) if self.scaled else plain
+        plain = self.npol == 1 and not self.scaled and not len(self.gaps) and direction(self.order) != 0
+        self.packs = self.nbits < 8 and self.nchan * self.nbits % 8 == 0 and plain
         self.maximum = 0 if self.scaled or self.nbits == 32 else (2**self.nbits - 1) * len(self.ifs)
         mjd = float(primary.get("STT_IMJD", 0)) + (primary.get("STT_SMJD", 0) + primary.get("STT_OFFS", 0.0)) / DAY
         first = float(head.get("NSUBOFFS", 0) or 0) * self.nsblk * tsamp
@@ -193,14 +197,26 @@ class PsrfitsReader:
             at += n
         return out
 
-    def _row(self, row: int) -> NDArray[Any]:
-        """One row of the table: shape (NSBLK, nchan)."""
+    def packed(self, start: int, count: int) -> Packed:
+        """The same samples as the file holds them."""
+        rows = range(start // self.nsblk, (start + count - 1) // self.nsblk + 1 if count else 0)
+        parts = [self._bytes(row).reshape(self.nsblk, -1) for row in rows]
+        whole = np.concatenate(parts) if parts else np.empty((0, self.nchan * self.nbits // 8), np.uint8)
+        first = start - rows.start * self.nsblk
+        return Packed(whole[first : first + count], direction(self.order) < 0, self.nbits, True)
+
+    def _bytes(self, row: int) -> NDArray[np.uint8]:
         data = np.ascontiguousarray(self._rows["DATA"][row]).reshape(-1)
-        raw = data.view(np.uint8).reshape(-1)
+        raw: NDArray[np.uint8] = data.view(np.uint8).reshape(-1)
         if raw.size * 8 != self.nsblk * self.npol * self.nchan * self.nbits:
             raise BadFile(f"{self.path}: row {row} holds {raw.size} bytes, not NSBLK x NPOL x NCHAN samples")
+        return raw
+
+    def _row(self, row: int) -> NDArray[Any]:
+        """One row of the table: shape (NSBLK, nchan)."""
+        raw = self._bytes(row)
         if self._table is not None:
-            values = self._table[raw].reshape(self.nsblk, self.npol, self.nchan)
+            values = unpacked(raw, self._table).reshape(self.nsblk, self.npol, self.nchan)
         else:
             values = raw.view(self._raw).reshape(self.nsblk, self.npol, self.nchan)
         if self.scaled:

@@ -22,6 +22,8 @@ from skysieve.dedispersion.observation import (
     regular_freqs,
 )
 
+from skysieve.dedispersion.workload import Packed, direction
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -180,6 +182,7 @@ class SigprocReader:
         self.nbits, self.nchan = self.observation.nbits, self.observation.nchan
         self.nifs = int(keys.get("nifs", 1))
         self.lut = unpack_table(self.nbits, bit_order) if self.nbits < 8 else None
+        self.high_first = bit_order == "big"
         self.ifs = choose_ifs(ifs, self.nifs)
         self.signed = bool(keys.get("signed", 0)) and self.nbits in (8, 16)
         self.row_bits = self.nbits * self.nchan * self.nifs
@@ -206,6 +209,7 @@ class SigprocReader:
             self.dtype = np.dtype(np.int8 if self.signed else np.uint8)
         one = 2**self.nbits - 1 if self.nbits < 32 else 0
         self.maximum = one * len(self.ifs)
+        self.packs = self.nbits < 8 and self.nifs == 1 and direction(self.order) != 0
         """Largest sample of unsigned data after the IFs are added; 0 for floats."""
 
     def _head(self) -> bytes:
@@ -221,15 +225,24 @@ class SigprocReader:
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan), channels in the file's order."""
-        raw = np.empty(count * self.row_bytes, np.uint8)
-        self._fill(memoryview(raw.data), self.start + start * self.row_bytes)
+        raw = self._bytes(start, count)
         if self.lut is not None:
-            values = self.lut[raw].reshape(count, self.nifs, self.nchan)
+            values = unpacked(raw, self.lut).reshape(count, self.nifs, self.nchan)
         else:
             values = raw.view(self.dtype).reshape(count, self.nifs, self.nchan)
         if len(self.ifs) == 1:
             return values[:, self.ifs[0]]
         return add_ifs(values[:, self.ifs[0]], values[:, self.ifs[1]])
+
+    def packed(self, start: int, count: int) -> Packed:
+        """The same samples as the file holds them."""
+        data = self._bytes(start, count).reshape(count, self.row_bytes)
+        return Packed(data, direction(self.order) < 0, self.nbits, self.high_first)
+
+    def _bytes(self, start: int, count: int) -> NDArray[np.uint8]:
+        raw = np.empty(count * self.row_bytes, np.uint8)
+        self._fill(memoryview(raw.data), self.start + start * self.row_bytes)
+        return raw
 
     def _fill(self, view: memoryview, offset: int) -> None:
         fd = self._file.fileno()
@@ -248,6 +261,13 @@ def unpack_table(nbits: int, bit_order: str) -> NDArray[np.uint8]:
     if bit_order == "big":
         shifts = shifts[::-1]
     return ((np.arange(256)[:, None] >> shifts) & (2**nbits - 1)).astype(np.uint8)
+
+
+def unpacked(raw: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Samples of bytes: all of a byte's at once."""
+    words = table.view(f"u{table.shape[1]}")[:, 0]
+    found: NDArray[np.uint8] = words[raw].view(np.uint8)
+    return found
 
 
 def choose_ifs(ifs: str | int, nifs: int) -> tuple[int, ...]:

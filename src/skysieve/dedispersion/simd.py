@@ -15,20 +15,29 @@ from numba.extending import intrinsic
 
 LANES = 32
 """Elements of a vector: 64 bytes of uint16 sums."""
+SIDE = 16
+"""Elements of the side of a square that is turned."""
 
 
 def _data(context: Any, builder: Any, array_type: Any, value: Any) -> Any:
     return context.make_array(array_type)(context, builder, value).data
 
 
-class _Rows:
-    """Loads and stores of ``LANES`` elements of one array."""
+def everywhere(builder: Any, scalar: Any, vector: Any) -> Any:
+    """A vector with one value in every element."""
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
-    def __init__(self, context: Any, builder: Any, array_type: Any, value: Any) -> None:
+
+class _Rows:
+    """Loads and stores of ``lanes`` elements of one array."""
+
+    def __init__(self, context: Any, builder: Any, array_type: Any, value: Any, lanes: int = LANES) -> None:
         self.builder = builder
         self.pointer = _data(context, builder, array_type, value)
         self.scalar = context.get_value_type(array_type.dtype)
-        self.vector = ir.VectorType(self.scalar, LANES)
+        self.vector = ir.VectorType(self.scalar, lanes)
         self.bytes = array_type.dtype.bitwidth // 8
 
     def load(self, index: Any, wanted: Any = None) -> Any:
@@ -58,6 +67,31 @@ def add_rows(typingctx, dst, d, src, a, b, vectors):
             x = rows.load(builder.add(args[3], i), out.vector)
             y = rows.load(builder.add(args[4], i), out.vector)
             out.store(builder.fadd(x, y) if real else builder.add(x, y), builder.add(args[1], i))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def halve_rows(typingctx, dst, d, src, s, vectors):
+    """``dst[d + i] = src[s + 2 i] + src[s + 2 i + 1]`` for ``i < LANES * vectors``, made as wide as ``dst``'s.
+
+    ``dst`` may be ``src``, where ``d`` is at most ``s``.
+    """
+    sig = types.void(dst, types.intp, src, types.intp, types.intp)
+
+    def codegen(context, builder, signature, args):
+        out = _Rows(context, builder, signature.args[0], args[0])
+        rows = _Rows(context, builder, signature.args[2], args[2], lanes=2 * LANES)
+        with cgutils.for_range(builder, args[4]) as loop:
+            i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
+            both = rows.load(builder.add(args[3], builder.add(i, i)))
+            parts = []
+            for k in range(2):
+                mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [2 * j + k for j in range(LANES)])
+                part = builder.shuffle_vector(both, ir.Constant(rows.vector, ir.Undefined), mask)
+                parts.append(part if part.type == out.vector else builder.zext(part, out.vector))
+            out.store(builder.add(parts[0], parts[1]), builder.add(args[1], i))
         return context.get_dummy_value()
 
     return sig, codegen
@@ -118,12 +152,7 @@ def widen_rows(typingctx, dst, d, src, s, vectors, weight, start, fresh):
         rows = _Rows(context, builder, signature.args[2], args[2])
         real = isinstance(out.scalar, ir.FloatType)
 
-        def everywhere(scalar):
-            one = builder.insert_element(ir.Constant(out.vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
-            mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-            return builder.shuffle_vector(one, ir.Constant(out.vector, ir.Undefined), mask)
-
-        factor, origin = everywhere(args[5]), everywhere(args[6])
+        factor, origin = (everywhere(builder, v, out.vector) for v in args[5:7])
         with cgutils.for_range(builder, args[4]) as loop:
             i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
             here = builder.add(args[1], i)
@@ -142,3 +171,53 @@ def widen_rows(typingctx, dst, d, src, s, vectors, weight, start, fresh):
         return context.get_dummy_value()
 
     return sig, codegen
+
+
+def _turn(per: int):
+    @intrinsic
+    def turn(typingctx, dst, d, far, near, src, s, stride, offset):
+        sig = types.void(dst, types.intp, types.intp, types.intp, src, types.intp, types.intp, dst.dtype)
+        n = SIDE
+
+        def codegen(context, builder, signature, args):
+            out, rows = (_Rows(context, builder, signature.args[i], args[i], lanes=n) for i in (0, 4))
+            at = args[5]
+            lines = []
+            for i in range(n):
+                step = builder.mul(args[6], ir.Constant(args[6].type, i))
+                lines.append(rows.load(builder.add(at, step)))
+            for _ in range(n.bit_length() - 1):
+                lines = [
+                    builder.shuffle_vector(lines[i // 2], lines[i // 2 + n // 2], _interleave(n, i % 2))
+                    for i in range(n)
+                ]
+            if isinstance(rows.scalar, ir.IntType):
+                lines = [builder.add(v, everywhere(builder, args[7], rows.vector)) for v in lines]
+            bits = 8 // per
+            for j, line in enumerate(lines):
+                row = builder.add(args[1], builder.mul(args[2], ir.Constant(args[2].type, j)))
+                for k in range(per):
+                    part = line
+                    if per > 1:
+                        part = builder.lshr(line, ir.Constant(rows.vector, [k * bits] * n))
+                        part = builder.and_(part, ir.Constant(rows.vector, [(1 << bits) - 1] * n))
+                    out.store(part, builder.add(row, builder.mul(args[3], ir.Constant(args[3].type, k))))
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    return turn
+
+
+def _interleave(n: int, high: int) -> Any:
+    """Mask that takes the low (or high) halves of two vectors, element by element in turn."""
+    pairs = [(i + high * n // 2, i + high * n // 2 + n) for i in range(n // 2)]
+    return ir.Constant(ir.VectorType(ir.IntType(32), n), [v for pair in pairs for v in pair])
+
+
+turn_1, turn_2, turn_4, turn_8 = (_turn(n) for n in (1, 2, 4, 8))
+"""``turn_p(dst, d, far, near, src, s, stride, offset)``: a square of 16 x 16 samples (or bytes) turned.
+
+Row ``i`` of the square begins at ``src[s + i stride]``; its column ``j`` goes to ``dst[d + j far]``, ``offset`` added.  With
+``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` goes to ``dst[d + j far + k near]``.
+"""

@@ -80,6 +80,26 @@ class Detection:
     valid: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Packed:
+    """Samples of 1, 2 or 4 bits.
+
+    Attributes
+    ----------
+    data : numpy.ndarray of uint8, shape (samples, bytes of a spectrum)
+    down : bool
+        Whether the last channel is the first row, rather than the first.
+    bits : int
+    high_first : bool
+        Whether the first channel lies in the highest bits of a byte.
+    """
+
+    data: NDArray[np.uint8]
+    down: bool
+    bits: int
+    high_first: bool
+
+
 class Source(Protocol):
     """Samples by absolute number: a `Filterbank`, or one with cells masked."""
 
@@ -93,6 +113,9 @@ class Source(Protocol):
 
     def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Pieces of a range of samples: (samples x channels in some order, which of them is which row)."""
+
+    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+        """The same samples in fewer than 8 bits, as the file holds them; None where it does not hold them so."""
 
     def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
         """Masked cells in a range: row, first and last sample + 1 relative to ``start``, value to put there."""
@@ -133,6 +156,18 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back threads and memory."""
+
+
+def direction(order: NDArray[np.int64]) -> int:
+    """1 where rows are the channels in turn, -1 in reverse, 0 in another order.
+
+    >>> direction(np.array([2, 1, 0])), direction(np.array([0, 2, 1]))
+    (-1, 0)
+    """
+    n = len(order)
+    if np.array_equal(order, np.arange(n)):
+        return 1
+    return -1 if np.array_equal(order, np.arange(n)[::-1]) else 0
 
 
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
