@@ -12,7 +12,6 @@ import numpy as np
 
 from skysieve.dedispersion.observation import Observation, check_freqs, check_tsamp
 from skysieve.dedispersion.sigproc import BadFile, add_ifs, choose_ifs, unpack_table, unpacked
-
 from skysieve.dedispersion.workload import Packed, direction
 
 if TYPE_CHECKING:
@@ -102,8 +101,8 @@ class PsrfitsReader:
         self._table = unpack_table(self.nbits, "big") if self.nbits < 8 else None
         plain: np.dtype[Any] = np.dtype(np.float32) if self.nbits == 32 else self._raw.newbyteorder("=")
         self.dtype: np.dtype[Any] = np.dtype(np.float32) if self.scaled else plain
-        plain = self.npol == 1 and not self.scaled and not len(self.gaps) and direction(self.order) != 0
-        self.packs = self.nbits < 8 and self.nchan * self.nbits % 8 == 0 and plain
+        bare = self.npol == 1 and not self.scaled and not len(self.gaps) and direction(self.order) != 0
+        self.packs = self.nbits < 8 and self.nchan * self.nbits % 8 == 0 and bare
         self.maximum = 0 if self.scaled or self.nbits == 32 else (2**self.nbits - 1) * len(self.ifs)
         mjd = float(primary.get("STT_IMJD", 0)) + (primary.get("STT_SMJD", 0) + primary.get("STT_OFFS", 0.0)) / DAY
         first = float(head.get("NSUBOFFS", 0) or 0) * self.nsblk * tsamp

@@ -21,7 +21,6 @@ from skysieve.dedispersion.observation import (
     packed_to_degrees,
     regular_freqs,
 )
-
 from skysieve.dedispersion.workload import Packed, direction
 
 if TYPE_CHECKING:

@@ -218,6 +218,6 @@ def _interleave(n: int, high: int) -> Any:
 turn_1, turn_2, turn_4, turn_8 = (_turn(n) for n in (1, 2, 4, 8))
 """``turn_p(dst, d, far, near, src, s, stride, offset)``: a square of 16 x 16 samples (or bytes) turned.
 
-Row ``i`` of the square begins at ``src[s + i stride]``; its column ``j`` goes to ``dst[d + j far]``, ``offset`` added.  With
-``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` goes to ``dst[d + j far + k near]``.
+Row ``i`` of the square begins at ``src[s + i stride]``; its column ``j`` goes to ``dst[d + j far]``, ``offset`` added.
+With ``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` goes to ``dst[d + j far + k near]``.
 """
