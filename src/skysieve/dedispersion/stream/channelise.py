@@ -1,0 +1,290 @@
+"""Voltages of subbands to power of channels: FFT or polyphase filter bank, polarisations added, spectra integrated.
+
+Spectra begin at multiples of their length from sample 0, so that how a stream is cut changes no bit.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.observation import check_freqs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+WINDOWS = ("hamming", "hann", "blackman", "rectangular")
+MIDDLE, SCATTER = 96.0, 16.0
+"""Mean and standard deviation of 8-bit power."""
+SMALL = 64
+"""Channels of a subband up to which a matrix product beats FFTs of that length."""
+
+
+class Channeliser:
+    """Cut subbands into channels and detect their power.
+
+    Parameters
+    ----------
+    fch1, foff : float
+        Centre of the first subband and step to the next, MHz; they are sampled at their width.
+    nsub, pols : int
+        Subbands and polarisations of the voltages.
+    tsamp : float
+        Seconds between voltages.
+    channels : int
+        Of a subband.
+    taps : int
+        1: FFT.  More: polyphase filter bank of so many times ``channels`` samples.
+    window : {"hamming", "hann", "blackman", "rectangular"}
+        Of the filter bank's sinc.
+    integrate : int
+        Spectra to add.
+    stokes : {"I"} or int
+        The sum of the polarisations, or one by its number.
+    sideband : {"upper", "lower"}
+        Whether frequency rises with that of the voltages.
+    nbits : {8, 32}
+        Of the result.  Bytes have mean 96 and standard deviation 16 over the first ``calibrate`` seconds.
+    calibrate : float
+
+    Examples
+    --------
+    >>> c = Channeliser(1400.0, -1.0, 4, 1, 1e-6, channels=8, nbits=32)
+    >>> x = np.exp(2j * np.pi * np.arange(64) * 0.25)[:, None, None] * [0, 1, 0, 0]
+    >>> first, rows, _ = c.feed(0, x.astype(np.complex64))
+    >>> rows.shape, float(c.freqs[rows[0].argmax()])
+    ((8, 32), 1399.25)
+    """
+
+    def __init__(
+        self, fch1: float, foff: float, nsub: int, pols: int, tsamp: float, *, channels: int = 8, taps: int = 1,
+        window: str = "hamming", integrate: int = 1, stokes: str | int = "I", sideband: str = "upper", nbits: int = 8,
+        calibrate: float = 0.5,
+    ) -> None:  # fmt: skip
+        for name, value in (("channels", channels), ("taps", taps), ("integrate", integrate), ("nsub", nsub)):
+            if value < 1:
+                raise ValueError(f"{name}={value}: expected at least 1")
+        if window not in WINDOWS:
+            raise ValueError(f"window={window!r}: expected one of {', '.join(map(repr, WINDOWS))}")
+        if sideband not in ("upper", "lower"):
+            raise ValueError(f"sideband={sideband!r}: expected 'upper' or 'lower'")
+        if nbits not in (8, 32):
+            raise ValueError(f"nbits={nbits}: expected 8 or 32")
+        if stokes != "I" and stokes not in range(pols):
+            raise ValueError(f"stokes={stokes!r}: expected 'I' or a polarisation from 0 to {pols - 1}")
+        if not calibrate > 0:
+            raise ValueError(f"calibrate={calibrate!r}: expected seconds, above 0")
+        self.nsub, self.channels, self.taps, self.integrate, self.nbits = nsub, channels, taps, integrate, nbits
+        self.pick = None if stokes == "I" else int(stokes)
+        self.pols = pols
+        self.tsamp = tsamp * channels * integrate
+        self.delay = (taps - 1) / 2 * channels * tsamp
+        k = np.arange(channels)
+        offset = np.where(k >= -(-channels // 2), k - channels, k) * (1 if sideband == "upper" else -1)
+        width = abs(foff) if nsub > 1 else 1e-6 / tsamp
+        freqs = fch1 + foff * np.arange(nsub) + offset[:, None] * (width / channels)
+        order = np.argsort(-freqs.ravel(), kind="stable")
+        self.freqs = freqs.ravel()[order]
+        check_freqs(self.freqs, f"fch1={fch1!r}, foff={foff!r}")
+        place = np.empty(freqs.size, np.int64)
+        place[order] = np.arange(freqs.size)
+        self._place = place.reshape(freqs.shape)
+        self._row_of = np.sort(self._place, axis=0)[0]
+        self._filter = None if taps == 1 else prototype(channels, taps, window)
+        self._matrix = np.exp(-2j * np.pi * np.outer(k, k) / channels).astype(np.complex64)
+        self._tail: NDArray[np.complex64] | None = None
+        self._gone: list[NDArray[np.int64]] = []
+        self._at = self._out = -1
+        self._held: list[NDArray[np.float32]] = []
+        self._held_gone: list[NDArray[np.int64]] = []
+        self._calibrate = max(16, round(calibrate / self.tsamp))
+        self.level: NDArray[np.float32] | None = None
+        self.scale: NDArray[np.float32] | None = None
+
+    @property
+    def nchan(self) -> int:
+        """Channels."""
+        return self.nsub * self.channels
+
+    @property
+    def dtype(self) -> str:
+        """Type of the power."""
+        return "uint8" if self.nbits == 8 else "float32"
+
+    def feed(
+        self, start: int, voltages: NDArray[np.complex64], missing: Any = ()
+    ) -> tuple[int, NDArray[Any], NDArray[np.int64]] | None:
+        """Take the next voltages.
+
+        Parameters
+        ----------
+        start : int
+            Number of the first.
+        voltages : numpy.ndarray of complex64, shape (samples, polarisations, subbands)
+            0 where they are missing.
+        missing : array_like of int, shape (n, 4)
+            First sample, last + 1, first subband, last + 1.
+
+        Returns
+        -------
+        (first, rows, missing) or None
+            Number of the first row; power (rows, channels) in falling order of frequency; what is missing: every
+            spectrum that has one missing sample.  None while there is nothing.
+        """
+        if self._tail is None:
+            whole = self.channels * self.integrate
+            self._out = -(-start // whole)
+            self._at = start
+            self._tail = np.empty((0, *voltages.shape[1:]), np.complex64)
+        x = np.concatenate([self._tail, voltages])
+        first = self._out * self.channels * self.integrate
+        if self._at < first:  # before the first whole spectrum
+            skip = min(len(x), first - self._at)
+            x, self._at = x[skip:], self._at + skip
+        gone = np.asarray(missing, np.int64).reshape(-1, 4)
+        self._gone.append(gone)
+        N, each = self.channels, self.channels * self.integrate
+        n = max(0, (len(x) - (self.taps - 1) * N) // each)
+        if self._at < first or n == 0:
+            self._tail = x
+            return None
+        rows = self._power(x[: n * each + (self.taps - 1) * N])
+        rects = self._missing(self._out, n)
+        begun = self._out
+        self._tail = x[n * each :].copy()
+        self._at += n * each
+        self._out += n
+        return self._quantised(begun, rows, rects)
+
+    def finish(self) -> tuple[int, NDArray[Any], NDArray[np.int64]] | None:
+        """What is held for calibration, where the stream was shorter than that."""
+        if not self._held:
+            return None
+        return self._emit(self._out)
+
+    def _power(self, x: NDArray[np.complex64]) -> NDArray[np.float32]:
+        """Power of whole spectra."""
+        from skysieve.dedispersion.stream import cpu_power
+
+        N = self.channels
+        if self.pick is not None:
+            x = x[:, self.pick : self.pick + 1]
+        P = x.shape[1]
+        lines = np.ascontiguousarray(x).reshape(-1, N, P * self.nsub)
+        n = len(lines) - self.taps + 1
+        if self._filter is None:
+            summed = lines
+        else:
+            summed = lines[:n] * self._filter[0][:, None]
+            for t in range(1, self.taps):
+                summed += lines[t : t + n] * self._filter[t][:, None]
+        spectra = np.matmul(self._matrix, summed) if N <= SMALL else self._fft(summed)
+        out = np.empty((n // self.integrate, self.nchan), np.float32)
+        cpu_power.power(spectra.reshape(n, N, P, self.nsub), self._place, self.integrate, out)
+        return out
+
+    def _fft(self, summed: NDArray[np.complex64]) -> NDArray[np.complex64]:
+        """FFTs, a spectrum at a time: the same arithmetic whatever the number of spectra."""
+        from scipy import fft
+
+        spectra = np.empty(summed.shape, np.complex64)
+        for i, one in enumerate(summed):
+            spectra[i] = fft.fft(one, axis=0)
+        return spectra
+
+    def _missing(self, first: int, count: int) -> NDArray[np.int64]:
+        """Rectangles of output that miss input."""
+        each, reach = self.channels * self.integrate, (self.taps - 1) * self.channels
+        gone = np.concatenate(self._gone)
+        keep = gone[gone[:, 1] > (first + count) * each]
+        self._gone = [keep]
+        low = np.maximum((gone[:, 0] - reach) // each, first)
+        high = np.minimum(-(-gone[:, 1] // each), first + count)
+        rects = []
+        for a, b, c0, c1 in zip(low, high, gone[:, 2], gone[:, 3], strict=True):
+            if a >= b:
+                continue
+            places = np.sort(self._row_of[c0:c1])
+            runs = np.flatnonzero(np.diff(places) != self.channels)
+            edges = np.concatenate([[0], runs + 1, [len(places)]])
+            rects += [[a, b, places[e], places[f - 1] + self.channels] for e, f in pairwise(edges)]
+        return disjoint(np.array(rects, np.int64).reshape(-1, 4))
+
+    def _quantised(
+        self, first: int, rows: NDArray[np.float32], rects: NDArray[np.int64]
+    ) -> tuple[int, NDArray[Any], NDArray[np.int64]] | None:
+        if self.nbits == 32:
+            return first, rows, rects
+        self._held.append(rows)
+        self._held_gone.append(rects)
+        if self.level is None and sum(map(len, self._held)) < self._calibrate:
+            return None
+        return self._emit(first + len(rows))
+
+    def _emit(self, stop: int) -> tuple[int, NDArray[Any], NDArray[np.int64]]:
+        from skysieve.dedispersion.stream import cpu_power
+
+        rows, rects = np.concatenate(self._held), np.concatenate(self._held_gone)
+        first = stop - len(rows)
+        if self.level is None:
+            self._measure(rows[: self._calibrate], first, rects)
+        assert self.level is not None
+        assert self.scale is not None
+        out = np.empty(rows.shape, np.uint8)
+        cpu_power.quantise(rows, self.level, self.scale, np.float32(MIDDLE), out)
+        self._held.clear()
+        self._held_gone.clear()
+        return first, out, rects
+
+    def _measure(self, rows: NDArray[np.float32], first: int, rects: NDArray[np.int64]) -> None:
+        """Level and scale of the channels, from what came."""
+        good = np.ones(rows.shape, bool)
+        for a, b, low, high in rects:
+            good[a - first : b - first, low:high] = False
+        n = np.maximum(good.sum(axis=0), 1)
+        mean = np.where(good, rows, 0).sum(axis=0, dtype=np.float64) / n
+        square = (np.where(good, rows - mean, 0) ** 2).sum(axis=0) / n
+        self.level = mean.astype(np.float32)
+        self.scale = np.where(square > 0, SCATTER / np.sqrt(np.where(square > 0, square, 1)), 0).astype(np.float32)
+
+
+def prototype(channels: int, taps: int, window: str) -> NDArray[np.float32]:
+    """A filter bank's filter, shape (taps, channels): a windowed sinc that leaves the power of noise as it is.
+
+    >>> h = prototype(8, 4, "hamming")
+    >>> h.shape, round(float((h.astype(float) ** 2).sum()), 5)
+    ((4, 8), 8.0)
+    """
+    n = channels * taps
+    made: dict[str, Callable[[int], NDArray[np.float64]]] = {
+        "hamming": np.hamming, "hann": np.hanning, "blackman": np.blackman, "rectangular": np.ones,
+    }  # fmt: skip
+    shape = made[window](n)
+    h = np.sinc((np.arange(n) - (n - 1) / 2) / channels) * shape
+    h *= np.sqrt(channels / (h**2).sum())
+    return h.reshape(taps, channels).astype(np.float32)
+
+
+def disjoint(rects: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rectangles of the same area that do not overlap: neighbours in time may, where spectra miss several packets."""
+    if len(rects) < 2:
+        return rects
+    cuts = np.unique(rects[:, :2])
+    out: list[list[int]] = []
+    for a, b in pairwise(cuts):
+        some = rects[(rects[:, 0] <= a) & (rects[:, 1] >= b)]
+        high = -1
+        for low, top in sorted({(int(r[2]), int(r[3])) for r in some}):
+            if top <= high:
+                continue
+            begin = max(low, high)
+            if out and out[-1][1] == b and out[-1][0] == a and out[-1][3] == begin:
+                out[-1][3] = top
+            else:
+                out.append([int(a), int(b), begin, top])
+            high = top
+    return np.array(out, np.int64).reshape(-1, 4)

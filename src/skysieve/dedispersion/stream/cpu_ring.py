@@ -1,0 +1,69 @@
+"""Packets into their places (numba)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, STATE = range(9)
+"""``OPEN``: first packet number that is still held; what lies before has been taken."""
+
+
+@njit(**JIT)
+def place(buffers, begin, index, number, chunk, offset, window, most_jump, drop, ring, seen, state):
+    """Copy the packets ``index[begin:]`` to ``ring[number % places, chunk]``; how many were dealt with.
+
+    A packet is late when one ``window`` places after it has come before it, double when its place has it, too far when
+    it lies more than ``most_jump`` after the latest.  Ends early at one for which there is no room, unless ``drop``.
+    """
+    places, _, size = ring.shape
+    for i in range(begin, len(index)):
+        n, c = number[i], chunk[i]
+        if state[HIGHEST] < 0:
+            state[HIGHEST] = n
+            state[OPEN] = max(0, n - window)
+            state[START] = n
+        if n > state[HIGHEST] + most_jump:
+            state[JUMP] += 1
+            continue
+        if n < state[HIGHEST] - window:
+            state[LATE] += 1
+            continue
+        state[HIGHEST] = max(state[HIGHEST], n)
+        if n >= state[OPEN] + places:
+            if not drop:
+                return i
+            state[OVERFLOW] += 1
+            continue
+        slot = n % places
+        if seen[slot, c] == n + 1:
+            state[DUPLICATE] += 1
+            continue
+        seen[slot, c] = n + 1
+        state[START] = min(state[START], n)
+        state[ACCEPTED] += 1
+        row, at = buffers[index[i]], offset[i]
+        line = ring[slot, c]
+        for k in range(size):
+            line[k] = row[at + k]
+    return len(index)
+
+
+@njit(**JIT)
+def order_falling(x, out):
+    """``out[t, C - 1 - c] = x[t, c]``."""
+    C = x.shape[1]
+    for t in range(len(x)):
+        for c in range(C):
+            out[t, C - 1 - c] = x[t, c]
+
+
+@njit(**JIT)
+def nibbles(packed, out):
+    """Two's complement halves of bytes, low half first, as floats."""
+    for i in range(len(packed)):
+        b = np.int32(packed[i])
+        low, high = b & 15, b >> 4
+        out[2 * i] = low - 16 * (low >> 3)
+        out[2 * i + 1] = high - 16 * (high >> 3)

@@ -1,0 +1,210 @@
+"""A telescope on the loopback: sends the samples of a file as packets, at their own pace, with faults if wanted."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.filterbank import Filterbank
+from skysieve.dedispersion.sigproc import pack
+from skysieve.dedispersion.stream.dada import DadaFile
+from skysieve.dedispersion.stream.packets import POWER, Geometry, chunks_for, epoch_of, packets
+from skysieve.dedispersion.stream.receive import message_headers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BURST = 8
+"""Packets of a system call: a kernel's default socket buffer holds some twenty of 8 KiB."""
+BATCH_BYTES = 2**23
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Packets sent, left out, moved, sent twice; bytes of samples; seconds, and seconds of processor."""
+
+    sent: int
+    lost: int
+    moved: int
+    doubled: int
+    bytes: int
+    seconds: float
+    cpu: float
+
+
+def source_geometry(source: Filterbank | DadaFile, packet_bytes: int) -> Geometry:
+    """The packets that a file is sent as."""
+    if isinstance(source, DadaFile):
+        return source.geometry(packet_bytes)
+    o = source.observation
+    if source.dtype.kind == "i":
+        raise ValueError("signed samples cannot be sent: packets of power hold unsigned numbers or floats")
+    bits = o.nbits if source.dtype == np.uint8 and o.nbits < 8 else 8 * source.dtype.itemsize
+    if not o.regular:
+        raise ValueError("channels that are not evenly spaced cannot be sent")
+    if o.nchan * bits % 8:
+        raise ValueError(f"a spectrum of {o.nchan} channels of {bits} bits does not end with a byte")
+    chunks, nsamp = chunks_for(o.nchan, o.nchan * bits, packet_bytes)
+    if (o.nchan // chunks) * bits % 8:
+        raise ValueError(f"packet_bytes={packet_bytes}: the parts of a spectrum would not end with a byte")
+    return Geometry(
+        POWER, bits, 1, min(nsamp, source.nsamp), o.nchan, chunks, epoch_of(o.tstart), o.tsamp, o.top, o.foff
+    )  # fmt: skip
+
+
+def source_steps(
+    source: Filterbank | DadaFile, g: Geometry, count: int, repeat: int
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Whole packets of a file as packed samples, ``repeat`` times over (0: for ever), with the first one's number."""
+    whole = source.nsamp // g.nsamp * g.nsamp
+    done = 0
+    while repeat == 0 or done < repeat:
+        for start in range(0, whole, count):
+            n = min(count, whole - start)
+            if isinstance(source, DadaFile):
+                yield done * whole + start, source.steps(start, n)
+                continue
+            rows = np.ascontiguousarray(source.block(start, n).T)
+            packed = pack(rows, g.bits).reshape(n, -1) if g.bits < 8 else rows.view(np.uint8).reshape(n, -1)
+            yield done * whole + start, packed[:, None]
+        done += 1
+
+
+def schedule(
+    n: int, rng: np.random.Generator, loss: float, reorder: float, duplicate: float, reach: int
+) -> tuple[NDArray[np.int64], int, int, int]:
+    """Order in which ``n`` packets leave: their numbers; how many are left out, moved, doubled.
+
+    A packet that is moved leaves at most ``reach`` places later.
+    """
+    kept = rng.random(n) >= loss
+    moved = (rng.random(n) < reorder) & kept
+    doubled = (rng.random(n) < duplicate) & kept
+    when = np.arange(n, dtype=np.float64)
+    when[moved] += rng.integers(1, reach + 1, moved.sum()) + 0.25
+    again = when[doubled] + rng.integers(0, reach + 1, doubled.sum()) + 0.5
+    numbers = np.concatenate([np.flatnonzero(kept), np.flatnonzero(doubled)])
+    order = np.argsort(np.concatenate([when[kept], again]), kind="stable")
+    return numbers[order], int((~kept).sum()), int(moved.sum()), int(doubled.sum())
+
+
+def check_faults(loss: float, reorder: float, duplicate: float, rate: float, repeat: int) -> None:
+    """Refuse what are no probabilities, and rates that are none."""
+    for name, value in (("loss", loss), ("reorder", reorder), ("duplicate", duplicate)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}={value!r}: expected a part of the packets, 0 to 1")
+    if not rate > 0:
+        raise ValueError(f"rate={rate!r}: expected times the rate of the data, above 0")
+    if repeat < 0:
+        raise ValueError(f"repeat={repeat}: expected times to send the file, or 0 for without end")
+
+
+def emulate(
+    source: Filterbank | DadaFile,
+    host: str,
+    port: int,
+    *,
+    rate: float = 1.0,
+    loss: float = 0.0,
+    reorder: float = 0.0,
+    duplicate: float = 0.0,
+    reach: int = 4,
+    packet_bytes: int = 8192,
+    first: int = 0,
+    beam: int = 0,
+    repeat: int = 1,
+    seconds: float = math.inf,
+    seed: int = 0,
+    gap: tuple[float, float] | None = None,
+    cancel: threading.Event | None = None,
+) -> Sent:
+    """Send a file as packets.
+
+    Parameters
+    ----------
+    source : Filterbank or DadaFile
+    host, port : str, int
+    rate : float
+        Times the data's own rate; inf for as fast as the system takes them.
+    loss, reorder, duplicate : float
+        Parts of the packets to leave out, to send up to ``reach`` places later, to send twice.
+    packet_bytes : int
+        Bytes of samples in a packet, at most.
+    first : int
+        Number of the first sample, rounded down to whole packets.
+    beam : int
+    repeat : int
+        Times to send the file, without a gap; 0 for without end.
+    seconds : float
+        Stop after so many.
+    seed : int
+        Of the faults.
+    gap : (float, float), optional
+        Leave out this stretch of seconds of data.
+    cancel : threading.Event, optional
+
+    Returns
+    -------
+    Sent
+    """
+    from skysieve.dedispersion.stream import cpu_receive
+
+    check_faults(loss, reorder, duplicate, rate, repeat)
+    g = source_geometry(source, packet_bytes)
+    per_batch = max(1, BATCH_BYTES // (g.packet_bytes * g.chunks)) * g.nsamp
+    per_second = g.chunks / (g.nsamp * g.tsamp) * rate
+    rng = np.random.default_rng(seed)
+    first = first // g.nsamp * g.nsamp
+    sent = lost = moved = doubled = 0
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as out:
+        out.connect((host, port))
+        headers: Any = None
+        clock, cpu = time.perf_counter(), time.thread_time()
+        due = 0.0
+        for start, steps in source_steps(source, g, per_batch, repeat):
+            made = packets(g, steps, first + start, beam)
+            order, out_of, aside, twice = schedule(len(made), rng, loss, reorder, duplicate, reach)
+            if gap is not None:
+                moment = (start + order // g.chunks * g.nsamp) * g.tsamp
+                inside = (moment >= gap[0]) & (moment < gap[1])
+                order, out_of = order[~inside], out_of + int(inside.sum())
+            lost, moved, doubled = lost + out_of, moved + aside, doubled + twice
+            queue = made[order]
+            headers, vectors = message_headers(queue)
+            begun, at = due, 0
+            while at < len(queue):
+                now = time.perf_counter() - clock
+                if now > seconds or (cancel is not None and cancel.is_set()):
+                    break
+                n = min(BURST, len(queue) - at)
+                when = 0.0 if math.isinf(rate) else (begun + int(order[at])) / per_second
+                if when > now:
+                    time.sleep(when - now)
+                took_in = cpu_receive.send(out.fileno(), headers.ctypes.data, at, n)
+                sent += took_in
+                at += max(took_in, 1)
+            del vectors
+            due = begun + len(made)
+            if at < len(queue):
+                break
+        if not math.isinf(rate):
+            left = due / per_second - (time.perf_counter() - clock)
+            time.sleep(max(0.0, min(left, 1.0)) if not (cancel is not None and cancel.is_set()) else 0.0)
+        took, used = time.perf_counter() - clock, time.thread_time() - cpu
+    return Sent(sent, lost, moved, doubled, sent * g.packet_bytes, took, used)
+
+
+def opened_source(path: str | os.PathLike[str]) -> Filterbank | DadaFile:
+    """A file to send: PSRDADA, or anything that `Filterbank.open` reads."""
+    from skysieve.dedispersion.stream.dada import is_dada
+
+    return DadaFile(path) if is_dada(path) else Filterbank.open(path)

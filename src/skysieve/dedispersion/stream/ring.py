@@ -1,0 +1,287 @@
+"""Packets of one beam in the order of time: placed by their number, taken as gulps of any length.
+
+What is lost, late, double or out of bounds is decided by the order in which packets arrive and nothing else, so that
+the counts are exact and can be foretold.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.sigproc import unpack_table
+from skysieve.dedispersion.stream.packets import POWER, Geometry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, STATE = range(9)
+POLICIES = ("drop", "block")
+
+
+@dataclass(frozen=True)
+class Gulp:
+    """Samples of one beam that follow each other.
+
+    Attributes
+    ----------
+    start : int
+        Number of the first.
+    data : numpy.ndarray, shape (packets, chunks, samples, bytes)
+        Packets as they came; those that did not hold what was there before.
+    first : int
+        Number of the first packet's first sample, at most ``start``.
+    count : int
+        Samples.
+    missing : numpy.ndarray of int64, shape (n, 4)
+        What did not come: first sample, last + 1, first chunk, last + 1; numbers from ``start`` on.
+    """
+
+    start: int
+    data: NDArray[np.uint8]
+    first: int
+    count: int
+    missing: NDArray[np.int64]
+
+
+class Ring:
+    """The packets of one beam.
+
+    Parameters
+    ----------
+    geometry : Geometry
+    window : int
+        Places in time by which a packet may come after its successors.
+    seconds : float
+        Data that there is room for.
+    longest_gap : float
+        Seconds after the latest packet that one may lie and be believed.
+    policy : {"drop", "block"}
+        What happens to packets when nobody takes gulps: they are dropped and counted, or `put` waits.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        window: int = 8,
+        seconds: float = 4.0,
+        longest_gap: float = 60.0,
+        policy: str = "drop",
+    ) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"policy={policy!r}: expected 'drop' or 'block'")
+        if window < 0:
+            raise ValueError(f"window={window}: expected packets, at least 0")
+        if not seconds > 0:
+            raise ValueError(f"seconds={seconds!r}: expected room, above 0")
+        g = self.geometry = geometry
+        each = g.nsamp * g.tsamp
+        self.window, self.policy = window, policy
+        self.places = max(2 * window + 4, int(seconds / each) + 1)
+        self.most_jump = max(window + 1, int(min(longest_gap / each, 2**62)))
+        self.ring = np.zeros((self.places, g.chunks, g.packet_bytes), np.uint8)
+        self.seen = np.zeros((self.places, g.chunks), np.int64)
+        self.state = np.zeros(STATE, np.int64)
+        self.state[HIGHEST] = -1
+        self.at = -1
+        self.lost = 0
+        self.ended = False
+        self._ready = threading.Condition()
+        self._arrivals: deque[tuple[int, float]] = deque(maxlen=4096)
+
+    # ------------------------------------------------------------------ in
+    def put(
+        self, buffers: NDArray[np.uint8], index: NDArray[np.int64], number: NDArray[np.int64], chunk: NDArray[np.int64],
+        offset: NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        """Place the datagrams ``index`` of ``buffers``; with "block" waits for room."""
+        from skysieve.dedispersion.stream import cpu_ring
+
+        begin = 0
+        with self._ready:
+            while begin < len(index) and not self.ended:
+                begin = cpu_ring.place(
+                    buffers, begin, index, number, chunk, offset, self.window, self.most_jump, self.policy == "drop",
+                    self.ring, self.seen, self.state,
+                )  # fmt: skip
+                end = (int(self.state[HIGHEST]) + 1) * self.geometry.nsamp
+                if not self._arrivals or self._arrivals[-1][0] < end:
+                    self._arrivals.append((end, time.monotonic()))
+                self._ready.notify_all()
+                if begin < len(index):
+                    self._ready.wait(0.1)
+
+    def end(self) -> None:
+        """No packet will come any more: what is there can be taken to its end."""
+        with self._ready:
+            self.ended = True
+            self._ready.notify_all()
+
+    # ------------------------------------------------------------------ out
+    @property
+    def closed(self) -> int:
+        """First sample that may still come; all before can be taken."""
+        highest = int(self.state[HIGHEST])
+        if highest < 0:
+            return 0
+        return (highest + 1 if self.ended else max(0, highest - self.window)) * self.geometry.nsamp
+
+    @property
+    def fill(self) -> float:
+        """Part of the room that is taken."""
+        return (
+            float(max(0, self.state[HIGHEST] + 1 - self.state[OPEN]) / self.places) if self.state[HIGHEST] >= 0 else 0.0
+        )
+
+    def take(self, count: int, timeout: float = 0.1) -> Gulp | None:
+        """The next ``count`` samples, fewer at the end; None when they do not come within ``timeout``."""
+        with self._ready:
+            if not self._ready.wait_for(lambda: self._enough(count) or self.ended, timeout) and not self._enough(count):
+                return None
+            self._begin()
+            n = min(count, self.closed - self.at) if self.at >= 0 else 0
+            if n <= 0:
+                return None
+            a, b = self.at // self.geometry.nsamp, -(-(self.at + n) // self.geometry.nsamp)
+        # places before `closed` change no more, and are not reused before OPEN has passed them
+        numbers = np.arange(a, b)
+        held = numbers[numbers < int(self.state[OPEN]) + self.places]  # a gap may be longer than the ring
+        slots = held % self.places
+        data = np.zeros((len(numbers), *self.ring.shape[1:]), np.uint8)
+        there = np.zeros(data.shape[:2], bool)
+        data[: len(held)] = self.ring[slots]
+        there[: len(held)] = self.seen[slots] == held[:, None] + 1
+        gulp = Gulp(self.at, data, a * self.geometry.nsamp, n, self._missing(there, a, self.at, self.at + n))
+        with self._ready:
+            self.at += n
+            done = self.at // self.geometry.nsamp
+            whole = there[: done - a]
+            self.lost += int(whole.size - whole.sum())
+            self.state[OPEN] = done
+            self._ready.notify_all()
+        return gulp
+
+    def _enough(self, count: int) -> bool:
+        if self.state[HIGHEST] < 0:
+            return False
+        at = self.at if self.at >= 0 else int(self.state[START]) * self.geometry.nsamp
+        return self.closed - at >= count
+
+    def _begin(self) -> None:
+        if self.at < 0 and self.state[HIGHEST] >= 0:
+            self.at = int(self.state[START]) * self.geometry.nsamp
+            self.state[OPEN] = self.state[START]
+
+    def _missing(self, there: NDArray[np.bool_], first: int, low: int, high: int) -> NDArray[np.int64]:
+        """Rectangles of what is not there: whole times joined, chunks alone."""
+        if there.all():
+            return np.empty((0, 4), np.int64)
+        nsamp, chunks = self.geometry.nsamp, self.geometry.chunks
+        none: NDArray[np.bool_] = np.asarray(~there.any(axis=1))
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], none, [False]]).astype(np.int8)))
+        runs = edges.reshape(-1, 2)
+        whole = np.stack([runs[:, 0], runs[:, 1], np.zeros(len(runs), int), np.full(len(runs), chunks)], axis=1)
+        t, c = np.nonzero(~there & ~none[:, None])
+        some = np.stack([t, t + 1, c, c + 1], axis=1)
+        rects = np.concatenate([whole, some]).astype(np.int64)
+        rects[:, :2] = np.clip((rects[:, :2] + first) * nsamp, low, high)
+        return rects[rects[:, 0] < rects[:, 1]]
+
+    def arrived(self, sample: int) -> float | None:
+        """`time.monotonic` when the first packet past a sample came, where it is remembered."""
+        for end, when in list(self._arrivals):
+            if end >= sample:
+                return when
+        return None
+
+    def counts(self) -> dict[str, int]:
+        """What became of the packets so far; ``lost`` are those that were not there when their time was taken."""
+        return {
+            "accepted": int(self.state[ACCEPTED]), "late": int(self.state[LATE]),
+            "duplicate": int(self.state[DUPLICATE]), "overflow": int(self.state[OVERFLOW]),
+            "jump": int(self.state[JUMP]), "lost": self.lost,
+        }  # fmt: skip
+
+
+class Unpacker:
+    """Packets' bytes as samples.
+
+    Power gives rows (samples, channels in falling order of frequency); voltages complex64
+    (samples, polarisations, channels in the order of the band).
+    """
+
+    def __init__(self, geometry: Geometry) -> None:
+        g = self.geometry = geometry
+        self.flip = g.foff > 0
+        if g.kind == POWER:
+            if g.all_pols == 2 and g.bits == 16:
+                raise ValueError("bits=16, pols=2: sums of two polarisations would pass 16 bits")
+            wide = 2 if g.bits == 16 or (g.bits == 8 and g.all_pols == 2) else 1
+            self.dtype = np.dtype(np.float32 if g.bits == 32 else np.uint16 if wide == 2 else np.uint8)
+            self.maximum = 0 if g.bits == 32 else g.all_pols * (2**g.bits - 1)
+            self._table = unpack_table(g.bits, "little") if g.bits < 8 else None
+
+    def power(self, gulp: Gulp) -> NDArray[Any]:
+        """Rows of a gulp."""
+        from skysieve.dedispersion.stream import cpu_ring
+
+        g = self.geometry
+        n, low = len(gulp.data), gulp.start - gulp.first
+        raw = gulp.data.reshape(n, g.chunks, g.nsamp, g.pols, -1)
+        if self._table is not None:
+            x = self._table[raw].reshape(*raw.shape[:4], -1)
+        else:
+            x = raw.view({8: "u1", 16: "<u2", 32: "<f4"}[g.bits])
+        lines = x.transpose(0, 2, 3, 1, 4).reshape(n * g.nsamp, g.pols, g.total)[low : low + gulp.count]
+        rows = lines[:, 0] if g.pols == 1 else lines.sum(axis=1, dtype=self.dtype)
+        if self.flip:
+            out = np.empty(rows.shape, self.dtype)
+            cpu_ring.order_falling(rows, out)
+            return out
+        return np.ascontiguousarray(rows, self.dtype)
+
+    def voltages(self, gulp: Gulp) -> NDArray[np.complex64]:
+        """Voltages of a gulp; 0 where packets are missing."""
+        from skysieve.dedispersion.stream import cpu_ring
+
+        g = self.geometry
+        n, low = len(gulp.data), gulp.start - gulp.first
+        raw = gulp.data.reshape(n, g.chunks, g.nsamp, g.pols, -1)
+        if g.bits == 4:
+            flat = np.empty(2 * raw.size, np.float32)
+            cpu_ring.nibbles((raw ^ np.uint8(0x88) if g.offset_binary else raw).reshape(-1), flat)
+            x = flat.reshape(*raw.shape[:4], -1).view(np.complex64)
+        elif g.bits == 8:
+            signed = (raw ^ np.uint8(0x80) if g.offset_binary else raw).view(np.int8)
+            x = signed.astype(np.float32).view(np.complex64)
+        else:
+            x = raw.view("<f4").astype(np.float32).view(np.complex64)
+        if g.by_pol:
+            x = x.transpose(0, 2, 1, 3, 4).reshape(n * g.nsamp, g.chunks, g.total)
+        else:
+            x = x.transpose(0, 2, 3, 1, 4).reshape(n * g.nsamp, g.pols, g.total)
+        x = np.ascontiguousarray(x[low : low + gulp.count])
+        for a, b, c0, c1 in gulp.missing - [gulp.start, gulp.start, 0, 0]:
+            if g.by_pol:
+                x[a:b, c0:c1] = 0
+            else:
+                x[a:b, :, c0 * g.nchan : c1 * g.nchan] = 0
+        return x
+
+    def rects(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Missing chunks as stretches of rows in falling order of frequency."""
+        g = self.geometry
+        out = missing.copy()
+        if g.by_pol:
+            out[:, 2], out[:, 3] = 0, g.total
+        else:
+            out[:, 2:] *= g.nchan
+            if self.flip:
+                out[:, 2], out[:, 3] = g.total - missing[:, 3] * g.nchan, g.total - missing[:, 2] * g.nchan
+        return out

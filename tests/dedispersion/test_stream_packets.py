@@ -1,0 +1,409 @@
+"""Packets: formats there and back, hostile datagrams, the ring's order and counts, a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from skysieve.dedispersion import fake
+from skysieve.dedispersion.stream.emulate import emulate, schedule, source_geometry, source_steps
+from skysieve.dedispersion.stream.packets import (
+    POWER,
+    REASONS,
+    VOLTAGE,
+    Geometry,
+    SkysieveParser,
+    epoch_of,
+    mjd_of,
+    packets,
+)
+from skysieve.dedispersion.stream.receive import UdpReceiver
+from skysieve.dedispersion.stream.ring import Ring, Unpacker
+from skysieve.dedispersion.stream.vdif import VdifParser, vdif_frame
+
+G = Geometry(POWER, 8, 1, 4, 16, 2, 10**18, 1e-3, 1500.0, -1.0)
+PARSER = SkysieveParser()
+VDIF = VdifParser(frames=1000, fch1=1400.0, foff=1.0, threads=2)
+
+
+def parse(rows, parser=PARSER, lengths=None):
+    rows = np.atleast_2d(rows)
+    return parser.parse(rows, np.full(len(rows), rows.shape[1]) if lengths is None else np.asarray(lengths))
+
+
+def place(ring, sent, order=None):
+    """Packets into a ring, through the parser."""
+    sent = sent if order is None else sent[order]
+    found = parse(sent)
+    good = np.flatnonzero(found.status == 0)
+    ring.put(sent, good, found.number, found.chunk, found.offset)
+    return found
+
+
+def drained(ring, count):
+    ring.end()
+    gulps = []
+    while (gulp := ring.take(count)) is not None:
+        gulps.append(gulp)
+    return gulps
+
+
+# ---------------------------------------------------------------- formats
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("foff", [-1.0, 1.0])
+def test_power_there_and_back(bits, foff):
+    fb = fake(nchan=16, duration=0.1, tsamp=1e-3, fch1=1500.0, foff=-1.0, nbits=bits, seed=1)
+    of_file = source_geometry(fb, 64)
+    g = replace(of_file, fch1=1500.0 if foff < 0 else 1485.0, foff=foff)
+    ((start, steps),) = source_steps(fb, of_file, 100 // g.nsamp * g.nsamp, 1)
+    made = packets(g, steps, start)
+    ring = Ring(g, seconds=1.0)
+    found = place(ring, made)
+    (gulp,) = drained(ring, 10**6)
+    got = Unpacker(g).power(gulp)
+    rows = fb.block(0, len(got)).T
+    assert len(got) == 100 // g.nsamp * g.nsamp
+    assert PARSER.geometry(made[0]) == g
+    assert (found.status == 0).all()
+    assert got.dtype == fb.dtype
+    assert np.array_equal(got, rows if foff < 0 else rows[:, ::-1])
+
+
+@pytest.mark.parametrize("bits", [4, 8, 32])
+@pytest.mark.parametrize("pols", [1, 2])
+def test_voltages_there_and_back(bits, pols):
+    rng = np.random.default_rng(bits)
+    g = replace(G, kind=VOLTAGE, bits=bits, pols=pols)
+    most = 7 if bits == 4 else 127
+    x = rng.integers(-most - 1, most + 1, (24, pols, 16, 2))
+    if bits == 4:
+        steps = ((x[..., 0] & 15) | ((x[..., 1] & 15) << 4)).astype(np.uint8)
+    else:
+        steps = x.astype("i1" if bits == 8 else "<f4").view(np.uint8)
+    made = packets(g, steps.reshape(24, pols, -1), 40)
+    ring = Ring(g, seconds=1.0)
+    place(ring, made)
+    (gulp,) = drained(ring, 100)
+    got = Unpacker(g).voltages(gulp)
+    assert gulp.start == 40
+    assert np.array_equal(got, (x[..., 0] + 1j * x[..., 1]).astype(np.complex64))
+
+
+def test_vdif_there_and_back():
+    rng = np.random.default_rng(1)
+    x = rng.integers(-128, 128, (2, 3, 8, 4, 2))  # threads, frames, samples, channels, parts
+    frames = [
+        vdif_frame(
+            (x[t, f] + 128).astype(np.uint8).ravel(), second=7, number=f, epoch=40, log2_channels=2, bits=8, thread=t
+        )
+        for f in range(3) for t in range(2)
+    ]  # fmt: skip
+    made = np.stack(frames)
+    found = parse(made, VDIF)
+    assert found.status.tolist() == [0] * 6
+    g = VDIF.geometry(made[0])
+    assert (g.nsamp, g.total, g.all_pols, g.tsamp) == (8, 4, 2, 1 / 8000)
+    assert mjd_of(g.epoch) == 58849  # 2020-01-01
+    ring = Ring(g, seconds=1.0)
+    ring.put(made, np.arange(6), found.number, found.chunk, found.offset)
+    (gulp,) = drained(ring, 100)
+    assert gulp.start == 7000 * 8
+    got = Unpacker(g).voltages(gulp)
+    assert np.array_equal(
+        got, (x[..., 0] + 1j * x[..., 1]).transpose(1, 2, 0, 3).reshape(24, 2, 4).astype(np.complex64)
+    )
+
+
+def test_epochs():
+    assert mjd_of(epoch_of(60123.456)) == 60123.456
+    assert epoch_of(0.0) == 0
+    assert mjd_of(0) == 0.0
+
+
+# ---------------------------------------------------------------- hostile datagrams
+
+
+@pytest.mark.parametrize("parser", [PARSER, VDIF], ids=["skysieve", "vdif"])
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.binary(min_size=0, max_size=200), at=st.integers(0, 80), byte=st.integers(0, 255), cut=st.integers(0, 200),
+    whole=st.booleans(),
+)  # fmt: skip
+@example(data=b"", at=10, byte=0, cut=200, whole=True)
+@example(data=b"", at=20, byte=0, cut=200, whole=True)
+def test_no_datagram_reaches_beyond_its_end(parser, data, at, byte, cut, whole):
+    """Whatever arrives is either malformed, or lies within what was received and a ring of its geometry."""
+    if parser is PARSER:
+        good = packets(G, np.zeros((4, 1, 16), np.uint8), 100)[0]
+    else:
+        good = vdif_frame(np.zeros(64, np.uint8), second=1, number=3, epoch=40, log2_channels=2, bits=8)
+    rows = np.zeros((1, 256), np.uint8)
+    start = good.copy() if whole else np.frombuffer(data, np.uint8)
+    length = min(len(start), cut)
+    rows[0, : len(start)] = start
+    rows[0, at] = byte
+    found = parse(rows, parser, [length])
+    assert 0 <= found.status[0] < len(REASONS)
+    if found.status[0] == 0:
+        g = parser.geometry(rows[0])
+        assert found.offset[0] + g.packet_bytes == length
+        assert 0 <= found.chunk[0] < g.chunks
+        assert found.number[0] >= 0
+        assert g.tsamp > 0
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "reason"),
+    [(0, 0, "foreign"), (4, 2, "version"), (5, 7, "fields"), (6, 3, "fields"), (7, 3, "fields"), (10, 7, "fields"),
+     (12, 15, "fields"), (16, 4, "fields"), (16, 16, "fields"), (20, 0, "fields"), (24, 1, "fields"),
+     (31, 255, "fields"), (47, 255, "fields"), (10, 2, "length")],
+)  # fmt: skip
+def test_each_field_is_looked_at(at, value, reason):
+    made = packets(G, np.zeros((4, 1, 16), np.uint8), 100)[:1]
+    assert parse(made).status[0] == 0
+    made[0, at] = value
+    assert REASONS[parse(made).status[0]] == reason
+
+
+def test_lengths_are_looked_at():
+    made = packets(G, np.zeros((4, 1, 16), np.uint8), 100)[:1]
+    longer = np.pad(made, ((0, 0), (0, 9)))
+    for length, reason in [
+        (0, "short"),
+        (63, "short"),
+        (64, "length"),
+        (95, "length"),
+        (96, "good"),
+        (97, "length"),
+        (-1, "short"),
+    ]:
+        assert REASONS[parse(longer, PARSER, [length]).status[0]] == reason
+    assert REASONS[parse(made[:, :20]).status[0]] == "short"
+
+
+# ---------------------------------------------------------------- the ring
+
+
+def truth(order, chunks, window, total):
+    """Counts by the words of the documentation, packet by packet."""
+    highest, have, late, double = -1, set(), 0, 0
+    for i in order:
+        n = i // chunks
+        highest = max(highest, n)
+        if n < highest - window:
+            late += 1
+        elif i in have:
+            double += 1
+        else:
+            have.add(i)
+    start = min(have) // chunks
+    return len(have), late, double, (highest + 1 - start) * chunks - len(have)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 9999), loss=st.sampled_from([0.0, 0.01, 0.1, 0.5]), reorder=st.sampled_from([0.0, 0.3]),
+    duplicate=st.sampled_from([0.0, 0.2]), reach=st.integers(1, 30), window=st.integers(0, 10), gulp=st.integers(1, 90),
+    batch=st.integers(1, 50), first=st.integers(0, 10**12),
+)  # fmt: skip
+def test_counts_and_samples_are_exact(seed, loss, reorder, duplicate, reach, window, gulp, batch, first):
+    rng = np.random.default_rng(seed)
+    steps = rng.integers(0, 256, (240, 1, 16), dtype=np.uint8)
+    made = packets(G, steps, first * 4)
+    order, lost, _, _ = schedule(len(made), rng, loss, reorder, duplicate, reach)
+    if len(order) == 0:
+        return
+    ring = Ring(G, window=window, seconds=10.0)
+    gulps = []
+    for at in range(0, len(order), batch):
+        place(ring, made, order[at : at + batch])
+        while (one := ring.take(gulp, timeout=0)) is not None:
+            gulps.append(one)
+    gulps += drained(ring, gulp)
+    accepted, late, double, missing = truth(order, 2, window, len(made))
+    counts = ring.counts()
+    assert (counts["accepted"], counts["late"], counts["duplicate"], counts["lost"]) == (
+        accepted,
+        late,
+        double,
+        missing,
+    )
+    unpack = Unpacker(G)
+    at = gulps[0].start
+    gone = 0
+    for one in gulps:
+        assert one.start == at
+        rows = unpack.power(one)
+        expected = steps[at - first * 4 : at - first * 4 + one.count, 0]
+        there = np.ones(rows.shape, bool)
+        for a, b, c, d in unpack.rects(one.missing):
+            assert there[a - at : b - at, c:d].all(), "rectangles overlap"
+            there[a - at : b - at, c:d] = False
+        assert np.array_equal(rows[there], expected[there])
+        gone += (~there).sum()
+        at += one.count
+    assert gone == missing * 4 * 8
+    if late == 0 and lost == 0:
+        assert missing == 0
+
+
+def test_a_gap_keeps_time():
+    steps = np.arange(400 * 16, dtype=np.uint32).astype(np.uint8).reshape(400, 1, 16)
+    made = packets(G, steps, 0)
+    for policy, seconds in [("drop", 1.0), ("block", 0.1)]:
+        ring = Ring(G, seconds=seconds, policy=policy)
+        gulps = []
+        taker = threading.Thread(target=lambda r=ring, out=gulps: taken(r, out))
+        taker.start()
+        place(ring, made[:40])
+        place(ring, made[180:])
+        ring.end()
+        taker.join(10)
+        total = sum(g.count for g in gulps)
+        assert (gulps[0].start, total) == (0, 400)
+        assert ring.counts()["lost"] == 140
+        assert (
+            sum(((g.missing[:, 1] - g.missing[:, 0]) * (g.missing[:, 3] - g.missing[:, 2])).sum() for g in gulps) == 560
+        )
+
+
+def taken(ring, out):
+    while True:
+        gulp = ring.take(17, timeout=0.05)
+        if gulp is not None:
+            out.append(gulp)
+        elif ring.ended:
+            return
+
+
+def test_overflow_is_dropped_and_counted_or_waits():
+    made = packets(G, np.zeros((400, 1, 16), np.uint8), 0)
+    ring = Ring(G, seconds=0.1, window=2)
+    place(ring, made)
+    counts = ring.counts()
+    assert counts["overflow"] == 200 - 2 * ring.places
+    assert counts["accepted"] == 2 * ring.places
+    gulps = drained(ring, 50)
+    assert sum(g.count for g in gulps) == 400
+    assert ring.counts()["lost"] == counts["overflow"]
+    ring = Ring(G, seconds=0.1, window=2, policy="block")
+    done = threading.Event()
+    filler = threading.Thread(target=lambda: (place(ring, made), done.set()))
+    filler.start()
+    assert not done.wait(0.2)
+    got = 0
+    while not done.is_set() or ring.closed - max(ring.at, 0) > 0:
+        gulp = ring.take(20, timeout=0.05)
+        got += 0 if gulp is None else gulp.count
+        if done.is_set():
+            ring.end()
+    filler.join()
+    assert got == 400
+    assert ring.counts()["lost"] == ring.counts()["overflow"] == 0
+
+
+def test_a_jump_too_far_is_not_believed():
+    made = packets(G, np.zeros((40, 1, 16), np.uint8), 0)
+    far = packets(G, np.zeros((4, 1, 16), np.uint8), 4 * 10**9)
+    ring = Ring(G, seconds=1.0, longest_gap=60.0)
+    place(ring, made[:10])
+    place(ring, far)
+    place(ring, made[10:])
+    assert ring.counts()["jump"] == 2
+    assert sum(g.count for g in drained(ring, 100)) == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"policy": "wait"}, "policy='wait'"), ({"window": -1}, "window=-1"), ({"seconds": 0.0}, "seconds=0.0")],
+)
+def test_bad_rings(options, message):
+    with pytest.raises(ValueError, match=message):
+        Ring(G, **options)
+
+
+def test_bad_formats():
+    with pytest.raises(ValueError, match="frames=0"):
+        VdifParser(frames=0, fch1=1400.0, foff=1.0)
+    with pytest.raises(ValueError, match="threads=3"):
+        VdifParser(frames=1, fch1=1400.0, foff=1.0, threads=3)
+    with pytest.raises(ValueError, match="16 bits"):
+        Unpacker(replace(G, bits=16, pols=2))
+    with pytest.raises(ValueError, match="whole packets"):
+        packets(G, np.zeros((5, 1, 16), np.uint8), 0)
+
+
+# ---------------------------------------------------------------- sockets
+
+
+def receive_all(receiver, expected, seconds=5.0):
+    rows, until = [], time.monotonic() + seconds
+    while sum(map(len, rows)) < expected and time.monotonic() < until:
+        buffers, lengths = receiver.batch(100)
+        assert (lengths == 128).all()
+        rows.append(buffers[:, :128].copy())
+        receiver.release(len(lengths))
+        if not len(lengths):
+            time.sleep(0.002)
+    return np.concatenate(rows)
+
+
+def test_a_file_through_a_socket():
+    fb = fake(nchan=16, duration=0.4, tsamp=1e-3, fch1=1500, foff=-1, dm=10, times=[0.1], seed=3)
+    with UdpReceiver("127.0.0.1", 0) as receiver:
+        result = emulate(fb, *receiver.address, packet_bytes=64, rate=1.0, duplicate=0.1, seed=2)
+        rows = receive_all(receiver, result.sent)
+        counts = receiver.counts()
+    assert result.sent == 100 + result.doubled > 100
+    assert 0.39 < result.seconds < 4
+    assert counts["datagrams"] == result.sent
+    assert counts["kernel_drops"] == counts["ring_overflow"] == counts["oversized"] == 0
+    found = parse(rows)
+    assert not found.status.any()
+    assert sorted(set(found.number.tolist())) == list(range(100))
+
+
+def test_long_datagrams_and_full_rings_are_counted():
+    with (
+        UdpReceiver("127.0.0.1", 0, slot_bytes=64, memory=1) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
+    ):
+        out.sendto(bytes(65), receiver.address)
+        for _ in range(30):
+            for _ in range(10):
+                out.sendto(bytes(10), receiver.address)
+            time.sleep(0.005)
+        until = time.monotonic() + 5
+        while receiver.counts()["datagrams"] < 301 and time.monotonic() < until:
+            time.sleep(0.01)
+        counts = receiver.counts()
+        _, lengths = receiver.batch(1)
+        assert lengths.tolist() == [-1]
+        assert counts["oversized"] == 1
+        assert counts["datagrams"] + counts["kernel_drops"] == 301
+        assert counts["ring_overflow"] == counts["datagrams"] - receiver.slots
+
+
+def test_a_port_in_use():
+    with UdpReceiver("127.0.0.1", 0) as receiver, pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1:"):
+        UdpReceiver("127.0.0.1", receiver.address[1])
+    with pytest.raises(OSError, match="cannot listen on 192"):
+        UdpReceiver("192.0.2.1", 5000)
+
+
+def test_bad_faults():
+    fb = fake(nchan=16, duration=0.1, tsamp=1e-3, fch1=1500, foff=-1)
+    for options, message in [({"loss": 2}, "loss=2"), ({"rate": 0}, "rate=0"), ({"repeat": -1}, "repeat=-1")]:
+        with pytest.raises(ValueError, match=message):
+            emulate(fb, "127.0.0.1", 9, **options)
+    with pytest.raises(ValueError, match="packet_bytes=0"):
+        source_geometry(fb, 0)
