@@ -57,14 +57,16 @@ def run(runtime, bins, grid, window, dtype, **spec):
     return engine.execute(make_job(bins, grid, w, np.dtype(dtype)))
 
 
-def check(out, i, truth, dtype, marginals=True):
+def check(out, i, truth, dtype, marginals=True, bound=None):
+    """``bound``: of the error of a cell, for windows whose sums carry more rounding than those of exponentials."""
+    limit = {**CELL, **(bound or {})}[dtype]
     R = truth.F
     if out.F is not None:
         F = out.F[i].astype(float)
         assert np.array_equal(np.isnan(F), np.isnan(R))
         clear = np.isfinite(R) & ~(np.abs(truth.condition / 1e4 - 1) < 0.01)
         assert np.array_equal((F == 2)[clear], (R == 2)[clear])
-        assert (np.abs(F - R)[clear] / np.maximum(1, np.abs(R[clear]))).max() <= CELL[dtype]
+        assert (np.abs(F - R)[clear] / np.maximum(1, np.abs(R[clear]))).max() <= limit
         if clear[np.isfinite(R)].all():
             assert out.n_fallback[i] == np.count_nonzero(R == 2)
     loose = dtype == "float32"
@@ -74,9 +76,9 @@ def check(out, i, truth, dtype, marginals=True):
     assert np.log(70 / cells) + out.log_sum[i] == pytest.approx(truth.ln_bayes, abs=1e-3 if loose else 1e-9)
     if marginals:
         w = truth.weights
-        bound = 1e-5 + 1e-7 * truth.max_F if loose else 1e-11  # derived: p dF, and F is rounded to 6e-8 of itself
-        assert np.abs(np.exp(out.row_log[i] - out.log_sum[i]) - w.sum(1)).max() <= bound
-        assert np.abs(np.exp(out.column_log[i] - out.log_sum[i]) - w.sum(0)).max() <= bound
+        most = 1e-5 + 1e-7 * truth.max_F if loose else 1e-11  # derived: p dF, and F is rounded to 6e-8 of itself
+        assert np.abs(np.exp(out.row_log[i] - out.log_sum[i]) - w.sum(1)).max() <= most
+        assert np.abs(np.exp(out.column_log[i] - out.log_sum[i]) - w.sum(0)).max() <= most
 
 
 @pytest.mark.parametrize("window", ["rect", "exp"])
@@ -223,7 +225,5 @@ def test_lines_against_the_truth(runtime, grid, window):
 
 def test_what_the_gpu_does_not_do_is_said():
     runtime = shim_runtime()
-    with pytest.raises(ValueError, match="device='cpu'"):
-        cuda.Engine(Spec(resolve_window(np.cos, 3), np.dtype("f4")), runtime=runtime)
     with pytest.raises(ValueError, match="compat='lalpulsar'"):
         cuda.Engine(Spec(resolve_window("exp", 3), np.dtype("f4"), lal=True), runtime=runtime)

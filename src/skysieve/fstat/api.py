@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["TransientPlan", "transient_map"]
 
 COMPAT = (None, "lalpulsar")
-GPU_KINDS = ("none", "rect", "exp")
-"""Windows that the GPU has kernels for."""
 
 
 def make_engine(
@@ -36,7 +34,7 @@ def make_engine(
     if found.kind == "cuda":
         from skysieve.fstat import cuda
 
-        if device != "auto" or (spec.window.kind in GPU_KINDS and not spec.lal):
+        if device != "auto" or not spec.lal:
             with current(found):
                 return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
         found = resolve("cpu")[0]
@@ -78,8 +76,8 @@ def transient_map(
     dtype : {"float64", "float32"}
         Arithmetic and map.
     device : {"auto", "cpu", "cuda", "cuda:N"}
-        "auto" is a GPU if a usable one is found and has kernels for the window: "rect", "exp" and "none", without
-        `compat`.  With atoms in CuPy arrays and a GPU the map is a CuPy array.
+        "auto" is a GPU if a usable one is found and `compat` is None.  With atoms in CuPy arrays and a
+        GPU the map is a CuPy array.
     compat : {None, "lalpulsar"}
         "lalpulsar" gives LALPulsar's numbers to the last bit: its float32 operations in its order, its table of
         exponentials (which is off by up to 0.5%), its places of the most probable values.

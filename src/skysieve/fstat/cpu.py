@@ -94,7 +94,7 @@ class Engine:
         name = f"{timing.processor()}, {kind}{apart}, {self.typed.dtype}"
         window = Window(kind, self.spec.window.efold)
         engine = Engine(Spec(window, self.spec.dtype, keep_map=False), threads=1)
-        found = timing.constants(name, window, self.typed.dtype, engine.execute, bool(apart))
+        found = timing.constants(name, lambda: timing.host_cases(window, self.typed.dtype, engine.execute, bool(apart)))
         counts = timing.terms(job, kind == "exp")
         return float(found[0] * counts[0] + found[1:] @ counts[1:] / self.pool.workers)
 

@@ -8,6 +8,7 @@ and ``tf_any.cu``.  Sums of ``exp F`` are kept relative to `REFERENCE`, which fl
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from skysieve.core.staging import Lane, make_lane
 
 from .cuda_launch import SHARED, Launcher, Work, pitch, to_numpy
 from .cuda_tables import MOST_DETECTORS, NOWHERE, DeviceTables, make_tables, same_schedule
+from .cuda_timing import method_of, predicted
+from .cuda_windows import WindowLauncher
 from .parts import empty_part
 from .workload import FALLBACK, Job, Output, Spec, loud_bins
 
@@ -35,10 +38,6 @@ FEWEST, CELLS, BYTES = 64, 2e10, 2**28
 """Templates of a launch: so many, or as many as have these cells and bytes."""
 SMALL = 2**28
 """Bytes that are taken unasked."""
-CELLS_PER_SECOND = {
-    ("rect", "float32"): 1.3e12, ("rect", "float64"): 1.5e11, ("exp", "float32"): 6.9e11, ("exp", "float64"): 1e11,
-}  # fmt: skip
-"""Of batches at one point of the sky; float32 as measured on an H100 over 121 days, float64 estimated."""
 
 
 class Engine:
@@ -62,7 +61,7 @@ class Engine:
     Raises
     ------
     ValueError
-        For a window without a kernel, and ``lal``.
+        For ``lal``, and lines of very many detectors.
     """
 
     def __init__(
@@ -73,9 +72,8 @@ class Engine:
         threads: int | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        if spec.lal or spec.window.kind not in ("none", "rect", "exp"):
-            what = "compat='lalpulsar'" if spec.lal else f"window={spec.window.name!r}"
-            raise ValueError(f"{what} runs on the CPU only: device='cpu'")
+        if spec.lal:
+            raise ValueError("compat='lalpulsar' runs on the CPU only: device='cpu'")
         if spec.lines and len(spec.lines.log_line) > MOST_DETECTORS:
             count = len(spec.lines.log_line)
             raise ValueError(f"lines of {count} detectors: a GPU takes at most {MOST_DETECTORS}; device='cpu'")
@@ -84,9 +82,9 @@ class Engine:
                 raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
             runtime = CudaRuntime(device)
         self.spec, self.runtime, self.memory = spec, runtime, memory
-        self.kind = "exp" if spec.window.kind == "exp" else "rect"
+        self.kind = "rect" if spec.window.kind == "none" else spec.window.kind
         self.dtype = np.dtype(spec.dtype)
-        self.launcher = Launcher(runtime, spec)
+        self.launcher = (WindowLauncher if self.kind in ("sum", "any") else Launcher)(runtime, spec)
         self.lanes: list[Lane] = []
         self._tables: tuple[Job, DeviceTables] | None = None
 
@@ -102,21 +100,33 @@ class Engine:
         """See `workload.Engine.describe`."""
         rows, columns = job.schedule.shape
         cells = float(rows) * columns * job.n_templates
+        there = is_device_array(job.bank.data)
+        with self._current():
+            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, there)
         return {
             "device": str(self.runtime.device),
             "dtype": self.dtype.name,
-            "method": "running sums" if self.kind == "rect" else "recurrence",
+            "method": method_of(self.spec, job),
             "cells": int(cells),
             "atoms_bytes": int(job.bank.nbytes),
             "map_bytes": int(cells) * self.dtype.itemsize if self.spec.keep_map else 0,
-            "expected_seconds": cells / CELLS_PER_SECOND[self.kind, self.dtype.name],
+            "expected_seconds": seconds,
         }
+
+    def _like(self, spec: Spec, fourier: bool | None) -> Engine:
+        """Another engine on this device."""
+        other = Engine(spec, memory=self.memory, runtime=self.runtime)
+        if isinstance(other.launcher, WindowLauncher):
+            other.launcher.fourier = fourier
+        return other
+
+    def _current(self) -> Any:
+        """The device, made current."""
+        return nullcontext() if self.runtime.xp is np else self.runtime.xp.cuda.Device(self.runtime.device.index)
 
     def execute(self, job: Job, progress: Any = None) -> Output:
         """See `workload.Engine.execute`."""
-        if self.runtime.xp is np:
-            return self._execute(job, progress)
-        with self.runtime.xp.cuda.Device(self.runtime.device.index):
+        with self._current():
             return self._execute(job, progress)
 
     def _execute(self, job: Job, progress: Any) -> Output:
@@ -152,7 +162,7 @@ class Engine:
 
     def _tables_of(self, job: Job) -> DeviceTables:
         if self._tables is None or not same_schedule(self._tables[0], job):
-            found = DeviceTables(self.runtime.xp, make_tables(job, self.kind == "exp"), self.dtype)
+            found = DeviceTables(self.runtime.xp, make_tables(job, self.kind), self.dtype)
             self.runtime.synchronize()  # the lanes' streams do not wait for the one that made them
             self._tables = job.part(slice(0, 0)), found
         return self._tables[1]
@@ -161,6 +171,8 @@ class Engine:
         """Templates of a launch."""
         item, (rows, columns) = self.dtype.itemsize, job.schedule.shape
         need = 32 * item * job.n * (1 + 2 * len(job.detectors)) + (3 * item + 8) * (rows + columns) + 64
+        if self.kind == "any":  # spectra; slots of many small pieces
+            need += 400 * job.n * (1 + len(job.detectors)) + item * rows * columns // 32
         if self.spec.keep_map:
             need += item * rows * columns
         budget = SMALL

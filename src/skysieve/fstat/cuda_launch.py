@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 
-from .cuda_tables import ANSWER, MOST_DETECTORS, ROWS, SHAPE, SLOT, STEEPEST, DeviceTables, distance
+from .cuda_tables import ANSWER, ROWS, SHAPE, SLOT, STEEPEST, USUAL_DETECTORS, DeviceTables, distance
 from .workload import CONDITION_BOUND, LOUD, Bank, Job, Lines, Spec
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ class Launcher:
         self._records.clear()
         self.copier.close()
 
-    def module(self, name: str) -> Module:
+    def module(self, name: str, defines: Mapping[str, object] | None = None) -> Module:
         """Kernels of ``tf_<name>.cu``, compiled when first wanted."""
         if name not in self._modules:
             build = f"f{8 * self.dtype.itemsize}"
-            self._modules[name] = self.runtime.module("skysieve.fstat", f"tf_{name}.cu", build)
+            self._modules[name] = self.runtime.module("skysieve.fstat", f"tf_{name}.cu", build, defines)
         return self._modules[name]
 
     def begin(
@@ -269,7 +269,8 @@ class Launcher:
         work, shape, arrays = self._frame(lane, job, tables, templates, reference, slots, target)
         shape["low"], shape["high"], shape["chunk"] = 0, host.count, chunk
         one = self.dtype.type(1)
-        each = 1 + MOST_DETECTORS
+        most = max(USUAL_DETECTORS, detectors)
+        each = 1 + most
         pointers = np.zeros(2 * each, np.uint64)
         flags = None
         apart = exponential and loud is not None
@@ -285,9 +286,10 @@ class Launcher:
             self._pack(shape, antenna, data, away, step, job, 1, one, rows, None)
             pointers[i] = address(rows)
         bound = self.dtype.type(CONDITION_BOUND)
-        lines = line_struct(spec.lines, self.dtype)
+        lines = line_struct(spec.lines, self.dtype, most)
         places = pointers.view([("p", np.uint64, 2 * each)])[0]
-        name = f"{self.kind}_any{detectors}" + ("_loud" if apart else "")
+        count_name = str(detectors) if detectors < USUAL_DETECTORS else "_most"
+        name = f"{self.kind}_any{count_name}" + ("_loud" if apart else "")
         common = (arrays["bases"], bound, lines, shape[0], *tables.rows)
         ends = (tables.skip, work.map, arrays["rows"], arrays["columns"], arrays["slots"], arrays["line_slots"])
         args: tuple[Any, ...]
@@ -295,15 +297,18 @@ class Launcher:
             args = (places, tables.length, tables.any_weights, *common, tables.more, *ends)
         else:
             args = (places, tables.length, *common, *ends)
-        module = self.module("any")
+        module = self.module("any", {"MOST_DETECTORS": most} if most > USUAL_DETECTORS else None)
         module.launch(name, (blocks, count, chunks), (ANY_THREADS,), args, stream=lane.stream)
-        args = (shape[0], arrays["slots"], flags, arrays["answers"])
-        module.launch("any_best", (count,), (ANY_THREADS,), args, stream=lane.stream)
-        if detectors:
-            args = (shape[0], arrays["line_slots"], None, arrays["line_answers"])
-            module.launch("any_best", (count,), (ANY_THREADS,), args, stream=lane.stream)
+        self._best(lane, module, shape, arrays, flags)
         self._home(lane, work, arrays)
         return work
+
+    def _best(self, lane: Lane, module: Module, shape: Any, arrays: dict[str, Any], flags: Any) -> None:
+        """Join the slots of every template."""
+        for slots, answers, marked in (("slots", "answers", flags), ("line_slots", "line_answers", None)):
+            if arrays[slots] is not None:
+                args = (shape[0], arrays[slots], marked, arrays[answers])
+                module.launch("any_best", (int(shape["templates"][0]),), (ANY_THREADS,), args, stream=lane.stream)
 
     def _away(self, lane: Lane, tables: DeviceTables, bank: Bank, job: Job, i: int) -> tuple[Any, int]:
         """Distances to the next bin of a bank that holds data."""
@@ -326,7 +331,7 @@ class Launcher:
             a, d = (self._stage(lane, f"{name}{i}{j}", x) for name, x in (("antenna", antenna), ("data", data)))
             rows = lane.array(f"any{i}{j}", 8 * count * host.stored, self.dtype)
             self._pack(shape, a, d, away, host.n, job, 1, self.dtype.type(1), rows, None, shared=False)
-            pointers[(1 + MOST_DETECTORS) * j + i] = address(rows)
+            pointers[len(pointers) // 2 * j + i] = address(rows)
 
     # ------------------------------------------------------------------ what both share
     def _frame(
@@ -433,9 +438,9 @@ def to_numpy(array: Any) -> NDArray[Any]:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def line_struct(lines: Lines | None, dtype: np.dtype[Any]) -> Any:
-    """``struct Lines`` of ``tf_any.cu``."""
-    values = np.full(1 + MOST_DETECTORS, -1e30)
+def line_struct(lines: Lines | None, dtype: np.dtype[Any], most: int = USUAL_DETECTORS) -> Any:
+    """``struct Lines`` of ``tf_lines.cuh``, of at most so many detectors."""
+    values = np.full(1 + most, -1e30)
     if lines is not None:
         values[: 1 + len(lines.log_line)] = np.maximum([lines.log_gauss, *lines.log_line], -1e30) * LOG2E
-    return values.astype(dtype).view([("x", dtype, 1 + MOST_DETECTORS)])[0]
+    return values.astype(dtype).view([("x", dtype, 1 + most)])[0]

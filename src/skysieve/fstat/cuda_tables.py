@@ -34,8 +34,9 @@ ROWS = 16
 """Rows of a block of ``tf_exp.cu``."""
 STEEPEST = 24.0
 """Largest exponent, to base 2, by which weights may grow in a block of rows: their squares enter A D."""
-MOST_DETECTORS = 3
-"""Of the line-robust statistic."""
+USUAL_DETECTORS = 3
+"""Of the line-robust statistic: for more, kernels are compiled when they are first wanted."""
+MOST_DETECTORS = 8
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,13 @@ class Tables:
         return float(some.mean()), float(some.max())
 
 
-def make_tables(job: Job, exponential: bool) -> Tables:
-    """The tables of a job's schedule."""
+def make_tables(job: Job, kind: str) -> Tables:
+    """The tables of a job's schedule, for the kernels of a window of that kind.
+
+    Rows are in rising order for rectangular windows ("rect"), in falling order of their first bin for recurrences
+    ("exp", "sum"), and by group and first bin for windows of any shape ("any").
+    """
+    exponential = kind in ("exp", "sum")
     s, live = job.schedule, live_rows(job.schedule)
     rows = live.rows
     if rows.size == 0:
@@ -130,17 +136,17 @@ def make_tables(job: Job, exponential: bool) -> Tables:
         more = longer.astype(np.uint8) if longer[used].any() else None
         steps = np.unique(np.diff(length))
     else:
-        order = rows
+        order = rows if kind == "rect" else rows[np.lexsort((s.first[rows], s.group[rows]))]
         steps = np.unique(np.diff(s.length[used[0]]))
     step = 1 if steps.size == 0 else int(steps[0]) if steps.size == 1 else 0
     line = used.size == 1 and np.all(np.diff(s.first[rows]) == 1) and np.all(np.diff(rows) == 1)
     good = step > 0 and rate.max() * ROWS * np.log2(np.e) <= STEEPEST if exponential else step == 1
-    unit = bool(line and more is None and good)
+    unit = bool(line and more is None and good and kind in ("rect", "exp"))
     if not exponential and unit:
         length = s.length[used]
     length = np.minimum(length, 2**30)
     weights = np.zeros((2, 0)), np.zeros((4, 0))
-    if exponential:
+    if kind == "exp":
         lose = np.exp(-rate * length)
         weights = (
             np.stack([rate * np.log2(np.e), lose]),

@@ -15,7 +15,7 @@ import numpy as np
 
 from skysieve.core.device import Device, resolve
 from skysieve.core.pipeline import usable_cores
-from skysieve.fstat.api import GPU_KINDS, make_engine
+from skysieve.fstat.api import make_engine
 from skysieve.fstat.atoms import Atoms
 from skysieve.fstat.batch import AtomsBatch, groups
 from skysieve.fstat.bsgl import BSGL
@@ -98,8 +98,8 @@ def search(
         by default the number of the template, and 100,000.
     dtype : {"float32", "float64"}
     device : str, Device or sequence of them
-        "auto", "cpu", "cuda", "cuda:1", "cuda:all"; several share the chunks.  "auto" is a GPU if a usable one is found
-        and has kernels for all windows.
+        "auto", "cpu", "cuda", "cuda:1", "cuda:all"; several share the chunks.  "auto" is a GPU if a usable one is
+        found.
     strict : bool
         Raise if a cell of the grid holds fewer than two SFTs of the first item; otherwise such cells are left out.
     rhohatmax : float
@@ -177,8 +177,6 @@ def search(
         report = stack.enter_context(reporting(progress))
         kept = Checkpoint(checkpoint, settings, checkpoint_every)
         kept.restore(state)
-        if device == "auto" and any(w.kind not in GPU_KINDS for w in named.values()):
-            device = "cpu"
         devices = _devices(device, threads)
         make = partial(_engine, memory=memory)
         run = stack.enter_context(Run(plan, state, devices, make, strict, band, width))

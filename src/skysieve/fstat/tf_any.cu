@@ -7,7 +7,8 @@
 // rect_any: a thread is one start; it marches the end up through the columns.
 // Operations a cell: about 45 a stream (exponential), 33 and 7 a bin (rectangular).  Limit: instruction issue.
 // With D detectors a cell is F of all together less ln(exp g + sum exp(l_X + F_X)), each F_X from sums of its own.
-// The row of every bin holds the antenna factors and the data of its template.
+// The row of every bin holds the antenna factors and the data of its template.  Of more than 3 detectors, which are rare,
+// the kernels "most" are compiled when they are first wanted, with MOST_DETECTORS defined.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
@@ -18,11 +19,10 @@
 // budget: f32 kernel=exp_any2_loud spills<=16
 // budget: f64 kernel=exp_any1 spills<=32
 // budget: f64 kernel=exp_any2_loud spills<=32
-// budget: f64 kernel=exp_any3_loud spills<=288
+// budget: f64 kernel=exp_any_most_loud spills<=288
 #include "tf_common.cuh"
+#include "tf_lines.cuh"
 
-#define MOST_DETECTORS 3
-struct Lines { T gauss, line[MOST_DETECTORS]; };                  // in units of log2
 struct Banks { const Quad* quiet[1 + MOST_DETECTORS]; const Quad* loud[1 + MOST_DETECTORS]; };
 
 // ln B of a signal against noise and lines.
@@ -38,13 +38,6 @@ template <int D> __device__ __forceinline__ T robust(T F, const T (&each)[D ? D 
 
 struct Decay { T p, w, p2, w2; };                                 // p = 1 - q, w = q^L, and of q^2
 __device__ __forceinline__ T decayed(T s, T p, T x) { return fma(-p, s, s) + x; }
-
-struct Sums {
-  T A, B, C;
-  Quad S;
-  __device__ __forceinline__ void clear() { A = B = C = 0; S = zero(); }
-  __device__ __forceinline__ void plus(const Sums& o) { A += o.A; B += o.B; C += o.C; add(S, o.S); }
-};
 
 // One stream of bins (quiet or loud) of one template at one tau, and the bin that left.
 struct Stream {
@@ -82,27 +75,6 @@ struct Stream {
     return o;
   }
 };
-__device__ __forceinline__ Cell cell_of(const Sums& s, T bound) { return cell_of(s.A, s.B, s.C, bound, (T)0, FALLBACK); }
-
-// What a thread has found.
-template <int D> struct Found {
-  T top, line_top, sum;
-  unsigned row, column, line_row, line_column;
-  int lost;
-  __device__ __forceinline__ void begin() {
-    top = line_top = NONE; sum = 0; row = column = line_row = line_column = NOWHERE; lost = 0;
-  }
-  __device__ __forceinline__ void take(T F, T line, bool good, unsigned r, unsigned c) {
-    if (before(F, r, c, top, row, column)) { top = F; row = r; column = c; }
-    if (D && before(line, r, c, line_top, line_row, line_column)) { line_top = line; line_row = r; line_column = c; }
-    lost += !good;
-  }
-  __device__ __forceinline__ void finish(Slot* slots, Slot* line_slots, int t, int count) {
-    put(slots + (size_t)t * count + slot_number(), top, row, column, sum, lost);
-    if (D) put(line_slots + (size_t)t * count + slot_number(), line_top, line_row, line_column, (T)0, 0);
-  }
-};
-
 // rows: the map's row, the first bin and the group of each, in falling order of the first bin.
 template <int D, bool LOUD>
 __device__ __forceinline__ void exp_any(const Banks& banks, const int* length, const T* weights, const T* bases, T bound,
@@ -161,7 +133,7 @@ __device__ __forceinline__ void exp_any(const Banks& banks, const int* length, c
     }
   }
   if (s.marginals && n < s.columns) atomicAdd(column_sums + (size_t)t * s.columns + n, found.sum);
-  found.finish(slots, line_slots, t, s.slots);
+  found.finish(slots, line_slots, (size_t)t * s.slots + slot_number());
 }
 
 // length[group][n], rising; rows in any order; s.low..s.high are places in the list of rows.
@@ -214,7 +186,7 @@ __device__ __forceinline__ void rect_any(const Banks& banks, const int* length, 
     }
   }
   if (s.marginals && active) row_sums[(size_t)t * s.rows + row] = found.sum;
-  found.finish(slots, line_slots, t, s.slots);
+  found.finish(slots, line_slots, (size_t)t * s.slots + slot_number());
 }
 
 #define EXP_ARGUMENTS                                                                                                       \
@@ -230,8 +202,8 @@ extern "C" __global__ void __launch_bounds__(128) exp_any1(EXP_ARGUMENTS) { exp_
 extern "C" __global__ void __launch_bounds__(128) exp_any1_loud(EXP_ARGUMENTS) { exp_any<1, true>(EXP_NAMES); }
 extern "C" __global__ void __launch_bounds__(128) exp_any2(EXP_ARGUMENTS) { exp_any<2, false>(EXP_NAMES); }
 extern "C" __global__ void __launch_bounds__(128) exp_any2_loud(EXP_ARGUMENTS) { exp_any<2, true>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any3(EXP_ARGUMENTS) { exp_any<3, false>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any3_loud(EXP_ARGUMENTS) { exp_any<3, true>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(128) exp_any_most(EXP_ARGUMENTS) { exp_any<MOST_DETECTORS, false>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(128) exp_any_most_loud(EXP_ARGUMENTS) { exp_any<MOST_DETECTORS, true>(EXP_NAMES); }
 
 #define RECT_ARGUMENTS                                                                                                    \
   Banks banks, const int *length, const T *bases, T bound, Lines lines, Shape s, const int *row_of, const int *first_of,  \
@@ -241,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(128) exp_any3_loud(EXP_ARGUMENTS) {
 extern "C" __global__ void __launch_bounds__(128) rect_any0(RECT_ARGUMENTS) { rect_any<0>(RECT_NAMES); }
 extern "C" __global__ void __launch_bounds__(128) rect_any1(RECT_ARGUMENTS) { rect_any<1>(RECT_NAMES); }
 extern "C" __global__ void __launch_bounds__(128) rect_any2(RECT_ARGUMENTS) { rect_any<2>(RECT_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) rect_any3(RECT_ARGUMENTS) { rect_any<3>(RECT_NAMES); }
+extern "C" __global__ void __launch_bounds__(128) rect_any_most(RECT_ARGUMENTS) { rect_any<MOST_DETECTORS>(RECT_NAMES); }
 
 // A block joins the slots of a template.
 extern "C" __global__ void __launch_bounds__(128)

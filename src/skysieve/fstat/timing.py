@@ -4,7 +4,8 @@
 
 their eqs. A.3 and A.4 and a term for the call itself.  ``N_sums`` counts what is added up here: of rectangular windows
 the bins of every row (eq. A.5), of exponential ones one step of the recurrence for each bin and duration, where theirs
-(eq. A.6) counts the bins of every cell.
+(eq. A.6) counts the bins of every cell.  On a GPU the last two are those of all templates of the call, the second is of
+one: a march through the bins takes its time however many march beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,15 @@ logger = logging.getLogger("skysieve")
 TATOM = 1800
 SETUPS = ((48, 1, 1), (240, 1, 1), (240, 5, 1), (240, 1, 6), (720, 1, 1), (720, 3, 2), (720, 12, 8), (1440, 1, 1))
 """Bins, and steps of t0 and tau in bins, of the maps that are timed: some 60 milliseconds on one core."""
-REPEATS = 3
-FORMAT = 1
+GPU_SETUPS = (
+    (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (480, 1, 1, 16), (1440, 1, 1, 16),
+    (1440, 4, 4, 16), (1440, 1, 1, 64),
+)  # fmt: skip
+"""The same for a GPU, and how many templates: some milliseconds, after the compiler's seconds."""
+LONGEST_APART = 480
+"""Bins, for functions on grids with many places between the bins: their weights are many."""
+WARM, REPEATS = 2, 3
+FORMAT = 2
 """Changes when the kernels change enough to void old figures."""
 
 
@@ -50,10 +59,10 @@ def steps(s: Schedule, exponential: bool) -> float:
     return float(np.minimum(s.n - first, s.length[s.group[rows], -1]).sum())
 
 
-def terms(job: Job, exponential: bool) -> NDArray[np.float64]:
-    """What the constants are multiplied by, for one template."""
+def terms(job: Job, exponential: bool, templates: int = 1) -> NDArray[np.float64]:
+    """What the constants are multiplied by, for one template or several together."""
     rows, columns = job.schedule.shape
-    return np.array([1.0, job.n, steps(job.schedule, exponential), float(rows) * columns])
+    return np.array([1.0, job.n, templates * steps(job.schedule, exponential), float(rows) * columns * templates])
 
 
 def cache_file() -> Path:
@@ -75,12 +84,12 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def constants(
-    name: str, window: Window, dtype: Any, execute: Callable[[Job], object], apart: bool = False
-) -> NDArray[np.float64]:
-    """The kept constants of `name` (a device, a window, a type); measured, and kept, where there are none.
+Cases = Iterable[tuple["NDArray[np.float64]", "Callable[[], object]"]]
+"""Counts that the constants are multiplied by, and what takes so long."""
 
-    ``apart``: start times that lie at several places between the bins, which take other kernels.
+
+def constants(name: str, cases: Callable[[], Cases]) -> NDArray[np.float64]:
+    """The kept constants of `name` (a device, a window, a type); measured, and kept, where there are none.
 
     A cache folder that cannot be read or written costs a measurement a process, nothing else.
     """
@@ -94,7 +103,7 @@ def constants(
     except (OSError, ValueError, TypeError, KeyError):
         logger.debug("no figures for %s in %s", key, path)
         known = known if isinstance(known, dict) else {}
-    found = measure(window, dtype, execute, apart)
+    found = measure(cases())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
@@ -105,34 +114,48 @@ def constants(
     return found
 
 
-def measure(window: Window, dtype: Any, execute: Callable[[Job], object], apart: bool = False) -> NDArray[np.float64]:
-    """Time a few maps of noise and fit the constants, none below zero, to relative errors."""
+def measure(cases: Cases) -> NDArray[np.float64]:
+    """Time a few maps and fit the constants, none below zero, to relative errors."""
     from scipy.optimize import nnls
 
-    exponential = window.kind == "exp"
     table, seconds = [], []
-    for n, dt0, dtau in SETUPS:
-        job = sample(n, dt0, dtau, window, dtype, apart)
-        execute(job)
+    for counts, call in cases:
+        for _ in range(WARM):
+            call()
         best = np.inf
         for _ in range(REPEATS):
             start = time.perf_counter()
-            execute(job)
+            call()
             best = min(best, time.perf_counter() - start)
-        table.append(terms(job, exponential))
+        table.append(counts)
         seconds.append(best)
     rows = np.array(table) / np.array(seconds)[:, None]
     scale = np.maximum(rows.max(axis=0), 1e-300)
     return np.asarray(nnls(rows / scale, np.ones(len(rows)))[0] / scale)
 
 
-def sample(n: int, dt0: int, dtau: int, window: Window, dtype: Any, apart: bool = False) -> Job:
-    """A job of noise."""
+def host_cases(window: Window, dtype: Any, execute: Callable[[Job], object], apart: bool = False) -> Cases:
+    """Maps of noise for a CPU.
+
+    ``apart``: start times that lie at several places between the bins, which take other kernels.
+    """
+    for n, dt0, dtau in SETUPS:
+        job = sample(n, dt0, dtau, window, dtype, apart)
+        yield terms(job, window.kind == "exp"), partial(execute, job)
+
+
+def sample(
+    n: int, dt0: int, dtau: int, window: Window, dtype: Any, apart: bool = False, templates: int = 1
+) -> Job:  # fmt: skip
+    """A job of noise, at one point of the sky."""
     rng = np.random.default_rng(n)
-    x = np.concatenate([rng.uniform(0.2, 0.4, (2, n)), rng.uniform(-0.1, 0.1, (1, n)), rng.standard_normal((4, n))])
-    bins = Bins(0, TATOM, x, np.ones(n, np.bool_))
+    antenna = np.concatenate([rng.uniform(0.2, 0.4, (2, n)), rng.uniform(-0.1, 0.1, (1, n))])
+    bins = [
+        Bins(0, TATOM, np.concatenate([antenna, rng.standard_normal((4, n))]), np.ones(n, np.bool_))
+        for _ in range(templates)
+    ]
     band = (n - 2) * TATOM
     grid = Grid(
         t0=0, t0_band=band, dt0=dt0 * TATOM + apart * TATOM // 3, tau=2 * TATOM, tau_band=band, dtau=dtau * TATOM
     )
-    return make_job([bins], grid, window, dtype)
+    return make_job(bins, grid, window, dtype)
