@@ -32,7 +32,10 @@ ID_NAMES = (
 )  # fmt: skip
 BAND_NAMES = ("band", "filter", "filtercode", "filt", "passband", "fid", "bandpass", "filtername")
 
-ROLES = ("id", "time", "mag", "err", "band")
+NUMERIC, LABELS = ("time", "mag", "err", "r", "delta", "phase"), ("id", "band")
+ROLES = ("id", "time", "mag", "err", "band", "r", "delta", "phase")
+STARS, MOVING = "diaobjectid", "ssobjectid"
+"""Ids of Rubin's difference-image sources: a row belongs to a fixed object or to a moving one, the other id is 0."""
 
 
 class MissingColumn(ValueError):
@@ -48,6 +51,11 @@ class Wanted:
     mag: str | None = None
     err: str | None = None
     band: str | None = None
+    r: str | None = None
+    delta: str | None = None
+    phase: str | None = None
+    moving: bool = False
+    """Whether objects of the solar system are wanted, where a table holds both kinds."""
 
     def named(self) -> dict[str, str]:
         """Those that were named, by role."""
@@ -63,6 +71,9 @@ class Columns:
     err: int | None = None
     id: int | None = None
     band: int | None = None
+    r: int | None = None
+    delta: int | None = None
+    phase: int | None = None
 
     def taken(self, names: Sequence[str]) -> str:
         """One line that says which column serves as what."""
@@ -120,7 +131,7 @@ def choose(names: Sequence[str], wanted: Wanted) -> Columns:
     Examples
     --------
     >>> choose(["diaObjectId", "midpointMjdTai", "psfFlux", "psfFluxErr"], Wanted())
-    Columns(time=1, mag=2, err=3, id=0, band=None)
+    Columns(time=1, mag=2, err=3, id=0, band=None, r=None, delta=None, phase=None)
     """
     asked = {role: _position(names, name, role) for role, name in wanted.named().items()}
     used = set(asked.values())
@@ -139,12 +150,14 @@ def choose(names: Sequence[str], wanted: Wanted) -> Columns:
     err = asked["err"] if "err" in asked else _error_of(names, mag, used)
     if err is not None:
         used.add(err)
+    ids = [MOVING, *ID_NAMES] if wanted.moving else ID_NAMES
     return Columns(
         time=time,
         mag=mag,
         err=err,
-        id=asked["id"] if "id" in asked else _first(names, ID_NAMES, used),
+        id=asked["id"] if "id" in asked else _first(names, ids, used),
         band=asked["band"] if "band" in asked else _first(names, BAND_NAMES, used),
+        **{role: asked[role] for role in ("r", "delta", "phase") if role in asked},
     )
 
 

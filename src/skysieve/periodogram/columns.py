@@ -48,9 +48,40 @@ def pick(table: Any, column: Any, argument: str) -> Any:
     if not isinstance(column, str):
         return column
     names = column_names(table)
+    outer, _, inner = column.partition(".")
+    if column not in names and outer in names and hasattr(table[outer], "nest"):  # nested-pandas: "lc.mjd"
+        return table[outer].nest.to_lists([inner])[inner]
     if column not in names:
         raise ValueError(f"{argument}={column!r} is not a column of data; there are: {', '.join(names)}")
     return table[column]
+
+
+def pieces(x: Any) -> Any:
+    """A column of lists (pyarrow, pandas, nested-pandas) as a list of arrays; anything else as it is."""
+    home = type(x).__module__.partition(".")[0]
+    if home == "pyarrow":
+        return _arrow_pieces(x)
+    if home not in ("pandas", "nested_pandas") or not hasattr(x, "array"):
+        return x
+    if hasattr(x.array, "__arrow_array__") and str(x.dtype).startswith(("list<", "large_list<", "fixed_size_list<")):
+        return _arrow_pieces(x.array.__arrow_array__())
+    if x.dtype != object or not len(x) or not any(np.ndim(value) > 0 for value in x.array):
+        return x
+    return [np.empty(0) if value is None or np.ndim(value) == 0 else np.asarray(value) for value in x.array]
+
+
+def _arrow_pieces(x: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = getattr(x, "type", None)
+    if kind is None or not (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
+        return x
+    lengths = pc.list_value_length(x).fill_null(0).to_numpy()
+    values = numeric(pa.chunked_array([pc.list_flatten(x)]) if isinstance(x, pa.Array) else pc.list_flatten(x), "list")
+    return np.split(values, np.cumsum(lengths)[:-1])
 
 
 def is_ragged(x: Any) -> bool:

@@ -1,7 +1,7 @@
 """Light-curve files in, tables of periods out.
 
-Reads CSV and other delimited text, whitespace tables, Parquet, FITS and ECSV; writes CSV, Parquet,
-FITS and ECSV.  A file is read whole, only the columns that are needed; its objects are then
+Reads CSV and other delimited text, whitespace tables, Parquet (also with lists of rows), FITS, ECSV and VOTable;
+writes CSV, Parquet, FITS and ECSV.  A file is read whole, only the columns that are needed; its objects are then
 searched a chunk at a time.
 """
 
@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.colnames import Columns, MissingColumn, Wanted, choose, plain
+from skysieve.periodogram.cells import labels, numbers
+from skysieve.periodogram.colnames import LABELS, MOVING, ROLES, STARS, Columns, MissingColumn, Wanted, choose, plain
+from skysieve.periodogram.parquet import read_parquet
 from skysieve.periodogram.textfile import BadFile, read_text
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ class LightCurves:
     """The light curves of one file, object after object.
 
     Rows of object ``i`` are ``offsets[i]:offsets[i+1]`` of ``t`` (days), ``y`` and ``dy`` (None
-    where the file has no errors).  ``notes`` are lines worth showing to the user.
+    where the file has no errors).  ``band`` holds the band of each row, ``r``, ``delta`` (au) and ``phase`` (degrees)
+    where and how an object of the solar system was seen, where these columns were taken.  ``notes`` are lines
+    worth showing to the user.
     """
 
     path: Path
@@ -44,6 +48,10 @@ class LightCurves:
     taken: str
     value_name: str
     notes: list[str] = field(default_factory=list)
+    band: NDArray[Any] | None = None
+    r: NDArray[np.float64] | None = None
+    delta: NDArray[np.float64] | None = None
+    phase: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -60,6 +68,14 @@ class LightCurves:
         dy = None if self.dy is None else self.dy[a:b]
         return self.t[a:b], self.y[a:b], dy, self.offsets[start : stop + 1] - a
 
+    def part(self, start: int, stop: int) -> LightCurves:
+        """Objects ``start:stop`` alone; views, not copies."""
+        rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
+        columns = {name: getattr(self, name) for name in ("t", "y", "dy", "band", "r", "delta", "phase")}
+        cut = {name: None if x is None else x[rows] for name, x in columns.items()}
+        offsets = self.offsets[start : stop + 1] - self.offsets[start]
+        return replace(self, ids=self.ids[start:stop], offsets=offsets, **cut)
+
     def stop_after(self, start: int, max_objects: int, max_rows: int) -> int:
         """End of a run of objects from ``start``: within both limits where possible, one object at least."""
         limit = int(np.searchsorted(self.offsets, self.offsets[start] + max_rows, side="right")) - 1
@@ -74,8 +90,8 @@ def read_light_curves(
     Parameters
     ----------
     path : path
-        CSV, whitespace or other delimited text (also gzipped), ECSV, FITS table or Parquet.
-        The content decides, not the suffix.
+        CSV, whitespace or other delimited text (also gzipped), ECSV, FITS table, VOTable or Parquet, where
+        a row may hold a whole light curve as lists.  The content decides, not the suffix.
     wanted : Wanted, optional
         Columns by name, or by number from 1.  Those not named are found by their usual names; a
         file without a header by its number of columns.
@@ -105,15 +121,17 @@ def read_light_curves(
     path = Path(path)
     wanted = wanted or Wanted()
     with path.open("rb") as f:
-        magic = f.read(10)
+        magic = f.read(512)
     if not magic:
         raise BadFile("is empty")
     if magic[:4] == b"PAR1":
-        names, columns, data = _read_parquet(path, wanted)
+        names, columns, data = read_parquet(path, wanted)
+    elif b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and path.suffix.lower() != ".csv"):
+        names, columns, data = _read_astropy(path, wanted, "VOTable")
     elif magic[:9] == b"SIMPLE  =" or magic.startswith(b"# %ECSV") or path.suffix.lower() == ".ecsv":
-        names, columns, data = _read_astropy(path, wanted, fits=magic[:1] == b"S")
+        names, columns, data = _read_astropy(path, wanted, "FITS" if magic[:1] == b"S" else "ECSV")
     elif path.name.lower().endswith((".fits.gz", ".fit.gz")):
-        names, columns, data = _read_astropy(path, wanted, fits=True)
+        names, columns, data = _read_astropy(path, wanted, "FITS")
     else:
         names, columns, data = read_text(path, wanted)
     if len(data["time"]) == 0:
@@ -121,48 +139,17 @@ def read_light_curves(
     return _group(path, names, columns, data, band)
 
 
-def _numbers(name: str, values: Any) -> NDArray[np.float64]:
-    """A column as native float64, masked cells NaN, times in days."""
-    if hasattr(values, "mjd"):
-        values = values.mjd
-    unit = getattr(values, "unit", None)
-    if unit is not None and getattr(unit, "physical_type", None) == "time":
-        values = values.quantity.to("d") if hasattr(values, "quantity") else values.to("d")
-    values = getattr(values, "value", values)
-    if isinstance(values, np.ma.MaskedArray):
-        values = np.ma.filled(values.astype(np.float64), np.nan) if values.dtype.kind in "iufb" else np.asarray(values)
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise BadFile(f"column {name!r} holds arrays; one number a row is expected")
-    if array.dtype.kind not in "iufb":
-        for i, cell in enumerate(array):
-            try:
-                float(cell)
-            except (TypeError, ValueError):
-                raise BadFile(f"row {i + 1}: {str(cell)!r} in column {name!r} is not a number") from None
-    return np.ascontiguousarray(array, dtype=np.float64)
-
-
-def _labels(values: Any) -> NDArray[Any]:
-    array = np.asarray(getattr(values, "value", values))
-    if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8")
-    if array.dtype.kind in "iu":
-        return array.astype(array.dtype.newbyteorder("="))
-    return array.astype(str)
-
-
 def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, NDArray[Any]]:
     data: dict[str, NDArray[Any]] = {}
-    for role in ("time", "mag", "err", "id", "band"):
+    for role in ROLES:
         at = getattr(columns, role)
         if at is not None:
             values = column(names[at])
-            data[role] = _labels(values) if role in ("id", "band") else _numbers(names[at], values)
+            data[role] = labels(values) if role in LABELS else numbers(names[at], values)
     return data
 
 
-def _read_astropy(path: Path, wanted: Wanted, *, fits: bool) -> tuple[list[str], Columns, dict[str, NDArray[Any]]]:
+def _read_astropy(path: Path, wanted: Wanted, kind: str) -> tuple[list[str], Columns, dict[str, NDArray[Any]]]:
     import warnings
 
     from astropy.io import fits as pyfits
@@ -172,49 +159,31 @@ def _read_astropy(path: Path, wanted: Wanted, *, fits: bool) -> tuple[list[str],
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AstropyWarning)
         try:
-            if fits:
+            if kind == "FITS":
                 with pyfits.open(path) as hdus:
                     tables = [i for i, h in enumerate(hdus) if isinstance(h, (pyfits.BinTableHDU, pyfits.TableHDU))]
                 if not tables:
                     raise BadFile("is a FITS file without a table")
                 table = Table.read(path, format="fits", hdu=tables[0], unit_parse_strict="silent")
+            elif kind == "VOTable":
+                table = Table.read(path, format="votable", table_id=0)
             else:
                 table = Table.read(path, format="ascii.ecsv")
-        except (OSError, ValueError, TypeError, KeyError) as e:
+        except (OSError, ValueError, TypeError, KeyError, IndexError) as e:
             if isinstance(e, BadFile):
                 raise
             reason = str(e).strip().splitlines() or [type(e).__name__]
-            raise BadFile(f"cannot be read as {'FITS' if fits else 'ECSV'}: {reason[0]}") from None
+            raise BadFile(f"cannot be read as {kind}: {reason[0]}") from None
         columns = choose(table.colnames, wanted)
         return table.colnames, columns, _collect(table.colnames, columns, table.__getitem__)
-
-
-def _read_parquet(path: Path, wanted: Wanted) -> tuple[list[str], Columns, dict[str, NDArray[Any]]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise BadFile("is Parquet, which needs pyarrow: pip install 'skysieve[tables]'") from None
-    try:
-        file = pq.ParquetFile(path)
-        names = list(file.schema_arrow.names)
-        columns = choose(names, wanted)
-        needed = [
-            names[i] for role in ("time", "mag", "err", "id", "band") if (i := getattr(columns, role)) is not None
-        ]
-        for name in needed:
-            if pa.types.is_nested(file.schema_arrow.field(name).type):
-                raise BadFile(f"column {name!r} holds lists; one row an observation is expected")
-        table = file.read(columns=needed)
-    except (OSError, pa.ArrowException) as e:
-        raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
-    return names, columns, _collect(names, columns, lambda n: table.column(n).to_numpy())
 
 
 def _group(
     path: Path, names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], band: str | None
 ) -> LightCurves:
     notes: list[str] = []
+    if columns.id is not None and plain(names[columns.id]) in (STARS, MOVING):
+        data = _owned(names[columns.id], data, notes)
     if band is not None:
         if "band" not in data:
             raise MissingColumn(f"--band {band}: found no band column. There are: {', '.join(names)}")
@@ -236,7 +205,20 @@ def _group(
     return LightCurves(
         path=path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
         taken=columns.taken(names), value_name=names[columns.mag], notes=notes,
+        band=data.get("band"), r=data.get("r"), delta=data.get("delta"), phase=data.get("phase"),
     )  # fmt: skip
+
+
+def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[str, NDArray[Any]]:
+    """Rows that belong to an object: Rubin gives 0 or nothing to those of the other kind."""
+    ids = data["id"]
+    nobody = ids == 0 if ids.dtype.kind in "iu" else np.isin(ids, ("0", "", "--", "nan", "None", "<NA>"))
+    if not nobody.any():
+        return data
+    if nobody.all():
+        raise BadFile(f"has no row with a {name}; --id names another column")
+    notes.append(f"{int(nobody.sum()):,} rows without a {name} were left out")
+    return {role: a[~nobody] for role, a in data.items()}
 
 
 def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None, NDArray[np.int64]]:

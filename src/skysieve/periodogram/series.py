@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, is_device_array
-from skysieve.periodogram.columns import group_rows, is_ragged, is_table, numeric, pick, time_resolution
+from skysieve.periodogram.columns import group_rows, is_ragged, is_table, numeric, pick, pieces, time_resolution
 from skysieve.periodogram.units import Units, strip, strip_times
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ def light_curves(t: Any, y: Any, dy: Any = None, *, offsets: Any = None, id: Any
             "t is a table; pass it as data= and name its columns: "
             "lombscargle('time', 'mag', 'err', data=table, id='star')"
         )
+    t, y, dy = pieces(t), pieces(y), pieces(dy)
     for name, x in (("t", t), ("y", y), ("dy", dy), ("id", id)):
         if isinstance(x, str):
             raise TypeError(f"{name}={x!r} is text; numbers are expected, or a table as data= to name its column")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from skysieve.periodogram.colnames import Columns, Wanted, by_count, choose
+from skysieve.periodogram.colnames import LABELS, NUMERIC, ROLES, Columns, Wanted, by_count, choose
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,7 +121,7 @@ def read_text(path: Path, wanted: Wanted) -> tuple[list[str], Columns, dict[str,
     columns : Columns
         Those taken.
     data : dict
-        Arrays by role: "time", "mag", "err" float64; "id" and "band" int64 or str.
+        Arrays by role: "time", "mag", "err", "r", "delta", "phase" float64; "id" and "band" int64 or str.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _even(path: Path, layout: Layout, n: int) -> bool:
 
 def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.generic]] | None:
     """The whole file through ``numpy.loadtxt``; None where it needs more care."""
-    numeric = [r for r in ("time", "mag", "err") if getattr(columns, r) is not None]
+    numeric = [r for r in NUMERIC if getattr(columns, r) is not None]
     data: dict[str, NDArray[np.generic]] = {}
     try:
         with open_text(path) as f:
@@ -178,7 +178,7 @@ def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.
             )  # fmt: skip
         for i, role in enumerate(numeric):
             data[role] = np.ascontiguousarray(block[:, i])
-        for role in ("id", "band"):
+        for role in LABELS:
             at = getattr(columns, role)
             if at is not None:
                 with open_text(path) as f:
@@ -203,10 +203,10 @@ def tidy_labels(cells: NDArray[np.str_]) -> NDArray[np.generic]:
 
 def _careful(path: Path, layout: Layout, names: list[str], columns: Columns) -> dict[str, NDArray[np.generic]]:
     """Row by row: missing cells become NaN, the first bad line is named."""
-    roles = [r for r in ("time", "mag", "err", "id", "band") if getattr(columns, r) is not None]
+    roles = [r for r in ROLES if getattr(columns, r) is not None]
     at = [(r, getattr(columns, r)) for r in roles]
-    cells: dict[str, list[float]] = {r: [] for r in ("time", "mag", "err") if r in roles}
-    labels: dict[str, list[str]] = {r: [] for r in ("id", "band") if r in roles}
+    cells: dict[str, list[float]] = {r: [] for r in NUMERIC if r in roles}
+    labels: dict[str, list[str]] = {r: [] for r in LABELS if r in roles}
     with open_text(path) as f:
         for n, line in enumerate(f, start=1):
             if n <= layout.skip or not line.strip() or line.lstrip().startswith("#"):

@@ -1,0 +1,47 @@
+"""A column of a table as the search needs it: native numbers in days, or labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.textfile import BadFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def numbers(name: str, values: Any) -> NDArray[np.float64]:
+    """A column as native float64, masked cells NaN, times in days."""
+    if hasattr(values, "mjd"):
+        values = values.mjd
+    unit = getattr(values, "unit", None)
+    if unit is not None and getattr(unit, "physical_type", None) == "time":
+        values = values.quantity.to("d") if hasattr(values, "quantity") else values.to("d")
+    values = getattr(values, "value", values)
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values.astype(np.float64), np.nan) if values.dtype.kind in "iufb" else np.asarray(values)
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise BadFile(f"column {name!r} holds arrays; one number a row is expected")
+    if array.dtype.kind not in "iufb":
+        for i, cell in enumerate(array):
+            try:
+                float(cell)
+            except (TypeError, ValueError):
+                raise BadFile(f"row {i + 1}: {str(cell)!r} in column {name!r} is not a number") from None
+    return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def labels(values: Any) -> NDArray[Any]:
+    """A column of names or whole numbers; masked cells are "" or 0."""
+    values = getattr(values, "value", values)
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.filled(0 if values.dtype.kind in "iu" else b"" if values.dtype.kind == "S" else "")
+    array = np.asarray(values)
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    if array.dtype.kind in "iu":
+        return array.astype(array.dtype.newbyteorder("="))
+    return array.astype(str)
