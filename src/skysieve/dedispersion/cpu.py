@@ -101,10 +101,11 @@ class Engine:
         self.pool = TaskPool(threads)
         self.start = self.stop = 0
         self._planes: dict[int, list[Plane]] = {}
-        self._binned: dict[int, tuple[int, int]] = {}
+        self._binned: dict[tuple[int, int], NDArray[Any]] = {}
         self._local = threading.local()
         self._lock = threading.Lock()
         self._kept = 0
+        self._series: NDArray[Any] = np.empty(0, self.dtype)
         stored = np.float32 if kind == "f" else np.uint16 if self.maximum > 255 else np.uint8
         self._x = np.zeros((self.nchan + 1, capacity + T + LANES), stored)
         self._shapes = [self._shape(t) for t in self.tables]
@@ -181,9 +182,12 @@ class Engine:
             if downsamp not in self._planes:
                 count = self.stop // downsamp - first
                 made = []
-                for p in self._planes[1]:
-                    kind = np.float32 if self.maximum == 0 else np.uint16
-                    rows = np.zeros((self.nchan + 1, self.capacity // downsamp + T + LANES), kind)
+                for i, p in enumerate(self._planes[1]):
+                    rows = self._binned.get((downsamp, i))
+                    if rows is None:
+                        kind = np.float32 if self.maximum == 0 else np.uint16
+                        rows = np.zeros((self.nchan + 1, self.capacity // downsamp + T + LANES), kind)
+                        self._binned[downsamp, i] = rows
                     self._bin(p.rows, first * downsamp - self.start, count, downsamp, rows)
                     made.append(Plane(rows, p.maximum * downsamp, p.weight))
                 self._planes[downsamp] = made
@@ -268,38 +272,59 @@ class Engine:
     ) -> None:
         """See `workload.Engine.sums`."""
         shape, ndm = self._shapes[table], len(self.tables[table].delays)
-        tiles = range(0, ndm, shape.D)
-        pieces = max(1, min(-(-count // (8 * T)), -(-4 * self.pool.workers // len(tiles))))
-        step = -(-count // pieces // T) * T if pieces > 1 else count
         planes = self.planes(self.tables[table].downsamp)
         tasks: list[Callable[[], None]] = []
         units = []
-        for m in tiles:
-            for at in range(0, count, step):
-                n = min(step, count - at)
+        for m in range(0, ndm, shape.D):
+            for at, n in self._pieces(count, -(-ndm // shape.D)):
                 tasks.append(partial(self._tile, table, planes, m, first + at, n, out, m, column + at))
                 units.append(min(shape.D, ndm - m) * n)
         self.pool.run(tasks, units=units, progress=progress)
 
+    def _pieces(self, count: int, tiles: int) -> list[tuple[int, int]]:
+        """First sample and length of the pieces that tiles are cut into in time: enough for all threads."""
+        pieces = max(1, min(-(-count // (8 * T)), -(-4 * self.pool.workers // tiles)))
+        step = -(-count // pieces // T) * T if pieces > 1 else max(1, count)
+        return [(at, min(step, count - at)) for at in range(0, count, step)]
+
     def search(
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, progress: Any = None
     ) -> NDArray[np.float64]:
-        """See `workload.Engine.search`."""
+        """See `workload.Engine.search`.
+
+        As many tiles at a time as there are threads: all threads add, then all threads look.
+        """
         shape, ndm = self._shapes[table], len(self.tables[table].delays)
         planes = self.planes(self.tables[table].downsamp)
-        tiles = range(0, ndm, shape.D)
-        tasks = [partial(self._search, table, planes, m, first, count, low, high, what) for m in tiles]
-        units = [min(shape.D, ndm - m) for m in tiles]
-        return np.concatenate(self.pool.run(tasks, units=units, progress=progress))
+        tiles = list(range(0, ndm, shape.D))
+        most = min(self.pool.workers, len(tiles))
+        if self._series.size < most * shape.D * count or self._series.dtype != self.dtype:
+            self._series = np.empty(most * shape.D * count, self.dtype)
+        found = []
+        for i in range(0, len(tiles), most):
+            now = tiles[i : i + most]
+            rows = min(now[-1] + shape.D, ndm) - now[0]
+            series = self._series[: rows * count].reshape(rows, count)
+            adding = [
+                partial(self._tile, table, planes, m, first + at, n, series, m - now[0], at)
+                for m in now
+                for at, n in self._pieces(count, len(now))
+            ]
+            self.pool.run(adding)
+            step = max(1, min(16, -(-rows // (4 * self.pool.workers))))
+            looking = [
+                partial(self._look, series[r : r + step], now[0] + r, first, low, high, what)
+                for r in range(0, rows, step)
+            ]
+            units = [min(step, rows - r) for r in range(0, rows, step)]
+            found += self.pool.run(looking, units=units, progress=progress)
+        return np.concatenate(found)
 
-    def _search(
-        self, table: int, planes: tuple[list[Plane], int], m: int, first: int, count: int, low: int, high: int,
-        what: Detection,
-    ) -> NDArray[np.float64]:  # fmt: skip
-        """Sums and events of one tile of DMs."""
-        D = min(self._shapes[table].D, len(self.tables[table].delays) - m)
-        sums = self._scratch("sums", D * count, self.dtype)[: D * count].reshape(D, count)
-        self._tile(table, planes, m, first, count, sums, 0, 0)
+    def _look(
+        self, sums: NDArray[Any], m: int, first: int, low: int, high: int, what: Detection
+    ) -> NDArray[np.float64]:
+        """Events in the series of the DMs from number ``m`` on, which begin at sample ``first``."""
+        D, count = sums.shape
         widths = np.array(what.widths, np.int64)
         scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
         real = self.dtype.kind == "f"

@@ -15,6 +15,7 @@ import math
 import numpy as np
 from numba import njit
 
+from skysieve.dedispersion.simd import WIDE, any_window
 from skysieve.dedispersion.workload import CLIP, UNIT
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
@@ -228,10 +229,13 @@ def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold,
             continue
         normalise(sums[i], count, 0, block, noise, counts, spare, levels[i], prefix)
         for t in range(low, min(high, count), SEGMENT):
+            stop = min(high, count, t + SEGMENT)
+            first = t - reach // 2  # windows of any width that are centred here begin there at the earliest
+            blocks = (stop - first + WIDE - 1) // WIDE
+            if first >= 0 and first + blocks * WIDE + reach <= count:  # most stretches hold nothing
+                if not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
+                    continue
             a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
             boxcars(prefix, count, a, b, widths, scales, best, which)
-            n = peaks(
-                best[: b - a], which[: b - a], a, t, min(high, count, t + SEGMENT), widths, threshold, every, i,
-                found, n,
-            )  # fmt: skip
+            n = peaks(best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n)
     return n

@@ -15,6 +15,8 @@ from numba.extending import intrinsic
 
 LANES = 32
 """Elements of a vector: 64 bytes of uint16 sums."""
+WIDE = 64
+"""Windows that are looked at together: four vectors, so that a width's scale is loaded once for them."""
 SIDE = 16
 """Elements of the side of a square that is turned."""
 
@@ -221,3 +223,35 @@ turn_1, turn_2, turn_4, turn_8 = (_turn(n) for n in (1, 2, 4, 8))
 Row ``i`` of the square begins at ``src[s + i stride]``; its column ``j`` goes to ``dst[d + j far]``, ``offset`` added.
 With ``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` goes to ``dst[d + j far + k near]``.
 """
+
+
+@intrinsic
+def any_window(typingctx, prefix, at, blocks, widths, scales, count, threshold):
+    """Whether a window reaches a threshold: one bit for each of `WIDE` windows, over ``blocks`` such blocks from ``at``.
+
+    Window ``k`` from sample ``t`` on is ``(prefix[t + widths[k]] - prefix[t]) * scales[k]``: int32, made float32.
+    """
+    sig = types.uint64(prefix, types.intp, types.intp, widths, scales, types.intp, scales.dtype)
+
+    def codegen(context, builder, signature, args):
+        rows = _Rows(context, builder, signature.args[0], args[0], lanes=WIDE)
+        sizes, factors = (_data(context, builder, signature.args[i], args[i]) for i in (3, 4))
+        floats, bits = ir.VectorType(ir.FloatType(), WIDE), ir.IntType(WIDE)
+        best, hits = (cgutils.alloca_once(builder, t) for t in (floats, bits))
+        builder.store(ir.Constant(bits, 0), hits)
+        limit = everywhere(builder, args[6], floats)
+        with cgutils.for_range(builder, args[2]) as outer:
+            t = builder.add(args[1], builder.mul(outer.index, ir.Constant(outer.index.type, WIDE)))
+            low = rows.load(t)
+            builder.store(ir.Constant(floats, [0.0] * WIDE), best)
+            with cgutils.for_range(builder, args[5]) as inner:
+                size, factor = (builder.load(builder.gep(table, [inner.index])) for table in (sizes, factors))
+                sums = builder.sub(rows.load(builder.add(t, size)), low)
+                snr = builder.fmul(builder.sitofp(sums, floats), everywhere(builder, factor, floats))
+                held = builder.load(best)
+                builder.store(builder.select(builder.fcmp_ordered(">", snr, held), snr, held), best)
+            reached = builder.fcmp_ordered(">=", builder.load(best), limit)
+            builder.store(builder.or_(builder.load(hits), builder.bitcast(reached, bits)), hits)
+        return builder.load(hits)
+
+    return sig, codegen
