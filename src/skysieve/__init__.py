@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve.periodogram import LombScargle, LombScarglePlan, lombscargle
+    from skysieve.periodogram import LombScargle, LombScarglePlan, lombscargle, lombscargle_multiband
     from skysieve.sphere import smoothing
 
 __version__ = "0.1.0"
 
-__all__ = ["LombScargle", "LombScarglePlan", "__version__", "lombscargle", "smoothing"]
+__all__ = ["LombScargle", "LombScarglePlan", "__version__", "lombscargle", "lombscargle_multiband", "smoothing"]
 
 _HOMES = {
     "lombscargle": "skysieve.periodogram",
+    "lombscargle_multiband": "skysieve.periodogram",
     "LombScargle": "skysieve.periodogram",
     "LombScarglePlan": "skysieve.periodogram",
     "smoothing": "skysieve.sphere",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from skysieve.periodogram.dropin import LombScargle
     from skysieve.periodogram.fap import NoFormulaWarning
     from skysieve.periodogram.interop import register_astropy
+    from skysieve.periodogram.multiband import MultibandResult, lombscargle_multiband, multiband_bootstrap
     from skysieve.periodogram.peaklist import PeakList
     from skysieve.periodogram.prewhiten import Prewhitened
     from skysieve.periodogram.result import LombScargleResult, Peaks
@@ -23,6 +24,7 @@ __all__ = [
     "LombScargle",
     "LombScarglePlan",
     "LombScargleResult",
+    "MultibandResult",
     "NoFormulaWarning",
     "PeakList",
     "Peaks",
@@ -30,6 +32,8 @@ __all__ = [
     "Status",
     "find_aliases",
     "lombscargle",
+    "lombscargle_multiband",
+    "multiband_bootstrap",
     "register_astropy",
 ]
 
@@ -43,6 +47,9 @@ _HOMES = {
     "PeakList": "skysieve.periodogram.peaklist",
     "Prewhitened": "skysieve.periodogram.prewhiten",
     "lombscargle": "skysieve.periodogram.api",
+    "lombscargle_multiband": "skysieve.periodogram.multiband",
+    "multiband_bootstrap": "skysieve.periodogram.multiband",
+    "MultibandResult": "skysieve.periodogram.multiband",
     "LombScarglePlan": "skysieve.periodogram.api",
     "LombScargleResult": "skysieve.periodogram.result",
     "Peaks": "skysieve.periodogram.result",

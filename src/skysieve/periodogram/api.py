@@ -281,7 +281,12 @@ class LombScarglePlan:
         self._rules: dict[str, GridRule] = {}
         self._rule(Units(time=one_time_unit(self._bounds)))  # errors now rather than at the first batch
         self._engine: Engine | None
-        self._engine, self._device = make_engine(self._spec, device, memory, checks.thread_count(threads))
+        self._engine, self._device = self._make_engine(device, memory, checks.thread_count(threads))
+
+    def _make_engine(
+        self, device: str | Device, memory: str | float | None, threads: int | None
+    ) -> tuple[Engine, Device]:
+        return make_engine(self._spec, device, memory, threads)
 
     def __enter__(self) -> LombScarglePlan:
         return self
@@ -424,7 +429,7 @@ class LombScarglePlan:
                 engine.execute(curves.source, grids, output, callback)
         settle(output, grids, scan if scan is not None or grids.nf.any() else engine.scan(curves.source))
         if curves.single and output.status[0] != Status.OK:
-            failure = ValueError if output.status[0] == Status.SINGULAR else SkysieveError
+            failure = SkysieveError if output.status[0] == Status.FAILED else ValueError
             raise failure(f"the light curve could not be searched: {Status(int(output.status[0])).text}")
         if scan is None:
             _warn(rule, grids, output.span, output.status, stacklevel)

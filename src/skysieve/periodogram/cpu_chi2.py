@@ -360,6 +360,9 @@ def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
     for i in range(columns):
         if fit.regularised:
             q[i, n + i] = np.sqrt(fit.penalty[i] * trace)
+        b = fit.column[i, 0]
+        if b >= 0 and bands[b] == bands[b + 1]:
+            continue  # a band without rows: its columns are nought
         own = product(q, i, q, i, rows)
         for _ in range(2):
             for k in range(i):

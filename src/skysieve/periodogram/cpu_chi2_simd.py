@@ -94,7 +94,8 @@ def times(typingctx, a, i, b, j, out, o):
 
 @intrinsic
 def invert(typingctx, a, i, noise, scale, s, out, o, sound, k):
-    """``out[o:] = 1 / a[i:]``, 0 where it is not above ``noise * scale[s:]``, and then ``sound[k:]`` becomes 0."""
+    """``out[o:] = 1 / a[i:]``, 0 where it is not above ``noise * scale[s:]``; then ``sound[k:]`` becomes 0 too, but
+    where the scale is 0: a column of no rows."""
     n = types.intp
     sig = types.void(a, n, types.float64, scale, n, out, n, sound, n)
 
@@ -106,8 +107,8 @@ def invert(typingctx, a, i, noise, scale, s, out, o, sound, k):
             pivot, own = e.load(e.at(x, args[1], k)), e.load(e.at(y, args[4], k))
             sound = builder.fcmp_ordered(">", pivot, builder.fmul(noise, own))
             e.store(builder.select(sound, builder.fdiv(one, pivot), zero), e.at(d, args[6], k))
-            low = e.load(e.at(w, args[8], k))
-            e.store(builder.select(sound, low, zero), e.at(w, args[8], k))
+            kept = builder.or_(sound, builder.fcmp_ordered("==", own, zero))
+            e.store(builder.select(kept, e.load(e.at(w, args[8], k)), zero), e.at(w, args[8], k))
         return context.get_dummy_value()
 
     return sig, codegen

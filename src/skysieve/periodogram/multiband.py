@@ -1,0 +1,398 @@
+"""Lomb-Scargle periodograms of light curves in several bands: the public functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import to_host
+from skysieve.core.device import Device, resolve
+from skysieve.core.errors import SkysieveError
+from skysieve.periodogram import checks
+from skysieve.periodogram.api import LombScarglePlan
+from skysieve.periodogram.chi2 import Model
+from skysieve.periodogram.columns import is_ragged, pick
+from skysieve.periodogram.result import LombScargleResult
+from skysieve.periodogram.series import CurveSet, FlatSource, ListSource, light_curves
+from skysieve.periodogram.workload import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike, NDArray
+
+    from skysieve.periodogram.workload import Engine, Source
+
+__all__ = ["MultibandResult", "lombscargle_multiband", "multiband_bootstrap"]
+
+MODELS = ("offsets", "separate", "flexible")
+BATCH_VALUES = 2**23
+"""Values of y resampled at a time."""
+
+
+@dataclass(frozen=True, repr=False)
+class MultibandResult(LombScargleResult):
+    """Result of `lombscargle_multiband`: that of `skysieve.lombscargle`, and what was fitted.
+
+    Attributes
+    ----------
+    bands : tuple
+        Names of the bands, sorted.
+    model : str
+        As asked for.
+    """
+
+    bands: tuple[Any, ...] = ()
+    model: str = "offsets"
+
+    def __getitem__(self, i: int) -> MultibandResult:
+        """Result of object ``i`` of a batch alone; views, no copies."""
+        return _extended(LombScargleResult.__getitem__(self, i), self.bands, self.model)
+
+    def plot(self, t: Any = None, y: Any = None, dy: Any = None, **options: Any) -> Figure:
+        """Draw the periodogram with its peaks; see `LombScargleResult.plot`.
+
+        Raises
+        ------
+        ValueError
+            If a light curve is given: no one curve fits all bands.
+        """
+        if t is not None or y is not None:
+            raise ValueError("several bands are not folded under one curve; plot() draws the periodogram")
+        return super().plot(**options)
+
+
+def _extended(result: LombScargleResult, bands: tuple[Any, ...], model: str) -> MultibandResult:
+    values = {f.name: getattr(result, f.name) for f in fields(LombScargleResult)}
+    return MultibandResult(**values, bands=bands, model=model)
+
+
+def lombscargle_multiband(
+    t: Any,
+    y: Any,
+    bands: Any,
+    dy: Any = None,
+    *,
+    model: str = "offsets",
+    nterms: int = 1,
+    nterms_band: int | None = None,
+    reg_base: float | None = None,
+    reg_band: float | None = 1e-6,
+    frequency: ArrayLike | None = None,
+    fmin: Any = None,
+    fmax: Any = None,
+    nf: int | None = None,
+    samples_per_peak: float = 5,
+    nyquist_factor: float = 5,
+    grid: str = "auto",
+    normalization: str = "standard",
+    n_peaks: int = 0,
+    return_power: bool = True,
+    nan_policy: str = "omit",
+    method: str = "auto",
+    device: str | Device = "auto",
+    dtype: Any = "float64",
+    offsets: ArrayLike | None = None,
+    id: Any = None,
+    data: Any = None,
+    memory: str | float | None = None,
+    threads: int | None = None,
+    progress: bool | Callable[[int, int], None] = False,
+    out: Any = None,
+) -> MultibandResult:
+    """Lomb-Scargle periodogram of light curves measured in several bands, one or many.
+
+    Parameters
+    ----------
+    t, y, dy
+        As for `skysieve.lombscargle`, rows of all bands together.
+    bands : array_like of str or int, list of arrays, or str
+        Band of each row, in the form of `t`; or the name of a column of `data`.  An object need not have
+        every band.
+    model : {"offsets", "separate", "flexible"}
+        "offsets": one series of `nterms` for all bands, each with a mean of its own.  "separate": a series
+        and a mean for each band, chi-square added up.  "flexible": a common series of `nterms` and one of
+        `nterms_band` for each band, held small by `reg_band` (astropy's "flexible").
+    nterms : int
+        Fourier terms, 1 or more (with "flexible" 0 is allowed when `nterms_band` is not).
+    nterms_band : int, optional
+        Terms of each band, with "flexible"; default 1.
+    reg_base, reg_band : float, optional
+        What is added to the diagonal of the normal matrix for the common and the bands' columns, in parts
+        of its trace; with "flexible" alone.
+    frequency, fmin, fmax, nf, samples_per_peak, nyquist_factor, grid
+        The frequencies, as for `skysieve.lombscargle`.
+    normalization, n_peaks, return_power, nan_policy, method, dtype, offsets, id, data, memory, threads, progress, out
+        As for `skysieve.lombscargle`; `method` is "auto", "direct" or "nufft".
+    device : {"auto", "cpu"}
+        Several bands are fitted on the CPU.
+
+    Returns
+    -------
+    MultibandResult
+        As of `skysieve.lombscargle`; the standard power is the part of the bands' scatter about their own
+        weighted means that the model takes away.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit, as `skysieve.lombscargle`.
+    DeviceUnavailable
+        If the device asked for cannot be used.
+
+    Notes
+    -----
+    Equations 8 to 17 of [1]_.  "separate" leaves out the bands of an object with fewer than ``2 nterms + 2``
+    usable rows, which any series fits; they count as dropped.
+
+    References
+    ----------
+    .. [1] VanderPlas & Ivezic 2015, ApJ 812, 18
+
+    Examples
+    --------
+    >>> import numpy as np, skysieve
+    >>> rng = np.random.default_rng(1)
+    >>> t = np.sort(rng.uniform(0, 60, 200))
+    >>> band = rng.choice(["g", "r", "i"], 200)
+    >>> y = np.sin(2 * np.pi * t / 1.7) + np.where(band == "g", 3, 5) + rng.normal(0, 0.2, 200)
+    >>> result = skysieve.lombscargle_multiband(t, y, band, 0.2, fmin=0.1, fmax=2, nf=2000)
+    >>> round(float(result.period), 1), result.bands
+    (1.7, ('g', 'i', 'r'))
+    """
+    checks.one_of("model", model, MODELS)
+    curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
+    names, banded = with_bands(curves, pick(data, bands, "bands") if data is not None else bands)
+    columns, fewest = _model(model, nterms, nterms_band, reg_base, reg_band, len(names))
+    with _MultibandPlan(
+        columns,
+        fewest,
+        frequency=frequency,
+        fmin=fmin,
+        fmax=fmax,
+        nf=nf,
+        samples_per_peak=samples_per_peak,
+        nyquist_factor=nyquist_factor,
+        grid=grid,
+        normalization=normalization,
+        n_peaks=n_peaks,
+        return_power=return_power,
+        nan_policy=nan_policy,
+        method=method,
+        device=device,
+        dtype=dtype,
+        memory=memory,
+        threads=threads,
+    ) as plan:
+        result = plan._search(banded, progress, out, stacklevel=4)
+    return _extended(result, names, model)
+
+
+def multiband_bootstrap(
+    power: Any, t: Any, y: Any, bands: Any, dy: Any = None, *, n: int = 1000, seed: Any = None, **options: Any
+) -> Any:
+    """False-alarm probability of peaks of one light curve in several bands, by resampling.
+
+    Pairs of `y` and `dy` are drawn with replacement within each band while the times stay; the answer is the
+    part of the resamples whose highest peak, on the same grid, reaches `power`.
+
+    Parameters
+    ----------
+    power : float or array_like
+        Heights of peaks, in the normalisation asked for in `options`.
+    t, y, bands, dy : array_like, shape (n_rows,)
+        One light curve, as for `lombscargle_multiband`.
+    n : int
+        Resamples; probabilities below some ``10 / n`` are poorly known.
+    seed : int, SeedSequence, Generator or None
+        For `numpy.random.default_rng`.
+    **options
+        Grid, model and normalisation as given to `lombscargle_multiband`.
+
+    Returns
+    -------
+    float or numpy.ndarray
+        Of the shape of `power`.
+
+    Raises
+    ------
+    ValueError
+        If `n` is not positive, or for more than one light curve.
+
+    Examples
+    --------
+    >>> import numpy as np, skysieve
+    >>> rng = np.random.default_rng(1)
+    >>> t, band = np.sort(rng.uniform(0, 60, 80)), rng.choice(["g", "r"], 80)
+    >>> y = rng.normal(size=80)
+    >>> grid = {"fmin": 0.1, "fmax": 2.0, "nf": 600}
+    >>> noise = skysieve.lombscargle_multiband(t, y, band, **grid)
+    >>> bool(multiband_bootstrap(noise.best_power, t, y, band, n=100, seed=2, **grid) > 0.01)
+    True
+    """
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n={n!r}; a whole number of resamples above 0 is expected")
+    curves = light_curves(t, y, dy)
+    if not curves.single:
+        raise ValueError(f"t and y hold {curves.source.n_objects} light curves; one is expected")
+    _, banded = with_bands(curves, bands)
+    raw_t, raw_y, raw_dy, _ = curves.source.read(0, 1)
+    times, values, errors = to_host(raw_t), to_host(raw_y), None if raw_dy is None else to_host(raw_dy)
+    codes = banded.source.bands(0, 1)  # type: ignore[attr-defined]
+    keep = np.isfinite(times) & np.isfinite(values) & (True if errors is None else np.isfinite(errors))
+    times, values, codes = times[keep], values[keep], codes[keep]
+    errors = None if errors is None else errors[keep]
+    rng = np.random.default_rng(seed)
+    options = {k: v for k, v in options.items() if k not in ("return_power", "n_peaks", "out", "progress")}
+    if curves.units.time is not None:
+        times = times << curves.units.time
+    if curves.units.y is not None:
+        values = values << curves.units.y
+        errors = None if errors is None else errors << curves.units.y
+    maxima = []
+    for first in range(0, int(n), max(1, BATCH_VALUES // len(times))):
+        size = min(max(1, BATCH_VALUES // len(times)), int(n) - first)
+        rows = np.empty((size, len(times)), np.int64)
+        for code in np.unique(codes):
+            own = np.flatnonzero(codes == code)
+            rows[:, own] = own[rng.integers(0, len(own), (size, len(own)))]
+        drawn = None if errors is None else errors[rows]
+        found = lombscargle_multiband(times, values[rows], codes, drawn, **options, return_power=False)
+        height = np.asarray(found.best_power, np.float64)
+        maxima.append(np.where(found.status == Status.CONSTANT_Y, 0.0, height))
+    highest = np.concatenate(maxima)
+    highest = np.sort(highest[np.isfinite(highest)])
+    if highest.size == 0:
+        raise SkysieveError(f"none of {n} resamples could be searched")
+    height = np.asarray(getattr(power, "value", power), np.float64)
+    share = 1 - np.searchsorted(highest, height) / highest.size
+    return float(share) if np.ndim(share) == 0 else share
+
+
+def _model(name: str, nterms: Any, nterms_band: Any, reg_base: Any, reg_band: Any, n_bands: int) -> tuple[Model, int]:
+    """Columns of the fit, and the fewest rows of a band that is used."""
+    terms = checks.check_terms("nterms", nterms)
+    if name != "flexible":
+        if terms < 1:
+            raise ValueError(f"nterms=0; model={name!r} needs at least 1 term")
+        if nterms_band is not None:
+            raise ValueError(f"nterms_band={nterms_band!r} goes with model='flexible'; model={name!r} has nterms alone")
+        if name == "offsets":
+            return Model(terms, n_bands=n_bands), 1
+        return Model(0, n_bands=n_bands, band_terms=terms), 2 * terms + 2
+    own = checks.check_terms("nterms_band", 1 if nterms_band is None else nterms_band)
+    if terms == own == 0:
+        raise ValueError("nterms=0 and nterms_band=0 leave nothing to fit; at least one must be above 0")
+    penalty = _penalty("reg_base", reg_base), _penalty("reg_band", reg_band)
+    if penalty == (0.0, 0.0):
+        raise ValueError("reg_base and reg_band are both 0: the common columns and the bands' are not told apart")
+    return Model(terms, True, n_bands, own, True, *penalty), 1
+
+
+def _penalty(name: str, value: Any) -> float:
+    number = 0.0 if value is None else float(value)
+    if not (np.isfinite(number) and number >= 0):
+        raise ValueError(f"{name}={value!r}; a number of 0 or more, or None, is expected")
+    return number
+
+
+@dataclass(frozen=True)
+class BandedSource:
+    """A source with the band of every row, as a number."""
+
+    source: Source
+    codes: Any
+
+    @property
+    def n_objects(self) -> int:
+        return self.source.n_objects
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        return self.source.offsets
+
+    @property
+    def has_dy(self) -> bool:
+        return self.source.has_dy
+
+    def row(self, i: int, j: int) -> int:
+        """Where the user finds row ``j`` of object ``i``."""
+        return self.source.row(i, j)
+
+    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+        """See `skysieve.periodogram.workload.Source`."""
+        return self.source.read(start, stop)
+
+    def bands(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers of the bands of the rows that `read` gives."""
+        if self.codes.ndim == 1 and len(self.codes) != int(self.offsets[-1]):  # one light curve's, for all of them
+            return np.tile(self.codes, stop - start)
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        codes: NDArray[np.int64] = self.codes[first:last]
+        return codes
+
+
+def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]:
+    """Names of the bands, and the light curves with the band of each row.
+
+    Raises
+    ------
+    TypeError
+        For bands that are neither text nor whole numbers.
+    ValueError
+        For bands of another shape than the rows.
+    """
+    source = curves.source
+    rows = int(source.offsets[-1])
+    if isinstance(source, ListSource) and is_ragged(bands):
+        if len(bands) != source.n_objects:
+            raise ValueError(f"bands has {len(bands)} light curves, y has {source.n_objects}")
+        for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):
+            if np.shape(one) != (size,):
+                raise ValueError(f"bands[{i}] has shape {np.shape(one)}; ({size},) is expected")
+        flat = np.concatenate([np.asarray(one) for one in bands]) if len(bands) else np.empty(0, int)
+    else:
+        flat = np.asarray(to_host(bands))
+    if flat.dtype.kind == "O" and all(isinstance(x, str) for x in flat.ravel()):
+        flat = flat.astype(str)
+    if flat.dtype.kind == "S":
+        flat = np.char.decode(flat)
+    if flat.dtype.kind not in "Uiub":
+        raise TypeError(f"bands has dtype {flat.dtype}; names or whole numbers are expected")
+    single_row = rows // max(1, source.n_objects)
+    if flat.shape != (rows,) and not (
+        not isinstance(source, FlatSource | ListSource)
+        and flat.shape in ((single_row,), (source.n_objects, single_row))
+    ):
+        raise ValueError(f"bands has shape {flat.shape}; one band for each of {rows} rows is expected")
+    names, codes = np.unique(flat, return_inverse=True)
+    codes = codes.reshape(-1).astype(np.int64)
+    if isinstance(source, FlatSource) and source.order is not None:
+        codes = codes[source.order]
+    values = {f.name: getattr(curves, f.name) for f in fields(CurveSet)}
+    values["source"] = BandedSource(source, codes)
+    return tuple(names.tolist()), CurveSet(**values)
+
+
+class _MultibandPlan(LombScarglePlan):
+    """A plan whose engine fits several bands."""
+
+    def __init__(self, model: Model, fewest: int, **options: Any) -> None:
+        self._model, self._fewest = model, fewest
+        super().__init__(**options)
+
+    def _make_engine(self, device: str | Device, memory: Any, threads: int | None) -> tuple[Engine, Device]:
+        if self._spec.method == "finufft":
+            raise ValueError("method='finufft' has one band; use 'auto', 'direct' or 'nufft'")
+        chosen = resolve("cpu" if device == "auto" else device)
+        if chosen[0].kind != "cpu":
+            raise ValueError(f"device={device!r}: several bands are fitted on the CPU; use device='cpu' or 'auto'")
+        from skysieve.periodogram.cpu_chi2_bands import MultibandEngine
+
+        engine = MultibandEngine(
+            self._spec, self._model, max(1, self._fewest), device=chosen[0], memory=memory, threads=threads
+        )
+        return engine, chosen[0]

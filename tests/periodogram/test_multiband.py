@@ -1,0 +1,229 @@
+"""Several bands on the CPU: against explicit least squares, astropy's LombScargleMultiband, and themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from astropy import units as u
+from astropy.table import Table
+from astropy.timeseries import LombScargle, LombScargleMultiband
+
+import skysieve
+from skysieve.core.errors import DeviceUnavailable
+from skysieve.periodogram import lombscargle_multiband, multiband_bootstrap, reference
+from skysieve.periodogram.workload import Status
+
+GRID = {"fmin": 0.1, "fmax": 2.0, "nf": 900}
+TOLERANCE = 1e-8
+
+
+def curve(n=120, seed=0, names="ugriz", span=60.0):
+    rng = np.random.default_rng([seed, n])
+    t = rng.uniform(0, span, n)
+    bands = rng.choice(list(names), n)
+    dy = rng.uniform(0.1, 0.3, n)
+    offset = np.array([ord(name) for name in bands]) / 10
+    return t, offset + np.sin(2 * np.pi * t / 1.7) + dy * rng.standard_normal(n), bands, dy
+
+
+def frequencies():
+    return GRID["fmin"] + (GRID["fmax"] - GRID["fmin"]) / (GRID["nf"] - 1) * np.arange(GRID["nf"])
+
+
+def least_squares(t, y, bands, dy, frequency, common, each):
+    """Standard power by ``numpy.linalg.lstsq`` of every column, constants of the bands among them."""
+    w = 1 / dy
+    inside = [bands == name for name in np.unique(bands)]
+    value = y * w
+    for rows in inside:
+        value = value - rows * w * np.average(y[rows], weights=w[rows] ** 2)
+    out = []
+    for f in frequency:
+        waves = [wave(2 * np.pi * k * f * t) for k in range(1, 9) for wave in (np.sin, np.cos)]
+        columns = [rows * 1.0 for rows in inside] + waves[: 2 * common]
+        columns += [rows * wave for rows in inside for wave in waves[: 2 * each]]
+        x = np.stack(columns, 1) * w[:, None]
+        rest = value - x @ np.linalg.lstsq(x, value, rcond=None)[0]
+        out.append(1 - rest @ rest / (value @ value))
+    return np.array(out)
+
+
+@pytest.mark.parametrize("method", ["nufft", "direct"])
+@pytest.mark.parametrize("nterms", [1, 3])
+@pytest.mark.parametrize("model", ["offsets", "separate"])
+def test_least_squares(model, nterms, method):
+    t, y, bands, dy = curve()
+    result = lombscargle_multiband(t, y, bands, dy, model=model, nterms=nterms, method=method, **GRID, n_peaks=3)
+    some = slice(None, None, 11)
+    common, each = (nterms, 0) if model == "offsets" else (0, nterms)
+    expected = least_squares(t, y, bands, dy, frequencies()[some], common, each)
+    np.testing.assert_allclose(result.power[some], expected, rtol=0, atol=TOLERANCE)
+    assert (result.bands, result.model, result.method) == (tuple("giruz"), model, method)
+    peaks = reference.peaks(frequencies(), result.power, 3, np.ptp(t))
+    np.testing.assert_array_equal(result.peaks.index, peaks.index)
+
+
+@pytest.mark.parametrize("method", ["nufft", "direct"])
+@pytest.mark.parametrize(
+    ("base", "band", "reg_base", "reg_band"),
+    [(1, 1, None, 1e-6), (2, 1, None, 1e-6), (1, 2, 1e-3, 1e-3), (1, 0, None, 1e-6), (0, 1, 1e-2, 0.1)],
+)
+def test_flexible_is_that_of_astropy(base, band, reg_base, reg_band, method):
+    t, y, bands, dy = curve(seed=1)
+    options = {"reg_base": reg_base, "reg_band": reg_band, "nterms_band": band}
+    result = lombscargle_multiband(t, y, bands, dy, model="flexible", nterms=base, method=method, **options, **GRID)
+    theirs = LombScargleMultiband(t, y, bands, dy, nterms_base=base, **options)
+    np.testing.assert_allclose(result.power, theirs.power(frequencies(), method="flexible"), rtol=0, atol=TOLERANCE)
+
+
+def test_one_band_is_the_plain_periodogram():
+    t, y, bands, dy = curve(names="g")
+    plain = skysieve.lombscargle(t, y, dy, **GRID)
+    for model in ("offsets", "separate"):
+        result = lombscargle_multiband(t, y, bands, dy, model=model, **GRID)
+        np.testing.assert_allclose(result.power, plain.power, atol=1e-9)
+
+
+def test_separate_is_the_sum_of_the_bands_chi_squares():
+    """With the chi-square of the constant as weight; astropy's "fast" weighs with the sum of the squared powers."""
+    t, y, bands, dy = curve(seed=2)
+    total, reference_chi2 = 0.0, 0.0
+    for name in np.unique(bands):
+        rows = bands == name
+        total += LombScargle(t[rows], y[rows], dy[rows], normalization="psd").power(frequencies(), method="chi2") * 2
+        w = dy[rows] ** -2
+        reference_chi2 += w @ (y[rows] - np.average(y[rows], weights=w)) ** 2
+    result = lombscargle_multiband(t, y, bands, dy, model="separate", **GRID)
+    np.testing.assert_allclose(result.power, total / reference_chi2, atol=TOLERANCE)
+    psd = lombscargle_multiband(t, y, bands, dy, model="separate", normalization="psd", **GRID)
+    np.testing.assert_allclose(psd.power, total / 2, rtol=1e-7)
+
+
+@pytest.mark.parametrize("model", ["offsets", "flexible"])
+@pytest.mark.parametrize("normalization", ["model", "log"])
+def test_normalisations(model, normalization):
+    t, y, bands, dy = curve(seed=3)
+    p, out = (
+        lombscargle_multiband(t, y, bands, dy, model=model, normalization=name, **GRID).power
+        for name in ("standard", normalization)
+    )
+    np.testing.assert_allclose(out, p / (1 - p) if normalization == "model" else -np.log1p(-p), rtol=1e-7)
+
+
+def test_a_ragged_batch_with_bands_missing():
+    """Every form of input; an object's answer is its own, whichever bands it lacks."""
+    parts = [curve(n, seed=n, names=names) for n, names in ((90, "gr"), (40, "ugriz"), (2, "g"), (150, "z"))]
+    t, y, bands, dy = ([p[i] for p in parts] for i in range(4))
+    batch = lombscargle_multiband(t, y, bands, dy, **GRID, n_peaks=2)
+    assert batch.status.tolist() == [0, 0, Status.TOO_FEW_POINTS, 0]
+    assert isinstance(batch[0], type(batch))
+    assert batch[1].bands == tuple("giruz")
+    for i in (0, 1, 3):
+        one = lombscargle_multiband(*parts[i], **GRID, n_peaks=2)
+        np.testing.assert_allclose(batch.power[i], one.power, rtol=0, atol=1e-9)
+        np.testing.assert_array_equal(batch.peaks.index[i], one.peaks.index)
+    sizes = [len(x) for x in t]
+    flat = [np.concatenate(x) for x in (t, y, bands, dy)]
+    by_offsets = lombscargle_multiband(*flat, **GRID, offsets=np.cumsum([0, *sizes]))
+    np.testing.assert_array_equal(by_offsets.power, batch.power)
+    order = np.random.default_rng(0).permutation(sum(sizes))
+    table = Table([a[order] for a in flat] + [np.repeat([7, 8, 9, 10], sizes)[order]], names=["t", "y", "b", "e", "id"])
+    by_id = lombscargle_multiband("t", "y", "b", "e", **GRID, id="id", data=table)
+    np.testing.assert_allclose(by_id.power[np.argsort(by_id.ids)], batch.power, rtol=0, atol=1e-12)
+
+
+def test_common_times_numbers_as_bands_and_quantities():
+    t, y, bands, _ = curve()
+    _, codes = np.unique(bands, return_inverse=True)
+    two = np.stack([y, y[::-1]])
+    batch = lombscargle_multiband(t, two, codes, **GRID)
+    for i in range(2):
+        one = lombscargle_multiband(t, two[i], bands, **GRID)
+        np.testing.assert_array_equal(batch.power[i], one.power)
+    again = lombscargle_multiband(t, two, np.stack([codes, codes]), **GRID)
+    np.testing.assert_array_equal(again.power, batch.power)
+    bounds = {"fmin": 0.1 / u.day, "fmax": 2 / u.day, "nf": 900}
+    with_units = lombscargle_multiband(t * u.day, y * u.mag, bands.astype("S1"), 0.1 * u.mag, **bounds)
+    assert with_units.period.unit == u.day
+    assert with_units.bands == tuple("giruz")
+
+
+def test_rows_that_are_not_finite_and_bands_too_short():
+    t, y, bands, dy = curve()
+    y[5], t[9] = np.nan, np.inf
+    good = np.isfinite(t) & np.isfinite(y)
+    result = lombscargle_multiband(t, y, bands, dy, **GRID)
+    clean = lombscargle_multiband(t[good], y[good], bands[good], dy[good], **GRID)
+    np.testing.assert_array_equal(result.power, clean.power)
+    assert (result.n_used, result.n_dropped) == (118, 2)
+    t, y, bands, dy = curve(names="gr")
+    short = bands.copy()
+    short[:3] = "z"  # three rows of a band: any sinusoid fits them
+    separate = lombscargle_multiband(t, y, short, dy, model="separate", **GRID)
+    without = lombscargle_multiband(t[3:], y[3:], short[3:], dy[3:], model="separate", **GRID)
+    np.testing.assert_array_equal(separate.power, without.power)
+    assert separate.n_dropped == 3
+    short[0] = "y"  # a band of one row has nothing but its mean
+    offsets = lombscargle_multiband(t, y, short, dy, **GRID)
+    np.testing.assert_allclose(
+        offsets.power[::50], least_squares(t, y, short, dy, frequencies()[::50], 1, 0), atol=TOLERANCE
+    )
+
+
+def test_what_cannot_be_fitted_has_a_status():
+    t, y, bands, dy = curve(40, names="gr")
+    constant = np.where(bands == "g", 1.0, 2.0)
+    with pytest.raises(ValueError, match="constant"):
+        lombscargle_multiband(t, constant, bands, dy, **GRID)
+    batch = lombscargle_multiband([t, t, t], [y, constant, y], [bands] * 3, [dy, dy, -dy], **GRID)
+    assert batch.status.tolist() == [Status.OK, Status.CONSTANT_Y, Status.BAD_ERRORS]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"bands": ["g", "r"]}, ValueError, "bands has shape"),
+        ({"bands": np.linspace(0, 1, 120)}, TypeError, "names or whole numbers"),
+        ({"model": "other"}, ValueError, "model='other'"),
+        ({"nterms": 0}, ValueError, "at least 1 term"),
+        ({"nterms_band": 2}, ValueError, "goes with model='flexible'"),
+        ({"model": "flexible", "nterms": 0, "nterms_band": 0}, ValueError, "nothing to fit"),
+        ({"model": "flexible", "reg_band": None}, ValueError, "told apart"),
+        ({"model": "flexible", "reg_base": -1.0}, ValueError, "reg_base=-1.0"),
+        ({"method": "finufft"}, ValueError, "one band"),
+        ({"device": "cuda"}, (ValueError, DeviceUnavailable), "CPU|GPU|cuda"),
+    ],
+)
+def test_bad_arguments(change, error, match):
+    t, y, bands, dy = curve()
+    arguments = {"bands": bands, **GRID} | change
+    with pytest.raises(error, match=match):
+        lombscargle_multiband(t, y, dy=dy, **arguments)
+    with pytest.raises(ValueError, match="light curves, y has 2"):
+        lombscargle_multiband([t, t], [y, y], [bands], dy=[dy, dy], **GRID)
+
+
+def test_bootstrap_keeps_the_bands():
+    t, y, bands, dy = curve(60)
+    found = lombscargle_multiband(t, y, bands, dy, **GRID)
+    assert multiband_bootstrap(found.best_power, t, y, bands, dy, n=200, seed=1, **GRID) == 0.0
+    noise = multiband_bootstrap([0.02, 0.2, 0.9], t, y, bands, dy, n=200, seed=1, **GRID)
+    assert noise[0] == 1.0
+    assert 0 < noise[1] < 1
+    assert noise[2] == 0.0
+    again = multiband_bootstrap(0.2, t, y, bands, dy, n=200, seed=1, **GRID)
+    assert again == noise[1]
+    with pytest.raises(ValueError, match="n=0"):
+        multiband_bootstrap(0.2, t, y, bands, n=0)
+    with pytest.raises(ValueError, match="2 light curves"):
+        multiband_bootstrap(0.2, [t, t], [y, y], bands, n=10)
+
+
+def test_saved_and_drawn(tmp_path):
+    t, y, bands, dy = curve()
+    result = lombscargle_multiband(t, y, bands, dy, **GRID)
+    result.save(tmp_path / "r.npz")
+    np.testing.assert_array_equal(skysieve.periodogram.LombScargleResult.load(tmp_path / "r.npz").power, result.power)
+    assert len(result.plot().axes) == 1
+    with pytest.raises(ValueError, match="not folded"):
+        result.plot(t, y, dy)
