@@ -73,7 +73,8 @@ class Layout:
     def shared_bytes(self, itemsize: int, form: str) -> int:
         """Dynamic shared memory of a block: cells, exchange, staged powers."""
         split = itemsize == 8 and not self.columns
-        exchange = 4 * 16 * 17 * (1 if split else 2)
+        pad = 16 * 17 + (4 if itemsize == 8 and not split else 8)
+        exchange = 4 * pad * (1 if split else 2)
         columns = 2 * self.modes
         plane = 17 * ((columns + 3) // 4)
         if form.endswith("runs"):

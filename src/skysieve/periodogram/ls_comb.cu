@@ -2,22 +2,26 @@
 //
 // Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df, which lets the
 // series fill the circle of a 256-point FFT. One block (4 warps) = one object, two neighbouring bands, S of the P combs; a half
-// warp does one 256-point FFT as 16 x 16, 16 elements a thread. Strengths (w, w y at f; w at 2f) are spread once for all combs:
-// the comb's offset is a shift of the DFT's output index, absorbed in its twiddles. Nothing that a power depends on but the tables
-// of its comb is a matter of how combs are dealt to blocks or objects to launches: an object's powers are the same in any company.
+// warp (lanes of one parity) does one 256-point FFT as 16 x 16, 16 elements a thread; the two of a warp read the same cells.
+// Strengths (w, w y at f; w at 2f) are spread once for all combs: the comb's offset is a shift of the DFT's output index, absorbed
+// in its twiddles. Nothing that a power depends on but the tables of its comb is a matter of how combs are dealt to blocks or
+// objects to launches: an object's powers are the same in any company.
 //
 // Three ways to look for peaks: (flat, P <= 8) all combs are staged at once, so a block holds two bands of neighbouring
 // powers, and its first and last value go to the blocks beside it through device memory; (COLUMNS) combs are staged 8 at a time
-// and a thread follows the powers of its columns from comb to comb; (RUNS, where no power is written) a warp does neighbouring
+// and a thread follows the powers of its columns from comb to comb; (RUNS, where no power is written) half a warp does neighbouring
 // combs one after another and every lane compares its own powers, with no barrier at all. The last two compute two combs more
 // than they own, so that every power has its neighbours; their long series are spread by ls_spread. FOLD: the cells of f wind
 // round so many circles, for spans that give too few combs without.
 //
 // Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power: 122 in float64; 192 FMA
 // for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the second-level
-// cache), the powers once. Limit: shared-memory wavefronts (55-75% busy in float64) under the latency of the FFT, which 12 warps
-// a multiprocessor hide in part; the first-level cache must hold the tables of a block's combs (30 KB at P = 8), which bounds
-// the shared memory to use. The search for peaks is a tenth of the instructions of the flat form.
+// cache), the powers once. Limit: the latency of the FFT at 168 to 255 registers a thread, with the shared-memory pipe 65% (flat) or
+// 51% (runs) busy in float64, the float64 pipe 42% or 52%. Tried: a whole warp to an FFT (8 elements a thread, 128 registers, 16
+// warps a multiprocessor instead of 8 to 12) issues hardly more often and takes 18-38% more float64 instructions; half warps of one
+// band that read the same cells, as here, instead of two bands: 5% fewer wavefronts, 0.5% (flat) to 3.5% (runs) less time. The
+// first-level cache must hold the tables of a block's combs (30 KB at P = 8), which bounds the shared memory to use. The search for
+// peaks is a tenth of the instructions of the flat form.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DROLLED
@@ -70,14 +74,17 @@
 #define LG (GROUP == 8 ? 3 : 2)
 #define THREADS (32 * NW)
 #define CELLS (1024 * FOLD)          // of one band: w 256, wy 256, w at 2f 512, each times FOLD
-#define PAD (16 * 17)
+// A half warp's exchange area. Lanes 2 a and 2 a + 1 are the two halves' a-th: the odd part of the stride keeps them, and their
+// neighbours, on different banks whether elements have 16 bytes or 8.
+#define PAD (16 * 17 + (sizeof(Exchange) == 16 ? 4 : 8))
 #ifdef SPLIT               // exchange real parts, then imaginary parts: half the space
 #define EXCHANGE (NW * PAD)
-#define CHUNK 80
+#define CHUNK 80           // points a chunk and segment: 6 APART strengths and 4 CHUNK cells fit the exchange area
 #else
 #define EXCHANGE (2 * NW * PAD)
-#define CHUNK 128          // points a chunk and segment: 12 CHUNK strengths fit the exchange area
+#define CHUNK 128
 #endif
+#define APART (2 * CHUNK + 64 / (int)sizeof(C))       // between the two bands' strengths: other banks
 
 struct Comb {
   const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
@@ -123,8 +130,9 @@ struct Stage {
 };
 #define PLANE(columns) (17 * (((columns) + 3) / 4))
 
-// Powers of one comb, two bands at once: lane a of half warp h gets outputs a + 16 d of band h. odd: are some suspicious; of a run,
-// which (bit d).
+// Powers of one comb of the band whose cells begin at g0 - a, for half a warp: thread a of 16 gets outputs a + 16 d. The other half
+// does another comb of the same cells: a pair of lanes that read one address costs half as much (measured; lanes 2 or 1 apart
+// only). odd: are some suspicious; of a run, which (bit d).
 #ifdef RUNS
 typedef unsigned Odd;
 #else
@@ -214,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   C* grid = (C*)raw;                    // two bands of CELLS
   C* exchange = grid + 2 * CELLS;       // FFT exchange; strengths and first cells during the spreading
   T* staged = (T*)(exchange + EXCHANGE);
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, h = lane >> 4, a = lane & 15;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, h = lane & 1, a = lane >> 1;      // half warps are lanes of one parity
   const int block = blockIdx.x % A.blocks;
   int task = blockIdx.x / A.blocks, pair, o;
   if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
@@ -249,8 +257,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     // window's one cell with (cell mod 16) = a in registers and stores it once, when the window leaves it. Even warps: w and
     // wy (same weights), odd warps: w at 2f; warps 0, 1 take the first half of the points, 2, 3 the second.
     for (int i = tid; i < 2 * CELLS; i += THREADS) grid[i] = mk(0, 0);
-    C* strength = exchange;             // [3 channels][2 bands][2 segments][CHUNK]
-    int* cells1 = (int*)(exchange + 12 * CHUNK);        // first cells at f and at 2f, [2 segments][CHUNK] each
+    C* strength = exchange;             // [3 channels][2 bands] APART, [2 segments][CHUNK]
+    int* cells1 = (int*)(exchange + 6 * APART);         // first cells at f and at 2f, [2 segments][CHUNK] each
     int* cells2 = cells1 + 2 * CHUNK;
     const int seg = warp >> 1, two = warp & 1;
     const int n0 = min(n, (((n + 1) >> 1) + 7) & ~7), mine = seg ? n - n0 : n0;
@@ -269,9 +277,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
           if (!b) { const int2 c = A.cell[p]; cells1[slot] = c.x; cells2[slot] = c.y; }
           T s, c; sincos_cycles(cycles(centre, A.tp[p]), s, c);
           const T wm = w * (T)A.mean, half = (T)0.5 * w;      // without a floating mean its channel is empty; CC, SS, CS want w / 2
-          strength[b * 2 * CHUNK + slot] = mk(wm * c, wm * s);
-          strength[(2 + b) * 2 * CHUNK + slot] = mk(v * c, v * s);
-          strength[(4 + b) * 2 * CHUNK + slot] = mk(half * (c * c - s * s), 2 * half * c * s);
+          strength[b * APART + slot] = mk(wm * c, wm * s);
+          strength[(2 + b) * APART + slot] = mk(v * c, v * s);
+          strength[(4 + b) * APART + slot] = mk(half * (c * c - s * s), 2 * half * c * s);
         }
       }
       __syncthreads();
@@ -279,8 +287,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       if (m > 0) {
         const T* weight = (two ? A.at_2f : A.at_f) + (size_t)(lo + seg * n0 + c0) * 16 + a;     // rows past the end are readable
         const int4* cl = (const int4*)((two ? cells2 : cells1) + seg * CHUNK);
-        const C* sg = strength + ((two ? 4 : 0) + h) * 2 * CHUNK + seg * CHUNK;
-        const C* sh = sg + 4 * CHUNK;
+        const C* sg = strength + ((two ? 4 : 0) + h) * APART + seg * CHUNK;
+        const C* sh = sg + 2 * APART;
         T next[8];
 #pragma unroll
         for (int u = 0; u < 8; u++) next[u] = stream(weight + u * 16);
@@ -311,73 +319,80 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   __syncthreads();
 
   Exchange* ex = (Exchange*)exchange + (warp * 2 + h) * PAD;
-  const C* g0 = grid + h * CELLS + a;
+  const C* g0 = grid + (warp & 1) * CELLS + a;          // a warp has one band
   const T guard = guard_of(A.guard, n);
 
 #ifdef RUNS
-  // A warp's run of combs, and one more on either side of those it searches: combs s0 .. s1 + 1 for peaks at s0 + 1 .. s1.
+  // A half warp's run of combs, and one more on either side of those it searches: combs s0 .. s1 + 1 for peaks at s0 + 1 .. s1.
   // Powers are compared by their keys; those of the last two combs are kept in shared memory, for the few that may be peaks.
-  const int each = (send + NW - 1) / NW, s0 = warp * each, s1 = min(s0 + each, send);
+  const int each = (send + NW - 1) / NW, s0 = (warp & ~1 | h) * each, s1 = min(s0 + each, send);
   T* ring = staged + warp * (2 * 2 * 16 * ND) + lane;      // this lane's powers of the last two combs, [2][ND][32]
-  const int k0 = base + (h * modes + a) * P + r0;          // number of output a's frequency at comb 0
-  // Lanes `stride` apart (it divides 16) look at peaks two exclusion lengths apart, be it in other columns.
+  const int k0 = base + ((warp & 1) * modes + a) * P + r0 + s0;    // number of output a's frequency at comb s0
+  // Columns that are multiples of `stride` (it divides 16) have peaks two exclusion lengths apart.
   const int least = 1 + (int)((2ll * min(A.info[o].apart, 100000000) + each) / P);
   const int stride = least <= 2 ? 2 : least <= 4 ? 4 : least <= 8 ? 8 : 33;
-  unsigned known = floor_now(A.peaks, o), rising = 0, low = 0, high = 0;      // low, high: best peaks of outputs d < 6, d > 6
-  for (int s = s0; s < s1 + 2 && s0 < s1; s++) {
+  unsigned known = floor_now(A.peaks, o), rising = 0, best[4] = {0, 0, 0, 0};      // best peaks of quarters of the outputs
+  for (int s = 0; s < each + 2; s++) {
+    const bool mine = s0 + s < s1 + 2 && s0 < s1;          // the other half may have more to do
     T p[ND];
     Odd odd = 0;
-    comb_powers(A, g0, ex, r0 + s, a, guard, p, odd);
+    comb_powers(A, g0, ex, min(r0 + s0 + s, P + 1), a, guard, p, odd);
 #pragma unroll 1
-    for (unsigned left = warp_or(odd); left; left &= left - 1) {
+    for (unsigned left = warp_or(mine ? odd : 0u); left; left &= left - 1) {
       const int d = __ffs(left) - 1;
-      T mine = 0;
+      T here = 0;
 #pragma unroll
-      for (int e = 0; e < ND; e++) if (e == d) mine = p[e];
-      const bool missed = !(mine == mine) && a + 16 * d < modes && k0 + 16 * d * P + s < nf;
+      for (int e = 0; e < ND; e++) if (e == d) here = p[e];
+      const int k = k0 + 16 * d * P + s;
+      const bool missed = !(here == here) && mine && a + 16 * d < modes && k < nf;
       if (n <= FEW_POINTS && missed)
-        mine = number_of(exact_power<false>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)(k0 + 16 * d * P + s), A.df[gi]), A.mean != 0));
+        here = number_of(exact_power<false>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)k, A.df[gi]), A.mean != 0));
       unsigned todo = __ballot_sync(FULL, missed && n > FEW_POINTS);
       while (todo) {
         const int bit = __ffs(todo) - 1; todo &= todo - 1;
-        const double k = (double)(__shfl_sync(FULL, k0, bit) + 16 * d * P + s);
-        const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], k, A.df[gi]), A.mean != 0);
-        if (lane == bit) mine = number_of(exact);
+        const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)__shfl_sync(FULL, k, bit), A.df[gi]), A.mean != 0);
+        if (lane == bit) here = number_of(exact);
       }
 #pragma unroll
-      for (int e = 0; e < ND; e++) if (e == d) p[e] = mine;
+      for (int e = 0; e < ND; e++) if (e == d) p[e] = here;
     }
     if (A.scaled) {
       const double scale = A.info[o].scale;
 #pragma unroll 1
       for (int d = 0; d < ND; d++) {
-        T mine = 0;
+        T here = 0;
 #pragma unroll
-        for (int e = 0; e < ND; e++) if (e == d) mine = p[e];
-        mine = normalise(mine, scale, A.norm);
+        for (int e = 0; e < ND; e++) if (e == d) here = p[e];
+        here = normalise(here, scale, A.norm);
 #pragma unroll
-        for (int e = 0; e < ND; e++) if (e == d) p[e] = mine;
+        for (int e = 0; e < ND; e++) if (e == d) p[e] = here;
       }
     }
     const bool inside = base + 2 * band + P <= nf;         // all powers here exist
     T* now = ring + (s & 1) * (32 * ND);
     T* old = ring + (~s & 1) * (32 * ND);
-    if (s == s0) rising = k0 + s == 0 ? 1u : 0u;           // only the very first power has no neighbour on its left
+    if (s == 0) rising = k0 == 0 ? 1u : 0u;                // only the very first power has no neighbour on its left
 #pragma unroll
     for (int d = 0; d < ND; d++) {
-      if (a + 16 * d >= modes || (!inside && k0 + 16 * d * P + s >= nf)) p[d] = missing();
+      if (a + 16 * d >= modes || !mine || (!inside && k0 + 16 * d * P + s >= nf)) p[d] = missing();
       const unsigned bit = 1u << d, z = key_bits(p[d]), y = key_at(old + 32 * d);
-      if ((rising & bit) && y && y >= z && y >= known && s > s0) {      // keys are rounded: the test proper last
-        const T before = s > s0 + 1 ? now[32 * d] : missing(), held = old[32 * d];
+      if ((rising & bit) && y && y >= z && y >= known && s && mine) {      // keys are rounded: the test proper last
+        const T before = s > 1 ? now[32 * d] : missing(), held = old[32 * d];
         if (is_peak(before, held, p[d])) {
           emit(A.peaks, o, k0 + 16 * d * P + s - 1, before, held, p[d]);
-          if (d < 6) low = max(low, y); else if (d > 6) high = max(high, y);
+          best[4 * d / ND] = max(best[4 * d / ND], y);
         }
       }
-      rising = z >= y && s > s0 ? rising | bit : s > s0 ? rising & ~bit : rising;
+      rising = z >= y && s ? rising | bit : s ? rising & ~bit : rising;
       now[32 * d] = p[d];
     }
-    if ((s & 7) == 7 && __any_sync(FULL, max(low, high) > known)) known = max(known, raise_floor(A.peaks, o, low, high, stride));
+    if ((s & 7) == 7) {                                    // of a column, the higher of the two runs; half of the outputs a lane
+      unsigned q[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) q[i] = max(best[i], __shfl_xor_sync(FULL, best[i], 1));
+      const unsigned x = h ? q[2] : q[0], y = h ? q[3] : q[1];
+      if (__any_sync(FULL, max(x, y) > known)) known = max(known, raise_floor(A.peaks, o, x, y, stride, a));
+    }
   }
 #else
   __shared__ int many;
@@ -396,15 +411,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     bool odd = false;
     const unsigned known = floor_now(A.peaks, o);       // asked for early: the answer takes as long as a transform's stage
 #pragma unroll 1
-    for (int g = warp; g < count; g += NW) {
+    for (int pass = 0; pass < count; pass += NW) {        // two warps do the bands of combs pass and pass + 1, two those of the next
+      const int g = pass + (warp & ~1 | h);
       T p[ND];
-      comb_powers(A, g0, ex, r0 + done + g, a, guard, p, odd);
+      comb_powers(A, g0, ex, min(r0 + done + g, P + 1), a, guard, p, odd);
 #ifndef COLUMNS
-      if (g >= count - NW) __syncthreads();             // the last combs: their powers go where the cells were
+      if (pass + NW >= count) __syncthreads();          // the last combs: their powers go where the cells were
 #endif
 #pragma unroll
       for (int d = 0; d < ND; d++)
-        if (a + 16 * d < modes) stage(h * modes + a + 16 * d, g) = p[d];
+        if (a + 16 * d < modes && g < count) stage((warp & 1) * modes + a + 16 * d, g) = p[d];
     }
     if (__syncthreads_or(odd)) {          // take the suspicious ones again
       const int first = base + r0 + done;

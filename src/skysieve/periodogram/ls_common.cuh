@@ -169,12 +169,12 @@ __device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T b
   put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
 }
 // A floor under the k-th accepted peak of object o. best, other: this lane's highest peaks in two places (0: none). Those of lanes
-// `stride` apart, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can shade two of them: the
-// k-th highest is a valid floor.
-__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride) {
+// whose `place` is a multiple of `stride`, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can
+// shade two of them: the k-th highest is a valid floor.
+__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride, int place = threadIdx.x & 31) {
   const int lane = threadIdx.x & 31;
   if (64 / stride < k.wanted || stride > 32) return 0;
-  unsigned v = 0, top = lane % stride ? 0 : max(best, other), next = lane % stride ? 0 : min(best, other);
+  unsigned v = 0, top = place % stride ? 0 : max(best, other), next = place % stride ? 0 : min(best, other);
   for (int r = 0; r < k.wanted; r++) {
     v = warp_max(top);
     if (!v) break;
