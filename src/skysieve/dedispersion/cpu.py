@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 T = 1024
 """Samples of a time block: its rows of scratch are 2 KiB."""
-CANDIDATES = ((32, 4), (64, 4), (64, 8), (128, 8), (64, 16), (128, 16), (256, 16), (64, 32))
-"""DMs of a tile and channels of a group that are tried."""
-DEEP = ((64, 64), (128, 128), (128, 256), (256, 256))
+CANDIDATES = (
+    (32, 4, T), (64, 4, T), (64, 8, T), (128, 8, T), (64, 16, T), (128, 16, T), (256, 16, T), (256, 16, T // 2),
+    (64, 32, T),
+)  # fmt: skip
+"""DMs of a tile, channels of a group and samples of a time block that are tried."""
+DEEP = ((64, 64, T), (128, 128, T), (128, 256, T), (256, 256, T))
 """The same for tables of a tree, whose groups have few patterns however large they are."""
 FLOAT_GROUP = 16
 """Channels of a group for float32: part of the order of summation, so fixed."""
@@ -57,11 +60,15 @@ class Plane:
 
 @dataclass
 class Shape:
-    """How a table is cut: tiles of D DMs, groups of G channels, NB of them added at a time; ``G = 1`` is direct."""
+    """How a table is cut: tiles of D DMs, groups of G channels, NB of them added at a time; ``G = 1`` is direct.
+
+    ``T``: samples of a time block.
+    """
 
     D: int
     G: int
     NB: int
+    T: int
     cost: float
     programs: dict[tuple[int, int], Any] = field(default_factory=dict)
 
@@ -121,7 +128,7 @@ class Engine:
         return {
             "device": "cpu", "threads": self.pool.workers, "method": self.method, "bytes": self.bytes,
             "gain": adds / cost if cost else 1.0,
-            "tiles": [(s.D, s.G) for s in self._shapes],
+            "tiles": [(s.D, s.G, s.T) for s in self._shapes],
         }  # fmt: skip
 
     # ------------------------------------------------------------------ samples
@@ -226,24 +233,24 @@ class Engine:
         room = 65535 // largest if largest else 2**30
         if not largest:
             trial = (1, FLOAT_GROUP) if self.method == "brute" else (64, FLOAT_GROUP)
-            return self._try(table, min(trial[0], ndm), trial[1], room)
+            return self._try(table, min(trial[0], ndm), trial[1], T, room)
         D = min(64, ndm)
-        direct = Shape(D, 1, _fitting(self.nchan, 1, room, 8), DIRECT + STREAM / D)
+        direct = Shape(D, 1, _fitting(self.nchan, 1, room, 8), T, DIRECT + STREAM / D)
         if self.method == "brute":
             return direct
         found = [direct]
-        for D, G in (*CANDIDATES, *DEEP) if self.method == "tree" else CANDIDATES:
+        for D, G, samples in (*CANDIDATES, *DEEP) if self.method == "tree" else CANDIDATES:
             if room >= G and 2 * self.nchan >= G and (ndm >= D or CANDIDATES[0][0] == D):
-                found.append(self._try(table, min(D, ndm), G, room))
+                found.append(self._try(table, min(D, ndm), G, samples, room))
         return min(found, key=lambda s: s.cost)
 
-    def _try(self, table: Table, D: int, G: int, room: int) -> Shape:
+    def _try(self, table: Table, D: int, G: int, samples: int, room: int) -> Shape:
         ndm, NB = len(table.delays), _fitting(self.nchan, G, max(1, room // G), 4)
-        shape = Shape(D, G, NB, 0.0)
+        shape = Shape(D, G, NB, samples, 0.0)
         costs = []
         for m in sorted({0, (ndm - D) // 2, ndm - D}):
             *_, need, cost = self._program(table, shape, m, D, 0)
-            costs.append((cost / (T * D * self.nchan) + STREAM / D) * (1 + 2 * need[2] / CACHE))
+            costs.append((cost / (samples * D * self.nchan) + STREAM / D) * (1 + 2 * need[2] / CACHE))
         shape.cost = float(np.mean(costs))
         return shape
 
@@ -255,7 +262,9 @@ class Engine:
         fin = np.empty(D * C // shape.G, np.int64)
         seg = np.empty((C // shape.G, levels + 1), np.int64)
         need = np.zeros(3, np.int64)
-        k, cost = cpu_program.make_program(n, rows, shape.G, shape.NB, T, stride, T // 2, ops, fin, seg, need)
+        k, cost = cpu_program.make_program(
+            n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, ops, fin, seg, need
+        )
         return ops[:k].copy(), fin, seg, need, cost
 
     def _padded(self, table: Table, m: int, D: int, multiple: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -362,12 +371,28 @@ class Engine:
             weight = self.dtype.type(plane.weight)
             x, t0 = plane.rows.reshape(-1), first - origin
             kind = np.float32 if self.maximum == 0 else np.uint16
-            acc = self._scratch("acc", D * T, kind)
+            acc = self._scratch("acc", D * shape.T, kind)
             if shape.G == 1:
                 starts, C = self._starts(tab, shape, m, D, plane.rows.shape[1])
                 per = max(1, whole // shape.NB) * shape.NB
                 cpu_program.run_direct(
-                    x, t0, count, starts, D, C, shape.NB, T, per, acc, flat, width, row, column, weight, start, i == 0
+                    x,
+                    t0,
+                    count,
+                    starts,
+                    D,
+                    C,
+                    shape.NB,
+                    shape.T,
+                    per,
+                    acc,
+                    flat,
+                    width,
+                    row,
+                    column,
+                    weight,
+                    start,
+                    i == 0,
                 )
                 continue
             ops, fin, seg, need, _ = self._kept_program(table, shape, m, D, plane.rows.shape[1])
@@ -375,8 +400,8 @@ class Engine:
             groups = len(seg)
             per = max(1, whole // shape.G // shape.NB) * shape.NB
             cpu_program.run_program(
-                x, t0, count, D, shape.G, shape.NB, T, groups, per, ops, fin, seg, even, odd, F, acc, flat, width, row,
-                column, weight, start, i == 0,
+                x, t0, count, D, shape.G, shape.NB, shape.T, groups, per, ops, fin, seg, even, odd, F, acc, flat, width,
+                row, column, weight, start, i == 0,
             )  # fmt: skip
 
     def _starts(self, table: Table, shape: Shape, m: int, D: int, stride: int) -> tuple[NDArray[np.int64], int]:

@@ -232,9 +232,9 @@ def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold,
             stop = min(high, count, t + SEGMENT)
             first = t - reach // 2  # windows of any width that are centred here begin there at the earliest
             blocks = (stop - first + WIDE - 1) // WIDE
-            if first >= 0 and first + blocks * WIDE + reach <= count:  # most stretches hold nothing
-                if not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
-                    continue
+            inside = first >= 0 and first + blocks * WIDE + reach <= count
+            if inside and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
+                continue  # as for most stretches
             a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
             boxcars(prefix, count, a, b, widths, scales, best, which)
             n = peaks(best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n)

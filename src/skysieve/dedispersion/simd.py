@@ -227,7 +227,7 @@ With ``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` go
 
 @intrinsic
 def any_window(typingctx, prefix, at, blocks, widths, scales, count, threshold):
-    """Whether a window reaches a threshold: one bit for each of `WIDE` windows, over ``blocks`` such blocks from ``at``.
+    """Whether a window reaches a threshold: a bit for each of `WIDE` windows, over ``blocks`` such blocks from ``at``.
 
     Window ``k`` from sample ``t`` on is ``(prefix[t + widths[k]] - prefix[t]) * scales[k]``: int32, made float32.
     """
