@@ -29,35 +29,18 @@ def friends(
     >>> friends(np.array([0, 1, 9]), np.array([1.0, 1.002, 1.0]), np.full(3, 0.01), 3, 1e-3).tolist()
     [0, 0, 1]
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     n = len(time)
     if n == 0:
         return np.empty(0, np.int64)
+    from skysieve.dedispersion.cpu_clusters import join
+
     order = np.lexsort((time, dm_index))
-    d, t, w = dm_index[order], time[order], width[order]
-    base = float(t.min())
-    span = float(t.max()) - base + 4 * (float(w.max()) + link_time)
-    key = d * span + (t - base)
-    left, right = [], []
-    reach = w.max() / 2
-    for step in range(link_dm + 1):
-        low = np.searchsorted(key, key + step * span - np.maximum(w / 2 + reach, link_time), side="left")
-        high = np.searchsorted(key, key + step * span + np.maximum(w / 2 + reach, link_time), side="right")
-        if step == 0:
-            low = np.arange(1, n + 1)
-        counts = np.maximum(high - low, 0)
-        a = np.repeat(np.arange(n), counts)
-        b = np.repeat(low - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(counts.sum())
-        near = (d[b] - d[a] == step) & (np.abs(t[b] - t[a]) <= np.maximum((w[a] + w[b]) / 2, link_time) * (1 + 1e-12))
-        left.append(a[near])
-        right.append(b[near])
-    a, b = np.concatenate(left), np.concatenate(right)
-    graph = coo_array((np.ones(len(a), np.bool_), (a, b)), shape=(n, n))
-    _, label = connected_components(graph, directed=False)
+    d = dm_index[order]
+    starts = np.append(np.flatnonzero(np.diff(d, prepend=d[0] - 1)), n)
+    root = np.arange(n)
+    join(d[starts[:-1]], starts, time[order], width[order], link_dm, link_time, root)
     groups = np.empty(n, np.int64)
-    groups[order] = label
+    groups[order] = root
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))

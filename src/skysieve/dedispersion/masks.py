@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Cleaned", "Mask"]
 
+SLICE = 2**20
+"""Values that are looked at at a time."""
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -96,6 +99,7 @@ class Cleaned:
         self.fb, self.mask, self.block = fb, mask, block
         self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
         self.replaced = 0
+        self._last: tuple[int, NDArray[np.float32]] | None = None
         self._means: NDArray[np.float64] | None = None
         if mask is not None:
             if len(mask.cells) != fb.nchan:
@@ -107,20 +111,26 @@ class Cleaned:
         if self.dtype.kind != "f":
             yield from self.fb.raw(start, count)
             return
-        stop = start + count
-        at = start // self.block * self.block
-        while at < stop:
-            n = min(self.block, self.nsamp - at)
-            rows = np.ascontiguousarray(self.fb.block(at, n).T)
+        at = start
+        for rows, order in self.fb.raw(start, count):
             good = np.isfinite(rows)
             if not good.all():
-                live = np.maximum(good.sum(axis=0), 1)
-                mean = np.where(good, rows, 0).sum(axis=0, dtype=np.float64) / live
-                rows = np.where(good, rows, mean.astype(np.float32))
-            low, high = max(start, at) - at, min(stop, at + n) - at
-            self.replaced += int((~good[low:high]).sum())
-            yield rows[low:high], np.arange(self.nchan)
-            at += n
+                rows = rows.copy()
+                for number in range(at // self.block, (at + len(rows) - 1) // self.block + 1):
+                    part = slice(max(0, number * self.block - at), (number + 1) * self.block - at)
+                    mean = self._mean(number)[np.argsort(order)]
+                    rows[part] = np.where(good[part], rows[part], mean)
+                self.replaced += int((~good).sum())
+            yield rows, order
+            at += len(rows)
+
+    def _mean(self, number: int) -> NDArray[np.float32]:
+        """Means of the finite values of each channel in a block."""
+        if self._last is None or self._last[0] != number:
+            start = number * self.block
+            total, live = finite_sums(self.fb, start, min(self.block, self.nsamp - start))
+            self._last = number, (total / np.maximum(live, 1)).astype(np.float32)
+        return self._last[1]
 
     def packed(self, start: int, count: int) -> Iterator[Packed] | None:
         """See `workload.Source`."""
@@ -146,12 +156,9 @@ class Cleaned:
         means = np.full((self.nchan, count), np.nan)
         partly = cells.any(axis=1) & ~cells.all(axis=1)
         for i in range(count if partly.any() else 0):
-            n = min(mask.block, self.nsamp - i * mask.block)
-            block = self.fb.block(i * mask.block, n)[partly]
-            good = np.isfinite(block)
-            total = np.where(good, block, 0).sum(axis=1, dtype=np.float64)
-            count_of = good.sum(axis=1)
-            means[partly, i] = np.where(count_of > 0, total / np.maximum(count_of, 1), np.nan)
+            start = i * mask.block
+            total, live = finite_sums(self.fb, start, min(mask.block, self.nsamp - start))
+            means[partly, i] = np.where(live > 0, total / np.maximum(live, 1), np.nan)[partly]
         means[cells] = np.nan
         for i in range(1, count):
             means[:, i] = np.where(np.isnan(means[:, i]), means[:, i - 1], means[:, i])
@@ -159,3 +166,19 @@ class Cleaned:
             means[:, i] = np.where(np.isnan(means[:, i]), means[:, i + 1], means[:, i])
         means = np.nan_to_num(means)
         return means if self.dtype.kind == "f" else np.rint(means)
+
+
+def finite_sums(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Sum and number of the finite values of each channel, a slice of bounded size at a time."""
+    total, live = np.zeros(fb.nchan), np.zeros(fb.nchan, np.int64)
+    step = max(64, SLICE // fb.nchan)
+    for at in range(start, start + count, step):
+        x = fb.block(at, min(step, start + count - at))
+        if fb.dtype.kind != "f":
+            total += x.sum(axis=1, dtype=np.float64)
+            live += x.shape[1]
+            continue
+        good = np.isfinite(x)
+        total += np.where(good, x, 0).sum(axis=1, dtype=np.float64)
+        live += good.sum(axis=1)
+    return total, live

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DEFAULT_WIDTH = 10
 """Samples of the pulse that a loss is stated for, where no width is given."""
 SUBBANDS = 32
+BLOCK_VALUES = 2**20
+"""Delays that are worked out at a time, in float64."""
 
 
 @dataclass(frozen=True)
@@ -54,30 +56,47 @@ def make_table(
     With ``tree``: the delays of `tree_delays`.
     """
     tsamp = obs.tsamp * downsamp
-    true = delay_seconds(obs.freqs, dms[:, None], reference_frequency(obs.freqs, ref_freq), dm_constant) / tsamp
-    exact = nearest(true)
-    used, method, loss = exact, "exact", 0.0
-    if nsub and per_call:
-        edges = np.linspace(0, obs.nchan, nsub + 1).round().astype(int)[:-1]
-        band_of = np.searchsorted(edges, np.arange(obs.nchan), side="right") - 1
-        tops = obs.freqs[edges][band_of]
-        used = np.empty_like(exact)
-        for m in range(0, len(dms), per_call):
-            nominal = dms[m : m + per_call].mean()
-            inside = np.rint(delay_seconds(obs.freqs, nominal, np.inf, dm_constant) / tsamp
-                             - delay_seconds(tops, nominal, np.inf, dm_constant) / tsamp).astype(np.int32)  # fmt: skip
-            used[m : m + per_call] = exact[m : m + per_call][:, edges][:, band_of] + inside
-        method = "subband"
-    elif tree:
-        used = tree_delays(obs, dms, tsamp, true[:, 0], dm_constant)
-        method = "tree"
-    if method != "exact":
-        samples = DEFAULT_WIDTH if width is None else width / tsamp
-        loss = max(0.0, 1 - float((_kept(used - true, samples) / _kept(exact - true, samples)).min()))
-    low = min(0, int(used.min()))
-    return Tabled(
-        Table(np.ascontiguousarray(used - low), downsamp), method, -low, float(np.abs(used - true).max()), loss
-    )
+    ref = reference_frequency(obs.freqs, ref_freq)
+    method = "subband" if nsub and per_call else "tree" if tree else "exact"
+    group = per_call if method == "subband" else 1
+    step = max(1, BLOCK_VALUES // (obs.nchan * group)) * group
+    samples = DEFAULT_WIDTH if width is None else width / tsamp
+    delays = np.empty((len(dms), obs.nchan), np.int32)
+    error, loss = 0.0, 0.0
+    for m in range(0, len(dms), step):
+        some = dms[m : m + step]
+        true = delay_seconds(obs.freqs, some[:, None], ref, dm_constant) / tsamp
+        exact = nearest(true)
+        used = exact
+        if method == "subband":
+            used = _subband_delays(obs, some, tsamp, exact, nsub, per_call, dm_constant)
+        elif method == "tree":
+            used = tree_delays(obs, some, tsamp, true[:, 0], dm_constant)
+        if method != "exact":
+            loss = max(loss, 1 - float((_kept(used - true, samples) / _kept(exact - true, samples)).min()))
+        error = max(error, float(np.abs(used - true).max()))
+        delays[m : m + step] = used
+    low = min(0, int(delays.min()))
+    if low:
+        delays -= low
+    return Tabled(Table(delays, downsamp), method, -low, error, loss)
+
+
+def _subband_delays(
+    obs: Observation, dms: NDArray[np.float64], tsamp: float, exact: NDArray[np.int32], nsub: int, per_call: int,
+    dm_constant: float,
+) -> NDArray[np.int32]:  # fmt: skip
+    """Exact delays of the tops of the subbands; inside them those of the mean DM of each ``per_call``."""
+    edges = np.linspace(0, obs.nchan, nsub + 1).round().astype(int)[:-1]
+    band_of = np.searchsorted(edges, np.arange(obs.nchan), side="right") - 1
+    tops = obs.freqs[edges][band_of]
+    used = np.empty_like(exact)
+    for m in range(0, len(dms), per_call):
+        nominal = dms[m : m + per_call].mean()
+        late = [delay_seconds(f, nominal, np.inf, dm_constant) / tsamp for f in (obs.freqs, tops)]
+        inside = np.rint(late[0] - late[1]).astype(np.int32)
+        used[m : m + per_call] = exact[m : m + per_call][:, edges][:, band_of] + inside
+    return used
 
 
 def tree_delays(
