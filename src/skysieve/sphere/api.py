@@ -11,7 +11,7 @@ from skysieve.core.arrays import as_array, is_device_array
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable
 from skysieve.sphere.grid import QUADRATURES, Grid, RingTable
-from skysieve.sphere.healpix import reorder
+from skysieve.sphere.healpix import CHUNK, nest2ring, npix2nside, reorder
 from skysieve.sphere.kernels import Kernel, check_eps
 from skysieve.sphere.legendre import theta_nodes
 from skysieve.sphere.radial import make_radial
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from skysieve.sphere.cpu_offset import Ones
+
 __all__ = ["ConvolvePlan"]
 
 DTYPES = ("float64", "float32")
@@ -31,12 +33,10 @@ OFFSET = 8.0
 cut off the kernel is relative to the rms of the result, and a large offset would multiply it."""
 _SOME = 1 << 16
 """Pixels that tell mean and deviation."""
-QUIET = 1e-10
-"""Of the peak: what may be left beyond the support on grids of equal rings, in float64."""
+QUIET = 2e-11
+"""eps that leaves at most 1e-10 of the peak beyond the support on grids of equal rings, in float64."""
 _NARROW = 16
 """Pixels along a ring: with supports up to here, all modes of equal rings cost less than a smaller eps."""
-OFFSET_MOST = 1e4
-"""Offset, in rms of the map, that costs no accuracy."""
 
 
 def host(device: str | Device) -> Device:
@@ -91,7 +91,7 @@ class ConvolvePlan:
     eps : float
         What is dropped of the kernel and of its modes, relative to the rms of a white map's result.  In float64 on
         equal rings (ECP, Gauss-Legendre), "ring" leaves at most 1e-10 of the peak beyond the support: narrow kernels
-        keep all modes, wide ones (above 16 pixels) are set up for eps = 1e-10 at most.
+        keep all modes, wide ones (above 16 pixels) are set up for eps = 2e-11 at most.
     quadrature : {"ring", "none"}
         Weights w: ring weights, or the pixels' solid angles (with which the sum is self-adjoint).
     dtype : {"float64", "float32"}
@@ -167,11 +167,12 @@ class ConvolvePlan:
         if method in ("auto", "ring"):
             eps = _quiet(self.kernels, self._table, self.dtype, float(eps))
         radials = () if method == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)
-        self._options: dict[str, Any] = {"memory": memory, "threads": threads}
-        self._spec = Spec(self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used)
-        self._engine, self.device = make_engine(self._spec, method, device, **self._options)
+        self._means = self._apart(threads)
+        staged = (2 if self.spin else 1) * self.npix * self.dtype.itemsize
+        extra = staged + (self._means.nbytes if self._means else 0)
+        self._spec = Spec(self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra)
+        self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
         self._ones = np.ones(len(self._table.n))
-        self._response: NDArray[np.float64] | None = None
 
     def __enter__(self) -> ConvolvePlan:
         return self
@@ -268,7 +269,8 @@ class ConvolvePlan:
     def info(self) -> dict[str, Any]:
         """Method, device, support (rad), truncation error for white maps, bytes and expected seconds of one map.
 
-        ``bytes`` are those of the plan and its working memory, maps and results apart.
+        ``bytes`` are those of the plan and its working memory, a copy of a map that has to be turned into the plan's
+        order or type among them; maps given and results are apart.
         """
         cut = self.method != "harmonic"
         support = max(r.radius for r in self._spec.radials) if cut else math.pi
@@ -307,47 +309,61 @@ class ConvolvePlan:
         out = np.zeros((len(x), kernels, *parts, self.npix), self.dtype)
         for i in range(len(x)):
             self._one(x[i], out[i : i + 1], w_in, w_out)
-        if self.grid.nest:
-            out = reorder(out, to="nest")
         return out.reshape((*batch, *((kernels,) if self._many else ()), *parts, self.npix))
 
     def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """One map, in the grid's order, into ``out`` (1, K, [2,] npix) in ring order."""
-        if self.grid.nest:
-            x = reorder(x, to="ring")
-        offset = 0.0
-        if self._mask is not None:
-            x = np.where(self._mask, x, 0)
-        total = float(x.sum())
-        if not math.isfinite(total) and not np.isfinite(x).all():
-            out[...] = np.nan
-            return
-        if self._mask is None and w_out is self._ones and self._spec.radials and not self.spin:
-            some = x[:: 1 + self.npix // _SOME].astype(np.float64)
-            mean = float(some.mean())
-            if abs(mean) > OFFSET * float(some.std()):
-                offset = mean
-                x = np.subtract(x, mean, dtype=np.float64)
-        self._engine.convolve(np.ascontiguousarray(x, self.dtype)[None], out, w_in, w_out)
-        if offset:
-            out[...] = out + offset * self._constant()
+        """One map ([2,] npix) into ``out`` (1, K, [2,] npix), both in the grid's order."""
+        mean = 0.0
+        if self._mask is None:
+            total = float(x.sum())
+            if not math.isfinite(total) and not np.isfinite(x).all():
+                out[...] = np.nan
+                return
+            if self._means is not None and w_out is self._ones:
+                some = x[:: 1 + self.npix // _SOME].astype(np.float64)
+                mean = float(some.mean())
+                if abs(mean) <= OFFSET * float(some.std()):
+                    mean = 0.0
+        plain = x.dtype == self.dtype and x.dtype.isnative and x.flags.c_contiguous
+        if not plain or mean or self.grid.nest or self._mask is not None:
+            x = self._stage(x, mean)
+            if self._mask is not None and not np.isfinite(x).all():
+                out[...] = np.nan
+                return
+        self._engine.convolve(x[None], out, w_in, w_out)
+        del x  # a copy of a map, where it was staged
+        if mean and self._means is not None:
+            from skysieve.sphere.cpu_offset import add_mean
+
+            add_mean(self._means, mean, out[0])
         if self._mask is not None:
             out *= self._mask
+        if self.grid.nest:
+            for row in out.reshape(-1, self.npix):
+                row[:] = reorder(row, to="nest")
 
-    def _constant(self) -> NDArray[np.float64]:
-        """The result for a map of ones, (K, npix), in float64."""
-        if self._response is None:
-            eps = max(1e-12, self.eps / (100 * OFFSET_MOST))
-            radials = tuple(make_radial(k, eps) for k in self.kernels)
-            spec = Spec(self._table, self.kernels, radials, np.dtype(np.float64), eps)
-            engine, _ = make_engine(spec, self._engine.method, self.device, **self._options)
-            response = np.empty((1, len(self.kernels), self.npix))
-            try:
-                engine.convolve(np.ones((1, self.npix)), response, self._table.weight, self._ones)
-            finally:
-                engine.close()
-            self._response = response[0]
-        return self._response
+    def _stage(self, x: NDArray[Any], mean: float) -> NDArray[Any]:
+        """The map as the engine takes it: less its mean, in RING order, without what is masked, of the plan's dtype."""
+        staged = np.empty(x.shape, self.dtype)
+        lines = zip(x.reshape(-1, self.npix), staged.reshape(-1, self.npix), strict=True)
+        for line, to in lines:
+            for a in range(0, self.npix, CHUNK):
+                piece = line[a : a + CHUNK]
+                at: Any = slice(a, a + len(piece))
+                if self.grid.nest:
+                    at = nest2ring(npix2nside(self.npix), np.arange(a, a + len(piece)))
+                if mean:
+                    piece = np.subtract(piece, mean, dtype=np.float64)
+                to[at] = piece if self._mask is None else np.where(self._mask[at], piece, 0)
+        return staged
+
+    def _apart(self, threads: int | None) -> Ones | None:
+        """What a map's mean becomes, where it is convolved apart: maps of the whole grid, without a mask, of spin 0."""
+        if self._mask is not None or self.spin:
+            return None
+        from skysieve.sphere.cpu_offset import Ones
+
+        return Ones(self._table, self.kernels, float(self.eps), threads)
 
 
 def _kernels(kernel: Kernel | Sequence[Kernel]) -> tuple[tuple[Kernel, ...], bool]:

@@ -61,10 +61,15 @@ class Engine:
             failed.callback(self.pool.close)
             self._engine = self._choose(method)
             budget = parse_budget(memory, available_host_memory(), default=0.8)
-            if self._engine.nbytes > budget:
-                raise MemoryBudgetError(f"the plan (method={self._engine.name!r})", self._engine.nbytes, budget)
+            if self.nbytes > budget:
+                raise MemoryBudgetError(f"the plan (method={self._engine.name!r})", self.nbytes, budget)
             failed.pop_all()
         self.method = self._engine.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plan and its working memory, maps and results apart."""
+        return self._engine.nbytes + self.spec.extra
 
     def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine:
         """The engine asked for, or the one that is expected to be the fastest: setting up costs all of them little."""
@@ -102,7 +107,7 @@ class Engine:
             "method": self.method,
             "device": "cpu",
             "threads": self.pool.workers,
-            "bytes": self._engine.nbytes,
+            "bytes": self.nbytes,
             "expected_seconds": self._engine.seconds() / self.pool.workers,
         }
 

@@ -56,7 +56,7 @@ class RingTable:
 
     @property
     def uniform(self) -> bool:
-        """Whether all rings have one length and their pixels are aligned, or off by half a pixel (ECP, Gauss-Legendre)."""
+        """Whether all rings have one length and are aligned or off by half a pixel (ECP, Gauss-Legendre)."""
         n = int(self.n[0])
         shift = (self.phi0 - self.phi0[0]) * n / math.pi
         steps = np.rint(shift)

@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import njit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,10 +20,8 @@ MAX_NSIDE = 2**29
 """Largest nside whose pixel numbers fit in 64 bits."""
 UNSEEN = -1.6375e30
 """Value of a pixel without data, as in every HEALPix code."""
-_CHUNK = 1 << 20
-_FACE_RING = np.array([2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4])
-_FACE_COLUMN = np.array([1, 3, 5, 7, 0, 2, 4, 6, 1, 3, 5, 7])
-"""Southern corner of each base face: its ring, and its longitude in units of pi / 4."""
+CHUNK = 1 << 15
+"""Pixels that are renumbered at a time: their numbers stay in cache."""
 
 
 def check_nside(nside: Any, nest: bool = False) -> int:
@@ -117,29 +116,41 @@ def nest2ring(nside: int, pix: Any) -> NDArray[np.int64]:
     p = np.asarray(pix, np.int64)
     if p.size and not (p.min() >= 0 and p.max() < 12 * nside * nside):
         raise ValueError(f"pix holds {p.min()} to {p.max()}: expected 0 to {12 * nside * nside - 1}")
-    face, inside = np.divmod(p, nside * nside)
-    x, y = _even_bits(inside), _even_bits(inside >> 1)
-    ring = _FACE_RING[face] * nside - x - y - 1
-    quarter = np.where(ring < nside, ring, np.where(ring > 3 * nside, 4 * nside - ring, nside))
-    unshifted = np.where((ring >= nside) & (ring <= 3 * nside), (ring - nside) & 1, 0)
-    column = (_FACE_COLUMN[face] * quarter + x - y + 1 + unshifted) // 2 - 1
-    column %= 4 * quarter
-    cap = 2 * ring * (ring - 1)
-    belt = 2 * nside * (nside - 1) + (ring - nside) * 4 * nside
-    south = 12 * nside * nside - 2 * quarter * (quarter + 1)
-    first = np.where(ring < nside, cap, np.where(ring > 3 * nside, south, belt))
-    return np.asarray(first + column, np.int64)
+    out = np.empty(p.shape, np.int64)
+    _ring_numbers(nside, np.ascontiguousarray(p).reshape(-1), out.reshape(-1))
+    return out
 
 
-def _even_bits(v: NDArray[np.int64]) -> NDArray[np.int64]:
+@njit(cache=True, nogil=True, error_model="numpy")
+def _even_bits(v):
     """Bits 0, 2, 4, ... of a number, moved together."""
-    v = v & 0x5555555555555555
-    for shift, mask in (
-        (1, 0x3333333333333333), (2, 0x0F0F0F0F0F0F0F0F), (4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF),
-        (16, 0x00000000FFFFFFFF),
-    ):  # fmt: skip
-        v = (v | (v >> shift)) & mask
-    return v
+    v &= 0x5555555555555555
+    v = (v | (v >> 1)) & 0x3333333333333333
+    v = (v | (v >> 2)) & 0x0F0F0F0F0F0F0F0F
+    v = (v | (v >> 4)) & 0x00FF00FF00FF00FF
+    v = (v | (v >> 8)) & 0x0000FFFF0000FFFF
+    return (v | (v >> 16)) & 0x00000000FFFFFFFF
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _ring_numbers(nside, pix, out):
+    for i in range(len(pix)):
+        face = pix[i] // (nside * nside)
+        inside = pix[i] % (nside * nside)
+        x, y = _even_bits(inside), _even_bits(inside >> 1)
+        ring = (face // 4 + 2) * nside - x - y - 1
+        if ring < nside:
+            quarter, shift, first = ring, 0, 2 * ring * (ring - 1)
+        elif ring > 3 * nside:
+            quarter, shift = 4 * nside - ring, 0
+            first = 12 * nside * nside - 2 * quarter * (quarter + 1)
+        else:
+            quarter, shift = nside, (ring - nside) & 1
+            first = 2 * nside * (nside - 1) + (ring - nside) * 4 * nside
+        # longitude of the southern corner of the base face, in units of pi / 4
+        corner = 2 * (face % 4) + (0 if face // 4 == 1 else 1)
+        column = (corner * quarter + x - y + 1 + shift) // 2 - 1
+        out[i] = first + column % (4 * quarter)
 
 
 def reorder(maps: NDArray[Any], *, to: str) -> NDArray[Any]:
@@ -157,8 +168,8 @@ def reorder(maps: NDArray[Any], *, to: str) -> NDArray[Any]:
     npix = maps.shape[-1]
     nside = npix2nside(npix)
     out = np.empty_like(maps)
-    for a in range(0, npix, _CHUNK):
-        b = min(npix, a + _CHUNK)
+    for a in range(0, npix, CHUNK):
+        b = min(npix, a + CHUNK)
         ring = nest2ring(nside, np.arange(a, b))
         if to == "ring":
             out[..., ring] = maps[..., a:b]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .grid import RingTable
     from .radial import Radial
 
-__all__ = ["NotBandLimited", "Pairs", "chord_terms", "make_pairs", "reach"]
+__all__ = ["NotBandLimited", "Pairs", "chord_terms", "highest_mode", "make_pairs", "mode_bounds", "reach"]
 
 LADDER = 1.06
 """Ratio of neighbouring numbers of azimuths at which kernels are sampled."""
@@ -96,14 +96,15 @@ def _mode_curve(
     smallest = limit / _CURVE
     while s > smallest:
         sines.append(s)
-        modes.append(_highest_mode(radial, s, eps, most, spin))
+        modes.append(highest_mode(radial, s, eps, most, spin))
         s /= _CURVE
     sines.append(s)
-    modes.append(_highest_mode(radial, s, eps, most, spin))
+    modes.append(highest_mode(radial, s, eps, most, spin))
     return np.array(sines), np.maximum.accumulate(np.array(modes)[::-1])[::-1]
 
 
-def _highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) -> float:
+def highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) -> float:
+    """Highest mode at ``sin(theta) = s``; infinite where there is none below ``most``."""
     ratio = math.sqrt(radial.xmax) / (2 * s)
     half = 2 * math.asin(ratio) if ratio < 1 else math.pi
     n = 1 << max(7, math.ceil(math.log2(32 * math.pi / half)))
@@ -120,6 +121,14 @@ def _highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) ->
             return float(below[0])
         n *= 2
     return math.inf
+
+
+def mode_bounds(table: RingTable, radial: Radial, eps: float, spin: int = 0) -> NDArray[np.float64]:
+    """Highest mode of each ring's own kernel; infinite where they do not fall below ``eps``."""
+    sine = np.sin(table.theta)
+    least = float(sine[sine > 1e-12].min()) if (sine > 1e-12).any() else 1.0
+    sines, highest = _mode_curve(radial, eps, least, _MOST_MODES * int(table.n.max()), spin)
+    return np.asarray(np.interp(sine, sines[::-1], highest[::-1]), np.float64)
 
 
 def make_pairs(
@@ -162,16 +171,13 @@ def make_pairs(
     if mirrored:
         free &= free[::-1]
     modes: NDArray[np.int64] = n // 2
-    sine = np.sin(theta)
     if radial.hard and not free.all():
         raise NotBandLimited(
             "the kernel has an edge, so that its modes do not end, and the grid's rings differ in length: "
             "method='ring' cannot add it up; use method='direct' or 'auto'"
         )
     if not radial.hard and not (whole and free.all()):
-        least = float(sine[sine > 1e-12].min()) if (sine > 1e-12).any() else 1.0
-        sines, highest = _mode_curve(radial, eps, least, _MOST_MODES * int(n.max()), spin)
-        bound = np.interp(sine, sines[::-1], highest[::-1])
+        bound = mode_bounds(table, radial, eps, spin)
         if not np.isfinite(bound[~free]).all():
             raise NotBandLimited(
                 f"the kernel's modes do not fall below eps={eps:g}, and the grid's rings differ in length: "

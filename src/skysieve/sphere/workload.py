@@ -39,6 +39,8 @@ class Spec:
         0, or 2 for Q and U.
     rings : numpy.ndarray of bool or None, shape (R,)
         Rings that hold any pixel of the mask; the others are neither read nor written.
+    extra : int
+        Bytes of the host that the plan holds beside the engine: counted with the engine's.
     """
 
     table: RingTable
@@ -48,6 +50,7 @@ class Spec:
     eps: float
     spin: int = 0
     rings: NDArray[np.bool_] | None = None
+    extra: int = 0
 
 
 class Engine(Protocol):
