@@ -335,6 +335,37 @@ def bench_accuracy(report: Report, data: Path) -> None:
         report.row("accuracy, 120 d", tool=tool, n_t_from=10, df_T=step_times_span(BATCH, 120.0), error=error)
 
 
+def bench_bootstrap(report: Report, data: Path) -> None:
+    """False-alarm probability of one curve from resampled ones, beside astropy's, one thread."""
+    from astropy.timeseries import LombScargle
+
+    points, n, peers = 500, 50 if report.quick else 1_000, 2 if report.quick else 10
+    rng = np.random.default_rng(3)
+    t = np.sort(rng.uniform(0, 100, points))
+    y, dy = rng.standard_normal(points), rng.uniform(0.5, 1.5, points)
+    ours, theirs = skysieve.LombScargle(t, y, dy, device="cpu", threads=1), LombScargle(t, y, dy)
+    last = 1e5 / (5 * float(np.ptp(t)))
+    nf = len(theirs.autofrequency(maximum_frequency=last))
+    report.title(f"bootstrap: {n} resamples of {points} points, N_f {nf}, df*T 0.2, one thread")
+
+    def call(curve: Any, resamples: int) -> Any:
+        keywords = {"n_bootstraps": resamples, "random_seed": 1}
+        return curve.false_alarm_level(0.5, method="bootstrap", maximum_frequency=last, method_kwds=keywords)
+
+    error = abs(float(call(ours, peers)) / float(call(theirs, peers)) - 1)
+    tools = {"skysieve, 1 thread": partial(call, ours, n), "astropy": partial(call, theirs, peers)}
+    seconds = interleaved(tools, 1 if report.quick else 3, warm=False)
+    seconds["astropy"] = [s * n / peers for s in seconds["astropy"]]
+    facts = {"resamples": n, "points": points, "n_f": nf, "df_T": 0.2}
+    medians = report.timings("bootstrap", seconds, ours="skysieve, 1 thread", **facts)
+    ratio = medians["astropy"] / medians["skysieve, 1 thread"]
+    bound = {} if report.quick else {"wanted": 20.0, "reached": ratio >= 20}
+    report.row("bootstrap ratio", tool=f"skysieve / astropy (scaled from {peers})", ratio=ratio, **bound)
+    report.row(
+        "bootstrap error", tool="level, relative to astropy's", error=error, wanted=1e-10, reached=error <= 1e-10
+    )
+
+
 CASES: dict[str, Callable[[Report, Path], None]] = {
     "batch": bench_batch,
     "decade": bench_decade,
@@ -343,6 +374,7 @@ CASES: dict[str, Callable[[Report, Path], None]] = {
     "peaks": bench_peaks,
     "selection": bench_selection,
     "accuracy": bench_accuracy,
+    "bootstrap": bench_bootstrap,
 }
 
 

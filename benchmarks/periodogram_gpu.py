@@ -361,6 +361,19 @@ class Bench:
 
         self.report.row("single 1e6, cupyx (no mean, no errors)", wall_ms=wall_ms(run, 5))
 
+    def bootstrap(self, name: str, resamples: int, reach: float) -> None:
+        """False-alarm probability of a curve of 500 points from resampled ones at 1e5 frequencies, host to host."""
+        from skysieve import LombScargle
+
+        rng = np.random.default_rng(3)
+        t = np.sort(rng.uniform(0, 100, 500))
+        curve = LombScargle(t, rng.standard_normal(500), rng.uniform(0.5, 1.5, 500), device="cuda")
+        options = {"method": "bootstrap", "maximum_frequency": 1e5 / (5 * float(np.ptp(t)))}
+        nf = len(curve.autofrequency(maximum_frequency=options["maximum_frequency"]))
+        keywords = {"n_bootstraps": resamples, "random_seed": 1}
+        ms = wall_ms(lambda: curve.false_alarm_probability(0.1, method_kwds=keywords, **options), 5)
+        self.report.row(name, wall_ms=ms, wanted=reach, reached=ms <= reach, resamples=resamples, nf=nf, points=500)
+
     def run(self, only: set[str]) -> None:
         def wanted(key: str) -> bool:
             return not only or key in only
@@ -399,6 +412,10 @@ class Bench:
             self.kernels("batch", batch, f0, df, nf, F64)
             self.kernels("batch", batch, f0, df, nf, F32)
             self.kernels("single 25e6", single, 0.5, s25, 25_000_000, F64)
+        if wanted("bootstrap"):
+            self.report.title("bootstrap of one curve")
+            self.bootstrap("bootstrap", 1_000, 500.0)
+            self.bootstrap("bootstrap, one batch", 10_000, 5000.0)
         if wanted("peers"):
             self.report.title("peers")
             self.peers(batch)

@@ -135,7 +135,7 @@ def window_power(
     return out
 
 
-def _clean(
+def clean_rows(
     t: Any, dy: Any, offsets: NDArray[np.int64], usable: NDArray[np.bool_] | None
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Times from each object's start, weights that sum to 1 (0 for rows not used), sum of their squares."""
@@ -220,7 +220,7 @@ def find_aliases(
     out = Aliases(
         np.zeros((n, k), np.uint8), np.full((n, k), -1, np.int64), np.full((n, k), "", "<U24"), np.full((n, k), np.nan)
     )
-    relative, weight, chance = _clean(times, errors, bounds, usable)
+    relative, weight, chance = clean_rows(times, errors, bounds, usable)
 
     def is_loud(objects: NDArray[Any], f: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         power = window_power(relative, weight, bounds, objects, f)

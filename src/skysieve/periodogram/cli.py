@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skysieve import __version__
+from skysieve.periodogram.job import INTERRUPTED, MAX_PLOTS, USER_ERROR, Job, Outputs, Treatment, UserError
+
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from skysieve.periodogram.io import LightCurves, Wanted
-    from skysieve.periodogram.search import Found, Request
-
-MAX_PLOTS = 50
-FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
+    from skysieve.periodogram.search import Request
 
 
 class Normalization(StrEnum):
@@ -48,6 +42,14 @@ class Dtype(StrEnum):
     float32 = "float32"
 
 
+class PhaseModel(StrEnum):
+    """Phase functions of asteroids."""
+
+    hg1g2 = "hg1g2"
+    linear = "linear"
+    none = "none"
+
+
 class TimeUnit(StrEnum):
     """Units of time."""
 
@@ -58,11 +60,8 @@ class TimeUnit(StrEnum):
     yr = "yr"
 
 
-class UserError(Exception):
-    """A mistake of the user's, in one line."""
-
-
-COLUMNS, GRID, SEARCH, OUTPUT = "Columns of the files", "Range of periods", "Search", "Output"
+COLUMNS, MOVING, GRID = "Columns of the files", "Moving objects", "Range of periods"
+SEARCH, OUTPUT = "Search", "Output"
 
 
 def option(*names: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
@@ -71,7 +70,7 @@ def option(*names: str, help: str, panel: str, metavar: str | None = None, **mor
 
 
 def period(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, text, Parquet, FITS or ECSV tables.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, text, Parquet, FITS, ECSV, VOTable.")],
     id_: Annotated[
         str | None, option("--id", help="Column that names the objects.", panel=COLUMNS, metavar="COLUMN")
     ] = None,
@@ -84,9 +83,27 @@ def period(
     band: Annotated[
         str | None, option("--band", help="Keep the rows of one band.", panel=COLUMNS, metavar="BAND")
     ] = None,
+    jitter: Annotated[
+        float | None,
+        option("--jitter", help="Scatter added to every error in quadrature.", panel=COLUMNS, metavar="S"),
+    ] = None,
     time_unit: Annotated[
         TimeUnit, option("--time-unit", help="Unit of times that carry none (d).", panel=COLUMNS)
     ] = TimeUnit.d,
+    r: Annotated[str | None, option("--r", help="Distance from the Sun, au.", panel=MOVING, metavar="COLUMN")] = None,
+    delta: Annotated[
+        str | None, option("--delta", help="Distance from the observer, au.", panel=MOVING, metavar="COLUMN")
+    ] = None,
+    phase: Annotated[
+        str | None, option("--phase", help="Phase angle, degrees.", panel=MOVING, metavar="COLUMN")
+    ] = None,
+    phase_model: Annotated[
+        PhaseModel | None,
+        option("--phase-model", help="Phase function that is taken out (hg1g2 with --phase).", panel=MOVING),
+    ] = None,
+    asteroid: Annotated[
+        bool, option("--asteroid", help="Rotation periods, twice the light curve's, in hours.", panel=MOVING)
+    ] = False,
     min_period: Annotated[
         float | None, option("--min-period", help="Shortest, in the unit shown.", panel=GRID, metavar="P")
     ] = None,
@@ -109,6 +126,9 @@ def period(
     no_fit_mean: Annotated[
         bool, option("--no-fit-mean", help="Classical Lomb-Scargle: no floating mean.", panel=SEARCH)
     ] = False,
+    nterms: Annotated[
+        int, option("--nterms", help="Fourier terms of the model (1).", panel=SEARCH, metavar="N", min=1)
+    ] = 1,
     normalization: Annotated[
         Normalization, option("--normalization", help="Scale of the power (standard).", panel=SEARCH)
     ] = Normalization.standard,
@@ -120,9 +140,6 @@ def period(
         str, option("--device", help="auto, cpu, cuda, cuda:1 (auto).", panel=SEARCH, metavar="DEVICE")
     ] = "auto",
     dtype: Annotated[Dtype, option("--dtype", help="Arithmetic (float64).", panel=SEARCH)] = Dtype.float64,
-    asteroid: Annotated[
-        bool, option("--asteroid", help="Rotation periods, twice the light curve's, in hours.", panel=OUTPUT)
-    ] = False,
     hours: Annotated[
         bool, option("--hours", help="Periods in hours; the same as --period-unit h.", panel=OUTPUT)
     ] = False,
@@ -138,6 +155,12 @@ def period(
         option("--plot", help=f"Folder for a PNG of each object (first {MAX_PLOTS}).", panel=OUTPUT, metavar="DIR"),
     ] = None,
     plot_all: Annotated[bool, option("--plot-all", help="A PNG of every object.", panel=OUTPUT)] = False,
+    resume: Annotated[
+        bool, option("--resume", help="Keep finished parts beside OUT; go on where a run broke.", panel=OUTPUT)
+    ] = False,
+    partition: Annotated[
+        int | None, option("--partition", help="Objects of a part (20000).", panel=OUTPUT, metavar="N", min=1)
+    ] = None,
     quiet: Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)] = False,
 ) -> None:
     """Find the periods of the objects in light-curve files.
@@ -151,10 +174,12 @@ def period(
     - skysieve period star.csv
     - skysieve period survey.parquet --min-period 0.1 --max-period 100 -o periods.parquet
     - skysieve period asteroids.txt --asteroid --min-period 2 --max-period 300 -o spins.csv
+    - skysieve period sources.parquet --asteroid --r rh --delta delta --phase alpha -o spins.parquet --resume
     """
     from rich.console import Console
 
     from skysieve.periodogram.colnames import Wanted
+    from skysieve.periodogram.search import Request
 
     console, log = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
     job = Job(console, log, quiet, len(files))
@@ -164,13 +189,21 @@ def period(
             raise UserError(f"--hours and --period-unit {unit} contradict each other")
         if err and no_err:
             raise UserError("--err and --no-err contradict each other")
-        arguments = _grid_arguments(min_period, max_period, fmin, fmax, nf, unit, asteroid)
+        arguments = _grid_arguments(min_period, max_period, fmin, fmax, nf, Request({"nterms": nterms}, unit, asteroid))
         arguments |= {
             "samples_per_peak": samples_per_peak, "fit_mean": not no_fit_mean, "normalization": normalization.value,
-            "n_peaks": peaks, "method": method.value, "device": device, "dtype": dtype.value,
+            "n_peaks": peaks, "method": method.value, "device": device, "dtype": dtype.value, "nterms": nterms,
         }  # fmt: skip
-        job.prepare(files, arguments, unit, asteroid, time_unit.value, no_err, band, output, plot, plot_all)
-        code = job.run(files, Wanted(id=id_, time=time_, mag=mag, err=err))
+        model = _phase_model(r, delta, phase, phase_model)
+        if jitter is not None and not 0 <= jitter < float("inf"):
+            raise UserError(f"--jitter {jitter:g}: a number of at least 0 is expected")
+        treatment = Treatment(time_unit.value, no_err, band, jitter, model)
+        moving = asteroid or model is not None
+        wanted = Wanted(id=id_, time=time_, mag=mag, err=err, r=r, delta=delta, phase=phase, moving=moving)
+        request = Request(arguments, unit, asteroid)
+        asked = [arguments, asdict(treatment), asdict(wanted), partition, __version__]
+        job.prepare(files, request, treatment, Outputs(output, plot, plot_all, resume, partition), asked)
+        code = job.run(files, wanted)
     except UserError as e:
         job.complain(str(e))
         code = USER_ERROR
@@ -186,12 +219,9 @@ def _grid_arguments(
     fmin: float | None,
     fmax: float | None,
     nf: int | None,
-    unit: str,
-    asteroid: bool,
+    request: Request,
 ) -> dict[str, Any]:
     """``fmin, fmax, nf`` in cycles a day from either way to give the range."""
-    from skysieve.periodogram.search import Request
-
     for name, value in (("--min-period", min_period), ("--max-period", max_period), ("--fmin", fmin), ("--fmax", fmax)):
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{name} {value:g}: a positive number is expected")
@@ -203,175 +233,22 @@ def _grid_arguments(
     if fmin and fmax and fmin >= fmax:
         raise UserError(f"--fmin {fmin:g} is not below --fmax {fmax:g}")
     if by_period:
-        scale = Request(unit=unit, asteroid=asteroid).scale
+        scale = request.scale
         fmin = None if max_period is None else scale / max_period
         fmax = None if min_period is None else scale / min_period
     return {"fmin": fmin, "fmax": fmax, "nf": nf}
 
 
-@dataclass
-class Job:
-    """One run of the command: what is asked, what has been found so far."""
-
-    console: Console
-    log: Console
-    quiet: bool
-    n_files: int
-    found: list[tuple[str, Found]] = field(default_factory=list)
-    bad_files: int = 0
-    plotted: int = 0
-    pictures: set[str] = field(default_factory=set)
-    total: int = 0
-
-    def complain(self, text: str) -> None:
-        self.log.print(f"skysieve: {text}", style="bold red" if self.log.is_terminal else None, markup=False)
-
-    def say(self, text: str) -> None:
-        if not self.quiet:
-            self.log.print(text, markup=False)
-
-    def prepare(
-        self,
-        files: list[Path],
-        arguments: dict[str, Any],
-        unit: str,
-        asteroid: bool,
-        time_unit: str,
-        no_err: bool,
-        band: str | None,
-        output: Path | None,
-        plot: Path | None,
-        plot_all: bool,
-    ) -> None:
-        """Checks that need no data, so that an hour of work is not lost to a wrong name."""
-        from skysieve.periodogram.io import BadFile, check_output
-        from skysieve.periodogram.search import Request
-
-        self.request: Request = Request(arguments, unit, asteroid)
-        self.time_unit, self.no_err, self.band = time_unit, no_err, band
-        self.output, self.plot, self.plot_limit = output, plot, sys.maxsize if plot_all else MAX_PLOTS
-        if output is not None:
-            if any(output.resolve() == f.resolve() for f in files):
-                raise UserError(f"{output} is one of the files to read")
-            try:
-                check_output(output)
-            except BadFile as e:
-                raise UserError(f"{output}: {e}") from None
-        if plot is not None:
-            from importlib.util import find_spec
-
-            if find_spec("matplotlib") is None:
-                raise UserError("--plot needs matplotlib: pip install 'skysieve[plot]'")
-            try:
-                plot.mkdir(parents=True, exist_ok=True)
-            except OSError as e:
-                raise UserError(f"--plot {plot}: {e.strerror}") from None
-
-    def run(self, files: list[Path], wanted: Wanted) -> int:
-        """Every file in turn; returns the exit code."""
-        from skysieve.periodogram.colnames import MissingColumn
-        from skysieve.periodogram.io import BadFile, read_light_curves
-        from skysieve.periodogram.report import show_periods, summary
-        from skysieve.periodogram.search import join
-
-        started = time.monotonic()
-        names = Counter(file.name for file in files)
-        for file in files:
-            label = str(file) if names[file.name] > 1 else file.name
-            try:
-                curves = self._days(read_light_curves(file, wanted, band=self.band))
-            except (BadFile, MissingColumn) as e:
-                self._bad(f"{file}: {e}")
-                continue
-            except OSError as e:
-                self._bad(f"{file}: {e.strerror or e}")
-                continue
-            self._search(file, label, curves)
-        if not self.found:
-            return USER_ERROR
-        seconds = time.monotonic() - started
-        merged = join([f for _, f in self.found])
-        if not self.quiet:
-            show_periods(self.console, self.found, self.request)
-            for line in summary(merged, seconds, len(self.found)):
-                self.say(line)
-        if self.output is not None:
-            self._write(self.output)
-            self.say(f"wrote {self.output}")
-        if self.plot is not None:
-            self.say(f"wrote {self.plotted} plot{'s' if self.plotted != 1 else ''} into {self.plot}")
-        return FAILED_SOME if self.bad_files else 0
-
-    def _bad(self, text: str) -> None:
-        self.bad_files += 1
-        self.complain(text)
-
-    def _days(self, curves: LightCurves) -> LightCurves:
-        from dataclasses import replace
-
-        from skysieve.periodogram.search import HOURS, UNIT_HOURS
-
-        if self.time_unit != "d":
-            curves = replace(curves, t=curves.t * (UNIT_HOURS[self.time_unit] / HOURS))
-        return replace(curves, dy=None) if self.no_err else curves
-
-    def _search(self, file: Path, label: str, curves: LightCurves) -> None:
-        from skysieve.core.errors import SkysieveError
-        from skysieve.periodogram.report import progress_bar
-        from skysieve.periodogram.search import search
-
-        self.say(
-            f"{file}: {len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows; {curves.taken}"
-        )
-        for line in curves.notes:
-            self.say(f"note: {line}")
-        self.total = len(curves)
-        try:
-            with progress_bar(self.log, file.name, len(curves), self.quiet) as progress:
-                for part in search(curves, self.request, progress=progress, note=lambda s: self.say(f"note: {s}")):
-                    self._keep(label, part)
-            if self.plot is not None:
-                self._plot(curves, self.plot)
-        except ValueError as e:
-            if self.n_files == 1:
-                raise UserError(str(e).splitlines()[0]) from e
-            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files keep what they have
-        except SkysieveError as e:
-            raise UserError(str(e).splitlines()[0]) from e
-
-    def _keep(self, name: str, part: Found) -> None:
-        from skysieve.periodogram.search import join
-
-        if self.found and self.found[-1][0] == name:
-            self.found[-1] = (name, join([self.found[-1][1], part]))
-        else:
-            self.found.append((name, part))
-
-    def _plot(self, curves: LightCurves, folder: Path) -> None:
-        from skysieve.periodogram.plotfiles import plot_objects
-
-        self.plotted += plot_objects(curves, self.request, folder, self.plot_limit - self.plotted, self.pictures)
-
-    def _write(self, path: Path) -> None:
-        import numpy as np
-
-        from skysieve.periodogram.io import write_table
-
-        tables = [f.table(self.request, name if self.n_files > 1 else None) for name, f in self.found]
-        columns = {k: np.concatenate([t[k] for t in tables]) for k in tables[0]}
-        try:
-            write_table(columns, path, units=self.found[0][1].units(self.request))
-        except OSError as e:
-            raise UserError(f"{path}: {e.strerror or e}") from None
-
-    def keep_finished(self) -> str:
-        """After Ctrl-C: write what is done beside the wanted output, and say so."""
-        done = sum(len(f) for _, f in self.found)
-        if not done or self.output is None:
-            return "interrupted; nothing was written"
-        part = self.output.with_name(f"{self.output.stem}.partial{self.output.suffix}")
-        try:
-            self._write(part)
-        except UserError as e:
-            return f"interrupted; nothing was written ({e})"
-        return f"interrupted; the periods of the {done:,} objects that were done are in {part}"
+def _phase_model(r: str | None, delta: str | None, phase: str | None, model: PhaseModel | None) -> str | None:
+    """The phase function to take out; None where nothing moves."""
+    if (r is None) != (delta is None):
+        raise UserError("--r and --delta go together: both distances are needed")
+    if r is None:
+        if phase is not None or model is not None:
+            raise UserError("--phase and --phase-model need the distances --r and --delta too")
+        return None
+    if model is None:
+        return "hg1g2" if phase is not None else "none"
+    if model != PhaseModel.none and phase is None:
+        raise UserError(f"--phase-model {model.value} needs the column of phase angles: --phase")
+    return model.value

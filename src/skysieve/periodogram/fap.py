@@ -54,7 +54,7 @@ def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_
     return None
 
 
-def single(z: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
+def single(z: ArrayLike, n: Any, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
     """Probability that noise reaches ``z`` at one given frequency.
 
     Parameters
@@ -130,33 +130,35 @@ def single_level(
     raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
 
 
-def _log_gamma_factor(n: float) -> float:
+def _log_gamma_factor(n: Any) -> Any:
     """Logarithm of ``sqrt(2/n) Gamma(n/2) / Gamma((n-1)/2)``."""
-    return 0.5 * math.log(2 / n) + math.lgamma(n / 2) - math.lgamma((n - 1) / 2)
+    from scipy.special import gammaln
+
+    return 0.5 * np.log(2 / n) + gammaln(n / 2) - gammaln((n - 1) / 2)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """A light curve as the formulas see it.
+    """A light curve as the formulas see it, or many: then the numbers are arrays that broadcast against the powers.
 
     Attributes
     ----------
-    n : int
+    n : int or numpy.ndarray
         Points.
-    span : float
+    span : float or numpy.ndarray
         Time span T.
-    effective_span : float
+    effective_span : float or numpy.ndarray
         ``sqrt(4 pi var(t))`` with the weights of the errors.
-    bandwidth : float
+    bandwidth : float or numpy.ndarray
         Width of the range of frequencies, 0 to fmax in astropy's convention.
     normalization : str
         Of the power.
     """
 
-    n: int
-    span: float
-    effective_span: float
-    bandwidth: float
+    n: Any
+    span: Any
+    effective_span: Any
+    bandwidth: Any
     normalization: str
 
     @classmethod
@@ -235,8 +237,8 @@ class Noise:
         if self.normalization == "psd":
             return 0.5
         if self.normalization == "standard":
-            return 1.0 / max(model, 1)
-        return 1.0 / max(null - 2, 1)
+            return float(1.0 / max(model, 1))
+        return float(1.0 / max(null - 2, 1))
 
 
 def invert(

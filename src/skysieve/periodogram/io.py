@@ -72,7 +72,7 @@ class LightCurves:
         """Objects ``start:stop`` alone; views, not copies."""
         rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
         columns = {name: getattr(self, name) for name in ("t", "y", "dy", "band", "r", "delta", "phase")}
-        cut = {name: None if x is None else x[rows] for name, x in columns.items()}
+        cut: dict[str, Any] = {name: None if x is None else x[rows] for name, x in columns.items()}
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         return replace(self, ids=self.ids[start:stop], offsets=offsets, **cut)
 

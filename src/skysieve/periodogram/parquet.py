@@ -6,6 +6,7 @@ in which nested-pandas and LSDB write them.  The fields of a struct are named ``
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,21 +138,15 @@ def _choose_nested(
     for group in order:
         names = [*flat, *groups[group]]
         short = [*flat, *(n.rpartition(".")[2] if group else n for n in groups[group])]
-        asked = {role: short[names.index(n)] for role, n in wanted.named().items() if n in names}
+        asked: dict[str, Any] = {role: short[names.index(n)] for role, n in wanted.named().items() if n in names}
         try:
-            columns = choose(short, _with_names(wanted, asked))
+            columns = choose(short, replace(wanted, **asked))
         except MissingColumn as e:
             refused = refused or e
             continue
         if columns.time >= len(flat) and columns.mag >= len(flat):
             return names, columns
     raise refused or MissingColumn(f"found no lists of times and values. There are: {', '.join([*flat, *lists])}")
-
-
-def _with_names(wanted: Wanted, names: dict[str, str]) -> Wanted:
-    from dataclasses import replace
-
-    return replace(wanted, **names)
 
 
 def _flattened(column: Any, child: str | None) -> tuple[NDArray[np.int64], Any]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from skysieve.periodogram.search import Found, Request
 
 MAX_ROWS = 20
+WIDE = 200
+"""Columns of the screen where there is none: rows are not folded in files and pipes."""
 PLAIN_EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal."""
 
@@ -111,8 +113,10 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
     if several:
         table.add_column("file", overflow="fold")
     table.add_column("peak" if one else "id", overflow="fold")
-    for name in (heading, "frequency [1/d]", "power"):
+    twice = [f"doubled [{request.unit}]", "delta chi2"] if request.both_readings else []
+    for name in (heading, *twice, "frequency [1/d]", "power", "FAP"):
         table.add_column(escape(name), justify="right", no_wrap=True)
+    table.add_column("alias", overflow="fold")
     if not one:
         table.add_column("points", justify="right")
         table.add_column("note")
@@ -125,9 +129,13 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
                 nu = f.frequency[i, k]
                 if one and not np.isfinite(nu):
                     continue
-                cells = ["", "", ""]
+                cells = [""] * (5 + len(twice))
                 if np.isfinite(nu):
-                    cells = [f"{request.scale / nu:.7g}", f"{nu:.8g}", f"{f.power[i, k]:.5f}"]
+                    chance = f"{f.fap[i, k]:.1e}" if np.isfinite(f.fap[i, k]) else "-"
+                    period = request.scale / nu
+                    both = [f"{2 * period:.7g}", f"{f.delta_chi2[i]:.4g}" if k == 0 else ""] if twice else []
+                    alias = str(f.alias_text[i, k]) if one else f.ambiguity(i)
+                    cells = [f"{period:.7g}", *both, f"{nu:.8g}", f"{f.power[i, k]:.5f}", chance, escape(alias)]
                 row = [str(k + 1) if one else escape(str(f.ids[i])), *cells]
                 if not one:
                     row += [f"{f.n_used[i]:,}", "" if text[i] == "ok" else str(text[i])]
@@ -135,6 +143,8 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
             shown += 1
     if one and not table.row_count:
         return
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)
     console.print(table, soft_wrap=not console.is_terminal)
     if total > shown:
         console.print(f"... and {total - shown:,} more", highlight=False)

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.periodogram import fap
+from skysieve.periodogram.aliases import Alias, clean_rows, find_aliases
+from skysieve.periodogram.bootstrap import power_at
 from skysieve.periodogram.workload import Status
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.periodogram.io import LightCurves
+    from skysieve.periodogram.result import LombScargleResult
 
 HOURS = 24.0
 UNIT_HOURS = {"d": 24.0, "h": 1.0, "min": 1 / 60, "s": 1 / 3600, "yr": 8766.0}
@@ -35,9 +39,24 @@ class Request:
     asteroid: bool = False
 
     @property
+    def nterms(self) -> int:
+        """Fourier terms of the model."""
+        return int(self.arguments.get("nterms", 1))
+
+    @property
+    def doubled(self) -> bool:
+        """Whether a rotation is two periods of the light curve: a sinusoid sees one of an asteroid's two humps."""
+        return self.asteroid and self.nterms == 1
+
+    @property
+    def both_readings(self) -> bool:
+        """Whether a period may be one rotation or half of one: several terms can take either for their period."""
+        return self.asteroid and self.nterms > 1
+
+    @property
     def scale(self) -> float:
         """Shown period over light-curve period in days."""
-        return HOURS / UNIT_HOURS[self.unit] * (2.0 if self.asteroid else 1.0)
+        return HOURS / UNIT_HOURS[self.unit] * (2.0 if self.doubled else 1.0)
 
     @property
     def period_name(self) -> str:
@@ -48,7 +67,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Found:
-    """Answers for a run of objects; ``frequency`` (1/d) and ``power`` have one column a peak."""
+    """Answers for a run of objects; ``frequency`` (1/d), ``power``, ``fap`` and the aliases have one column a peak.
+
+    ``delta_chi2`` is chi-square at the best frequency less that at half of it, where both readings are wanted.
+    """
 
     ids: NDArray[Any]
     status: NDArray[Any]
@@ -57,6 +79,11 @@ class Found:
     method: NDArray[Any]
     frequency: NDArray[np.float64]
     power: NDArray[np.float64]
+    fap: NDArray[np.float64]
+    alias: NDArray[np.uint8]
+    alias_of: NDArray[np.int64]
+    alias_text: NDArray[np.str_]
+    delta_chi2: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -65,6 +92,16 @@ class Found:
     def status_text(self) -> NDArray[np.str_]:
         """A word or a sentence an object."""
         return np.array([Status(int(s)).text for s in self.status], dtype=str)
+
+    def ambiguity(self, i: int) -> str:
+        """What to know of the best period of object ``i``: the highest peak that mirrors it, or the sampling's mark."""
+        told = [str(self.alias_text[i, 0])] if self.alias[i, 0] & Alias.SAMPLING else []
+        real = Alias.DAY | Alias.MONTH | Alias.YEAR
+        for k in np.flatnonzero((self.alias_of[i] == 0) & (self.alias[i] & int(real) > 0))[:1]:
+            told.append(
+                f"{self.power[i, k] / self.power[i, 0]:.2f} at {str(self.alias_text[i, k]).removeprefix('#1 ')}"
+            )
+        return "; ".join(told)
 
     def table(self, request: Request, file: str | None = None) -> dict[str, NDArray[Any]]:
         """Columns of the output file, named as `LombScargleResult.save` names them; the frequency is in 1/d."""
@@ -77,6 +114,11 @@ class Found:
             columns[request.period_name + end] = request.scale / self.frequency[:, k]
             columns["frequency" + end] = self.frequency[:, k]
             columns["power" + end] = self.power[:, k]
+            columns["fap" + end] = self.fap[:, k]
+            columns["alias" + end] = self.alias_text[:, k]
+        if request.both_readings:
+            columns[request.period_name + "_doubled"] = 2 * columns[request.period_name]
+            columns["delta_chi2"] = self.delta_chi2
         return columns
 
     def units(self, request: Request) -> dict[str, str]:
@@ -90,6 +132,88 @@ class Found:
 def join(parts: list[Found]) -> Found:
     """One after another."""
     return Found(*(np.concatenate([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a run of objects, and which of them the search used."""
+
+    t: NDArray[np.float64]
+    y: NDArray[np.float64]
+    dy: NDArray[np.float64] | None
+    offsets: NDArray[np.int64]
+    usable: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None, offsets: NDArray[np.int64]) -> Rows:
+        """Rows in which nothing is missing."""
+        usable = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
+        return cls(t, y, dy, offsets, usable)
+
+    def one(self, i: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+        """Usable rows of object ``i``."""
+        part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+        keep = self.usable[part]
+        return self.t[part][keep], self.y[part][keep], None if self.dy is None else self.dy[part][keep]
+
+
+def no_chance(request: Request, has_dy: bool) -> str | None:
+    """Why there are no false-alarm probabilities; None where there are."""
+    arguments = request.arguments
+    normalization = arguments.get("normalization", "standard")
+    return fap.no_formula("baluev", normalization, request.nterms, True, has_dy)
+
+
+def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
+    """Baluev's false-alarm probability of each peak; NaN where no formula holds."""
+    out = np.full(power.shape, np.nan)
+    if no_chance(request, rows.dy is not None) is not None:
+        return out
+    relative, weight, _ = clean_rows(rows.t, rows.dy, rows.offsets, rows.usable)
+    ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
+    if ok.size == 0:
+        return out
+    starts = rows.offsets[:-1][ok]
+    # objects without a result have no rows that count: sums run from one good object to the next
+    bounds = np.append(starts, len(relative))
+    counted = np.repeat(np.asarray(result.status) == Status.OK, np.diff(rows.offsets))
+    w, x = np.where(counted, weight, 0.0), np.where(counted, relative, 0.0)
+    mean = np.add.reduceat(w * x, bounds[:-1])
+    square = np.add.reduceat(w * x**2, bounds[:-1])
+    grids = result.grids
+    highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
+    noise = fap.Noise(
+        np.asarray(result.n_used)[ok, None],
+        np.asarray(result.span, np.float64)[ok, None],
+        np.sqrt(4 * np.pi * np.maximum(square - mean**2, 0))[:, None],
+        highest[:, None],
+        request.arguments.get("normalization", "standard"),
+    )
+    out[ok] = noise.probability(power[ok])
+    return out
+
+
+def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDArray[np.float64]:
+    """Chi-square of the fit at the best frequency less that at half of it; NaN where it is not wanted.
+
+    Without errors they are taken from the scatter round the better of the two fits.
+    """
+    out = np.full(len(frequency), np.nan)
+    if not request.both_readings:
+        return out
+    fit_mean = bool(request.arguments.get("fit_mean", True))
+    for i in np.flatnonzero(np.isfinite(frequency)):
+        t, y, dy = rows.one(int(i))
+        both = np.array([frequency[i], frequency[i] / 2])
+        errors = None if dy is None else np.stack([dy, dy])
+        share = power_at(t, np.stack([y, y]), errors, both, fit_mean=fit_mean, nterms=request.nterms)
+        weight = np.ones_like(y) if dy is None else dy**-2.0
+        total = float(weight @ (y - weight @ y / weight.sum()) ** 2)
+        free = len(y) - 2 * request.nterms - fit_mean
+        if dy is None and free > 0:
+            total /= total * (1 - np.nanmax(share)) / free
+        out[i] = total * (share[1] - share[0])
+    return out
 
 
 def search(
@@ -132,16 +256,27 @@ def search(
             lowest = min(lowest, np.nanmin(grids.f0, initial=np.inf))
             highest = max(highest, np.nanmax(grids.f0 + grids.df * (grids.nf - 1), initial=0.0))
             n = stop - start
+            frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
+            power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
+            rows = Rows.of(t, y, dy, offsets)
+            aliases = find_aliases(t, frequency, result.span, dy, offsets=offsets, usable=rows.usable)
             yield Found(
                 ids=curves.ids[start:stop],
                 status=np.asarray(result.status),
                 n_used=np.asarray(result.n_used),
                 n_dropped=np.asarray(result.n_dropped),
                 method=np.where(np.asarray(result.status) == Status.OK, result.method, "none").astype(str),
-                frequency=np.asarray(result.peaks.frequency, np.float64).reshape(n, -1),
-                power=np.asarray(result.peaks.power, np.float64).reshape(n, -1),
+                frequency=frequency,
+                power=power,
+                fap=chances(rows, power, result, request),
+                alias=aliases.flag,
+                alias_of=aliases.of,
+                alias_text=aliases.text,
+                delta_chi2=half_frequency(rows, frequency[:, 0], request),
             )
             start = stop
+    if note is not None and (reason := no_chance(request, curves.dy is not None)):
+        note(reason)
     if note is not None and highest > 0 and None in (request.arguments.get("fmin"), request.arguments.get("fmax")):
         short, long = request.scale / highest, request.scale / lowest
         note(f"searched periods of {short:.4g} to {long:.4g} {request.unit}; --min-period and --max-period set others")

@@ -1,0 +1,279 @@
+"""One run of ``skysieve period``: files in, objects searched, tables and pictures out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from skysieve.periodogram.io import LightCurves, Wanted
+    from skysieve.periodogram.resume import Parts
+    from skysieve.periodogram.search import Found, Request
+
+MAX_PLOTS = 50
+FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
+
+
+class UserError(Exception):
+    """A mistake of the user's, in one line."""
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What is done to the rows of a file before they are searched."""
+
+    time_unit: str = "d"
+    no_err: bool = False
+    band: str | None = None
+    jitter: float | None = None
+    phase_model: str | None = None
+    """Phase function of moving objects; None for objects that stay."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where the answers go."""
+
+    table: Path | None = None
+    plots: Path | None = None
+    plot_all: bool = False
+    resume: bool = False
+    partition: int | None = None
+
+
+@dataclass
+class Job:
+    """One run of the command: what is asked, what has been found so far."""
+
+    console: Console
+    log: Console
+    quiet: bool
+    n_files: int
+    found: list[tuple[str, Found]] = field(default_factory=list)
+    bad_files: int = 0
+    plotted: int = 0
+    pictures: set[str] = field(default_factory=set)
+    noted: set[str] = field(default_factory=set)
+    total: int = 0
+
+    def complain(self, text: str) -> None:
+        self.log.print(f"skysieve: {text}", style="bold red" if self.log.is_terminal else None, markup=False)
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.log.print(text, markup=False)
+
+    def prepare(self, files: list[Path], request: Request, treatment: Treatment, outputs: Outputs, run: Any) -> None:
+        """Checks that need no data, so that an hour of work is not lost to a wrong name.
+
+        ``run`` is all that was asked, as JSON holds it.
+        """
+        from skysieve.periodogram.io import BadFile, check_output
+        from skysieve.periodogram.resume import OtherRun, Parts, files_of
+
+        self.request, self.treatment = request, treatment
+        self.output, self.plot = outputs.table, outputs.plots
+        self.plot_limit = sys.maxsize if outputs.plot_all else MAX_PLOTS
+        output, plot = outputs.table, outputs.plots
+        if output is not None:
+            if any(output.resolve() == f.resolve() for f in files):
+                raise UserError(f"{output} is one of the files to read")
+            try:
+                check_output(output)
+            except BadFile as e:
+                raise UserError(f"{output}: {e}") from None
+        if plot is not None:
+            from importlib.util import find_spec
+
+            if find_spec("matplotlib") is None:
+                raise UserError("--plot needs matplotlib: pip install 'skysieve[plot]'")
+            try:
+                plot.mkdir(parents=True, exist_ok=True)
+            except OSError as e:
+                raise UserError(f"--plot {plot}: {e.strerror}") from None
+        self.parts: Parts | None = None
+        self.partition = outputs.partition
+        if outputs.resume:
+            if output is None:
+                raise UserError("--resume needs -o: the finished parts are kept beside the table")
+            if plot is not None:
+                raise UserError("--resume and --plot do not go together; draw pictures in a run of their own")
+            try:
+                self.parts = Parts(output, {"options": run, "files": files_of(files)})
+            except OtherRun as e:
+                raise UserError(str(e)) from None
+            except OSError as e:
+                raise UserError(f"{output}.parts: {e.strerror or e}") from None
+        elif outputs.partition is not None:
+            raise UserError("--partition goes with --resume")
+
+    def run(self, files: list[Path], wanted: Wanted) -> int:
+        """Every file in turn; returns the exit code."""
+        from skysieve.periodogram.colnames import MissingColumn
+        from skysieve.periodogram.io import BadFile, read_light_curves
+        from skysieve.periodogram.report import show_periods, summary
+        from skysieve.periodogram.search import join
+
+        started = time.monotonic()
+        names = Counter(file.name for file in files)
+        for number, file in enumerate(files):
+            label = str(file) if names[file.name] > 1 else file.name
+            if self.parts is not None and (done := self.parts.complete(number)):
+                self.say(f"{file}: all {done} partitions were done before")
+                for k in range(done):
+                    self._keep(label, self._done_before(number, k))
+                continue
+            try:
+                curves = self._treated(read_light_curves(file, wanted, band=self.treatment.band))
+            except (BadFile, MissingColumn) as e:
+                self._bad(f"{file}: {e}")
+                continue
+            except OSError as e:
+                self._bad(f"{file}: {e.strerror or e}")
+                continue
+            self._search(number, file, label, curves)
+        if not self.found:
+            return USER_ERROR
+        seconds = time.monotonic() - started
+        merged = join([f for _, f in self.found])
+        if not self.quiet:
+            show_periods(self.console, self.found, self.request)
+            for line in summary(merged, seconds, len(self.found)):
+                self.say(line)
+        if self.output is not None:
+            self._write(self.output)
+            self.say(f"wrote {self.output}")
+        if self.parts is not None and not self.bad_files:
+            self.parts.remove()
+        if self.plot is not None:
+            self.say(f"wrote {self.plotted} plot{'s' if self.plotted != 1 else ''} into {self.plot}")
+        return FAILED_SOME if self.bad_files else 0
+
+    def _bad(self, text: str) -> None:
+        self.bad_files += 1
+        self.complain(text)
+
+    def _treated(self, curves: LightCurves) -> LightCurves:
+        """Times in days, errors with the jitter, motion taken out."""
+        from dataclasses import replace
+
+        import numpy as np
+
+        from skysieve.periodogram.moving import reduced
+        from skysieve.periodogram.search import HOURS, UNIT_HOURS
+
+        how = self.treatment
+        if how.time_unit != "d":
+            curves = replace(curves, t=curves.t * (UNIT_HOURS[how.time_unit] / HOURS))
+        if how.no_err:
+            curves = replace(curves, dy=None)
+        if how.jitter is not None:
+            dy = np.full(len(curves.t), how.jitter) if curves.dy is None else np.hypot(curves.dy, how.jitter)
+            curves = replace(curves, dy=dy)
+        return curves if how.phase_model is None else reduced(curves, how.phase_model)
+
+    def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
+        from skysieve.core.errors import SkysieveError
+
+        self.say(
+            f"{file}: {len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows; {curves.taken}"
+        )
+        for line in curves.notes:
+            self.say(f"note: {line}")
+        self.total = len(curves)
+        try:
+            for part in self._answers(number, file, curves):
+                self._keep(label, part)
+            if self.plot is not None:
+                self._plot(curves, self.plot)
+        except ValueError as e:
+            if self.n_files == 1:
+                raise UserError(str(e).splitlines()[0]) from e
+            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files keep what they have
+        except SkysieveError as e:
+            raise UserError(str(e).splitlines()[0]) from e
+
+    def _answers(self, number: int, file: Path, curves: LightCurves) -> Iterator[Found]:
+        """Answers for the objects of a file, a chunk or a partition at a time."""
+        from skysieve.periodogram.report import progress_bar
+        from skysieve.periodogram.resume import PARTITION
+        from skysieve.periodogram.search import join, search
+
+        if self.parts is None:
+            with progress_bar(self.log, file.name, len(curves), self.quiet) as progress:
+                yield from search(curves, self.request, progress=progress, note=self._note)
+            return
+        edges = self.parts.cut(number, curves, self.partition or PARTITION)
+        n = len(edges) - 1
+        before = [k for k in range(n) if self.parts.load(number, k) is not None]
+        if before:
+            self.say(f"{file}: {len(before)} of {n} partitions were done before")
+        for k in range(n):
+            found = self.parts.load(number, k)
+            if found is None:
+                part = curves.part(edges[k], edges[k + 1])
+                label = f"{file.name}, {k + 1} of {n}"
+                with progress_bar(self.log, label, len(part), self.quiet) as progress:
+                    found = join(list(search(part, self.request, progress=progress, note=self._note)))
+                self.parts.save(number, k, found)
+            yield found
+
+    def _done_before(self, number: int, k: int) -> Found:
+        assert self.parts is not None
+        found = self.parts.load(number, k)
+        assert found is not None
+        return found
+
+    def _note(self, text: str) -> None:
+        """A note of the search, once for all its partitions."""
+        kind = text[:20]
+        if kind not in self.noted or self.parts is None:
+            self.noted.add(kind)
+            self.say(f"note: {text}")
+
+    def _keep(self, name: str, part: Found) -> None:
+        from skysieve.periodogram.search import join
+
+        if self.found and self.found[-1][0] == name:
+            self.found[-1] = (name, join([self.found[-1][1], part]))
+        else:
+            self.found.append((name, part))
+
+    def _plot(self, curves: LightCurves, folder: Path) -> None:
+        from skysieve.periodogram.plotfiles import plot_objects
+
+        self.plotted += plot_objects(curves, self.request, folder, self.plot_limit - self.plotted, self.pictures)
+
+    def _write(self, path: Path) -> None:
+        import numpy as np
+
+        from skysieve.periodogram.io import write_table
+
+        tables = [f.table(self.request, name if self.n_files > 1 else None) for name, f in self.found]
+        columns = {k: np.concatenate([t[k] for t in tables]) for k in tables[0]}
+        try:
+            write_table(columns, path, units=self.found[0][1].units(self.request))
+        except OSError as e:
+            raise UserError(f"{path}: {e.strerror or e}") from None
+
+    def keep_finished(self) -> str:
+        """After Ctrl-C: write what is done beside the wanted output, and say so."""
+        if self.parts is not None:
+            return f"interrupted; the same command goes on from the finished partitions in {self.parts.folder}"
+        done = sum(len(f) for _, f in self.found)
+        if not done or self.output is None:
+            return "interrupted; nothing was written"
+        part = self.output.with_name(f"{self.output.stem}.partial{self.output.suffix}")
+        try:
+            self._write(part)
+        except UserError as e:
+            return f"interrupted; nothing was written ({e})"
+        return f"interrupted; the periods of the {done:,} objects that were done are in {part}"

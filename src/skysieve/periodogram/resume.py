@@ -1,0 +1,148 @@
+"""Finished parts of a long run, each a file of its own, so that a broken run goes on where it stopped.
+
+Beside the output ``OUT`` stands a folder ``OUT.parts`` with ``run.json`` (what was asked, of which files), the
+partitions of each file, and the answers of each finished one.  Every file is written under another name, flushed to
+the disk and renamed: whatever kills the run, what stands there is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.export import replace_file
+from skysieve.periodogram.search import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from skysieve.periodogram.io import LightCurves
+
+PARTITION, PARTITION_ROWS = 20_000, 4_000_000
+"""Objects and rows of a partition: seconds to a minute of work."""
+MANIFEST = "run.json"
+
+
+class OtherRun(ValueError):
+    """The parts that were found belong to a run with other options or other files; the message is one line."""
+
+
+def fingerprint(path: Path) -> list[Any]:
+    """Name, size and time of change of a file: what tells that it is the same."""
+    state = path.stat()
+    return [str(path.resolve()), state.st_size, state.st_mtime_ns]
+
+
+def _write(path: Path, write: Callable[[Path], None]) -> None:
+    def flushed(part: Path) -> None:
+        write(part)
+        with part.open("rb") as f:
+            os.fsync(f.fileno())
+
+    replace_file(path, flushed)
+
+
+class Parts:
+    """The partitions of one run.
+
+    Parameters
+    ----------
+    output : Path
+        Table that the run is to write.
+    run : dict
+        What is asked, as JSON holds it: a run that goes on must ask the same.
+
+    Raises
+    ------
+    OtherRun
+        If the folder holds parts of another run.
+    """
+
+    def __init__(self, output: Path, run: dict[str, Any]) -> None:
+        self.folder = output.with_name(output.name + ".parts")
+        self.folder.mkdir(exist_ok=True)
+        manifest = self.folder / MANIFEST
+        text = json.dumps(run, indent=1, sort_keys=True)
+        if manifest.exists():
+            found = json.loads(manifest.read_text(encoding="utf-8"))
+            wanted = json.loads(text)
+            different = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
+            if different:
+                raise OtherRun(
+                    f"{self.folder} holds parts of a run with other {', '.join(different)}; "
+                    "repeat that run's command, or delete the folder"
+                )
+        else:
+            _write(manifest, lambda p: _text(p, text))
+
+    def edges(self, file: int) -> list[int] | None:
+        """Where the partitions of a file start (and the last ends), if the file was cut before."""
+        path = self.folder / f"{file:05d}.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def cut(self, file: int, curves: LightCurves, objects: int) -> list[int]:
+        """Cut a file into partitions, or find where it was cut."""
+        known = self.edges(file)
+        if known is not None:
+            return known
+        edges = [0]
+        while edges[-1] < len(curves):
+            edges.append(curves.stop_after(edges[-1], objects, PARTITION_ROWS))
+        _write(self.folder / f"{file:05d}.json", lambda p: _text(p, json.dumps(edges)))
+        return edges
+
+    def complete(self, file: int) -> int:
+        """Partitions of a file if all of them are done, else 0."""
+        edges = self.edges(file)
+        if edges is None:
+            return 0
+        n = len(edges) - 1
+        return n if all(self._path(file, k).exists() for k in range(n)) else 0
+
+    def _path(self, file: int, k: int) -> Path:
+        return self.folder / f"{file:05d}-{k:06d}.npz"
+
+    def load(self, file: int, k: int) -> Found | None:
+        """Answers of a partition; None if it is not done."""
+        path = self._path(file, k)
+        if not path.exists():
+            return None
+        with np.load(path, allow_pickle=False) as held:
+            return Found(**{f.name: held[f.name] for f in fields(Found)})
+
+    def save(self, file: int, k: int, found: Found) -> None:
+        """Keep the answers of a partition."""
+        arrays = {f.name: getattr(found, f.name) for f in fields(Found)}
+
+        def write(path: Path) -> None:
+            with path.open("wb") as f:
+                np.savez(f, **{n: a.astype(str) if a.dtype.kind == "O" else a for n, a in arrays.items()})
+
+        _write(self._path(file, k), write)
+
+    def remove(self) -> None:
+        """The output is written: the parts are no longer needed.  Files that this class did not write stay."""
+        for path in self.folder.iterdir():
+            if path.name == MANIFEST or path.name[:5].isdigit() or _unfinished(path.name):
+                path.unlink()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+def _unfinished(name: str) -> bool:
+    """A temporary file that a killed run left."""
+    return name.startswith((".run-", ".0")) and name.endswith((".json", ".npz"))
+
+
+def _text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def files_of(paths: Sequence[Path]) -> list[list[Any]]:
+    """Fingerprints of the files that can be read now."""
+    return [fingerprint(p) if p.exists() else [str(p), None, None] for p in paths]

@@ -1,0 +1,251 @@
+"""``skysieve period`` for surveys: aliases, false-alarm probabilities, jitter, moving objects, runs that go on."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import skysieve
+from skysieve.cli import app
+from skysieve.periodogram.io import write_table
+from skysieve.periodogram.phasecurve import basis
+from skysieve.periodogram.simulate import simulate_light_curves
+
+GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def read(path: Path):
+    from astropy.table import Table
+
+    return Table.read(path)
+
+
+def test_aliases_and_chances_are_shown(tmp_path: Path) -> None:
+    """Nights only: the peaks a cycle a day away are named, in the table and on the terminal."""
+    rng = np.random.default_rng(0)
+    t = np.sort(rng.integers(0, 90, 200) + 0.25 * rng.random(200))
+    path, out = tmp_path / "star.csv", tmp_path / "p.ecsv"
+    noise = rng.normal(0, 0.1, 200)
+    write_table({"t": 59000 + t, "mag": np.sin(2 * np.pi * 1.41 * t) + noise, "err": np.full(200, 0.1)}, path)
+    result = run("period", path, *GRID, "--peaks", "3", "-o", out)
+    assert result.exit_code == 0, result.stderr
+    assert re.search(r"^1 +0\.709\d+ +1\.4[01]\d+ +0\.9\d+ +\d\.\de-\d+ *$", result.stdout, re.M)
+    assert re.search(r"^2 .*#1 [+-] 1/d *$", result.stdout, re.M)
+    table = read(out)
+    assert table["fap"][0] < table["fap_2"][0] < 1e-20
+    assert set(table["alias_2"]) <= {"#1 + 1/d", "#1 - 1/d"}
+    data = np.loadtxt(path, delimiter=",", skiprows=1)
+    ls = skysieve.LombScargle(*data.T, device="cpu")
+    for k, end in enumerate(("", "_2", "_3")):
+        expected = ls.false_alarm_probability(table["power" + end][0], frequency=np.array([0.2, 5.0]))
+        assert table["fap" + end][0] == pytest.approx(float(expected), rel=1e-9), k
+
+
+def test_chances_of_a_batch_with_holes(tmp_path: Path) -> None:
+    """Of unequal objects, some without a result: each has the probability of a search of its own."""
+    made = simulate_light_curves([0.31, 0.77, 1.9, 1.0], 0.2, [60, 3, 90, 50], seed=4)
+    y = made.y.copy()
+    y[[5, 70]] = np.nan
+    ids = np.repeat([4, 1, 3, 2], made.n_obs)
+    path, out = tmp_path / "batch.csv", tmp_path / "p.ecsv"
+    write_table({"id": ids, "mjd": made.t, "mag": y, "magerr": made.dy}, path)
+    result = run("period", path, "--fmax", "4", "--peaks", "2", "-o", out, "--device", "cpu")
+    assert result.exit_code == 0, result.stderr
+    table = read(out)
+    assert table["id"].tolist() == [4, 1, 3, 2]
+    assert np.isnan(table["fap"][1])
+    for i in (0, 2, 3):
+        rows = ids == table["id"][i]
+        ls = skysieve.LombScargle(made.t[rows], y[rows], made.dy[rows], device="cpu")
+        expected = ls.false_alarm_probability(table["power"][i], maximum_frequency=4.0)
+        assert table["fap"][i] == pytest.approx(float(expected), rel=1e-6), i
+    raw = run("period", path, "--fmax", "4", "--normalization", "scargle", "--device", "cpu")
+    assert "note: the distribution of normalization='scargle' depends" in raw.stderr
+
+
+def test_jitter(tmp_path: Path) -> None:
+    """One point with an error far too small rules the fit, unless the known scatter is added."""
+    made = simulate_light_curves([0.77], 0.5, [60], seed=1)
+    y, dy = made.y.copy(), made.dy.copy()
+    y[7], dy[7] = y[7] + 3, 1e-6
+    path = tmp_path / "a.csv"
+    write_table({"t": made.t, "mag": y, "err": dy}, path)
+    out = tmp_path / "p.csv"
+    for options, good in (((), False), (("--jitter", "1"), True)):
+        assert run("period", path, *GRID, *options, "-q", "-o", out).exit_code == 0
+        assert (abs(read(out)["period"][0] - 0.77) < 0.005) == good
+        arguments = {"fmin": 0.2, "fmax": 5, "nf": 4000, "device": "cpu"}
+        expected = skysieve.lombscargle(made.t, y, np.hypot(dy, 1.0 if good else 0.0), **arguments)
+        assert read(out)["power"][0] == pytest.approx(float(expected.best_power), rel=1e-12)
+    assert "--jitter -1: a number of at least 0" in run("period", path, "--jitter", "-1").stderr
+
+
+@pytest.fixture
+def asteroids(tmp_path: Path) -> Path:
+    """Two asteroids of two humps a turn with Rubin's columns, and a row of a star."""
+    rng = np.random.default_rng(3)
+    rows: dict[str, list[np.ndarray]] = {}
+    for k, rotation in enumerate((8.7, 21.3)):
+        n = 150
+        t = np.sort(rng.integers(0, 100, n) + 0.4 * rng.random(n))
+        delta, r = 1.2 + 0.6 * np.sin(t / 40) ** 2, 2.1 + 0.1 * np.cos(t / 70)
+        alpha = 2 + 22 * np.abs(np.sin(t / 45))
+        angle = 2 * np.pi * (t - delta * 0.0057755183) / (rotation / 24)
+        shape = 0.12 * np.sin(2 * angle) + 0.05 * np.cos(angle)
+        flux = 3e5 * (np.array([0.3, 0.4, 0.3]) @ basis(alpha)) / (r * delta) ** 2 * 10 ** (-0.4 * shape)
+        more = {
+            "ssObjectId": np.full(n, 10**17 + k), "diaObjectId": np.zeros(n, int), "midpointMjdTai": 60000 + t,
+            "psfFlux": flux * (1 + 0.02 * rng.normal(size=n)), "psfFluxErr": 0.02 * flux, "heliocentricDist": r,
+            "topocentricDist": delta, "phaseAngle": alpha, "band": np.full(n, "r"),
+        }  # fmt: skip
+        for name, values in more.items():
+            rows.setdefault(name, []).append(values)
+    path = tmp_path / "sources.parquet"
+    table = {name: np.concatenate([*values, values[0][:1]]) for name, values in rows.items()}
+    table["ssObjectId"][-1], table["diaObjectId"][-1] = 0, 5
+    write_table(table, path)
+    return path
+
+
+GEOMETRY = ("--r", "heliocentricDist", "--delta", "topocentricDist", "--phase", "phaseAngle")
+
+
+def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.ecsv"
+    search = ("--min-period", "4", "--max-period", "60", "--samples-per-peak", "10", "--device", "cpu", "-o", out)
+    result = run("period", asteroids, "--asteroid", *GEOMETRY, *search)
+    assert result.exit_code == 0, result.stderr
+    assert "1 rows without a ssObjectId were left out" in result.stderr
+    table = read(out)
+    np.testing.assert_allclose(table["rotation_period_h"], [8.7, 21.3], rtol=2e-3)
+    assert (table["power"] > 0.6).all()
+    plain = run("period", asteroids, "--asteroid", *search)
+    assert plain.exit_code == 0
+    assert (read(out)["power"] < 0.5).all()
+    for options, message in (
+        (("--r", "heliocentricDist"), "--r and --delta go together"),
+        (("--phase", "phaseAngle"), "need the distances"),
+        ((*GEOMETRY[:4], "--phase-model", "linear"), "needs the column of phase angles"),
+        ((*GEOMETRY[:4], "--phase", "nothing"), "no column 'nothing' for --phase"),
+    ):
+        assert message in run("period", asteroids, *options).stderr
+
+
+def test_both_readings_with_several_terms(asteroids: Path, tmp_path: Path) -> None:
+    """Four terms take one turn or half a turn for the period; the table gives both and what tells them apart.
+
+    Of the first asteroid a whole turn is in the range (nothing is gained by two), of the second only half of one.
+    """
+    out = tmp_path / "p.ecsv"
+    options = ("--nterms", "4", "--min-period", "3", "--max-period", "12", "--device", "cpu", "-o", out)
+    result = run("period", asteroids, "--asteroid", *GEOMETRY, *options)
+    assert result.exit_code == 0, result.stderr
+    table = read(out)
+    readings = np.array([8.7, 21.3 / 2])
+    np.testing.assert_allclose(table["rotation_period_h"], readings, rtol=2e-3)
+    np.testing.assert_allclose(table["rotation_period_h_doubled"], 2 * readings, rtol=2e-3)
+    # 8 more degrees of freedom gain some 8; the odd term of 0.05 mag gains 150 (0.046 / 0.02)^2 / 2 = 400
+    assert abs(table["delta_chi2"][0]) < 40
+    assert 200 < table["delta_chi2"][1] < 600
+    assert np.isnan(table["fap"]).all()
+    assert "doubled [h]  delta chi2" in result.stdout
+    assert "no formula of the false-alarm probability holds for nterms=4" in result.stderr
+
+
+# ---------------------------------------------------------------- runs that go on
+
+
+@pytest.fixture
+def survey(tmp_path: Path) -> Path:
+    made = simulate_light_curves(np.full(60, 0.5), 0.8, np.full(60, 40), seed=1)
+    path = tmp_path / "survey.csv"
+    names = np.repeat([f"s{i}" for i in range(60)], made.n_obs)
+    write_table({"name": names, "mjd": made.t + 59000, "mag": made.y, "magerr": made.dy}, path)
+    return path
+
+
+def test_resume_gives_what_one_run_gives(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
+    run("period", survey, "--max-period", "10", "--device", "cpu", "-q", "-o", whole)
+    command = ("period", survey, "--max-period", "10", "--device", "cpu", "--resume", "--partition", "25", "-o", out)
+    execute, calls = skysieve.LombScarglePlan.execute, []
+
+    def broken(*args, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return execute(*args, **options)
+
+    monkeypatch.setattr(skysieve.LombScarglePlan, "execute", broken)
+    result = run(*command)
+    assert result.exit_code == 130
+    assert "goes on from the finished partitions" in result.stderr
+    parts = tmp_path / "p.csv.parts"
+    assert sorted(p.name for p in parts.iterdir()) == ["00000-000000.npz", "00000.json", "run.json"]
+    assert not out.exists()
+    other = run(*command[:-2], "--no-fit-mean", "-o", out)
+    assert (other.exit_code, "with other options" in other.stderr) == (2, True)
+    calls.clear()
+    calls += [1, 1]
+    result = run(*command)
+    assert result.exit_code == 0, result.stderr
+    assert "1 of 3 partitions were done before" in result.stderr
+    assert len(calls) == 4  # two searches, not three
+    assert out.read_text() == whole.read_text()
+    assert not parts.exists()
+
+
+def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> None:
+    second, out = tmp_path / "second.csv", tmp_path / "p.csv"
+    second.write_text("")
+    command = ("period", survey, second, *GRID, "--resume", "-o", out)
+    assert run(*command).exit_code == 1  # the second file is empty: told, and the parts stay
+    state = json.loads((tmp_path / "p.csv.parts" / "run.json").read_text())
+    assert state["files"][1][1] == 0
+    result = run(*command)
+    assert "survey.csv: all 1 partitions were done before" in result.stderr
+    second.write_bytes(survey.read_bytes())
+    assert "with other files" in run(*command).stderr
+    for options, message in (
+        (("--resume",), "--resume needs -o"),
+        (("--resume", "-o", out, "--plot", tmp_path / "x"), "do not go together"),
+        (("--partition", "5", "-o", out), "--partition goes with --resume"),
+    ):
+        assert message in run("period", survey, *options).stderr
+
+
+def test_kill_9(survey: Path, tmp_path: Path) -> None:
+    """Killed while it works, again and again: the run that ends has all objects, each searched as in one run."""
+    whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
+    grid = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")
+    assert run("period", survey, *grid, "-q", "-o", whole).exit_code == 0
+    command = [sys.executable, "-m", "skysieve.cli", "period", str(survey), *grid, "--resume", "--partition", "1"]
+    parts = tmp_path / "p.csv.parts"
+    seen = 0
+    for _ in range(2):
+        process = subprocess.Popen([*command, "-o", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        limit = time.monotonic() + 120
+        while process.poll() is None and len(list(parts.glob("[0-9]*.npz"))) <= seen + 1 and time.monotonic() < limit:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        done = len(list(parts.glob("[0-9]*.npz"))) if parts.exists() else 60
+        assert done > seen
+        seen = done
+    result = run(*command[3:], "-o", out)
+    assert result.exit_code == 0, result.stderr
+    assert out.read_text() == whole.read_text()
+    assert not parts.exists()
