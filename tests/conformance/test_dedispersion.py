@@ -124,7 +124,7 @@ def test_chunks_change_no_bit(tmp_path, kind):
     fb = Filterbank.from_array(x, fch1=400, foff=-3, tsamp=1e-4)
     dms = np.linspace(0, 40, 21)
     shift = int(sample_delays(fb.freqs, dms, 1e-4).max())
-    need = (shift + 9000) * 49 * 8
+    need = (shift + 9000) * 49 * 9
     for downsamp in (1, 4):
         whole = dedisperse(fb, dms, threads=1, downsamp=downsamp)
         for memory, threads in ((need, 2), (2 * need, 1)):

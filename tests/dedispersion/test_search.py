@@ -442,10 +442,17 @@ def test_arrival_times_do_not_depend_on_the_reference(pulses, ref_freq):
     np.testing.assert_allclose((other.mjd_top - other.mjd_infinite) * 86400, late, atol=2e-6)  # the step of an MJD
 
 
-def test_too_many_events_stop_the_search(pulses, monkeypatch):
-    monkeypatch.setattr("skysieve.dedispersion.searching.MOST_EVENTS", 10)
-    with pytest.raises(ValueError, match=r"threshold=0\.5"):
-        search(pulses, [0.0, 5.0], threshold=0.5, threads=1)
+def test_more_events_than_memory_stop_the_search(pulses, monkeypatch):
+    monkeypatch.setattr("skysieve.dedispersion.searching.EVENT_BYTES", 2**20)
+    with pytest.raises(ValueError, match=r"threshold=0\.5: more than 64 events"):
+        search(pulses, [0.0, 5.0], threshold=0.5, threads=1, memory="64 MiB")
+
+
+def test_dms_that_the_data_do_not_hold_are_told_before_memory_is(pulses):
+    with pytest.raises(ValueError, match=r"dms reach 1e\+06: .* the data have 12000; the highest that fits is 9000$"):
+        search(pulses, [0.0, 100.0, 9000.0, 1e6], memory="20 MiB")
+    with pytest.raises(ValueError, match=r"its delay across the band is \d+ samples, the data have 12000"):
+        search(pulses, plan(pulses, 1e6, step=1e3), memory="20 MiB")
 
 
 def test_inject_refuses():

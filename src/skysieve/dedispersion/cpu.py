@@ -14,7 +14,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.pipeline import TaskPool
 from skysieve.dedispersion import cpu_load, cpu_program, cpu_search
 from skysieve.dedispersion.simd import LANES
-from skysieve.dedispersion.workload import UNIT, Detection, Source, Table, direction, sum_dtype
+from skysieve.dedispersion.workload import UNIT, Detection, Source, Table, check_events, direction, sum_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,6 +105,7 @@ class Engine:
         if budget is not None and need > budget:
             raise MemoryBudgetError(f"{capacity} samples of {self.nchan} channels", need, budget)
         self.bytes = need
+        self._keep = KEPT_PROGRAMS if budget is None else min(KEPT_PROGRAMS, (budget - need) // 4)
         self.pool = TaskPool(threads)
         self.start = self.stop = 0
         self._planes: dict[int, list[Plane]] = {}
@@ -142,7 +143,7 @@ class Engine:
             gone = start - self.start
             for line in self._x if gone else ():
                 line[:have] = line[gone : gone + have]
-        slice_ = max(64, READ // (self.nchan * self.source.dtype.itemsize))
+        slice_ = max(64, min(READ, self.bytes // 32) // (self.nchan * self.source.dtype.itemsize))
         at = have
         while at < stop - start:
             at = self._take(start + at, min(slice_, stop - start - at), at)
@@ -327,6 +328,7 @@ class Engine:
             ]
             units = [min(step, rows - r) for r in range(0, rows, step)]
             found += self.pool.run(looking, units=units, progress=progress)
+            check_events(sum(map(len, found)), what)
         return np.concatenate(found)
 
     def _look(
@@ -417,7 +419,7 @@ class Engine:
         if made is None:
             made = self._program(self.tables[table], shape, m, D, stride)
             with self._lock:
-                if self._kept + made[0].nbytes + made[1].nbytes <= KEPT_PROGRAMS and key not in shape.programs:
+                if self._kept + made[0].nbytes + made[1].nbytes <= self._keep and key not in shape.programs:
                     self._kept += made[0].nbytes + made[1].nbytes
                     shape.programs[key] = made
         return made
@@ -445,7 +447,7 @@ def _in_bytes(largest: int, tables: Sequence[Table]) -> bool:
 
 
 def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
-    """Bytes of the rows that `Engine` keeps for ``capacity`` samples: the input and its binned copies."""
+    """Bytes of what `Engine` keeps for ``capacity`` samples: input, binned copies, delays, a slice to read."""
     rows = source.nchan + 1
     wide = 4 if source.dtype.kind == "f" else 2
     top = source.maximum or 256**source.dtype.itemsize - 1
@@ -454,4 +456,4 @@ def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
     total = rows * (capacity + T + LANES) * (one + (2 if split else 0))
     for b in {t.downsamp for t in tables} - {1}:
         total += rows * (capacity // b + T + LANES) * wide * (2 if split else 1)
-    return total
+    return total + sum(t.delays.nbytes for t in tables) + total // 16

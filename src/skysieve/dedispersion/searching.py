@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from skysieve.dedispersion.losses import FilledReader, Losses, kept_events
 from skysieve.dedispersion.masks import Cleaned, Mask
 from skysieve.dedispersion.observation import Observation
 from skysieve.dedispersion.tables import Tabled
-from skysieve.dedispersion.workload import METHODS, MOST_WIDTH, NOISE, Detection, Engine
+from skysieve.dedispersion.workload import METHODS, MOST_WIDTH, NOISE, Detection, Engine, check_events
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,8 @@ DETECTORS = ("boxcar", "threshold")
 BLOCK_SECONDS = 2.0
 LEAST_BLOCK = 1024
 """Samples of a noise block at least: quartiles of fewer say little."""
-MOST_EVENTS = 20_000_000
+EVENT_BYTES = 320
+"""Memory for an event, while candidates are made of them."""
 
 
 @dataclass(frozen=True)
@@ -257,20 +258,14 @@ def search(
         link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
         dm_constant=dm_constant,
     )  # fmt: skip
-    stages, constant, made, length = job.stages, job.dm_constant, job.made, job.length
-    looked = job.detections(fb.nsamp)
-    longest = max(int(d.valid.max()) for d in looked)
-    if longest < 1:
-        t = made[-1].table
-        raise ValueError(
-            f"dms reach {stages[-1][0].max():g}: its delay across the band is {t.maxshift * t.downsamp} samples, the "
-            f"data have {fb.nsamp}"
-        )
+    constant, made, length = job.dm_constant, job.made, job.length
+    budget = parse_budget(memory, available_host_memory())
+    looked = [replace(what, most=budget // EVENT_BYTES) for what in job.detections(fb.nsamp)]
+    _check_reach(fb, job, looked)
     if losses is None and len(fb.gaps):
         losses = Losses(np.insert(fb.gaps, 2, [[0], [fb.nchan]], axis=1))
     data = fb if losses is None else Filterbank([FilledReader(fb, losses, length)])
     source = Cleaned(data, mask, length)
-    budget = parse_budget(memory, available_host_memory())
     workers = usable_cores() if threads is None else max(1, threads)
     layout = _layout(fb, source, made, length, budget, workers)
     raw, ran, where = _run(fb, source, job, looked, layout, method, device, threads, budget, progress)
@@ -312,6 +307,18 @@ def _check(
     if not whole or not boxes or list(boxes) != sorted(set(boxes)) or boxes[0] < 1 or boxes[-1] > MOST_WIDTH:
         raise ValueError(f"widths={widths!r}: expected rising whole numbers from 1 to {MOST_WIDTH}")
     return boxes, noise
+
+
+def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
+    """Refuse DMs whose delay the data do not hold: nothing would be searched there."""
+    dms = np.concatenate([dms for dms, *_ in job.stages])
+    fits = np.concatenate([what.valid >= 1 for what in looked])
+    if not fits.all():
+        good = f"; the highest that fits is {dms[fits].max():g}" if fits.any() else ""
+        raise ValueError(
+            f"dms reach {dms.max():g}: its delay across the band is {job.overlap} samples, the data have "
+            f"{fb.nsamp}{good}"
+        )
 
 
 def _block_length(
@@ -371,8 +378,7 @@ def _run(
                 for parts, rows in zip(found, job.look(engine, looked, low, step, fb.nsamp, told.add), strict=True):
                     parts.append(rows)
                     events += len(rows)
-                if events > MOST_EVENTS:
-                    raise ValueError(f"threshold={job.threshold!r}: more than {MOST_EVENTS} events; raise it")
+                check_events(events, looked[0])
         facts = engine.describe()
         ran = facts["method"]
     finally:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory
 from skysieve.dedispersion.grid import delay_seconds, nearest, reference_frequency
 from skysieve.dedispersion.observation import DM_CONSTANT, Observation
 from skysieve.dedispersion.workload import Table
@@ -61,6 +63,9 @@ def make_table(
     group = per_call if method == "subband" else 1
     step = max(1, BLOCK_VALUES // (obs.nchan * group)) * group
     samples = DEFAULT_WIDTH if width is None else width / tsamp
+    free = available_host_memory()
+    if 4 * len(dms) * obs.nchan > free // 2:
+        raise MemoryBudgetError(f"delays of {len(dms)} DMs x {obs.nchan} channels", 4 * len(dms) * obs.nchan, free // 2)
     delays = np.empty((len(dms), obs.nchan), np.int32)
     error, loss = 0.0, 0.0
     for m in range(0, len(dms), step):

@@ -70,6 +70,8 @@ class Detection:
         Every sample that reaches the threshold, not the peaks alone.
     valid : numpy.ndarray of int64, shape (ndm,)
         Binned samples of each series that have all channels, from sample 0.
+    most : int
+        Events that there is room for.
     """
 
     block: int
@@ -78,6 +80,13 @@ class Detection:
     noise: str
     every: bool
     valid: NDArray[np.int64]
+    most: int = 2**62
+
+
+def check_events(count: int, what: Detection) -> None:
+    """Stop a search that finds more than there is room for: its threshold lies in the noise."""
+    if count > what.most:
+        raise ValueError(f"threshold={what.threshold!r}: more than {what.most} events; raise it, or memory")
 
 
 @dataclass(frozen=True)
