@@ -146,7 +146,9 @@ def tables(model: Model) -> Tables:
             place[ALL, m, odd] = len(channel)
             channel.append((m, ALL, int(odd)))
     for odd in (False, True):
-        for m in range(1, min(each[odd], highest[odd]) + 1):
+        # one term has no difference of harmonics but 0, and its sum, 2, may be a channel
+        wanted = odd or model.terms > 1 or model.constant or each[odd] > 1
+        for m in range(1, min(each[odd], highest[odd]) * wanted + 1):
             place[ALL, m, odd] = place[0, m, odd] if bands == 1 else len(channel) + len(derived)
             if bands > 1:
                 derived.append((place[0, m, odd], each[odd]))

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from .comb import DEGREE, TAPS, M
-from .cpu_chi2_simd import VECTORS, WIDE, combine, invert, less_products, scaled, times, verdict
+from .cpu_chi2_simd import VECTORS, WIDE, collect, combine, factorise, substitute, verdict
 from .cpu_state import ROW
 from .cpu_sums import cos_sin
 from .simd import LANES, dft16_cells, dft16_lanes, dft16_twice, fold_cell, outline, spread, tap_weights
@@ -39,13 +39,13 @@ class Fit(NamedTuple):
 
     channel: Any
     derived: Any
-    source: Any
-    factor: Any
-    first: Any
-    row: Any
     penalty: Any
     column: Any  # band, harmonic, sine of each column
-    weight: Any  # of each column, the value that holds the weight of its rows
+    steps: Any  # of the factorisation, and their factors: see ``cpu_chi2_simd.factorise``
+    factors: Any
+    pairs: Any  # of the substitution
+    right: int  # where the right-hand side begins in ``upper`` and ``lower``
+    constants: int  # leading columns that are the constants of bands
     regularised: bool
     bands: int
 
@@ -75,7 +75,7 @@ class Chi2Work(NamedTuple):
     scratch: Any
     x: Any
     values: Any
-    matrix: Any
+    upper: Any
     lower: Any
     inverse: Any
     beta: Any
@@ -186,12 +186,8 @@ def band(f, f_low, n, w, wy, bands, last_cell, n_combs, modes, fit, combs, work,
             for k in range(channels):
                 dft16_lanes(scratch, k * GROUP + b * STEP, CELL, combs.second, v, x, k * STEP, CELL, 1)
             for d in range(0, modes // 16, VECTORS):
-                for i in range(VECTORS):
-                    at = (group * modes + b + 16 * (d + i)) * LANES
-                    for k in range(channels):
-                        to = 2 * k * WIDE + i * LANES
-                        scaled(x, k * STEP + (d + i) * CELL, combs.deconvolve, at, work.values, to)
-                        scaled(x, k * STEP + (d + i) * CELL + LANES, combs.deconvolve, at, work.values, to + WIDE)
+                at = (group * modes + b + 16 * d) * LANES
+                collect(x, d * CELL, STEP, CELL, channels, combs.deconvolve, at, 16 * LANES, work.values)
                 solve(fit, work, limit)
                 for i in range(VECTORS):
                     to = (b + 16 * (d + i)) * n_combs + group * LANES
@@ -213,65 +209,28 @@ def solve(fit, work, limit):
     2 beta . e - beta . E beta.
     """
     outline()
-    values, matrix, lower, inverse, beta = work.values, work.matrix, work.lower, work.inverse, work.beta
     columns = fit.penalty.shape[0]
     real = 2 * fit.channel.shape[0]
     for k in range(fit.derived.shape[0]):
         first, stride = fit.derived[k, 0], fit.derived[k, 1]
         for part in range(2):
-            to = (real + 2 * k + part) * WIDE
-            combine(values, (2 * first + part) * WIDE, 1.0, (2 * (first + stride) + part) * WIDE, 1.0, values, to)
+            at, to = (2 * first + part) * WIDE, (real + 2 * k + part) * WIDE
+            combine(work.values, at, 1.0, at + 2 * stride * WIDE, 1.0, work.values, to)
             for b in range(2, fit.bands):
-                combine(values, to, 1.0, (2 * (first + b * stride) + part) * WIDE, 1.0, values, to)
-    entries = fit.source.shape[0]
-    for e in range(entries):
-        combine(
-            values, fit.source[e, 0] * WIDE, fit.factor[e, 0], fit.source[e, 1] * WIDE, fit.factor[e, 1],
-            matrix, e * WIDE,
-        )  # fmt: skip
-    for i in range(2 * WIDE):  # minus the power, and the trace
-        matrix[entries * WIDE + i] = 0
-    if fit.regularised:
-        trace = (entries + 1) * WIDE
-        for i in range(columns):
-            combine(matrix, trace, 1.0, (fit.row[i] + i - fit.first[i]) * WIDE, 1.0, matrix, trace)
-        for i in range(columns):
-            at = (fit.row[i] + i - fit.first[i]) * WIDE
-            combine(matrix, at, 1.0, trace, fit.penalty[i], matrix, at)
+                combine(work.values, to, 1.0, at + 2 * b * stride * WIDE, 1.0, work.values, to)
     for i in range(WIDE):
         work.sound[i] = 1
-    for i in range(columns + 1):
-        start, base = fit.first[i], fit.row[i] - fit.first[i]
-        pivot = (base + i) * WIDE
-        for j in range(start, i):
-            k = max(start, fit.first[j])
-            if k < j:
-                less_products(
-                    matrix, (base + k) * WIDE, lower, (fit.row[j] - fit.first[j] + k) * WIDE, j - k,
-                    matrix, (base + j) * WIDE,
-                )  # fmt: skip
-            times(matrix, (base + j) * WIDE, inverse, j * WIDE, lower, (base + j) * WIDE)
-        less_products(matrix, (base + start) * WIDE, lower, (base + start) * WIDE, i - start, matrix, pivot)
-        if i < columns:
-            invert(matrix, pivot, PIVOT, values, fit.weight[i] * WIDE, inverse, i * WIDE, work.sound, 0)
-    last = fit.row[columns]
+    factorise(work.values, fit.steps, fit.factors, work.upper, work.lower, work.inverse, work.sound, PIVOT)
     for i in range(columns * WIDE):
-        beta[i] = lower[last * WIDE + i]
-    for i in range(columns - 1, -1, -1):
-        base = fit.row[i] - fit.first[i]
-        for j in range(fit.first[i], i):
-            less_products(lower, (base + j) * WIDE, beta, i * WIDE, 1, beta, j * WIDE)
-    squares = columns * WIDE
-    for i in range(WIDE):
-        beta[squares + i] = 0
-    less_products(beta, 0, beta, 0, columns, beta, squares)
-    for v in range(VECTORS):
-        verdict(matrix, entries * WIDE, beta, squares, work.sound, 0, limit, work.small, v * LANES, v)
+        work.beta[i] = work.lower[fit.right + i] if i >= fit.constants * WIDE else 0.0
+    substitute(work.lower, fit.pairs, work.beta)
+    verdict(work.upper, fit.right + columns * WIDE, work.beta, columns, work.sound, limit, work.small)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def weights_of(w, bands, fit, work):
-    """The last of ``work.values``: the sums of weights of each band and of all, and a zero."""
+    """The last of ``work.values``: the sums of weights of each band and of all, and a zero; and the pivots of constants
+    that stand first."""
     at = 2 * (fit.channel.shape[0] + fit.derived.shape[0]) * WIDE
     total = 0.0
     for b in range(fit.bands + 2):
@@ -284,6 +243,9 @@ def weights_of(w, bands, fit, work):
             value = total
         for i in range(WIDE):
             work.values[at + b * WIDE + i] = value
+        if b < fit.constants:
+            for i in range(WIDE):
+                work.inverse[b * WIDE + i] = 1 / value if value > 0 else 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})

@@ -42,11 +42,49 @@ def fit_of(model: chi2.Model) -> cpu_chi2.Fit:
     """`chi2.Tables` for numba."""
     tables = chi2.tables(model)
     column = np.array(chi2.columns_of(model), np.int64).reshape(-1, 3)
-    weight = 2 * tables.n_sums + np.where(column[:, 0] >= 0, column[:, 0], model.n_bands)
+    steps, factors, pairs = factorisation(model, column)
     return cpu_chi2.Fit(
-        tables.channel, tables.derived, tables.source, tables.factor, tables.first, tables.row, tables.penalty, column,
-        weight, model.regularised, model.n_bands,
+        tables.channel, tables.derived, tables.penalty, column, steps, factors, pairs, int(tables.row[-1]) * WIDE,
+        constants(model), model.regularised, model.n_bands,
     )  # fmt: skip
+
+
+def constants(model: chi2.Model) -> int:
+    """Leading columns that are constants of one band each: what the sums over rows say of them is known beforehand."""
+    return model.n_bands if model.band_constant and not model.band_terms and not model.regularised else 0
+
+
+def factorisation(
+    model: chi2.Model, column: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Steps, factors and pairs: what ``cpu_chi2_simd.factorise`` and ``substitute`` run through."""
+    tables = chi2.tables(model)
+    first, row, n = tables.first, tables.row, model.columns
+    known = constants(model)  # their pivots are weights, and y is centred: nothing of theirs stands on the right
+    weight = 2 * tables.n_sums + np.where(column[:, 0] >= 0, column[:, 0], model.n_bands)
+    # of a cosine and a sine column the squares add up to the weight: the trace does not depend on the frequency
+    trace = model.constant + model.terms + float(model.band_constant + model.band_terms)
+    steps: list[tuple[int, ...]] = []
+    factors: list[tuple[float, float, float]] = []
+    pairs: list[tuple[int, int, int]] = []
+    for i in range(n + 1):
+        for j in range(max(first[i], known if i == n else 0), min(i + 1, n)):
+            if i == j < known:
+                continue
+            at = row[i] + j - first[i]
+            low = max(first[i], first[j], known if i == n else 0)
+            place, kind = (weight[i], 1) if i == j else (at, 0)
+            up, down = row[i] + low - first[i], row[j] + low - first[j]
+            steps.append((*tables.source[at], up, down, (j - low), place, j, kind))
+            factors.append((*tables.factor[at], tables.penalty[i] * trace if i == j else 0.0))
+    zero = tables.n_values - 1
+    steps.append((zero, zero, row[n] + known, row[n] + known, n - known, row[n] + n, 0, 0))
+    factors.append((0.0, 0.0, 0.0))
+    for i in range(n - 1, -1, -1):
+        pairs += [(row[i] + j - first[i], i, j) for j in range(max(first[i], known), i)]
+    wide = np.array(steps, np.int64)
+    wide[:, [0, 1, 2, 3, 5, 6]] *= WIDE
+    return wide, np.array(factors, np.float64), np.array(pairs, np.int64).reshape(-1, 3) * WIDE
 
 
 def choose(
@@ -100,8 +138,8 @@ def make_work(
         "c": points, "s": points, "shifted": points, "cell": points * top if nufft else 1, "weight": rows,
         "re": points * top, "im": points * top, "cells": cells if nufft else 1,
         "scratch": (channels + 1) * cpu_chi2.GROUP if nufft else 1, "x": max(1, channels) * cpu_chi2.STEP,
-        "values": tables.n_values * WIDE, "matrix": (entries + 2) * WIDE, "lower": entries * WIDE,
-        "inverse": columns * WIDE, "beta": (columns + 1) * WIDE, "sound": WIDE, "small": WIDE, "block": block,
+        "values": tables.n_values * WIDE, "upper": (entries + 1) * WIDE, "lower": (entries + 1) * WIDE,
+        "inverse": columns * WIDE, "beta": columns * WIDE, "sound": WIDE, "small": WIDE, "block": block,
     }  # fmt: skip
     shape = (columns + 1, points + columns)
     if old is not None:

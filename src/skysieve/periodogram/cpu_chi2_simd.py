@@ -1,10 +1,14 @@
 """Vector code of the normal equations: every operation on ``WIDE`` neighbouring frequencies at once.
 
 A *value* is ``WIDE`` float64 in a row: ``VECTORS`` vectors, enough of them that one's latency hides behind the others.
-See :mod:`skysieve.periodogram.simd` for why this is written for LLVM directly.
+The structure of a model comes as lists of places (``cpu_chi2_job.fit_of``), already multiplied by ``WIDE``,
+that tight loops run through: bounds and strides reckoned in numba took five times as long as the arithmetic.  See
+:mod:`skysieve.periodogram.simd` for why this is written for LLVM directly.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -15,6 +19,25 @@ from .simd import LANES, _Lanes
 
 VECTORS = 4
 WIDE = VECTORS * LANES
+STEP = 8
+"""Whole numbers of one step of the factorisation."""
+FACTORS = 3
+
+
+class _Values(_Lanes):
+    """Loads, stores and splats of whole values."""
+
+    def number(self, pointer: Any, row: Any, width: int, column: int) -> Any:
+        """``pointer[row, column]`` of a table of ``width`` columns."""
+        place = self.builder.mul(row, ir.Constant(row.type, width))
+        return self.builder.load(self.at(pointer, place, column))
+
+    def value(self, pointer: Any, place: Any) -> list[Any]:
+        return [self.load(self.at(pointer, place, k * LANES)) for k in range(VECTORS)]
+
+    def put(self, value: list[Any], pointer: Any, place: Any) -> None:
+        for k, vector in enumerate(value):
+            self.store(vector, self.at(pointer, place, k * LANES))
 
 
 @intrinsic
@@ -24,111 +47,139 @@ def combine(typingctx, values, a, fa, b, fb, out, o):
     sig = types.void(values, i, f, i, f, out, i)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
+        e = _Values(context, builder, signature.args[0])
         v, d = e.data(signature.args[0], args[0]), e.data(signature.args[5], args[5])
         fa, fb = e.splat(args[2]), e.splat(args[4])
-        for k in range(0, WIDE, LANES):
-            part = builder.fmul(fb, e.load(e.at(v, args[3], k)))
-            e.store(e.fma(fa, e.load(e.at(v, args[1], k)), part), e.at(d, args[6], k))
+        pairs = zip(e.value(v, args[1]), e.value(v, args[3]), strict=True)
+        e.put([e.fma(fa, x, builder.fmul(fb, y)) for x, y in pairs], d, args[6])
         return context.get_dummy_value()
 
     return sig, codegen
 
 
 @intrinsic
-def scaled(typingctx, x, a, scale, s, out, o):
-    """One vector: ``out[o:] = x[a:] * scale[s:]``."""
+def collect(typingctx, x, first, stride, apart, channels, scale, s, scale_apart, out):
+    """Values of the sums of all channels from the cells of their transforms, deconvolved.
+
+    Vector ``v`` of channel ``k``: ``x[first + k stride + v apart:]`` (cosine sums, then sine sums) times
+    ``scale[s + v scale_apart:]``, to the values ``2 k`` and ``2 k + 1`` of ``out``.
+    """
     i = types.intp
-    sig = types.void(x, i, scale, i, out, i)
+    sig = types.void(x, i, i, i, i, scale, i, i, out)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
-        v, k, d = (e.data(signature.args[n], args[n]) for n in (0, 2, 4))
-        product = builder.fmul(e.load(e.at(v, args[1])), e.load(e.at(k, args[3])))
-        e.store(product, e.at(d, args[5]))
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
-def less_products(typingctx, a, i, b, j, count, out, o):
-    """``out[o:] -= sum over k < count of a[i + k WIDE:] * b[j + k WIDE:]``."""
-    n = types.intp
-    sig = types.void(a, n, b, n, n, out, n)
-
-    def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
-        x, y, d = (e.data(signature.args[k], args[k]) for k in (0, 2, 5))
-        sums = [cgutils.alloca_once(builder, e.vector) for _ in range(VECTORS)]
-        for k, cell in enumerate(sums):
-            builder.store(e.load(e.at(d, args[6], k * LANES)), cell)
+        e = _Values(context, builder, signature.args[0])
+        cells, k, d = (e.data(signature.args[n], args[n]) for n in (0, 5, 8))
+        scales, places = [], []
+        for v in range(VECTORS):
+            times = ir.Constant(args[3].type, v)
+            scales.append(e.load(e.at(k, builder.add(args[6], builder.mul(args[7], times)))))
+            places.append(builder.add(args[1], builder.mul(args[3], times)))
         with cgutils.for_range(builder, args[4]) as loop:
-            step = builder.mul(loop.index, ir.Constant(loop.index.type, WIDE))
-            at, to = builder.add(args[1], step), builder.add(args[3], step)
-            for k, cell in enumerate(sums):
-                left = e.neg(e.load(e.at(x, at, k * LANES)))
-                builder.store(e.fma(left, e.load(e.at(y, to, k * LANES)), builder.load(cell)), cell)
-        for k, cell in enumerate(sums):
-            e.store(builder.load(cell), e.at(d, args[6], k * LANES))
+            source = builder.mul(loop.index, args[2])
+            target = builder.mul(loop.index, ir.Constant(loop.index.type, 2 * WIDE))
+            for v in range(VECTORS):
+                at = builder.add(places[v], source)
+                for part in range(2):
+                    product = builder.fmul(scales[v], e.load(e.at(cells, at, part * LANES)))
+                    e.store(product, e.at(d, target, part * WIDE + v * LANES))
         return context.get_dummy_value()
 
     return sig, codegen
 
 
 @intrinsic
-def times(typingctx, a, i, b, j, out, o):
-    """``out[o:] = a[i:] * b[j:]``."""
-    n = types.intp
-    sig = types.void(a, n, b, n, out, n)
+def factorise(typingctx, values, steps, factors, upper, lower, inverse, sound, noise):
+    """LDL^T by a list of steps, one for each entry of the envelope, rows one after another.
+
+    A step is (source a, source b, row of ``upper``, row of ``lower``, products, place, pivot, kind) and three factors;
+    its entry is ``fa values[a] + fb values[b] + fc`` less the sum of the products.  Kind 0: an entry, kept in
+    ``upper`` at its place, and times ``inverse[pivot]`` in ``lower``.  Kind 1: a pivot; ``inverse`` gets its reciprocal,
+    or 0 where it is not above ``noise`` times the weight ``values[place]``, and then ``sound`` becomes 0 too, but where
+    that weight is 0 (a column of no rows).
+    """
+    sig = types.void(values, steps, factors, upper, lower, inverse, sound, types.float64)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
-        x, y, d = (e.data(signature.args[k], args[k]) for k in (0, 2, 4))
-        for k in range(0, WIDE, LANES):
-            e.store(builder.fmul(e.load(e.at(x, args[1], k)), e.load(e.at(y, args[3], k))), e.at(d, args[5], k))
+        e = _Values(context, builder, signature.args[0])
+        v, p, f, u, w, inv, ok = (e.data(signature.args[n], args[n]) for n in range(7))
+        noise, zero, one = e.splat(args[7]), e.constant(0.0), e.constant(1.0)
+        origin = ir.Constant(ir.IntType(64), 0)
+        array = context.make_array(signature.args[1])(context, builder, args[1])
+        count = builder.extract_value(array.shape, 0)
+        sums = [cgutils.alloca_once(builder, e.vector) for _ in range(VECTORS)]
+        with cgutils.for_range(builder, count) as step:
+            a, b, i, j, n, place, pivot, kind = (e.number(p, step.index, STEP, c) for c in range(STEP))
+            fa, fb, fc = (e.splat(e.number(f, step.index, FACTORS, c)) for c in range(FACTORS))
+            for cell, x, y in zip(sums, e.value(v, a), e.value(v, b), strict=True):
+                builder.store(e.fma(fa, x, e.fma(fb, y, fc)), cell)
+            with cgutils.for_range(builder, n) as loop:
+                shift = builder.mul(loop.index, ir.Constant(loop.index.type, WIDE))
+                left, right = e.value(u, builder.add(i, shift)), e.value(w, builder.add(j, shift))
+                for cell, x, y in zip(sums, left, right, strict=True):
+                    builder.store(e.fma(e.neg(x), y, builder.load(cell)), cell)
+            entry = [builder.load(cell) for cell in sums]
+            with builder.if_else(builder.icmp_signed("==", kind, ir.Constant(kind.type, 1))) as (then, otherwise):
+                with then:
+                    results, verdicts = [], []
+                    for d, own, was in zip(entry, e.value(v, place), e.value(ok, origin), strict=True):
+                        good = builder.fcmp_ordered(">", d, builder.fmul(noise, own))
+                        results.append(builder.select(good, builder.fdiv(one, d), zero))
+                        kept = builder.or_(good, builder.fcmp_ordered("==", own, zero))
+                        verdicts.append(builder.select(kept, was, zero))
+                    e.put(results, inv, pivot)
+                    e.put(verdicts, ok, origin)
+                with otherwise:
+                    e.put(entry, u, place)
+                    e.put([builder.fmul(x, y) for x, y in zip(entry, e.value(inv, pivot), strict=True)], w, place)
         return context.get_dummy_value()
 
     return sig, codegen
 
 
 @intrinsic
-def invert(typingctx, a, i, noise, scale, s, out, o, sound, k):
-    """``out[o:] = 1 / a[i:]``, 0 where it is not above ``noise * scale[s:]``; then ``sound[k:]`` becomes 0 too, but
-    where the scale is 0: a column of no rows."""
-    n = types.intp
-    sig = types.void(a, n, types.float64, scale, n, out, n, sound, n)
+def substitute(typingctx, lower, pairs, beta):
+    """``beta[j] -= lower[ij] * beta[i]`` for the rows (ij, i, j) of ``pairs``."""
+    sig = types.void(lower, pairs, beta)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
-        x, y, d, w = (e.data(signature.args[k], args[k]) for k in (0, 3, 5, 7))
-        noise, zero, one = e.splat(args[2]), e.constant(0.0), e.constant(1.0)
-        for k in range(0, WIDE, LANES):
-            pivot, own = e.load(e.at(x, args[1], k)), e.load(e.at(y, args[4], k))
-            sound = builder.fcmp_ordered(">", pivot, builder.fmul(noise, own))
-            e.store(builder.select(sound, builder.fdiv(one, pivot), zero), e.at(d, args[6], k))
-            kept = builder.or_(sound, builder.fcmp_ordered("==", own, zero))
-            e.store(builder.select(kept, e.load(e.at(w, args[8], k)), zero), e.at(w, args[8], k))
+        e = _Values(context, builder, signature.args[0])
+        w, p, x = (e.data(signature.args[n], args[n]) for n in range(3))
+        array = context.make_array(signature.args[1])(context, builder, args[1])
+        with cgutils.for_range(builder, builder.extract_value(array.shape, 0)) as loop:
+            ij, i, j = (e.number(p, loop.index, 3, c) for c in range(3))
+            parts = zip(e.value(w, ij), e.value(x, i), e.value(x, j), strict=True)
+            e.put([e.fma(e.neg(a), b, c) for a, b, c in parts], x, j)
         return context.get_dummy_value()
 
     return sig, codegen
 
 
 @intrinsic
-def verdict(typingctx, z, i, squares, s, sound, k, limit, out, o, v):
-    """Vector ``v`` of a value: ``out[o:] = -z[i:]``; NaN where ``sound`` is 0, or ``-squares`` not below ``limit``."""
+def verdict(typingctx, upper, place, beta, columns, sound, limit, out):
+    """``out = -upper[place]``; NaN where ``sound`` is 0, or the square sum of ``columns`` values of ``beta`` not below
+    ``limit``."""
     n = types.intp
-    sig = types.void(z, n, squares, n, sound, n, types.float64, out, n, n)
+    sig = types.void(upper, n, beta, n, sound, types.float64, out)
 
     def codegen(context, builder, signature, args):
-        e = _Lanes(context, builder, signature.args[0])
-        x, q, w, d = (e.data(signature.args[k], args[k]) for k in (0, 2, 4, 7))
-        shift = builder.mul(args[9], ir.Constant(args[9].type, LANES))
-        power = e.neg(e.load(e.at(x, builder.add(args[1], shift))))
-        square = e.neg(e.load(e.at(q, builder.add(args[3], shift))))
-        good = builder.fcmp_ordered(">", e.load(e.at(w, builder.add(args[5], shift))), e.constant(0.0))
-        good = builder.and_(good, builder.fcmp_ordered("<", square, e.splat(args[6])))
-        e.store(builder.select(good, power, e.constant(float("nan"))), e.at(d, args[8]))
+        e = _Values(context, builder, signature.args[0])
+        u, x, ok, d = (e.data(signature.args[k], args[k]) for k in (0, 2, 4, 6))
+        limit, zero, missing = e.splat(args[5]), e.constant(0.0), e.constant(float("nan"))
+        origin = ir.Constant(ir.IntType(64), 0)
+        sums = [cgutils.alloca_once(builder, e.vector) for _ in range(VECTORS)]
+        for cell in sums:
+            builder.store(zero, cell)
+        with cgutils.for_range(builder, args[3]) as loop:
+            at = builder.mul(loop.index, ir.Constant(loop.index.type, WIDE))
+            for cell, b in zip(sums, e.value(x, at), strict=True):
+                builder.store(e.fma(b, b, builder.load(cell)), cell)
+        results = []
+        for cell, power, good in zip(sums, e.value(u, args[1]), e.value(ok, origin), strict=True):
+            below = builder.fcmp_ordered("<", builder.load(cell), limit)
+            trusted = builder.and_(builder.fcmp_ordered(">", good, zero), below)
+            results.append(builder.select(trusted, e.neg(power), missing))
+        e.put(results, d, origin)
         return context.get_dummy_value()
 
     return sig, codegen
