@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .legendre import legendre_series, theta_nodes
+from .legendre import HEAT_SIGMA, heat_kernel, legendre_series, theta_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,10 @@ class Kernel(ABC):
     @abstractmethod
     def profile(self, theta: Any) -> NDArray[np.float64]:
         """``K(theta)`` per sr at angles theta (rad)."""
+
+    def tensor(self, theta: Any) -> NDArray[np.float64] | None:
+        """The sum of `legendre.jacobi_series` for the window of E and B, where there is a quicker way; else None."""
+        return None
 
     @abstractmethod
     def support(self, eps: float = 1e-6) -> float:
@@ -159,6 +163,18 @@ class Gaussian(Harmonic):
         k = np.exp(-0.5 * (ell * (ell + 1) - spin**2) * self.sigma**2)
         k[:spin] = 0
         return k
+
+    def profile(self, theta: Any) -> NDArray[np.float64]:
+        """See `Kernel.profile`."""
+        if self.sigma > HEAT_SIGMA:
+            return super().profile(theta)
+        return heat_kernel(theta, self.sigma)
+
+    def tensor(self, theta: Any) -> NDArray[np.float64] | None:
+        """See `Kernel.tensor`."""
+        if self.sigma > HEAT_SIGMA:
+            return None
+        return heat_kernel(theta, self.sigma, spin=2) * math.exp(2 * self.sigma**2)
 
     def support(self, eps: float = 1e-6) -> float:
         """See `Kernel.support`."""

@@ -104,14 +104,17 @@ def make_radial(kernel: Kernel, eps: float, spin: int = 0) -> Radial:
     >>> abs(r(4 * np.sin(0.01 / 2) ** 2) / beam.profile(0.01) - 1) < 1e-12
     np.True_
     """
-    window = _window(kernel, eps) if spin else None
+    closed = bool(spin) and kernel.tensor(0.0) is not None
+    window = _window(kernel, eps) if spin and not closed else None
     radius = kernel.support(eps)
     xmax = 4 * math.sin(radius / 2) ** 2 * (1 + _SLACK)
 
     def profile(x: NDArray[np.float64]) -> NDArray[np.float64]:
         theta = 2 * np.arcsin(np.minimum(1, np.sqrt(np.clip(x, 0, xmax)) / 2))
         theta = np.minimum(theta, radius)
-        return kernel.profile(theta) if window is None else jacobi_series(window, theta)
+        if spin == 0:
+            return kernel.profile(theta)
+        return jacobi_series(window, theta) if window is not None else np.asarray(kernel.tensor(theta), np.float64)
 
     series, peak = _series(profile, xmax)
     exact = profile if series is None else partial(_sum_series, series, xmax)
