@@ -12,6 +12,7 @@ import typer
 
 from skysieve import __version__
 from skysieve.dedispersion.cli import dedisp
+from skysieve.dedispersion.stream.commands import emulate, stream
 from skysieve.fstat.cli import fstat
 from skysieve.periodogram.cli import period
 from skysieve.sphere.cli import smooth
@@ -50,6 +51,8 @@ app = typer.Typer(
 )
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
+for _name, _command in {"stream": stream, "emulate": emulate}.items():
+    dedisp.command(_name)(_command)
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 

@@ -138,10 +138,14 @@ class UdpReceiver:
             return -1
         return next((int(words[12]) for words in rows if words[9] == str(self._inode)), -1)
 
-    def close(self) -> None:
-        """Stop the thread and close the socket."""
+    def halt(self) -> None:
+        """Receive no more; what is in the ring stays."""
         self.state[STOP] = 1
         self._thread.join()
+
+    def close(self) -> None:
+        """Stop the thread and close the socket."""
+        self.halt()
         self.socket.close()
 
     def __enter__(self) -> UdpReceiver:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory
 from skysieve.dedispersion.sigproc import unpack_table
 from skysieve.dedispersion.stream.packets import POWER, Geometry
 
@@ -81,6 +83,10 @@ class Ring:
         if not seconds > 0:
             raise ValueError(f"seconds={seconds!r}: expected room, above 0")
         g = self.geometry = geometry
+        room = available_host_memory() // 2
+        if not seconds * g.rate + 4 * (2 * window + 4) * g.chunks * g.packet_bytes < room:
+            raise MemoryBudgetError(f"{seconds:g} s of {g.total} channels every {g.tsamp:g} s",
+                                    int(min(seconds * g.rate, 2.0**62)), room)  # fmt: skip
         each = g.nsamp * g.tsamp
         self.window, self.policy = window, policy
         self.places = max(2 * window + 4, int(seconds / each) + 1)
@@ -274,14 +280,19 @@ class Unpacker:
                 x[a:b, :, c0 * g.nchan : c1 * g.nchan] = 0
         return x
 
-    def rects(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Missing chunks as stretches of rows in falling order of frequency."""
+    def bands(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Missing chunks as stretches of channels in the order of the band."""
         g = self.geometry
         out = missing.copy()
         if g.by_pol:
             out[:, 2], out[:, 3] = 0, g.total
         else:
             out[:, 2:] *= g.nchan
-            if self.flip:
-                out[:, 2], out[:, 3] = g.total - missing[:, 3] * g.nchan, g.total - missing[:, 2] * g.nchan
+        return out
+
+    def rects(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Missing chunks as stretches of rows in falling order of frequency."""
+        out = self.bands(missing)
+        if self.flip:
+            out[:, 2:] = self.geometry.total - out[:, :1:-1]
         return out

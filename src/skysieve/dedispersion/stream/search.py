@@ -204,6 +204,7 @@ class StreamSearch:
             dm_constant=dm_constant,
         )  # fmt: skip
         self.observation, self.length = observation, self.job.length
+        self.dtype, self.maximum = kind.name, most
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
         self.real = kind.kind == "f"
@@ -224,7 +225,7 @@ class StreamSearch:
         self._rects = np.empty((0, 4), np.int64)
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
-        self._widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
+        self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
         self.start = self.low = self.filled = -1
         self.events = self.forced = 0
 
@@ -274,6 +275,11 @@ class StreamSearch:
             at = end
             found += self._search()
         return found
+
+    @property
+    def frontier(self) -> float:
+        """Seconds before which all events are known."""
+        return self._frontier() if self.low >= 0 else 0.0
 
     def _begin(self, start: int) -> None:
         """Zeros from a block before the one that the stream starts in."""
@@ -361,7 +367,7 @@ class StreamSearch:
         group = friends(events.dm_index, events.time, events.width, job.link_dm, job.link_time)
         count = int(group.max()) + 1
         until = np.full(count, -np.inf)
-        np.maximum.at(until, group, events.time + np.maximum((events.width + self._widest) / 2, job.link_time) * 1.001)
+        np.maximum.at(until, group, events.time + np.maximum((events.width + self.widest) / 2, job.link_time) * 1.001)
         since = np.full(count, np.inf)
         np.minimum.at(since, group, events.time)
         over = (until < frontier) | last

@@ -1,0 +1,385 @@
+"""``skysieve dedisp stream`` and ``skysieve dedisp emulate``."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from skysieve.dedispersion.stream.packets import Parser
+    from skysieve.dedispersion.stream.pipeline import Pipeline
+
+USER_ERROR, INTERRUPTED = 2, 130
+INPUT, VOLTAGES, SEARCH, OUTPUT, RUN = "Input", "Voltages", "Search", "Output", "Running"
+
+
+class Policy(StrEnum):
+    """What a full ring does."""
+
+    drop = "drop"
+    block = "block"
+
+
+class Noise(StrEnum):
+    """Level and sigma of a block."""
+
+    robust = "robust"
+    moments = "moments"
+    clipped = "clipped"
+
+
+def option(*names: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
+    """A typer option in one of the help's panels."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Mistakes of the user's and limits of the machine as one line and exit status 2."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ModuleNotFoundError) as error:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        typer.echo(f"skysieve: {text}", err=True)
+        raise typer.Exit(USER_ERROR) from None
+    except KeyboardInterrupt:
+        typer.echo("skysieve: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def place(text: str, name: str) -> tuple[str, int]:
+    """``HOST:PORT``, or ``PORT`` of the loopback.
+
+    >>> place("[::1]:5000", "--listen"), place("5000", "--listen")
+    (('::1', 5000), ('127.0.0.1', 5000))
+    """
+    host, colon, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or (colon and not host):
+        raise ValueError(f"{name} {text}: expected HOST:PORT")
+    return (host.strip("[]") if colon else "127.0.0.1"), int(port)
+
+
+def parser_of(form: str, frames: int, threads: int, fch1: float | None, foff: float | None) -> Parser:
+    """The parser that ``--format`` means."""
+    from skysieve.dedispersion.stream.packets import SkysieveParser
+    from skysieve.dedispersion.stream.vdif import VdifParser
+
+    if form == "skysieve":
+        return SkysieveParser()
+    if form == "vdif":
+        if fch1 is None or foff is None or not frames:
+            raise ValueError("--format vdif needs --vdif-frames, --fch1 and --foff: its frames do not tell them")
+        return VdifParser(frames=frames, fch1=fch1, foff=foff, threads=threads)
+    module, colon, name = form.partition(":")
+    if not colon:
+        raise ValueError(f"--format {form}: expected skysieve, vdif, or MODULE:NAME of a parser")
+    found = getattr(importlib.import_module(module), name, None)
+    made: Any = found() if isinstance(found, type) else found
+    if not (hasattr(made, "parse") and hasattr(made, "geometry")):
+        raise ValueError(f"--format {form}: is no parser (no parse and geometry)")
+    parser: Parser = made
+    return parser
+
+
+def ignored(text: str | None) -> list[int]:
+    """``"0,5:9"`` as 0, 5, 6, 7, 8, 9.
+
+    >>> ignored("0,5:7")
+    [0, 5, 6, 7]
+    """
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        first, colon, last = part.partition(":")
+        if not first.isdecimal() or (colon and not last.isdecimal()):
+            raise ValueError(f"--ignore {text}: expected channel numbers such as 0,5:9")
+        found += range(int(first), (int(last) if colon else int(first)) + 1)
+    return found
+
+
+def times_rate(text: str) -> float:
+    """``1x``, ``2.5x`` or ``max``.
+
+    >>> times_rate("2.5x"), times_rate("max")
+    (2.5, inf)
+    """
+    if text == "max":
+        return math.inf
+    try:
+        return float(text.removesuffix("x"))
+    except ValueError:
+        raise ValueError(f"--rate {text}: expected max, or times the rate of the data, such as 1x") from None
+
+
+Faults = Annotated[float, option("--loss", help="Part of the packets to leave out.", panel=INPUT, metavar="P")]
+
+
+def emulate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Filterbank, or PSRDADA (voltages, power).")],
+    to: Annotated[str, option("--to", help="Where to send.", panel=INPUT, metavar="HOST:PORT")],
+    rate: Annotated[str, option("--rate", help="1x, 2.5x, max (1x).", panel=INPUT, metavar="RATE")] = "1x",
+    loss: Faults = 0.0,
+    reorder: Annotated[float, option("--reorder", help="Part to send later.", panel=INPUT, metavar="P")] = 0.0,
+    duplicate: Annotated[float, option("--duplicate", help="Part to send twice.", panel=INPUT, metavar="P")] = 0.0,
+    reach: Annotated[int, option("--reach", help="Places later, at most (4).", panel=INPUT, metavar="N", min=1)] = 4,
+    packet_bytes: Annotated[
+        int, option("--packet-bytes", help="Samples of a packet, bytes (8192).", panel=INPUT, metavar="N", min=1)
+    ] = 8192,
+    beam: Annotated[int, option("--beam", help="Beam (0).", panel=INPUT, metavar="N", min=0, max=65535)] = 0,
+    first: Annotated[int, option("--first", help="Number of the first sample.", panel=INPUT, metavar="N", min=0)] = 0,
+    repeat: Annotated[int, option("--repeat", help="Times to send it; 0: for ever (1).", panel=INPUT, metavar="N")] = 1,
+    seconds: Annotated[float, option("--seconds", help="Stop after so many.", panel=INPUT, metavar="S")] = math.inf,
+    seed: Annotated[int, option("--seed", help="Of the faults (0).", panel=INPUT, metavar="N")] = 0,
+) -> None:
+    """Send a file as UDP packets, as a telescope would.
+
+    - skysieve dedisp emulate a.fil --to 127.0.0.1:5000 --rate 1x --loss 0.01
+    """
+    from skysieve.dedispersion.stream import emulate as sender
+
+    with told():
+        host, port = place(to, "--to")
+        source = sender.opened_source(file)
+        done = sender.emulate(
+            source, host, port, rate=times_rate(rate), loss=loss, reorder=reorder, duplicate=duplicate, reach=reach,
+            packet_bytes=packet_bytes, beam=beam, first=first, repeat=repeat, seconds=seconds, seed=seed,
+        )  # fmt: skip
+        typer.echo(
+            f"sent {done.sent} packets ({done.lost} left out, {done.moved} moved, {done.doubled} doubled) in "
+            f"{done.seconds:.2f} s: {8e-6 * done.bytes / max(done.seconds, 1e-9):.1f} Mbit/s, "
+            f"{done.cpu / max(done.seconds, 1e-9):.0%} of a core"
+        )
+
+
+def stream(
+    out: Annotated[Path, option("-o", "--out", help="Folder for what is found.", panel=OUTPUT, metavar="DIR")],
+    listen: Annotated[
+        list[str] | None, option("--listen", help="Socket; may be given often.", panel=INPUT, metavar="HOST:PORT")
+    ] = None,
+    file: Annotated[Path | None, option("--from", help="A file instead.", panel=INPUT, metavar="FILE")] = None,
+    form: Annotated[
+        str, option("--format", help="skysieve, vdif, MODULE:NAME (skysieve).", panel=INPUT, metavar="FORMAT")
+    ] = "skysieve",
+    fch1: Annotated[float | None, option("--fch1", help="VDIF: first channel, MHz.", panel=INPUT, metavar="F")] = None,
+    foff: Annotated[float | None, option("--foff", help="VDIF: step, MHz.", panel=INPUT, metavar="F")] = None,
+    vdif_frames: Annotated[int, option("--vdif-frames", help="VDIF: frames a second.", panel=INPUT, metavar="N")] = 0,
+    vdif_threads: Annotated[int, option("--vdif-threads", help="VDIF: polarisations (1).", panel=INPUT)] = 1,
+    window: Annotated[int, option("--window", help="Packets that one may be late by (8).", panel=INPUT, min=0)] = 8,
+    ring: Annotated[float, option("--ring", help="Seconds of data that rings hold (4).", panel=INPUT)] = 4.0,
+    policy: Annotated[Policy, option("--policy", help="Full rings: drop, block (drop).", panel=INPUT)] = Policy.drop,
+    beams: Annotated[int, option("--beams", help="Beams at most (16).", panel=INPUT, metavar="N", min=1)] = 16,
+    packet_bytes: Annotated[
+        int, option("--packet-bytes", help="Longest datagram (9216).", panel=INPUT, metavar="N", min=64, max=65535)
+    ] = 9216,
+    socket_buffer: Annotated[
+        int | None, option("--socket-buffer", help="Bytes to ask the kernel for.", panel=INPUT, metavar="N", min=1)
+    ] = None,
+    channels: Annotated[int, option("--channels", help="Of a subband (8).", panel=VOLTAGES, metavar="N", min=1)] = 8,
+    taps: Annotated[int, option("--taps", help="Polyphase filter bank; 1: FFT (1).", panel=VOLTAGES, min=1)] = 1,
+    pfb_window: Annotated[
+        str, option("--pfb-window", help="hamming, hann, blackman, rectangular.", panel=VOLTAGES, metavar="NAME")
+    ] = "hamming",
+    integrate: Annotated[int, option("--integrate", help="Spectra to add (1).", panel=VOLTAGES, min=1)] = 1,
+    stokes: Annotated[str, option("--stokes", help="I, or a polarisation: 0, 1 (I).", panel=VOLTAGES)] = "I",
+    sideband: Annotated[str, option("--sideband", help="upper, lower (upper).", panel=VOLTAGES)] = "upper",
+    plan: Annotated[Path | None, option("--plan", help="A plan that was saved.", panel=SEARCH, metavar="JSON")] = None,
+    dm_max: Annotated[float | None, option("--dm-max", help="Highest DM, without a plan.", panel=SEARCH)] = None,
+    threshold: Annotated[float, option("-t", "--threshold", help="S/N (6.5).", panel=SEARCH, metavar="X")] = 6.5,
+    noise: Annotated[Noise, option("--noise", help="robust, moments, clipped (robust).", panel=SEARCH)] = Noise.robust,
+    block: Annotated[float, option("--block", help="Noise blocks, s (0.25).", panel=SEARCH, metavar="S")] = 0.25,
+    gulp: Annotated[float, option("--gulp", help="Data worked on at a time, s (0.125).", panel=SEARCH)] = 0.125,
+    ignore: Annotated[
+        str | None, option("--ignore", help="Channels, as 0,5:9; 0 is the highest.", panel=SEARCH, metavar="LIST")
+    ] = None,
+    device: Annotated[str, option("--device", help="auto, cpu (auto).", panel=SEARCH, metavar="DEVICE")] = "auto",
+    threads: Annotated[int | None, option("--threads", help="CPU threads.", panel=SEARCH, metavar="N", min=1)] = None,
+    memory: Annotated[str | None, option("--memory", help="Working memory: 2GiB, 50%.", panel=SEARCH)] = None,
+    source: Annotated[str, option("--source", help="Name of the field.", panel=OUTPUT)] = "",
+    telescope: Annotated[str, option("--telescope", help="Its name.", panel=OUTPUT)] = "",
+    ra: Annotated[float, option("--ra", help="Degrees.", panel=OUTPUT)] = math.nan,
+    dec: Annotated[float, option("--dec", help="Degrees.", panel=OUTPUT)] = math.nan,
+    plots: Annotated[bool, option("--plots/--no-plots", help="A picture of each.", panel=OUTPUT)] = True,
+    raw: Annotated[bool, option("--raw/--no-raw", help="The samples around each (.fil).", panel=OUTPUT)] = True,
+    trigger: Annotated[
+        str | None, option("--trigger", help="Run for each; gets it as JSON.", panel=OUTPUT, metavar="COMMAND")
+    ] = None,
+    voevent: Annotated[
+        str | None, option("--voevent", help="POST each as a VOEvent 2.0 packet.", panel=OUTPUT, metavar="URL")
+    ] = None,
+    ivorn: Annotated[str, option("--ivorn", help="Stream of VOEvents.", panel=OUTPUT)] = "skysieve/stream",
+    test: Annotated[bool, option("--test", help="VOEvents with the role of a test.", panel=OUTPUT)] = False,
+    least: Annotated[float, option("--least", help="S/N for plots and triggers (all).", panel=OUTPUT)] = 0.0,
+    coincident: Annotated[
+        float, option("--coincident", help="Part of the beams that mean interference (0.5).", panel=OUTPUT, metavar="P")
+    ] = 0.5,
+    metrics: Annotated[
+        str | None, option("--metrics", help="Prometheus; PORT is the loopback's.", panel=RUN, metavar="[HOST:]PORT")
+    ] = None,
+    seconds: Annotated[float, option("--seconds", help="Stop after so many.", panel=RUN, metavar="S")] = math.inf,
+    quiet: Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=RUN)] = False,
+) -> None:  # fmt: skip
+    """Search a stream of packets for dispersed pulses, as they come; ends on SIGINT or SIGTERM, with a summary.
+
+    - skysieve dedisp stream --listen 127.0.0.1:5000 --plan a.json --out found
+    """
+    from skysieve.dedispersion.dmplan import DMPlan
+    from skysieve.dedispersion.stream.beams import Options
+    from skysieve.dedispersion.stream.emulate import opened_source
+    from skysieve.dedispersion.stream.intake import Feed, FileFeed, Intake, SocketFeed
+    from skysieve.dedispersion.stream.metrics import MetricsServer
+    from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
+    from skysieve.dedispersion.stream.receive import UdpReceiver
+    from skysieve.dedispersion.stream.sink import Sink
+
+    screen = Screen(quiet)
+    with told(), ExitStack() as stack:
+        if (file is None) == (not listen):
+            raise ValueError("--listen or --from is needed, and not both: where the data come from")
+        if (plan is None) == (dm_max is None):
+            raise ValueError("--plan or --dm-max is needed, and not both: how far to search")
+        search = {
+            "threshold": threshold, "noise": noise.value, "block": block, "ignore": ignored(ignore), "device": device,
+            "threads": threads, "memory": memory,
+        }  # fmt: skip
+        options = Options(
+            plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
+            policy="block" if file is not None else policy.value,
+            channelise={
+                "channels": channels, "taps": taps, "window": pfb_window, "integrate": integrate, "sideband": sideband,
+                "stokes": "I" if stokes == "I" else int(stokes) if stokes.isdecimal() else stokes,
+            },
+            search=search, cutouts=plots or raw, source=source, telescope=telescope, ra=ra, dec=dec,
+        )  # fmt: skip
+        intake = Intake(
+            parser_of(form, vdif_frames, vdif_threads, fch1, foff), options, most_beams=beams, say=screen.say
+        )
+        if plots:
+            importlib.import_module("matplotlib")
+        sink = Sink(
+            out, pictures=plots, raw=raw, least=least, command=trigger, url=voevent, ivorn=ivorn,
+            role="test" if test else "observation", say=screen.say,
+        )  # fmt: skip
+        warm(options)
+        receivers = [
+            stack.enter_context(
+                UdpReceiver(
+                    *place(text, "--listen"), slot_bytes=packet_bytes, policy=policy.value, socket_buffer=socket_buffer
+                )
+            )
+            for text in listen or ()
+        ]
+        feed: Feed = FileFeed(intake, opened_source(file)) if file is not None else SocketFeed(intake, receivers)
+        pipeline = Pipeline(
+            intake, feed, sink, receivers=receivers, part=coincident,
+            status=lambda state: screen.line(live_line(state)),
+        )  # fmt: skip
+        if metrics is not None:
+            host, port = place(metrics, "--metrics")
+            server = stack.enter_context(MetricsServer(pipeline.metrics, host, port))
+            screen.say(f"metrics on http://{host}:{server.port}/metrics")
+        for receiver in receivers:
+            screen.say(f"listening on {receiver.address[0]}:{receiver.address[1]}")
+        with stopping(pipeline, seconds):
+            summary = pipeline.run()
+        screen.end()
+        if not quiet:
+            show(summary)
+        pipeline.save_summary(summary)
+
+
+def warm(options: Any) -> None:
+    """Load the kernels that the first beam will need, while nothing waits for them."""
+    import numpy as np
+
+    from skysieve.dedispersion.observation import Observation
+    from skysieve.dedispersion.stream.search import StreamSearch
+
+    p = options.plan
+    if p is not None and p.nchan > 1:
+        with StreamSearch(Observation(np.linspace(p.top, p.bottom, p.nchan), p.tsamp), p, **options.search) as made:
+            made.warm()
+
+
+@contextmanager
+def stopping(pipeline: Pipeline, seconds: float) -> Iterator[None]:
+    """SIGINT, SIGTERM and the end of ``seconds`` stop the pipeline; a second signal ends it at once."""
+
+    def stop(number: int, frame: object) -> None:
+        if pipeline.feed.stop.is_set():
+            raise KeyboardInterrupt
+        pipeline.stop()
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    timer = threading.Timer(seconds, pipeline.stop) if math.isfinite(seconds) else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Screen:
+    """Lines for the operator: one that is redrawn on a terminal; every tenth elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.terminal, self.count, self.drawn = quiet, os.isatty(2), 0, False
+        self._lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.quiet:
+            return
+        with self._lock:
+            self._clear()
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def line(self, text: str) -> None:
+        """The line of this second."""
+        self.count += 1
+        if self.quiet or not (self.terminal or self.count % 10 == 1):
+            return
+        with self._lock:
+            self._clear()
+            sys.stderr.write(text if self.terminal else text + "\n")
+            sys.stderr.flush()
+            self.drawn = self.terminal
+
+    def _clear(self) -> None:
+        if self.drawn:
+            sys.stderr.write("\r\x1b[K")
+            self.drawn = False
+
+    def end(self) -> None:
+        """Leave the line that is redrawn."""
+        with self._lock:
+            self._clear()
+
+
+def show(summary: dict[str, Any]) -> None:
+    """The summary."""
+    c, s = summary["counts"], summary["sink"]
+    typer.echo(
+        f"{summary['data_seconds']:.2f} s of data in {summary['seconds']:.2f} s, {summary['realtime']:.2f} x real time"
+    )
+    typer.echo("packets: " + ", ".join(f"{v} {k}" for k, v in c.items() if v and k not in ("bytes", "packets")))
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary["stages"].items())
+    typer.echo(f"work: {stages}")
+    if summary["latency_most"] is not None:
+        typer.echo(f"latency: median {summary['latency_median']:.2f} s, most {summary['latency_most']:.2f} s")
+    typer.echo(f"{s['candidates']} candidates, {s['written']} written, {s['flagged']} flagged")

@@ -1,0 +1,264 @@
+"""From datagrams to beams: parse, sort by beam, watch for senders that start anew."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.emulate import source_geometry, source_steps
+from skysieve.dedispersion.stream.packets import REASONS, Geometry, Parsed, Parser, packets
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.filterbank import Filterbank
+    from skysieve.dedispersion.stream.dada import DadaFile
+    from skysieve.dedispersion.stream.receive import UdpReceiver
+
+BATCH = 512
+RESTART = 256
+"""Packets in a row that all say that the stream has begun anew before that is believed."""
+IDLE = 0.002
+MOST_HOPELESS = 10_000
+"""Forms of packets that are remembered as useless."""
+
+
+class Beam:
+    """What comes for one beam: segments, the latest last."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.segments: deque[Segment] = deque()
+        self.made = 0
+        self.key: NDArray[np.uint64] | None = None
+        self.geometry: Geometry | None = None
+        self.changed = self.stale = 0
+        self.strange: NDArray[np.uint64] | None = None
+        self.past: dict[str, int] = {}
+
+    def begin(self, geometry: Geometry, key: NDArray[np.uint64], options: Options) -> None:
+        """A new segment."""
+        segment = Segment(self.number, self.made, geometry, options)
+        if self.segments:
+            self.segments[-1].ring.end()
+        self.geometry, self.key = geometry, key.copy()
+        self.changed = self.stale = 0
+        self.strange = None
+        self.made += 1
+        self.segments.append(segment)
+
+    def retire(self) -> Segment:
+        """The oldest segment is worked off: keep its counts."""
+        segment = self.segments.popleft()
+        for name, value in segment.ring.counts().items():
+            self.past[name] = self.past.get(name, 0) + value
+        return segment
+
+    def counts(self) -> dict[str, int]:
+        """Packets of all segments."""
+        total = dict(self.past)
+        for segment in list(self.segments):
+            for name, value in segment.ring.counts().items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+
+class Intake:
+    """Feeds the beams' rings.
+
+    Parameters
+    ----------
+    parser : Parser
+    options : Options
+    most_beams : int
+        Beams at most; packets of more are refused and counted.
+    say : callable
+        Takes a line for the operator.
+    """
+
+    def __init__(
+        self, parser: Parser, options: Options, *, most_beams: int = 16, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.parser, self.options, self.most_beams, self.say = parser, options, most_beams, say
+        self.beams: dict[int, Beam] = {}
+        self.bad = dict.fromkeys((*REASONS[1:], "oversized", "changed", "refused", "restarts"), 0)
+        self.packets = self.bytes = 0
+        self._refused: set[str] = set()
+        self._hopeless: set[bytes] = set()
+
+    # ------------------------------------------------------------------ packets
+    def take(self, buffers: NDArray[np.uint8], lengths: NDArray[np.int64]) -> None:
+        """Datagrams, in the rows of ``buffers``."""
+        self.packets += len(lengths)
+        self.bytes += int(lengths.clip(0).sum())
+        found = self.parser.parse(buffers, lengths)
+        status = np.where(lengths < 0, -1, found.status)
+        if status.any():
+            self.bad["oversized"] += int((status < 0).sum())
+            for number, count in zip(*np.unique(status[status > 0], return_counts=True), strict=True):
+                self.bad[REASONS[number]] += int(count)
+        good = np.flatnonzero(status == 0)
+        for number in np.unique(found.beam[good]):
+            self._beam(int(number), good[found.beam[good] == number], buffers, found.key, found)
+
+    def _beam(
+        self, number: int, index: NDArray[np.int64], buffers: NDArray[np.uint8], key: NDArray[np.uint64], found: Parsed
+    ) -> None:
+        beam = self.beams.get(number)
+        if beam is None:
+            if len(self.beams) >= self.most_beams:
+                self.bad["refused"] += len(index)
+                self._tell(f"beam {number}: more than {self.most_beams} beams; its packets are refused")
+                return
+            beam = Beam(number)
+            if not self._begin(beam, index, buffers, key):
+                return
+            self.beams[number] = beam
+        same = (key[index] == beam.key).all(axis=1)
+        others = index[~same]
+        if len(others):
+            self.bad["changed"] += len(others)
+            last = key[others[-1]]
+            alike = beam.strange is not None and np.array_equal(last, beam.strange) and (key[others] == last).all()
+            beam.changed = beam.changed + len(others) if alike and not same.any() else len(others)
+            beam.strange = last.copy()
+            if not same.any() and beam.changed >= RESTART:
+                self._restart(beam, others[-1:], buffers, key)
+            if not same.any():
+                return
+            index = index[same]
+        elif beam.changed:
+            beam.changed = 0
+        ring = beam.segments[-1].ring
+        before = ring.state.copy()
+        ring.put(buffers, index, found.number, found.chunk, found.offset)
+        gone = ring.state - before
+        useless = gone[3] == 0 and gone[4] + gone[7] == len(index)  # nothing placed: all late or far ahead
+        beam.stale = beam.stale + len(index) if useless else 0
+        if beam.stale >= RESTART:
+            self._restart(beam, index[-1:], buffers, key)
+
+    def _restart(
+        self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], key: NDArray[np.uint64]
+    ) -> None:
+        if key[index[0]].tobytes() in self._hopeless:
+            return
+        geometry = self.parser.geometry(buffers[index[0]])
+        if beam.geometry is not None and not geometry.alike(beam.geometry):
+            self._tell(f"beam {beam.number}: packets of another form ({geometry}) are refused")
+            self._hopeless.add(key[index[0]].tobytes())
+            return
+        if self._begin(beam, index, buffers, key):
+            self.bad["restarts"] += 1
+            self.say(f"beam {beam.number}: the sender has started anew")
+
+    def _begin(self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], key: NDArray[np.uint64]) -> bool:
+        name = key[index[0]].tobytes()
+        if name in self._hopeless:
+            self.bad["refused"] += len(index)
+            return False
+        try:
+            beam.begin(self.parser.geometry(buffers[index[0]]), key[index[0]], self.options)
+        except (ValueError, MemoryError) as error:
+            self.bad["refused"] += len(index)
+            if len(self._hopeless) < MOST_HOPELESS:
+                self._hopeless.add(name)
+            self._tell(f"beam {beam.number}: its packets are refused: {error}")
+            return False
+        return True
+
+    def _tell(self, line: str) -> None:
+        """Say a thing once."""
+        if line not in self._refused and len(self._refused) < 100:
+            self._refused.add(line)
+            self.say(line)
+
+    def end(self) -> None:
+        """No packets any more."""
+        for beam in list(self.beams.values()):
+            for segment in list(beam.segments):
+                segment.ring.end()
+
+    def counts(self) -> dict[str, int]:
+        """What became of all packets: those of the rings, and what was refused before."""
+        total = dict.fromkeys(("accepted", "lost", "late", "duplicate", "overflow", "jump"), 0)
+        for beam in list(self.beams.values()):
+            for name, value in beam.counts().items():
+                total[name] += value
+        return {"packets": self.packets, "bytes": self.bytes, **total, **self.bad}
+
+
+class Feed(threading.Thread):
+    """A thread that feeds an intake until its data end or ``stop`` is set; an error waits in ``error``."""
+
+    def __init__(self, intake: Intake) -> None:
+        super().__init__(name="intake", daemon=True)
+        self.intake = intake
+        self.stop = threading.Event()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        try:
+            self.feed()
+        except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
+            self.error = error
+        finally:
+            self.intake.end()
+
+    def feed(self) -> None:
+        """Give datagrams to the intake."""
+        raise NotImplementedError
+
+
+class SocketFeed(Feed):
+    """Datagrams from receivers."""
+
+    def __init__(self, intake: Intake, receivers: Sequence[UdpReceiver]) -> None:
+        super().__init__(intake)
+        self.receivers = receivers
+
+    def feed(self) -> None:
+        """See `Feed.feed`."""
+        over = False
+        while True:
+            if self.stop.is_set() and not over:
+                for receiver in self.receivers:
+                    receiver.halt()
+                over = True
+            moved = 0
+            for receiver in self.receivers:
+                buffers, lengths = receiver.batch(BATCH)
+                if len(lengths):
+                    self.intake.take(buffers, lengths)
+                    receiver.release(len(lengths))
+                    moved += len(lengths)
+            if moved:
+                continue
+            if over:
+                return
+            time.sleep(IDLE)
+
+
+class FileFeed(Feed):
+    """The samples of a file, as the packets that they would be sent in; waits for room in the rings."""
+
+    def __init__(self, intake: Intake, source: Filterbank | DadaFile, packet_bytes: int = 8192) -> None:
+        super().__init__(intake)
+        self.source, self.packet_bytes = source, packet_bytes
+        self.geometry = source_geometry(source, packet_bytes)
+
+    def feed(self) -> None:
+        """See `Feed.feed`."""
+        g = self.geometry
+        for start, steps in source_steps(self.source, g, BATCH * g.nsamp, 1):
+            if self.stop.is_set():
+                return
+            made = packets(g, steps, start)
+            self.intake.take(made, np.full(len(made), made.shape[1]))

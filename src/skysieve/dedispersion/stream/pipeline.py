@@ -1,0 +1,246 @@
+"""The whole pipeline: feeds fill the beams' rings, this loop searches, the sink keeps what is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from skysieve.dedispersion.io import written
+from skysieve.dedispersion.stream.beams import Row
+from skysieve.dedispersion.stream.coincidence import Coincidence
+from skysieve.dedispersion.stream.intake import Feed, Intake
+from skysieve.dedispersion.stream.receive import UdpReceiver
+from skysieve.dedispersion.stream.sink import Sink
+
+IDLE = 0.005
+COUNTERS = {
+    "packets": "Datagrams received.", "bytes": "Their bytes.", "accepted": "Packets that were used.",
+    "lost": "Packets that had not come when their time was searched.", "late": "Packets that came too late.",
+    "duplicate": "Packets that came twice.", "overflow": "Packets for which a beam's ring had no room.",
+    "jump": "Packets that lay too far ahead.", "short": "Datagrams too short for a header.",
+    "foreign": "Datagrams of another format.", "version": "Packets of another version.",
+    "length": "Packets whose length was not what they said.", "fields": "Packets with impossible headers.",
+    "oversized": "Datagrams too long.", "changed": "Packets whose header differed from the stream's.",
+    "refused": "Packets of streams that cannot be searched.", "restarts": "Senders that started anew.",
+    "datagrams": "Datagrams read from sockets.", "ring_overflow": "Datagrams for which the receiver had no room.",
+    "kernel_drops": "Datagrams that the kernel dropped.",
+}  # fmt: skip
+
+
+class Pipeline:
+    """Runs until its feeds end.
+
+    Parameters
+    ----------
+    intake : Intake
+    feed : Feed
+        Started by `run`.
+    sink : Sink
+    receivers : sequence of UdpReceiver
+        For their counts.
+    part : float
+        Of the beams that see a candidate for it to be flagged.
+    status : callable, optional
+        Takes the state every second, see `state`.
+    nice : int
+        Added to the niceness of this thread and those that search, so that receiving goes first.
+    """
+
+    def __init__(
+        self, intake: Intake, feed: Feed, sink: Sink, *, receivers: Sequence[UdpReceiver] = (), part: float = 0.5,
+        status: Callable[[dict[str, Any]], None] | None = None, nice: int = 5,
+    ) -> None:  # fmt: skip
+        self.intake, self.feed, self.sink, self.receivers = intake, feed, sink, receivers
+        self.coincidence = Coincidence(part)
+        self.status, self.nice = status, nice
+        self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
+        self.data_seconds = 0.0
+        self.latencies: list[float] = []
+        self._began = time.monotonic()
+        self._tick = self._last_time = self._began
+        self._last: dict[str, float] = {"bytes": 0.0, "data": 0.0, "busy": 0.0}
+        self._state: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """Take no more packets; search what has come."""
+        self.feed.stop.set()
+
+    def run(self) -> dict[str, Any]:
+        """Until the feed ends.
+
+        Returns
+        -------
+        dict
+            Counts, seconds and what was found.
+
+        Raises
+        ------
+        Exception
+            What went wrong in the feed or the search; everything is closed.
+        """
+        self._began = self._tick = self._last_time = time.monotonic()
+        self.feed.start()
+        if self.nice and hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
+            own = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + self.nice))
+        try:
+            while True:
+                over = not self.feed.is_alive()
+                worked = self._turn()
+                self._status()
+                if over and not any(beam.segments for beam in self.intake.beams.values()):
+                    break
+                if not worked:
+                    time.sleep(IDLE)
+            self._emit([], last=True)
+        finally:
+            self.feed.stop.set()
+            self.intake.end()
+            self.feed.join()
+            for beam in self.intake.beams.values():
+                for segment in beam.segments:
+                    if segment.search is not None:
+                        segment.search.close()
+            self.sink.close()
+        if self.feed.error is not None:
+            raise self.feed.error
+        return self.summary()
+
+    def _turn(self) -> bool:
+        """A gulp of each beam that has one; whether there was any."""
+        worked = False
+        for beam in list(self.intake.beams.values()):
+            if not beam.segments:
+                continue
+            segment = beam.segments[0]
+            ended = segment.ring.ended
+            gulp = segment.ring.take(segment.gulp, timeout=0)
+            if gulp is not None:
+                self._emit(segment.step(gulp))
+                worked = True
+            elif ended:
+                self._emit(segment.finish())
+                beam.retire()
+                for name, seconds in segment.times.items():
+                    self.times[name] += seconds
+                self.data_seconds += segment.seconds
+                worked = True
+        return worked
+
+    def _emit(self, rows: list[Row], last: bool = False) -> None:
+        frontiers = {}
+        hold = 0.0
+        for number, beam in self.intake.beams.items():
+            if beam.segments and (search := beam.segments[0].search) is not None:
+                frontiers[number] = search.observation.tstart * 86400 + search.frontier
+                hold = max(hold, search.widest)
+        self.coincidence.add(rows, 2 * hold)
+        for row in self.coincidence.release(frontiers, last):
+            if row.columns["latency"] == row.columns["latency"]:
+                self.latencies.append(row.columns["latency"])
+                del self.latencies[:-10_000]
+            self.sink.add(row)
+
+    # ------------------------------------------------------------------ numbers
+    def _work(self) -> tuple[dict[str, float], float]:
+        """Seconds of each stage, and of data."""
+        times, data = dict(self.times), self.data_seconds
+        for beam in list(self.intake.beams.values()):
+            for segment in list(beam.segments):
+                data += segment.seconds
+                for name, seconds in segment.times.items():
+                    times[name] += seconds
+        return times, data
+
+    def counts(self) -> dict[str, int]:
+        """All counters."""
+        total = self.intake.counts()
+        for receiver in self.receivers:
+            for name, value in receiver.counts().items():
+                if name != "oversized":
+                    total[name] = total.get(name, 0) + value
+        return total
+
+    def _status(self) -> None:
+        now = time.monotonic()
+        if now - self._tick < 1:
+            return
+        times, data = self._work()
+        counts = self.counts()
+        busy, span = sum(times.values()), now - self._last_time
+        worked, passed = busy - self._last["busy"], data - self._last["data"]
+        fills = [s.ring.fill for beam in self.intake.beams.values() for s in list(beam.segments)]
+        latest = [s.latest for beam in self.intake.beams.values() for s in list(beam.segments)]
+        state = {
+            "seconds": now - self._began, "data_seconds": data, "stages": times, "counts": counts,
+            "rate": 8 * (counts["bytes"] - self._last["bytes"]) / span,
+            "realtime": passed / worked if worked > 0 else 0.0, "load": worked / span,
+            "ring_fill": max([*fills, *(r.fill for r in self.receivers)], default=0.0),
+            "latency": max(latest, default=0.0), "beams": len(self.intake.beams), "sink": dict(self.sink.counts),
+        }  # fmt: skip
+        self._tick = self._last_time = now
+        self._last = {"bytes": float(counts["bytes"]), "data": data, "busy": busy}
+        with self._lock:
+            self._state = state
+        if self.status is not None:
+            self.status(state)
+
+    def state(self) -> dict[str, Any]:
+        """The latest state; empty in the first second."""
+        with self._lock:
+            return self._state
+
+    def metrics(self) -> dict[str, tuple[str, str, float]]:
+        """For Prometheus."""
+        state = self.state()
+        counts = state.get("counts", {})
+        found: dict[str, tuple[str, str, float]] = {
+            f"{name}_total": (words, "counter", float(counts.get(name, 0))) for name, words in COUNTERS.items()
+        }
+        for name, value in state.get("sink", self.sink.counts).items():
+            found[f"sink_{name}_total"] = (f"Sink: {name.replace('_', ' ')}.", "counter", float(value))
+        for name, words in (
+            ("rate", "Bits received a second."), ("realtime", "Seconds of data for a second of work."),
+            ("ring_fill", "Part of the fullest ring that is taken."), ("beams", "Beams."),
+            ("latency", "Seconds from a pulse's last sample to its candidate, the latest."),
+            ("data_seconds", "Seconds of data searched."),
+        ):  # fmt: skip
+            found[name] = (words, "gauge", float(state.get(name, 0.0)))
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """What was done, for people and for ``summary.json``."""
+        times, data = self._work()
+        latencies = sorted(self.latencies)
+        return {
+            "seconds": time.monotonic() - self._began, "data_seconds": data, "stages": times, "counts": self.counts(),
+            "sink": dict(self.sink.counts), "realtime": data / max(sum(times.values()), 1e-9),
+            "latency_median": latencies[len(latencies) // 2] if latencies else None,
+            "latency_most": latencies[-1] if latencies else None,
+        }  # fmt: skip
+
+    def save_summary(self, summary: dict[str, Any]) -> None:
+        """Into the sink's folder."""
+        path: Path = self.sink.folder / "summary.json"
+        with written(path) as part:
+            part.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+
+def live_line(state: dict[str, Any]) -> str:
+    """The state in a line."""
+    c, s = state["counts"], state["sink"]
+    bad = sum(
+        c[name] for name in ("short", "foreign", "version", "length", "fields", "oversized", "changed", "refused")
+    )
+    over = c["overflow"] + c.get("ring_overflow", 0)
+    return (
+        f"{state['seconds']:6.0f} s  {state['rate'] / 1e6:7.1f} Mbit/s  {state['realtime']:5.2f} x real time  "
+        f"lost {c['lost']}  late {c['late']}  double {c['duplicate']}  over {over}  bad {bad}  "
+        f"ring {state['ring_fill']:4.0%}  latency {state['latency']:.2f} s  {s['candidates']} candidates"
+    )

@@ -1,0 +1,516 @@
+"""The whole pipeline: sockets, files, beams, faults of senders and disks, what is announced and how."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from skysieve.cli import app
+from skysieve.dedispersion import Filterbank, fake, plan, search
+from skysieve.dedispersion.losses import Losses
+from skysieve.dedispersion.stream.beams import Options, Row
+from skysieve.dedispersion.stream.channelise import Channeliser
+from skysieve.dedispersion.stream.coincidence import Coincidence
+from skysieve.dedispersion.stream.commands import ignored, parser_of, place, times_rate
+from skysieve.dedispersion.stream.dada import DadaFile, write_dada
+from skysieve.dedispersion.stream.emulate import emulate, source_geometry, source_steps
+from skysieve.dedispersion.stream.intake import RESTART, FileFeed, Intake, SocketFeed
+from skysieve.dedispersion.stream.metrics import MetricsServer
+from skysieve.dedispersion.stream.packets import SkysieveParser, packets
+from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
+from skysieve.dedispersion.stream.receive import UdpReceiver
+from skysieve.dedispersion.stream.sink import COLUMNS, Sink
+
+SEARCH = {"threshold": 7.0, "block": 0.6, "threads": 1}
+TIMES = [0.4, 1.3, 2.4, 3.1]
+
+
+@pytest.fixture(scope="module")
+def data():
+    made = fake(
+        nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=100, times=TIMES, width=4e-3, snr=25, seed=4, nbits=8
+    )  # fmt: skip
+    x = Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=5e-4, tstart=60000.5)
+    p = plan(x, dms=np.arange(0, 201, 10.0))
+    return SimpleNamespace(fb=x, plan=p, options=Options(plan=p, search=SEARCH, gulp=0.1, cutouts=False))
+
+
+def rows_of(folder):
+    with open(folder / "candidates.csv", encoding="ascii") as file:
+        return list(csv.DictReader(file))
+
+
+def run_feed(make_feed, options, folder, *, parser=None, receivers=(), before=None, most_beams=16, **sink):
+    said = []
+    intake = Intake(parser or SkysieveParser(), options, most_beams=most_beams, say=said.append)
+    kept = Sink(folder, pictures=False, raw=False, say=said.append, **sink)
+    pipeline = Pipeline(intake, make_feed(intake), kept, receivers=receivers, nice=0)
+    if before is not None:
+        threading.Thread(target=before, args=(pipeline,), daemon=True).start()
+    return pipeline.run(), said
+
+
+def packets_of(fb, packet_bytes=512, **changes):
+    g = replace(source_geometry(fb, packet_bytes), **changes)
+    ((_, steps),) = source_steps(fb, g, fb.nsamp // g.nsamp * g.nsamp, 1)
+    return g, packets(g, steps, 0)
+
+
+class ListFeed(FileFeed):
+    """Batches of datagrams."""
+
+    def __init__(self, intake, batches):
+        super(FileFeed, self).__init__(intake)
+        self.batches = batches
+
+    def feed(self):
+        for made in self.batches:
+            self.intake.take(made, np.full(len(made), made.shape[1]))
+
+
+def same_as_file(rows, found):
+    assert len(rows) == len(found) > 0
+    rows = sorted(rows, key=lambda r: (-float(r["snr"]), float(r["dm"])))
+    order = np.lexsort((found.dm, -found.snr))
+    columns = found.columns()
+    for row, i in zip(rows, order, strict=True):
+        for name in ("sample", "width_samples", "downsamp", "members"):
+            assert int(row[name]) == columns[name][i], name
+        assert float(row["snr"]) == pytest.approx(float(columns["snr"][i]), abs=5e-5)  # four digits are written
+        assert float(row["mjd_infinite"]) == pytest.approx(columns["mjd_infinite"][i], abs=1e-11)
+
+
+# ---------------------------------------------------------------- streams and files
+
+
+def test_a_file_streamed_is_the_file_searched(data, tmp_path):
+    summary, _ = run_feed(lambda i: FileFeed(i, data.fb, 700), data.options, tmp_path)
+    whole = Filterbank.from_array(data.fb.block(0, 8000 // 21 * 21), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
+    same_as_file(rows_of(tmp_path), search(whole, data.plan, **SEARCH))
+    assert summary["counts"]["lost"] == 0
+    assert summary["data_seconds"] == pytest.approx(8000 // 21 * 21 * 5e-4)
+
+
+def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(data, tmp_path):
+    sent = []
+
+    def send(pipeline):
+        sent.append(emulate(data.fb, *receiver.address, packet_bytes=512, rate=4.0, loss=0.05, reorder=0.2,
+                            duplicate=0.1, seed=3))  # fmt: skip
+        time.sleep(0.3)
+        pipeline.stop()
+
+    with UdpReceiver("127.0.0.1", 0) as receiver:
+        summary, _ = run_feed(
+            lambda i: SocketFeed(i, [receiver]), data.options, tmp_path, receivers=[receiver], before=send
+        )
+    counts, result = summary["counts"], sent[0]
+    assert counts["kernel_drops"] == 0
+    assert counts["datagrams"] == counts["packets"] == result.sent
+    assert counts["lost"] == result.lost > 0
+    assert counts["duplicate"] == result.doubled > 0
+    assert counts["late"] == 0
+    assert counts["accepted"] == 500 - result.lost
+    kept = np.ones(500, bool)
+    from skysieve.dedispersion.stream.emulate import schedule
+
+    kept[schedule(500, np.random.default_rng(3), 0.05, 0.2, 0.1, 4)[0]] = False  # those never sent
+    gone = np.flatnonzero(kept)
+    losses = Losses(np.stack([gone * 16, gone * 16 + 16, 0 * gone, 0 * gone + 32], axis=1))
+    same_as_file(rows_of(tmp_path), search(data.fb, data.plan, losses=losses, **SEARCH))
+
+
+def test_voltages_to_candidates(tmp_path):
+    """A burst in subband voltages is found where it is; stream and file give the same."""
+    rng = np.random.default_rng(1)
+    nsub, tsamp, dm = 16, 8e-6, 60.0
+    f = 1400.0 - np.arange(nsub) / 8
+    n = 250_000
+    sigma = np.full((n, nsub), 12.0)
+    t = np.arange(n) * tsamp
+    delay = (f**-2 - f[0] ** -2) * dm / 2.41e-4
+    sigma[np.abs(t[:, None] - 1.0 - delay) < 2e-3] *= 1.6
+    x = np.clip(np.rint(rng.standard_normal((n, nsub, 2)) * sigma[..., None]), -128, 127).astype(np.int8)
+    path = tmp_path / "v.dada"
+    write_dada(path, x[:, None], tsamp=tsamp, fch1=1400.0, foff=-1 / 8, tstart=60000.0)
+    source = DadaFile(path)
+    how = {"channels": 4, "integrate": 4, "calibrate": 0.2}
+    options = Options(plan=np.arange(0, 120, 5.0), search=SEARCH, channelise=how, gulp=0.07, cutouts=False)
+    summary, _ = run_feed(lambda i: FileFeed(i, source, 480), options, tmp_path / "out")
+    rows = rows_of(tmp_path / "out")
+    best = max(rows, key=lambda r: float(r["snr"]))
+    assert float(best["time"]) == pytest.approx(1.0, abs=3e-3)
+    assert summary["stages"]["channelise"] > 0
+    c = Channeliser(1400.0, -1 / 8, nsub, 1, tsamp, **how)
+    z = x[..., 0] + 1j * x[..., 1]
+    _, power, _ = c.feed(0, z[: n // 15 * 15, None].astype(np.complex64))
+    offline = Filterbank.from_array(np.ascontiguousarray(power.T), freqs=c.freqs, tsamp=c.tsamp, tstart=60000.0)
+    same_as_file(rows, search(offline, np.arange(0, 120, 5.0), **SEARCH))
+
+
+def test_beams_and_interference(data, tmp_path):
+    """What all three beams see is flagged; what one sees is not; a fourth beam is too many."""
+    quiet = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=100, times=[], width=4e-3, seed=9)
+    made = [packets_of(fb)[1] for fb in (data.fb, quiet, quiet, quiet)]
+    both = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=0, times=[2.0], width=4e-3, snr=40, seed=7)
+    x = both.read().astype(int) - 96
+    for i in range(4):
+        own = (data.fb if i == 0 else quiet).read() + (x > 40) * 60
+        fb = Filterbank.from_array(
+            np.clip(own, 0, 255).astype(np.uint8), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5
+        )
+        made[i] = packets_of(fb)[1]
+        made[i].view("<u2")[:, 4] = i
+    batches = [m[a : a + 50] for a in range(0, 500, 50) for m in made]
+    summary, said = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path, most_beams=3)
+    rows = rows_of(tmp_path)
+    at_two = [r for r in rows if abs(float(r["time"]) - 2.0) < 0.01 and float(r["dm"]) < 30]
+    pulses = [r for r in rows if r["beam"] == "0" and float(r["dm"]) in (90.0, 100.0, 110.0) and float(r["snr"]) > 15]
+    assert {r["beam"] for r in at_two} == {"0", "1", "2"}
+    assert {r["flagged"] for r in at_two} == {"1"}
+    assert {r["beams"] for r in at_two} == {"3"}
+    assert len(pulses) == 4
+    assert {r["flagged"] for r in pulses} == {"0"}
+    assert summary["counts"]["refused"] == 500
+    assert any("more than 3 beams" in line for line in said)
+
+
+def test_a_sender_that_starts_anew(data, tmp_path):
+    """Another epoch, then the same again from sample 0: three segments, each with its own times."""
+    g, first = packets_of(data.fb)
+    _, second = packets_of(data.fb, epoch=g.epoch + 10**12)
+    third = second.copy()
+    batches = [part[a : a + 64] for part in (first, second, third) for a in range(0, 500, 64)]
+    summary, said = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path)
+    counts = summary["counts"]
+    assert counts["restarts"] == 2
+    assert counts["changed"] == RESTART
+    assert counts["late"] + counts["duplicate"] == RESTART  # four batches of 64
+    rows = rows_of(tmp_path)
+    assert {r["segment"] for r in rows} == {"0", "1", "2"}
+    assert sum("started anew" in line for line in said) == 2
+    for r in rows:
+        began = 60000.5 + (1000 / 86400 if r["segment"] != "0" else 0)
+        assert float(r["mjd_top"]) == pytest.approx(began + float(r["time"]) / 86400, abs=1e-10)
+
+
+def test_nothing_hostile_passes(data, tmp_path):
+    """Noise, other versions, changed and absurd headers amid the good: counted, and the candidates are the same."""
+    rng = np.random.default_rng(5)
+    g, good = packets_of(data.fb)
+    batches = []
+    for a in range(0, 500, 20):
+        some = [good[a : a + 20]]
+        some.append(rng.integers(0, 256, (5, good.shape[1]), dtype=np.uint8))
+        for at, value in ((4, 9), (6, 4), (31, 127), (40, 77)):
+            bad = good[a : a + 1].copy()
+            bad[0, at] = value
+            some.append(bad)
+        batches.append(np.concatenate(some))
+    huge = packets(replace(g, total=2**20, chunks=2**15, tsamp=1e-9), np.zeros((g.nsamp, 1, 2**20), np.uint8), 0)[:1]
+    huge.view("<u2")[:, 4] = 7
+    batches.insert(3, huge)
+    summary, said = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path)
+    counts = summary["counts"]
+    assert (counts["foreign"], counts["version"], counts["accepted"], counts["lost"]) == (125, 25, 500, 0)
+    assert counts["length"] + counts["fields"] == 50
+    assert counts["changed"] == 25
+    assert counts["refused"] == 1
+    assert any(line.startswith("beam 7: its packets are refused: ") for line in said)
+    same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
+
+
+def test_a_feed_that_fails_ends_it(data, tmp_path):
+    class Broken(FileFeed):
+        def feed(self):
+            raise OSError("unplugged")
+
+    with pytest.raises(OSError, match="unplugged"):
+        run_feed(lambda i: Broken(i, data.fb), data.options, tmp_path)
+
+
+# ---------------------------------------------------------------- the sink
+
+
+def row(data, snr=9.0, time=1.3, beam=0, raw=None, **more):
+    columns = dict.fromkeys(COLUMNS, 0) | {
+        "snr": snr, "dm": 100.0, "time": time, "width": 4e-3, "mjd_top": 60000.5, "mjd_infinite": 60000.5, "beam": beam,
+        "latency": 0.5, "live": 1.0, "dm_low": 90.0, "dm_high": 110.0, "time_first": 1.0, "time_last": 2.0, **more,
+    }  # fmt: skip
+    return Row(columns, data.fb.observation, time, raw, 0)
+
+
+def wait_for(condition, seconds=20.0):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_a_full_disk_loses_nothing(data, tmp_path):
+    """While the table is a device that is full, candidates wait; none is announced before its line is on the disk."""
+    said = []
+    sink = Sink(tmp_path, pictures=False, raw=False, say=said.append)
+    sink.add(row(data, 9.0))
+    wait_for(lambda: sink.counts["written"] == 1)
+    table, aside = tmp_path / "candidates.csv", tmp_path / "aside"
+    table.rename(aside)
+    table.symlink_to("/dev/full")
+    for i in range(5):
+        sink.add(row(data, 10.0 + i))
+    wait_for(lambda: sink.counts["write_errors"] >= 1)
+    assert sum("S/N" in line for line in said) == 1
+    table.unlink()
+    aside.rename(table)
+    wait_for(lambda: sink.counts["written"] == 6)
+    sink.close()
+    assert [float(r["snr"]) for r in rows_of(tmp_path)] == [9.0, 10.0, 11.0, 12.0, 13.0, 14.0]
+    assert sink.counts["dropped"] == 0
+    assert any("No space left" in line for line in said)
+
+
+def test_a_table_is_continued_not_overwritten(data, tmp_path):
+    for _ in range(2):
+        sink = Sink(tmp_path, pictures=False, raw=False)
+        sink.add(row(data))
+        sink.close()
+        with open(tmp_path / "candidates.csv", "a", encoding="ascii") as file:
+            file.write("0,0,9.00")  # cut off by a kill
+    assert len(rows_of(tmp_path)) == 3
+    Sink(tmp_path, pictures=False, raw=False).close()
+    assert len(rows_of(tmp_path)) == 2
+    (tmp_path / "candidates.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="is no table of candidates"):
+        Sink(tmp_path)
+    for options, message in [({"url": "file:///x"}, "url='file:"), ({"command": ""}, "command=''")]:
+        with pytest.raises(ValueError, match=message):
+            Sink(tmp_path / "other", **options)
+
+
+def test_triggers(data, tmp_path):
+    """A command and a VOEvent for each candidate that is loud enough and no interference; failures are counted."""
+    got = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(500 if len(got) > 1 else 200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    said = []
+    sink = Sink(
+        tmp_path, pictures=False, raw=False, least=8.0, command=f"tee -a {tmp_path}/heard", say=said.append,
+        url=f"http://127.0.0.1:{server.server_port}/", ivorn="org.example/frb", role="test",
+    )  # fmt: skip
+    observed = replace(data.fb.observation, ra=83.6, dec=22.0, source="Crab", telescope="GBT")
+    for one in (row(data, 9.0), row(data, 7.0), row(data, 20.0, flagged=1), row(data, 10.0)):
+        sink.add(replace(one, observation=observed))
+    sink.close()
+    server.shutdown()
+    server.server_close()
+    heard = (tmp_path / "heard").read_text().replace("}{", "}\n{").splitlines()
+    assert [json.loads(line)["snr"] for line in heard] == [9.0, 10.0]
+    assert (sink.counts["triggers"], sink.counts["triggers_failed"]) == (3, 1)
+    assert any("a trigger failed: HTTP Error 500" in line for line in said)
+    root = ET.fromstring(got[0])
+    assert root.tag == "{http://www.ivoa.net/xml/VOEvent/v2.0}VOEvent"
+    assert (root.get("version"), root.get("role")) == ("2.0", "test")
+    assert root.get("ivorn").startswith("ivo://org.example/frb#60000.5")
+    assert [e.tag for e in root] == ["Who", "What", "WhereWhen", "Why"]
+    assert {p.get("name"): p.get("value") for p in root.iter("Param")}["dm"] == "100.0"
+    assert root.find(".//ISOTime").text == "2023-02-25T12:00:00.000000"
+    assert (root.find(".//C1").text, root.find(".//C2").text) == ("83.6", "22.0")
+
+
+def test_a_command_that_fails(data, tmp_path):
+    sink = Sink(tmp_path, pictures=False, raw=False, command="false")
+    sink.add(row(data))
+    sink.close()
+    assert sink.counts["triggers_failed"] == 1
+
+
+def test_pictures_and_raw_samples(data, tmp_path):
+    pytest.importorskip("matplotlib")
+    sink = Sink(tmp_path)
+    sink.add(row(data, raw=data.fb.block(1000, 4000).T.copy(), time=1.3))
+    wait_for(lambda: sink.counts["pictures"] + sink.counts["pictures_failed"] == 1, 60)
+    sink.close()
+    (picture,) = tmp_path.glob("pulses/*.png")
+    (kept,) = tmp_path.glob("pulses/*.fil")
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    with Filterbank.open(kept) as fb:
+        assert np.array_equal(fb.read(), data.fb.block(1000, 4000))
+
+
+def test_coincidence_waits_for_the_slowest_beam(data):
+    c = Coincidence(0.5)
+    start = data.fb.observation.tstart * 86400
+    c.add([row(data, beam=0)], 0.5)
+    assert c.release({0: start + 5.0, 1: start + 1.0}) == []
+    c.add([row(data, beam=1, time=1.302), row(data, beam=1, time=1.7)], 0.5)
+    out = c.release({0: start + 5.0, 1: start + 5.0})
+    assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, 1), (2, 1), (1, 0)]
+    c.add([row(data, beam=0)], 0.5)
+    assert [r.columns["flagged"] for r in c.release({}, last=True)] == [0]
+    with pytest.raises(ValueError, match="part=0"):
+        Coincidence(0)
+
+
+# ---------------------------------------------------------------- metrics and the command
+
+
+def test_metrics(data, tmp_path):
+    intake = Intake(SkysieveParser(), data.options)
+    sink = Sink(tmp_path, pictures=False, raw=False)
+    pipeline = Pipeline(intake, FileFeed(intake, data.fb), sink)
+    with MetricsServer(pipeline.metrics, "127.0.0.1", 0) as server:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/")
+        with pytest.raises(OSError, match="cannot serve metrics on 127"):
+            MetricsServer(pipeline.metrics, "127.0.0.1", server.port)
+    sink.close()
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert {"skysieve_stream_lost_total", "skysieve_stream_latency", "skysieve_stream_sink_written_total"} <= names
+    assert all(line.startswith("#") or float(line.split()[1]) == 0 for line in text.splitlines())
+
+
+def start_stream(tmp_path, *more):
+    command = [sys.executable, "-m", "skysieve.cli", "dedisp", "stream", "--listen", "0", "-o", str(tmp_path / "out"),
+               "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1", *more]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if line.startswith("listening on"):
+            return process, int(line.rpartition(":")[2])
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize("how", ["TERM", "KILL"])
+def test_the_command_ends_well_and_survives_being_killed(data, tmp_path, how):
+    """SIGTERM: a summary, exit status 0.  SIGKILL: every candidate that was told is in the table."""
+    data.plan.save(tmp_path / "a.json")
+    process, port = start_stream(tmp_path)
+    emulate(data.fb, "127.0.0.1", port, rate=4.0, packet_bytes=512)
+    told = []
+    for line in process.stderr:
+        told += [line] if "S/N" in line else []
+        if len(told) == 3:
+            break
+    process.send_signal(signal.SIGTERM if how == "TERM" else signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    told += [line for line in err.splitlines() if "S/N" in line]
+    rows = rows_of(tmp_path / "out")
+    assert len(rows) >= len(told) >= 3
+    assert all(len(r) == len(COLUMNS) and None not in r.values() for r in rows)
+    if how == "KILL":
+        assert process.returncode == -signal.SIGKILL
+        return
+    assert process.returncode == 0, err
+    assert "0 lost" not in out
+    assert "500 accepted" in out
+    assert len(rows) == len(told)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["counts"]["accepted"] == 500
+    assert 0 < summary["latency_median"] < 5
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["dedisp", *map(str, arguments)])
+
+
+def test_commands_on_files(data, tmp_path):
+    from skysieve.dedispersion import write_fil
+
+    write_fil(tmp_path / "a.fil", data.fb)
+    data.plan.save(tmp_path / "a.json")
+    out = tmp_path / "out"
+    done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", out, "--no-plots",
+                   "--no-raw", "--block", 0.6, "-t", 7, "--threads", 1)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "x real time" in done.output
+    nsamp = 8000 // 256 * 256  # whole packets
+    whole = Filterbank.from_array(data.fb.block(0, nsamp), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
+    same_as_file(rows_of(out), search(whole, data.plan, **SEARCH))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
+        hole.bind(("127.0.0.1", 0))
+        done = command("emulate", tmp_path / "a.fil", "--to", f"127.0.0.1:{hole.getsockname()[1]}", "--rate", "max")
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("sent 31 packets (0 left out")
+
+
+def test_command_mistakes(data, tmp_path):
+    data.plan.save(tmp_path / "a.json")
+    common = ["--plan", tmp_path / "a.json", "-o", tmp_path / "out"]
+    (tmp_path / "file").write_text("")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used:
+        used.bind(("127.0.0.1", 0))
+        for arguments, message in [
+            (["stream", *common], "--listen or --from is needed"),
+            (["stream", "--listen", "1", "-o", tmp_path], "--plan or --dm-max is needed"),
+            (["stream", "--listen", "x:y", *common], "--listen x:y: expected HOST:PORT"),
+            (["stream", "--listen", used.getsockname()[1], *common], "cannot listen on 127.0.0.1"),
+            (["stream", "--listen", "0", *common, "--format", "vdif"], "needs --vdif-frames"),
+            (["stream", "--listen", "0", *common, "--format", "spead"], "--format spead: expected"),
+            (["stream", "--listen", "0", *common, "--ignore", "x"], "--ignore x"),
+            (["stream", "--listen", "0", *common, "-t", "0"], "threshold=0"),
+            (["stream", "--listen", "0", *common[:2], "-o", tmp_path / "file" / "out"], "Not a directory"),
+            (["stream", "--from", tmp_path / "none.fil", *common], "No such file"),
+            (["stream", "--listen", "0", *common, "--device", "cuda:99"], "cuda"),
+            (["emulate", tmp_path / "none.fil", "--to", "127.0.0.1:1"], "No such file"),
+            (["emulate", tmp_path / "a.json", "--to", "127.0.0.1:1"], "a.json"),
+        ]:
+            done = command(*arguments)
+            assert done.exit_code == 2, (arguments, done.output)
+            assert message in done.output
+
+
+def test_small_parts_of_the_command():
+    class Mine:
+        name = "mine"
+
+        def parse(self, buffers, lengths):
+            return SkysieveParser().parse(buffers, lengths)
+
+        def geometry(self, datagram):
+            return SkysieveParser().geometry(datagram)
+
+    sys.modules["a_parser"] = SimpleNamespace(Mine=Mine, none=3)
+    assert parser_of("a_parser:Mine", 0, 1, None, None).name == "mine"
+    assert parser_of("vdif", 10, 1, 1400.0, 1.0).name == "vdif"
+    with pytest.raises(ValueError, match="is no parser"):
+        parser_of("a_parser:none", 0, 1, None, None)
+    del sys.modules["a_parser"]
+    assert place("0.0.0.0:12", "--listen") == ("0.0.0.0", 12)
+    assert ignored(None) == []
+    with pytest.raises(ValueError, match="--rate fast"):
+        times_rate("fast")
+    with pytest.raises(ValueError, match="--listen 70000"):
+        place("70000", "--listen")
+    names = ("lost", "late", "duplicate", "overflow", "short", "foreign", "version", "length", "fields", "oversized",
+             "changed", "refused")  # fmt: skip
+    state = {
+        "counts": dict.fromkeys(names, 1), "sink": {"candidates": 3}, "seconds": 5.0, "rate": 1e6, "realtime": 2.0,
+        "ring_fill": 0.5, "latency": 0.1,
+    }  # fmt: skip
+    assert "lost 1  late 1  double 1  over 1  bad 8" in live_line(state)
