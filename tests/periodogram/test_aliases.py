@@ -83,6 +83,33 @@ def test_batch_equals_singles():
         find_aliases(t, f, span, dy, offsets=[0, 3, 9])
 
 
+def test_of_a_result():
+    from astropy import units as u
+
+    t = times(1.0, cycles=90)
+    y = np.sin(2 * np.pi * 0.43 * t)
+    grid = {"n_peaks": 3, "nf": 4000, "device": "cpu"}
+    one = skysieve.lombscargle(t, y, fmin=0.2, fmax=2, **grid)
+    flags = one.aliases(t, y)
+    assert flags.flag.shape == (3,)
+    assert flags.flag[1] == flags.flag[2] == Alias.DAY
+    hours = skysieve.lombscargle(t * 24 * u.h, y, fmin=0.2 / u.d, fmax=2 / u.d, **grid)
+    assert np.array_equal(hours.aliases(t * 24 * u.h, y).text, flags.text)
+    table = {
+        "t": np.concatenate([t, t]),
+        "y": np.concatenate([y, np.full(t.size, np.nan)]),
+        "id": np.repeat([1, 2], 400),
+    }
+    batch = skysieve.lombscargle("t", "y", data=table, id="id", fmin=0.2, fmax=2, return_power=False, **grid)
+    found = batch.aliases("t", "y", data=table, id="id")
+    assert np.array_equal(found.text[0], flags.text)
+    assert not found.flag[1].any()
+    with pytest.raises(ValueError, match="hold 1 light curve, but 2 light curves were searched"):
+        batch.aliases(t, y)
+    with pytest.raises(ValueError, match="no unit of time"):
+        one.aliases(t * u.m, y)
+
+
 def test_window_power_in_blocks(monkeypatch):
     rng = np.random.default_rng(0)
     t, w = rng.uniform(0, 50, 90), rng.uniform(0, 1, 90)

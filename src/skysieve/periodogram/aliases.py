@@ -16,8 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import to_host
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    from skysieve.periodogram.result import LombScargleResult
+    from skysieve.periodogram.series import CurveSet
 
 SYNODIC_MONTH, YEAR = 29.530589, 365.25
 """Days."""
@@ -232,6 +237,40 @@ def find_aliases(
             _mirrors(out, peaks, spans, low, high, is_loud)
     _multiples(out, peaks, spans)
     return out[0] if single else out
+
+
+def days_in(unit: Any) -> float:
+    """Days in a unit of time; 1 for None.
+
+    Raises
+    ------
+    ValueError
+        If it is no unit of time.
+    """
+    if unit is None:
+        return 1.0
+    from astropy.units import UnitConversionError, day
+
+    try:
+        return float(unit.to(day))
+    except UnitConversionError:
+        raise ValueError(f"t is in {unit}, which is no unit of time: aliases cannot be told") from None
+
+
+def aliases_of(result: LombScargleResult, curves: CurveSet) -> Aliases:
+    """See `LombScargleResult.aliases`."""
+    source, peaks = curves.source, result.peaks
+    n = source.n_objects
+    if n != (1 if result.single else len(result)) or curves.single != result.single:
+        searched = "one light curve was" if result.single else f"{len(result)} light curves were"
+        raise ValueError(f"t and y hold {n} light curve{'s'[: n != 1]}, but {searched} searched")
+    scale = days_in(curves.units.time)
+    t, y, dy, offsets = source.read(0, n)
+    t, y, dy = to_host(t), to_host(y), None if dy is None else to_host(dy)
+    frequency = np.asarray(getattr(peaks.frequency, "value", peaks.frequency), np.float64).reshape(n, -1)
+    span = np.atleast_1d(np.asarray(getattr(result.span, "value", result.span), np.float64))
+    found = find_aliases(t * scale, frequency / scale, span * scale, dy, offsets=offsets, usable=np.isfinite(y))
+    return found[0] if result.single else found
 
 
 Loud = Callable[["NDArray[Any]", "NDArray[Any]"], tuple["NDArray[np.bool_]", "NDArray[np.float64]"]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram import fap
-from skysieve.periodogram.aliases import Alias, find_aliases
+from skysieve.periodogram.aliases import days_in, find_aliases
 from skysieve.periodogram.curve import has_unit
 
 if TYPE_CHECKING:
@@ -84,21 +84,6 @@ class PeakList:
         return table
 
 
-def days_in(curve: LombScargle) -> float:
-    """Days in the unit of the times; bare numbers are days."""
-    relative = curve._relative
-    if not has_unit(relative):
-        return 1.0
-    from astropy.units import UnitConversionError, day
-
-    try:
-        return float(relative.unit.to(day))
-    except UnitConversionError:
-        raise ValueError(
-            f"t is in {relative.unit}, which is no unit of time: aliases cannot be told; use aliases=False"
-        ) from None
-
-
 def make_peaks(
     curve: LombScargle,
     result: LombScargleResult,
@@ -122,7 +107,7 @@ def make_peaks(
         chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
     told: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
     if aliases:
-        scale = days_in(curve)
+        scale = days_in(getattr(curve._relative, "unit", None))
         t, _, dy = curve._rows()
         flags = find_aliases(t * scale, f / scale, float(np.ptp(t)) * scale, dy)
         told = {"alias": flags.flag, "alias_of": flags.of, "alias_text": flags.text}
@@ -139,6 +124,3 @@ def make_peaks(
         reason,
         **told,
     )
-
-
-__all__ = ["Alias", "PeakList", "days_in", "make_peaks"]

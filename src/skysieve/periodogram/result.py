@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from skysieve.periodogram.aliases import Aliases
+
 
 class Ragged(Sequence[Any]):
     """One array per object, of unequal lengths, kept one after the other in a flat array.
@@ -274,6 +276,42 @@ class LombScargleResult:
         from skysieve.periodogram import plot
 
         return plot.summary(self, t, y, dy, **options)
+
+    def aliases(
+        self, t: Any, y: Any, dy: Any = None, *, offsets: Any = None, id: Any = None, data: Any = None
+    ) -> Aliases:
+        """Which of the peaks mirror one another because of the rhythm of the times: day, lunar month, year.
+
+        Parameters
+        ----------
+        t, y, dy, offsets, id, data : optional
+            The light curves that were searched, as they were given to `skysieve.lombscargle`.  Times without a
+            unit are days.
+
+        Returns
+        -------
+        Aliases
+            Of the shape of ``peaks``.
+
+        Raises
+        ------
+        ValueError
+            If these are not as many light curves as were searched, or `t` has a unit that is not of time.
+
+        Examples
+        --------
+        >>> import numpy as np, skysieve
+        >>> rng = np.random.default_rng(0)
+        >>> t = np.sort(rng.integers(0, 60, 200) + 0.3 * rng.random(200))
+        >>> y = np.sin(2 * np.pi * 0.31 * t)
+        >>> found = skysieve.lombscargle([t, t[:120]], [y, y[:120]], fmin=0.05, fmax=0.9, nf=2000, n_peaks=2)
+        >>> found.aliases([t, t[:120]], [y, y[:120]]).text[:, 1].tolist()
+        ['1/d - #1', '1/d - #1']
+        """
+        from skysieve.periodogram.aliases import aliases_of
+        from skysieve.periodogram.series import light_curves
+
+        return aliases_of(self, light_curves(t, y, dy, offsets=offsets, id=id, data=data))
 
     def to_table(self, what: str | None = None) -> Any:
         """The result as an `astropy.table.Table`.
