@@ -7,9 +7,11 @@ import warnings
 import numpy as np
 import pytest
 from astropy import units as u
+from astropy.table import MaskedColumn, Table
 from astropy.time import Time, TimeDelta
 from astropy.timeseries import BinnedTimeSeries, TimeSeries
 from astropy.timeseries import LombScargle as Astropy
+from astropy.utils.masked import Masked
 
 import skysieve
 from skysieve.periodogram import Alias, NoFormulaWarning, register_astropy
@@ -153,6 +155,7 @@ def test_units_that_do_not_fit():
     absolute = ours(Time(59000 + t, format="mjd"), y)
     cases = [
         (ValueError, lambda cls: cls(t * u.d, y * u.mag, dy * u.d)),
+        (ValueError, lambda cls: cls(t, y * u.mag, dy)),
         (ValueError, lambda cls: cls(np.ones((2, 3)), np.ones((2, 3)))),
         (ValueError, lambda cls: cls(t, y[:-1])),
         (ValueError, lambda cls: cls(t * u.d, y).power(np.ones(3) * u.d)),
@@ -186,6 +189,41 @@ def test_rows_that_are_not_finite_are_left_out():
     assert np.array_equal(whole.model(t, 0.4), part.model(t, 0.4))
     masked = np.ma.MaskedArray(y, mask=~keep)
     assert ours(t, masked, dy).power(0.4) == part.power(0.4)
+    table = Table({"t": t * u.d, "y": MaskedColumn(y, mask=~keep, unit="mag"), "dy": dy * u.mag})
+    assert ours(table["t"], table["y"], table["dy"]).power(0.4 / u.d) == part.power(0.4)
+    assert ours(t * u.d, Masked(y * u.mag, mask=~keep), dy * u.mag).power(0.4 / u.d) == part.power(0.4)
+    frame = {"t": t, "y": holes}
+    assert ours(frame["t"], list(holes), dy).offset() == part.offset()
+
+
+@pytest.mark.parametrize("nterms", [0, 2, 4])
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_several_terms(nterms, normalization):
+    t, y, dy = curve(60)
+    mine = ours(t, y, dy, nterms=nterms, normalization=normalization)
+    theirs = Astropy(t, y, dy, nterms=nterms, normalization=normalization)
+    f = np.linspace(0.1, 3, 300)
+    expected = theirs.power(f, method="chi2")
+    np.testing.assert_allclose(mine.power(f), expected, atol=1e-8 * max(1, float(expected.max())))
+    odd = f[[3, 200, 17]]
+    np.testing.assert_allclose(mine.power(odd, method="chi2"), expected[[3, 200, 17]], rtol=1e-9, atol=1e-12)
+    like(mine.model(t[:5], 0.37), theirs.model(t[:5], 0.37))
+    like(mine.design_matrix(0.37), theirs.design_matrix(0.37))
+    like(mine.model_parameters(0.37), theirs.model_parameters(0.37))
+    if nterms != 2:
+        return
+    peaks = mine.peaks(2, maximum_frequency=3.0)
+    assert peaks.fap is None
+    assert "nterms=2" in peaks.reason
+    keywords = {"n_bootstraps": 20, "random_seed": 0}
+    drawn = mine.false_alarm_level(0.5, method="bootstrap", frequency=f, method_kwds=keywords)
+    rng = np.random.default_rng(0)
+    highest = []
+    for _ in range(20):
+        s = rng.integers(0, 60, 60)
+        resampled = Astropy(t, y[s], dy[s], nterms=2, normalization=normalization)
+        highest.append(resampled.power(f, method="chi2").max())
+    assert drawn == pytest.approx(np.sort(highest)[10], rel=1e-9)
 
 
 def test_bad_arguments():

@@ -120,10 +120,11 @@ def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
 
         t, y = _as_quantity(t), _as_quantity(y)
         if dy is not None:
+            dy = _as_quantity(dy)
             try:
-                dy = Quantity(_as_quantity(dy), unit=y.unit)
+                dy = Quantity(dy, unit=y.unit)
             except UnitConversionError:
-                raise ValueError(f"the unit of dy, {dy.unit}, does not convert to that of y, {y.unit}") from None
+                raise ValueError(f"the unit of dy, {dy.unit!s:.30}, does not convert to that of y, {y.unit}") from None
     given = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in ((t, y) if dy is None else (t, y, dy))]
     for name, x in zip(("t", "y", "dy"), given, strict=False):
         if x.dtype.kind not in "iuf":
@@ -135,11 +136,14 @@ def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
 
 
 def _as_quantity(x: Any) -> Any:
+    """A Quantity, dimensionless without a unit; masked entries NaN."""
     from astropy.units import Quantity
 
     unmasked = getattr(x, "unmasked", None)
-    if unmasked is not None:
-        x = Quantity(np.where(np.asarray(x.mask), np.nan, np.asarray(unmasked, np.float64)), unit=unit_of(x) or "")
+    if unmasked is not None or isinstance(x, np.ma.MaskedArray):
+        bare = x.data if unmasked is None else unmasked
+        values = np.where(np.ma.getmaskarray(x) if unmasked is None else np.asarray(x.mask), np.nan, np.asarray(bare))
+        return Quantity(values, unit=getattr(x, "unit", None) or "")
     return Quantity(x)
 
 
