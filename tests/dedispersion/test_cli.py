@@ -168,3 +168,36 @@ def test_no_stage_writes_over_the_series_of_another(path, tmp_path):
     assert names == [f"a_DM{dm}.dat" for dm in ("1.001", "1.004", "2.001", "2.004")]
     said = run("dedisperse", path, "--plan", tmp_path / "b.json", "-o", tmp_path / "out" / "b", code=2)
     assert "a DM in two stages" in said
+
+
+def test_series_are_written_in_parts_that_fit(path, tmp_path):
+    """41 DMs of 6000 samples, some 30 at a time: the series of all at once, and longer where delays are less."""
+    words = ("dedisperse", path, "--dm-max", 60, "--dm-step", 1.5, "-o")
+    said = run(*words, tmp_path / "a", "--memory", 1_500_000)
+    assert said.count("wrote") == 2
+    run(*words, tmp_path / "b", "-q")
+    names = sorted(f.name[2:] for f in tmp_path.glob("a_DM*.dat"))
+    assert len(names) == 41
+    for name in names:
+        part, whole = (Filterbank.open(tmp_path / f"{x}_{name}").read()[0] for x in "ab")
+        assert len(part) >= len(whole)
+        assert np.array_equal(part[: len(whole)], whole)
+
+
+def test_masks_reach_the_pictures(path, tmp_path):
+    """A channel that is ignored is empty in the cut-outs, whether searched or plotted."""
+    import h5py
+
+    for words in (
+        ("search", path, "--dm-max", 120, "--dm-step", 10, "--ignore", "5", "--cutouts", tmp_path, "--most", 1),
+        ("plot", path, "--dm", 60, "--time", 2.5, "--width", 8e-3, "--ignore", "5", "-o", tmp_path / "b.png", "--hdf5",
+         tmp_path / "b.h5"),
+    ):  # fmt: skip
+        run(*words)
+    files = sorted(tmp_path.glob("*.h5"))
+    assert len(files) == 2
+    for name in files:
+        with h5py.File(name) as file:
+            spectrum = file["data_freq_time"][:]
+        assert not spectrum[:, 5].any()
+        assert spectrum[:, [4, 6]].any(axis=0).all()

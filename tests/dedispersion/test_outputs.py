@@ -143,6 +143,32 @@ def test_cutout_files_have_fetchs_layout(data, found, tmp_path):
         assert {"cand_id", "snr", "width", "label", "nchans", "tsamp", "fch1", "foff"} <= set(file.attrs)
 
 
+def test_masked_cells_are_left_out_of_cutouts(data):
+    x = data.read().copy()
+    cells = np.zeros((128, 16), bool)
+    cells[30], cells[40:60, 7] = True, True
+    x[30] = 255 * (np.arange(8000) % 7 < 3)
+    x[40:60, 3500:4000] = 250
+    loud = Filterbank.from_array(x, freqs=data.freqs, tsamp=1e-3)
+    mask = Mask(cells, 500)
+    clean, masked, raw = (
+        cutout(fb, dm=150, time=3.5, width=8e-3, mask=m) for fb, m in ((data, mask), (loud, mask), (loud, None))
+    )
+    assert not masked.dedispersed[30].any()
+    for a, b in ((clean, masked), (masked, raw)):
+        same = [np.array_equal(getattr(a, n), getattr(b, n)) for n in ("raw", "dedispersed", "bowtie", "profile")]
+        assert same == [b is masked] * 4
+    with pytest.raises(ValueError, match="mask has 4 channels"):
+        cutout(data, dm=150, time=3.5, width=8e-3, mask=Mask.channels(4, [0]))
+
+
+def test_cutouts_do_not_depend_on_memory(data):
+    """Slices of time and groups of DMs: the same sums, of float32 samples added in float64."""
+    whole, part = (cutout(data, dm=150, time=3.5, width=0.1, memory=m) for m in (None, "12 MiB"))
+    for name in ("raw", "dedispersed", "bowtie", "profile"):
+        np.testing.assert_allclose(getattr(part, name), getattr(whole, name), rtol=1e-5, atol=1e-4)
+
+
 def test_wide_bands_are_shrunk():
     fb = fake(
         nchan=1000, duration=2, tsamp=1e-3, fch1=1500, foff=-0.3, dm=100, times=[1.0], width=20e-3, snr=60, seed=1

@@ -5,11 +5,47 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from skysieve.dedispersion.cli_options import (
+    DATA,
+    OUTPUT,
+    SEARCH,
+    BitOrder,
+    Constant,
+    Count,
+    Detector,
+    Device,
+    DmMax,
+    DmMin,
+    Downsamp,
+    Files,
+    Ignore,
+    Loss,
+    MaskFile,
+    Memory,
+    Method,
+    Methods,
+    Noise,
+    Nsub,
+    PlanFile,
+    Quiet,
+    Requantise,
+    Rfi,
+    Rule,
+    Rules,
+    Scatter,
+    Series,
+    Step,
+    Threads,
+    Tol,
+    Width,
+    ZeroDm,
+    option,
+)
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.dmplan import DMPlan
@@ -17,84 +53,6 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.masks import Mask
 
 USER_ERROR, INTERRUPTED = 2, 130
-DMS, DATA, SEARCH, OUTPUT = "DMs", "Data", "Search", "Output"
-
-
-class Rule(StrEnum):
-    """Rules that choose DMs."""
-
-    loss = "loss"
-    presto = "presto"
-    tolerance = "tolerance"
-
-
-class Method(StrEnum):
-    """Ways to form the sums."""
-
-    auto = "auto"
-    brute = "brute"
-    exact_subband = "exact-subband"
-    subband = "subband"
-    tree = "tree"
-
-
-class Noise(StrEnum):
-    """Level and sigma of a block."""
-
-    robust = "robust"
-    moments = "moments"
-    clipped = "clipped"
-
-
-class Detector(StrEnum):
-    """Detectors."""
-
-    boxcar = "boxcar"
-    threshold = "threshold"
-
-
-class Series(StrEnum):
-    """Files of a series."""
-
-    dat = "dat"
-    tim = "tim"
-
-
-def option(*names: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    """A typer option in one of the help's panels."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
-
-
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help=".fil, PSRFITS, .dat, .tim; several are joined.")]
-DmMax = Annotated[float | None, option("--dm-max", "--hidm", help="Highest DM.", panel=DMS, metavar="DM")]
-DmMin = Annotated[float, option("--dm-min", "--lodm", help="Lowest DM (0).", panel=DMS, metavar="DM")]
-Step = Annotated[float | None, option("--dm-step", "--dmstep", help="Even spacing.", panel=DMS, metavar="DM")]
-Count = Annotated[int | None, option("--num-dms", "--numdms", help="Number of them.", panel=DMS, metavar="N", min=1)]
-Rules = Annotated[Rule | None, option("--rule", help="loss, presto (DDplan), tolerance (loss).", panel=DMS)]
-Loss = Annotated[float, option("--max-loss", help="S/N lost between two DMs (0.1).", panel=DMS, metavar="X")]
-Tol = Annotated[float, option("--tol", help="Tolerance of --rule tolerance (1.25).", panel=DMS, metavar="X")]
-Width = Annotated[float, option("--width", help="Intrinsic width, s (4e-5).", panel=DMS, metavar="S")]
-Nsub = Annotated[int, option("--nsub", help="Subbands of the two-stage method.", panel=DMS, metavar="N", min=0)]
-Scatter = Annotated[bool, option("--scattering", help="Bhat et al. 2004 limits DM and binning.", panel=DMS)]
-PlanFile = Annotated[Path | None, option("--plan", help="A plan that was saved.", panel=DMS, metavar="JSON")]
-Downsamp = Annotated[int | None, option("--downsamp", help="Samples to add in time.", panel=DATA, metavar="N", min=1)]
-ZeroDm = Annotated[bool, option("--zero-dm", "--zerodm", help="Zero-DM filter.", panel=DATA)]
-MaskFile = Annotated[Path | None, option("--mask", help="rfifind's .mask.", panel=DATA, metavar="FILE")]
-Rfi = Annotated[bool, option("--rfi", help="Mask by channel statistics and spectral kurtosis.", panel=DATA)]
-Ignore = Annotated[
-    str | None,
-    option("--ignore", "--ignorechan", help="Channels, as 0,5:9; 0 is the highest.", panel=DATA, metavar="LIST"),
-]  # fmt: skip
-Requantise = Annotated[bool, option("--requantise", help="8 bits of equal noise in every channel.", panel=DATA)]
-BitOrder = Annotated[str, option("--bit-order", help="little, big (little).", panel=DATA, metavar="ORDER")]
-Methods = Annotated[Method, option("--method", help="How sums are formed (auto: exact).", panel=SEARCH)]
-Constant = Annotated[
-    float | None, option("--dm-constant", help="MHz^2 s cm^3/pc (1/2.41e-4).", panel=SEARCH, metavar="K")
-]
-Device = Annotated[str, option("--device", help="auto, cpu (auto).", panel=SEARCH, metavar="DEVICE")]
-Threads = Annotated[int | None, option("--threads", help="CPU threads.", panel=SEARCH, metavar="N", min=1)]
-Memory = Annotated[str | None, option("--memory", help="Working memory: 2GiB, 50%.", panel=SEARCH, metavar="SIZE")]
-Quiet = Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)]
 
 dedisp = typer.Typer(help="Dispersed radio pulses: de-dispersion and single-pulse search.", no_args_is_help=True)
 
@@ -297,6 +255,7 @@ def dedisperse(
 
     - skysieve dedisp dedisperse a.fil --lodm 10 --dmstep 0.5 --numdms 40 -o out/a
     """
+    from skysieve.core.memory import available_host_memory, parse_budget
     from skysieve.dedispersion import api
     from skysieve.dedispersion.result import name_digits
 
@@ -310,12 +269,13 @@ def dedisperse(
         digits = name_digits(made.dms)
         data = cleaned(fb, requantise, zero_dm, quiet)
         cut = masked(fb, mask, rfi, ignore, quiet)
-        results = api.dedisperse(
-            data, made, method=method.value, mask=cut, device=device,
-            threads=threads, memory=memory, progress=bar(quiet),
-        )  # fmt: skip
         output.parent.mkdir(parents=True, exist_ok=True)
-        for result in results:
+        budget = parse_budget(memory, available_host_memory())
+        for part in made.split(fb.nsamp, budget // 2):
+            [result] = api.dedisperse(
+                data, part, method=method.value, mask=cut, device=device, threads=threads, memory=budget // 2,
+                progress=bar(quiet),
+            )  # fmt: skip
             paths = result.write(output, format=form.value, digits=digits)
             if not quiet:
                 typer.echo(speed(result.rate, result.realtime, result.method, result.device, result.seconds))
@@ -381,7 +341,7 @@ def search(
         if plot is not None:
             save_figure(found.plot(), plot)
         if cutouts is not None:
-            paths = write_cutouts(fb, found, cutouts, most=most)
+            paths = write_cutouts(data, found, cutouts, most=most, mask=cut, memory=memory)
             if not quiet:
                 typer.echo(f"wrote {len(paths)} files into {cutouts}")
 
@@ -486,15 +446,19 @@ def plot(
     width: Annotated[float, option("--width", help="Width, s.", panel=DATA, metavar="S")],
     snr: Annotated[float, option("--snr", help="S/N, for the label.", panel=DATA, metavar="X")] = float("nan"),
     hdf5: Annotated[Path | None, option("--hdf5", help="The cut-out, for FETCH.", panel=OUTPUT, metavar="H5")] = None,
-) -> None:
+    zero_dm: ZeroDm = False, mask: MaskFile = None, rfi: Rfi = False, ignore: Ignore = None,
+    bit_order: BitOrder = "little", memory: Memory = None,
+) -> None:  # fmt: skip
     """Picture of one pulse: profile, dynamic spectra, bow tie.
 
     - skysieve dedisp plot a.fil --dm 100 --time 3.2 --width 0.004 -o pulse.png
     """
     from skysieve.dedispersion.cutouts import cutout
 
-    with told(), opened(files) as fb:
-        one = cutout(fb, dm=dm, time=time, width=width, snr=snr)
+    with told(), opened(files, bit_order) as fb:
+        check_places(hdf5, output)
+        data, cut = cleaned(fb, False, zero_dm, quiet=False), masked(fb, mask, rfi, ignore, quiet=False)
+        one = cutout(data, dm=dm, time=time, width=width, snr=snr, mask=cut, memory=memory)
         save_figure(one.plot(), output)
         if hdf5 is not None:
             one.save(hdf5)

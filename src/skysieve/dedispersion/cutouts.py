@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.dedispersion.api import dedisperse
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.grid import delay_seconds, sample_delays
 from skysieve.dedispersion.io import written
+from skysieve.dedispersion.masks import Mask
 from skysieve.dedispersion.observation import DM_CONSTANT, Observation
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Cutout", "cutout"]
 
+SLICE = 2**22
+"""Values that are read at a time."""
+PART, PARTS = 64, 64
+"""Samples of a piece, and pieces, that medians are taken from."""
 SIDE = 256
 """Samples, channels and DMs of the images, which is what FETCH takes."""
 
@@ -92,8 +98,9 @@ class Cutout:
 
 
 def cutout(
-    fb: Filterbank, *, dm: float, time: float, width: float, snr: float = float("nan"), dm_constant: float = DM_CONSTANT
-) -> Cutout:
+    fb: Filterbank, *, dm: float, time: float, width: float, snr: float = float("nan"),
+    dm_constant: float = DM_CONSTANT, mask: Mask | None = None, memory: str | float | None = None,
+) -> Cutout:  # fmt: skip
     """The data around one pulse.
 
     Parameters
@@ -103,11 +110,15 @@ def cutout(
         pc / cm^3; seconds from the start to its arrival at the top of the band; seconds.
     snr : float, optional
     dm_constant : float
+    mask : Mask, optional
+    memory : str or float, optional
+        As for `dedisperse`: however long the delay across the band is.
 
     Returns
     -------
     Cutout
-        Time is binned to half the width.  What lies outside of the data or is not finite takes the channels' medians.
+        Time is binned to half the width.  What is masked, lies outside of the data or is not finite takes the
+        channels' medians.
 
     Examples
     --------
@@ -127,24 +138,26 @@ def cutout(
     b = max(1, int(width / tsamp) // 2)
     half = SIDE * b // 2
     dms = np.linspace(0, 2 * dm, SIDE) if dm > 0 else np.linspace(0, 1, SIDE)
-    shift = int(sample_delays(fb.freqs, dms[-1:], tsamp, "top", dm_constant).max())
+    late = sample_delays(fb.freqs, dms, tsamp, "top", dm_constant).max(axis=1)
     centre = round(time / tsamp)
-    x = _padded(fb, centre - half, 2 * half + shift)
-    part = Filterbank.from_array(x, freqs=fb.freqs, tsamp=tsamp)
     n = 2 * half
     delays = sample_delays(fb.freqs, np.array([dm]), tsamp, "top", dm_constant)[0]
-    lined = np.stack([row[s : s + n] for row, s in zip(x, delays, strict=True)])
-    series = dedisperse(part, dms, dm_constant=dm_constant).data[:, :n].astype(np.float64)
-    profile = lined.sum(axis=0, dtype=np.float64)
-    binned = [a.reshape(*a.shape[:-1], SIDE, b).sum(axis=-1, dtype=np.float64) for a in (lined, series, profile)]
-    span = min(x.shape[1], n // 2 + int(delays.max()) + n // 2)
-    raw = x[:, :span]
+    span = n + int(delays.max())
+    budget = parse_budget(memory, available_host_memory())
+    from skysieve.dedispersion import cpu_cutout
+
+    window = WindowReader(fb, mask, centre - half, n + int(late.max()))
+    step = max(64, min(SLICE, budget // 32) // fb.nchan)
     count = min(SIDE, span)
+    lined, raw = np.zeros((SIDE, fb.nchan)), np.zeros((count, fb.nchan))
+    for at in range(0, span, step):
+        cpu_cutout.add_slice(window.read(at, min(step, span - at)), at, delays.astype(np.int64), b, lined, span, raw)
     edges = np.linspace(0, span, count + 1)
+    bowtie = _bowtie(window, dms, late, n, b, dm_constant, budget)
     times = ((np.arange(SIDE, dtype=np.float64) + 0.5) * b - half) * tsamp + centre * tsamp - time
     return Cutout(
-        _level(_shrink(_resample(raw, edges), fb.nchan)), _level(_shrink(binned[0], fb.nchan)), _sigma(binned[1]),
-        _sigma(binned[2][None])[0], times,
+        _level(_shrink(raw.T * (count / span), fb.nchan)), _level(_shrink(lined.T, fb.nchan)), _sigma(bowtie),
+        _sigma(lined.sum(axis=1)[None])[0], times,
         ((edges[:-1] + edges[1:]) / 2 - half) * tsamp + centre * tsamp - time,
         _shrink(fb.freqs[:, None], fb.nchan)[:, 0], dms, float(snr), float(dm), float(time), float(width),
         fb.observation, f"cand_tstart_{fb.observation.tstart:.12f}_tcand_{time:.7f}_dm_{dm:.5f}_snr_{snr:.5f}",
@@ -152,8 +165,9 @@ def cutout(
 
 
 def write_cutouts(
-    fb: Filterbank, found: Any, folder: str | os.PathLike[str], *, most: int = 20, hdf5: bool = True, plots: bool = True
-) -> list[Path]:
+    fb: Filterbank, found: Any, folder: str | os.PathLike[str], *, most: int = 20, hdf5: bool = True,
+    plots: bool = True, mask: Mask | None = None, memory: str | float | None = None,
+) -> list[Path]:  # fmt: skip
     """Cut-outs of the loudest candidates of a search into a folder: ``.h5`` and ``.png``."""
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)
@@ -163,7 +177,7 @@ def write_cutouts(
         top = float(found.time[i]) + float(late)
         one = cutout(
             fb, dm=float(found.dm[i]), time=min(max(top, 0.0), fb.duration), width=float(found.width[i]),
-            snr=float(found.snr[i]), dm_constant=found.dm_constant,
+            snr=float(found.snr[i]), dm_constant=found.dm_constant, mask=mask, memory=memory,
         )  # fmt: skip
         if hdf5:
             paths.append(home / f"{one.name}.h5")
@@ -175,18 +189,62 @@ def write_cutouts(
     return paths
 
 
-def _padded(fb: Filterbank, start: int, count: int) -> NDArray[np.float32]:
-    low, high = max(0, start), min(fb.nsamp, start + count)
-    inside = fb.block(low, max(0, high - low)).astype(np.float32) if high > low else np.empty((fb.nchan, 0), np.float32)
-    good = np.isfinite(inside)
-    if not good.all():  # what is not finite counts as outside
-        held = [row[g] for row, g in zip(inside, good, strict=True)]
-        middle = np.array([np.median(v) if v.size else 0 for v in held], np.float32)
-        inside = np.where(good, inside, middle[:, None])
-    else:
-        middle = np.median(inside, axis=1) if inside.size else np.zeros(fb.nchan, np.float32)
-    out = np.repeat(middle[:, None], count, axis=1).astype(np.float32)
-    out[:, low - start : low - start + inside.shape[1]] = inside
+class WindowReader:
+    """A stretch of a filterbank as float32, which may reach past its ends; medians where nothing is to be believed."""
+
+    def __init__(self, fb: Filterbank, mask: Mask | None, start: int, nsamp: int) -> None:
+        if mask is not None and len(mask.cells) != fb.nchan:
+            raise ValueError(f"mask has {len(mask.cells)} channels, the data {fb.nchan}")
+        self.fb, self.mask, self.start, self.nsamp, self.maximum = fb, mask, start, nsamp, 0
+        self.observation, self.order, self.dtype = fb.observation, np.arange(fb.nchan), np.dtype(np.float32)
+        self._middle = self._medians()
+
+    def close(self) -> None:
+        """The filterbank stays open."""
+
+    def read(self, start: int, count: int) -> NDArray[np.float32]:
+        """Samples ``start : start + count`` of the stretch, shape (count, nchan)."""
+        out = np.empty((count, self.fb.nchan), np.float32)
+        out[:] = self._middle
+        at = self.start + start
+        low, high = max(0, at), min(self.fb.nsamp, at + count)
+        if high > low:
+            inside = self._believed(low, high - low)
+            out[low - at : high - at] = np.where(np.isfinite(inside), inside, self._middle)
+        return out
+
+    def _believed(self, start: int, count: int) -> NDArray[np.float32]:
+        """Samples of the filterbank, NaN where masked: shape (count, nchan)."""
+        x = self.fb.block(start, count).T.astype(np.float32)
+        if self.mask is not None:
+            x[self.mask.at(np.arange(start, start + count) // self.mask.block).T] = np.nan
+        return x
+
+    def _medians(self) -> NDArray[np.float32]:
+        """Of each channel, from some 4096 samples spread evenly; 0 where none is to be believed."""
+        low, high = max(0, self.start), min(self.fb.nsamp, self.start + self.nsamp)
+        step = max(PART, (high - low) // PARTS)
+        parts = [self._believed(at, min(PART, high - at)) for at in range(low, high, step)]
+        values = np.concatenate(parts) if parts else np.empty((0, self.fb.nchan), np.float32)
+        found = np.zeros(self.fb.nchan, np.float32)
+        good = np.isfinite(values)
+        for c in np.flatnonzero(good.any(axis=0)):
+            found[c] = np.median(values[good[:, c], c])
+        return found
+
+
+def _bowtie(
+    window: WindowReader, dms: NDArray[np.float64], late: NDArray[np.int32], n: int, b: int, dm_constant: float,
+    budget: int,
+) -> NDArray[np.float64]:  # fmt: skip
+    """The first ``n`` samples of the series at some DMs, added by ``b``; as many DMs at a time as fit."""
+    out = np.empty((len(dms), n // b))
+    each = max(1, min(len(dms), budget // 2 // (12 * n)))
+    for m in range(0, len(dms), each):
+        some = slice(m, m + each)
+        window.nsamp = n + int(late[some].max())
+        series = dedisperse(Filterbank([window]), dms[some], dm_constant=dm_constant, memory=max(1, budget // 2)).data
+        out[some] = series.reshape(len(series), n // b, b).sum(axis=2, dtype=np.float64)
     return out
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,27 @@ class DMPlan:
         output = sum(len(s.dms) * nsamp / s.downsamp * 4 for s in self.stages)
         parts = {"input": whole * self.nchan * itemsize, "binned": binned, "subbands": subbands, "output": output}
         return {name: int(value) for name, value in parts.items()}
+
+    def split(self, nsamp: int, room: int) -> list[DMPlan]:
+        """The same DMs in plans whose series of ``nsamp`` samples take at most ``room`` bytes, where they can.
+
+        ``nsamp`` is unbinned; DMs that share subbands stay together.
+
+        Examples
+        --------
+        >>> from skysieve.dedispersion import Observation
+        >>> p = plan(Observation(308 - np.arange(16.0), 64e-6), dms=np.arange(10.0))
+        >>> [part.ndm for part in p.split(1000, 4 * 1000 * 4)]
+        [4, 4, 2]
+        """
+        parts = []
+        for stage in self.stages:
+            call = max(1, stage.per_call)
+            count = max(1, room // (4 * max(1, nsamp // stage.downsamp)) // call) * call
+            for i in range(0, len(stage.dms), count):
+                some = replace(stage, dms=stage.dms[i : i + count])
+                parts.append(replace(self, stages=(some,)))
+        return parts
 
     def kept(self, dm: Any, width: float) -> Any:
         """Part of the S/N that a pulse of this DM keeps in the nearest series of the plan.
