@@ -1,0 +1,250 @@
+"""De-dispersion's CUDA code on the host: the bits of the CPU's engine, in both orders of threads."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.dedispersion import Filterbank, Mask, cpu, cuda, cuda_plan, cuda_worker, reference
+from skysieve.dedispersion.grid import sample_delays
+from skysieve.dedispersion.masks import Cleaned
+from skysieve.dedispersion.workload import Detection, Packed, Table
+from tests.kernels.shim import shim_runtime
+
+TURING = (7, 5)
+
+
+@pytest.fixture(params=["forwards", "backwards"])
+def runtime(request):
+    return shim_runtime(request.param)
+
+
+def bank(kind, C, n, seed=1, freqs=(400.0, 300.0), full=False, order=None):
+    rng = np.random.default_rng(seed)
+    if kind == "f4":
+        x = rng.normal(size=(C, n)).astype(np.float32)
+    else:
+        info = np.iinfo(kind)
+        x = np.full((C, n), info.max, kind) if full else rng.integers(info.min, info.max, (C, n), kind, endpoint=True)
+    f = np.linspace(*freqs, C) if order is None else np.linspace(*freqs, C)[order]
+    return Filterbank.from_array(x, freqs=f, tsamp=1e-3)
+
+
+def both(runtimes, fb, tables, pieces, mask=None, method="brute"):
+    """Sums of every table by the GPU's engine and by the CPU's, over pieces (first, stop) of samples."""
+    source = Cleaned(fb, mask, 128)
+    capacity = max(stop - first for first, stop in pieces)
+    ours = cuda.Engine(source, tables, method=method, capacity=capacity, runtimes=runtimes)
+    theirs = cpu.Engine(source, tables, method=method, capacity=capacity, threads=1)
+    found = []
+    try:
+        for first, stop in pieces:
+            for engine in (ours, theirs):
+                engine.load(first, stop)
+            for i, t in enumerate(tables):
+                b = t.downsamp
+                low = -(-first // b)
+                count = stop // b - low - t.maxshift
+                if count < 1:
+                    continue
+                outs = [np.full((len(t.delays), count + 5), 7, engine.dtype) for engine in (ours, theirs)]
+                for engine, out in zip((ours, theirs), outs, strict=True):
+                    engine.sums(i, low, count, out, 3)
+                assert np.array_equal(*outs)
+                found.append((i, low, outs[0][:, 3 : 3 + count]))
+        return found, ours.describe()
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def table(fb, dms, downsamp=1):
+    return Table(sample_delays(fb.freqs, np.asarray(dms, float), fb.tsamp * downsamp), downsamp)
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2", "f4"])
+def test_every_type_in_chunks(runtime, kind):
+    fb = bank(kind, 9, 420)
+    tables = [table(fb, np.linspace(0, 2, 5)), table(fb, [1.0, 3.0], 3)]
+    found, _ = both([runtime], fb, tables, [(0, 300), (150, 420), (401, 420)])
+    for i, low, sums in found:
+        truth = reference.sums(fb.read(), tables[i].delays, tables[i].downsamp)
+        if kind != "f4":
+            assert np.array_equal(sums, truth[:, low : low + sums.shape[1]])
+
+
+@pytest.mark.parametrize("sm", [(9, 0), TURING])
+def test_cards_with_and_without_tensor_cores(sm):
+    fb = bank("u1", 30, 700)
+    _, facts = both([shim_runtime(sm=sm)], fb, [table(fb, np.linspace(0, 3, 37))], [(0, 700)])
+    assert facts["kernels"] == ["packed" if sm == TURING else "tensor"]
+
+
+@pytest.mark.parametrize("sm", [(9, 0), TURING])
+def test_the_largest_values_of_many_channels(sm):
+    fb = bank("u1", 600, 64, full=True)
+    found, _ = both([shim_runtime(sm=sm)], fb, [table(fb, [0.0, 0.01], 2)], [(0, 64)])
+    assert (found[0][2] == 600 * 255 * 2).all()
+
+
+def test_coarse_steps_are_cut_in_groups(runtime, monkeypatch):
+    monkeypatch.setattr(cuda_plan, "PER_GROUP", 0.0)  # worth it from hundreds of channels on
+    monkeypatch.setattr(cuda_plan, "PER_BLOCK", 1000.0)
+    fb = bank("u1", 24, 1400)
+    t = table(fb, np.linspace(0, 12, 16))
+    plan = cuda_plan.make_plan(runtime, t.delays, t.delays)
+    assert plan.cut.build == "groups"
+    assert len(plan.cut.origins) > 1
+    both([runtime], fb, [t], [(0, 1400), (16, 1300)])
+
+
+@pytest.mark.parametrize("order", [None, [3, 0, 2, 5, 1, 4, 6, 7]])
+def test_channels_in_any_order_and_uneven(runtime, order):
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 256, (8, 300), np.uint8)
+    freqs = np.sort(rng.uniform(300, 400, 8))
+    fb = Filterbank.from_array(x, freqs=freqs if order is None else freqs[order], tsamp=1e-3)
+    both([runtime], fb, [table(fb, [0, 0.3, 2.0, 0.1, 1.7])], [(0, 300)])
+
+
+def test_delays_that_spread_far_are_read_through_the_caches():
+    runtime = shim_runtime()
+    runtime.device = dataclasses.replace(runtime.device, shared_per_block=96 * 1024)
+    delays = np.zeros((3, 2), np.int32)
+    delays[1, 1], delays[2, 1] = 60_000, 7
+    fb = bank("u1", 2, 60_040)
+    _, facts = both([runtime], fb, [Table(delays)], [(0, 60_040)])
+    assert facts["kernels"] == ["direct"]
+
+
+def test_delays_of_an_approximation_need_not_rise():
+    runtime = shim_runtime()
+    delays = np.random.default_rng(2).integers(0, 60, (11, 10)).astype(np.int32)
+    fb = bank("u1", 10, 200)
+    both([runtime], fb, [Table(delays)], [(0, 200)])
+
+
+def test_masked_cells(runtime):
+    fb = bank("u1", 12, 300)
+    cells = np.random.default_rng(4).random((12, 4)) < 0.3
+    both([runtime], fb, [table(fb, np.linspace(0, 2, 3))], [(0, 200), (100, 300)], mask=Mask(cells, 80))
+
+
+@pytest.mark.parametrize(("bits", "high_first", "down"), [(1, False, False), (2, True, True), (4, False, True)])
+def test_narrow_samples_are_unpacked_on_the_device(bits, high_first, down):
+    rng = np.random.default_rng(7)
+    C, n, per = 40, 150, 8 // bits
+    values = rng.integers(0, 1 << bits, (n, C), np.uint8)
+    cells = values.reshape(n, C // per, per)
+    shifts = bits * np.arange(per)[:: -1 if high_first else 1]
+    data = (cells << shifts).sum(axis=2).astype(np.uint8)
+    rows = values[:, :: -1 if down else 1].T
+
+    class FewBits:
+        dtype, maximum, nsamp, nchan = np.dtype(np.uint8), (1 << bits) - 1, n, C
+
+        def packed(self, start, count):
+            yield Packed(data[start : start + count], down, bits, high_first)
+
+        def fills(self, start, count):
+            return iter(())
+
+    t = Table(np.minimum(np.arange(3)[:, None] * np.arange(C) // 8, 9).astype(np.int32))
+    engine = cuda.Engine(FewBits(), [t], method="brute", capacity=n, runtimes=[shim_runtime()])
+    engine.load(0, n)
+    out = np.empty((3, n - t.maxshift), np.uint32)
+    engine.sums(0, 0, out.shape[1], out)
+    engine.close()
+    assert np.array_equal(out, reference.sums(rows, t.delays))
+
+
+def test_two_gpus_share_the_dms():
+    fb = bank("u1", 10, 300)
+    tables = [table(fb, np.linspace(0, 2, 9)), table(fb, [1.0])]
+    _, facts = both([shim_runtime(), shim_runtime("backwards")], fb, tables, [(0, 300)])
+    assert facts["device"].startswith("2 GPUs")
+
+
+@pytest.mark.parametrize(("kind", "noise"), [("u1", "robust"), ("i1", "moments"), ("f4", "robust"), ("u2", "clipped")])
+@pytest.mark.parametrize("every", [False, True])
+def test_events_are_the_cpus(kind, noise, every):
+    rng = np.random.default_rng(5)
+    n = 1500
+    x = rng.normal(100 if kind[0] == "u" else 0, 12, (6, n))
+    for at, width, height in ((200, 1, 60), (330, 9, 40), (900, 30, 25), (n - 8, 4, 50), (5, 3, 60)):
+        x[:, at : at + width] += height
+    fb = Filterbank.from_array(x.astype({"u1": np.uint8, "i1": np.int8, "f4": np.float32, "u2": np.uint16}[kind]),
+                               freqs=np.linspace(400, 300, 6), tsamp=1e-3)  # fmt: skip
+    t = table(fb, [0.0, 0.05, 0.2])
+    what = Detection(256, (1, 2, 3, 7, 30), 5.0, noise, every, n - t.delays.max(axis=1).astype(np.int64))
+    runtime = shim_runtime()
+    source = Cleaned(fb, None, 256)
+    engines = [
+        cuda.Engine(source, [t], method="brute", capacity=n, runtimes=[runtime]),
+        cpu.Engine(source, [t], method="brute", capacity=n, threads=1),
+    ]
+    found = []
+    for engine in engines:
+        engine.load(0, n)
+        found.append([
+            engine.search(0, 0, min(n, 1024) - t.maxshift, 0, 768, what),
+            engine.search(0, 512, n - 512, 768, n, what),
+        ])  # fmt: skip
+        engine.close()
+    for ours, theirs in zip(*found, strict=True):
+        assert np.array_equal(ours, theirs)
+    assert len(found[0][0]) > 3
+
+
+def test_more_events_than_there_is_room_for(monkeypatch):
+    from skysieve.dedispersion import cuda_search
+
+    monkeypatch.setattr(cuda_search, "ROOM", 4)
+    fb = bank("u1", 3, 400)
+    t = table(fb, [0.0, 0.1])
+    what = Detection(200, (1, 2), 0.5, "robust", True, np.array([400, 399]))
+    found = []
+    for make in (
+        lambda s: cuda.Engine(s, [t], method="brute", capacity=400, runtimes=[shim_runtime()]),
+        lambda s: cpu.Engine(s, [t], method="brute", capacity=400, threads=1),
+    ):
+        engine = make(Cleaned(fb, None, 200))
+        engine.load(0, 400)
+        found.append(engine.search(0, 0, 400 - t.maxshift, 0, 400, what))
+        engine.close()
+    assert np.array_equal(*found)
+    assert len(found[0]) > 8
+
+
+def test_what_does_not_fit_is_told():
+    fb = bank("u1", 8, 300)
+    t = table(fb, [0.0, 1.0])
+    source = Cleaned(fb, None, 128)
+    need = cuda_worker.bytes_needed(source, [t], 300)
+    with pytest.raises(MemoryBudgetError, match="300 samples of 8 channels"):
+        cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[shim_runtime()], budget=need - 1)
+    engine = cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[shim_runtime()], budget=2**40)
+    with pytest.raises(ValueError, match="more than the 300"):
+        engine.load(0, 301)
+    engine.close()
+
+
+def test_a_cut_fits_shared_memory_and_covers_every_channel():
+    for C, ndm, top in ((4096, 600, 4000.0), (1024, 500, 60.0), (100, 30, 1e5), (3, 9, 10.0)):
+        f = np.linspace(1700, 900, C)
+        delays = sample_delays(f, np.linspace(0, top, ndm), 1e-4)
+        spread = np.stack([
+            np.max([np.ptp(delays[m : m + 8 * wd], axis=0) for m in range(0, ndm, 8 * wd)], axis=0)
+            for wd in (1, 2, 4, 8)
+        ])  # fmt: skip
+        for shared in (227 * 1024, 99 * 1024):
+            cut = cuda_plan.choose_cut(delays, spread.astype(np.int32), shared)
+            if cut is None:
+                assert 4096 + spread[0].max() > shared // 2 - 200
+                continue
+            assert np.array_equal(np.concatenate([np.arange(a, a + n) for a, n, *_ in cut.chunks]), np.arange(C))
+            assert cut.chunks["count"].max() <= cuda_plan.MOST_CHANNELS
+            assert (8 * cut.chunks["count"] * cut.chunks["pitch"]).max() <= shared
