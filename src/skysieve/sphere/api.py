@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import as_array, is_device_array
+from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import Device, resolve
-from skysieve.core.errors import DeviceUnavailable
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere.grid import QUADRATURES, Grid, RingTable
 from skysieve.sphere.healpix import CHUNK, nest2ring, npix2nside, reorder
-from skysieve.sphere.kernels import Kernel, check_eps
+from skysieve.sphere.kernels import Kernel, Window, check_eps
 from skysieve.sphere.legendre import theta_nodes
 from skysieve.sphere.radial import make_radial
 from skysieve.sphere.workload import METHODS, Engine, Spec
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ConvolvePlan"]
 
+logger = logging.getLogger("skysieve")
+
 DTYPES = ("float64", "float32")
 OFFSET = 8.0
 """Mean over standard deviation from which a map's mean is convolved apart, in float64 and with a smaller eps: what is
@@ -40,7 +43,7 @@ _NARROW = 16
 
 
 def host(device: str | Device) -> Device:
-    """The host, for "auto" and "cpu".
+    """The host, for harmonic transforms: "auto" and "cpu".
 
     Raises
     ------
@@ -50,7 +53,7 @@ def host(device: str | Device) -> Device:
     found = resolve(device)[0]
     if found.kind == "cuda":
         if device != "auto":
-            raise DeviceUnavailable("convolution on the sphere has no GPU backend yet", "Use device='cpu'")
+            raise DeviceUnavailable("harmonic transforms run on the CPU alone", "Use device='cpu'")
         found = resolve("cpu")[0]
     return found
 
@@ -59,7 +62,17 @@ def make_engine(
     spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
     """The backend for a device: the one place where it is chosen."""
-    found = host(device)
+    found = host(device) if method == "harmonic" else resolve(device)[0]
+    if found.kind == "cuda":
+        from skysieve.sphere import cuda
+
+        try:
+            return cuda.Engine(spec, method, device=found, memory=memory, threads=threads), found
+        except MemoryBudgetError as error:
+            if device != "auto" or memory is not None:
+                raise
+            logger.info("device='auto' takes the CPU: %s", error)
+        found = resolve("cpu")[0]
     from skysieve.sphere import cpu
 
     return cpu.Engine(spec, method, device=found, memory=memory, threads=threads), found
@@ -80,7 +93,7 @@ class ConvolvePlan:
     grid : Grid
         Such as ``Healpix(2048)``.
     spin : {0, 2}
-        2: maps are Q and U, of shape (..., 2, npix); by "ring" or "harmonic".
+        2: maps are Q and U, of shape (..., 2, npix).  Different windows of E and B need "harmonic", which "auto" takes.
     rings : slice, optional
         Neighbouring rings that the maps consist of; the whole sphere by default.
     mask : array_like of bool, shape (npix,), optional
@@ -96,8 +109,9 @@ class ConvolvePlan:
         Weights w: ring weights, or the pixels' solid angles (with which the sum is self-adjoint).
     dtype : {"float64", "float32"}
         Arithmetic and result.
-    device : {"auto", "cpu"}
-        There is no GPU backend yet.
+    device : {"auto", "cpu", "cuda", "cuda:N"}
+        Maps may live on the host or, with a plan on a GPU, in GPU memory (CuPy); results live where the maps do.
+        "auto" takes a GPU where there is one with room; "harmonic" runs on the CPU.
     memory : str or float, optional
         Budget of plan and working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional
@@ -164,14 +178,25 @@ class ConvolvePlan:
         self._mask, used = self._read_mask(mask)
         self.spin = int(spin)
         check_eps(eps)
+        if (
+            method == "auto"
+            and self.spin
+            and any(isinstance(k, Window) and not k.equal_polarisation for k in self.kernels)
+        ):
+            method = "harmonic"  # the one that keeps E and B apart
         if method in ("auto", "ring"):
             eps = _quiet(self.kernels, self._table, self.dtype, float(eps))
         radials = () if method == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)
-        self._means = self._apart(threads)
+        self._response: Any = None
+        gpu = resolve(device)[0].kind == "cuda" and method != "harmonic"
+        self._means = None if gpu else self._apart(threads)
         staged = (2 if self.spin else 1) * self.npix * self.dtype.itemsize
         extra = staged + (self._means.nbytes if self._means else 0)
         self._spec = Spec(self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra)
         self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
+        if gpu and self.device.kind == "cpu":
+            self._means = self._apart(threads)
+        self._options: dict[str, Any] = {"memory": memory, "threads": threads}
         self._ones = np.ones(len(self._table.n))
 
     def __enter__(self) -> ConvolvePlan:
@@ -293,8 +318,8 @@ class ConvolvePlan:
         return m, np.logical_or.reduceat(m, self._table.start)
 
     def _run(self, maps: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> NDArray[Any]:
-        if is_device_array(maps):
-            raise TypeError("maps live on a GPU: convolution on the sphere has no GPU backend yet")
+        if is_device_array(maps) and self.device.kind != "cuda":
+            raise TypeError(f"maps live on a GPU, the plan on {self.device}: expected host arrays, or device='cuda'")
         given = as_array(maps)
         if given.dtype.kind not in "buif":
             raise TypeError(f"maps have dtype {given.dtype}, expected real numbers")
@@ -306,10 +331,33 @@ class ConvolvePlan:
         batch = given.shape[: given.ndim - 1 - len(parts)]
         x = given.reshape(-1, *parts, self.npix)
         kernels = len(self.kernels)
+        if self.device.kind == "cuda":
+            result: NDArray[Any] = array_module(given).empty((len(x), kernels, *parts, self.npix), self.dtype)
+            apart = self._mask is None and not self.spin and w_out is self._ones
+            gpu: Any = self._engine
+            gpu.run(
+                x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=self._steady if apart else None,
+                offset=OFFSET,
+            )  # fmt: skip
+            return result.reshape((*batch, *((kernels,) if self._many else ()), *parts, self.npix))
         out = np.zeros((len(x), kernels, *parts, self.npix), self.dtype)
         for i in range(len(x)):
             self._one(x[i], out[i : i + 1], w_in, w_out)
         return out.reshape((*batch, *((kernels,) if self._many else ()), *parts, self.npix))
+
+    def _steady(self) -> Any:
+        """The result for a map of ones, (K, npix) float64 on the GPU."""
+        if self._response is None:
+            eps = max(1e-12, 1e-6 * self.eps)
+            radials = tuple(make_radial(k, eps) for k in self.kernels)
+            spec = Spec(self._table, self.kernels, radials, np.dtype(np.float64), eps)
+            gpu: Any
+            gpu, _ = make_engine(spec, self.method, self.device, **self._options)
+            try:
+                self._response = gpu.ones(self._table.weight, self._ones)
+            finally:
+                gpu.close()
+        return self._response
 
     def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """One map ([2,] npix) into ``out`` (1, K, [2,] npix), both in the grid's order."""

@@ -15,6 +15,7 @@ from . import cpu_harmonic
 from .cpu_direct import DirectEngine
 from .cpu_harmonic import HarmonicEngine, harmonic_seconds
 from .cpu_ring import NS_TRANSFORM, RingEngine
+from .cpu_spin import SpinEngine
 from .kernels import Harmonic
 from .pairs import NotBandLimited
 from .workload import Spec
@@ -29,7 +30,13 @@ HARMONIC = 0.9
 def ring_seconds(spec: Spec) -> float:
     """Less than the ring engine needs for one map: its transforms alone."""
     n = spec.table.n
-    return 1e-9 * NS_TRANSFORM * float((n * np.log2(np.maximum(n, 2))).sum()) * (1 + len(spec.kernels))
+    return (
+        1e-9
+        * NS_TRANSFORM
+        * float((n * np.log2(np.maximum(n, 2))).sum())
+        * (1 + len(spec.kernels))
+        * (2 if spec.spin else 1)
+    )
 
 
 class Engine:
@@ -75,13 +82,10 @@ class Engine:
         """The engine asked for, or the one that is expected to be the fastest: setting up costs all of them little."""
         if method == "harmonic":
             return HarmonicEngine(self.spec, self.pool)
-        if self.spec.spin:
-            if method == "direct":
-                raise ValueError("method='direct': maps of spin 2 need method='ring' or 'harmonic'")
-            return RingEngine(self.spec, self.pool)
         if method == "ring":
             return RingEngine(self.spec, self.pool)
-        best: RingEngine | DirectEngine | HarmonicEngine = DirectEngine(self.spec, self.pool)
+        direct = SpinEngine if self.spec.spin else DirectEngine
+        best: RingEngine | DirectEngine | HarmonicEngine = direct(self.spec, self.pool)
         if method == "direct":
             return best
         if ring_seconds(self.spec) < best.seconds():

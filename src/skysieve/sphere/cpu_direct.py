@@ -87,6 +87,8 @@ class DirectEngine:
     """The pixel sum for all kernels of a `Spec`; see `cpu_ring.RingEngine`."""
 
     name = "direct"
+    components = 1
+    """Maps that are convolved together: Q and U in `cpu_spin.SpinEngine`."""
 
     def __init__(self, spec: Spec, pool: TaskPool) -> None:
         self.spec, self.pool = spec, pool
@@ -107,7 +109,7 @@ class DirectEngine:
             for a, b in p.groups:
                 rings = int(p.last[b - 1] - p.first[a])
                 lines = max(lines, (2 * rings + 2 * STENCIL_ROWS) * (2 * int(t.n[a]) + 2 * self.block))
-        return held + lines * self.spec.dtype.itemsize * self.pool.workers
+        return self.components * (held + lines * self.spec.dtype.itemsize * self.pool.workers)
 
     def seconds(self) -> float:
         """Expected seconds of one map on one core."""
@@ -123,17 +125,19 @@ class DirectEngine:
         return 1e-9 * total
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """Maps (B, npix) into ``out`` (B, K, npix), weighted by ring before and after."""
+        """Maps (B, [2,] npix) into ``out`` (B, K, [2,] npix), weighted by ring before and after."""
         with self._lock:
             for x, y in zip(maps, out, strict=True):
                 for k, part in enumerate(self.parts):
-                    self._one(part, x, y[k], w_in, w_out)
+                    lines = x.reshape(self.components, -1), y[k].reshape(self.components, -1)
+                    self._one(part, *lines, w_in, w_out)
 
     def _one(self, p: Part, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         tasks, costs = [], []
         if p.quarter:
             if self._packed is None:
-                self._packed = np.empty(max(q.packed for q in self.parts), self.spec.dtype)
+                size = max(q.packed for q in self.parts)
+                self._packed = np.empty((self.components, size), self.spec.dtype)
             rings = np.flatnonzero(p.halo)
             self.pool.run([partial(self._pack, p, x, w_in, rings[k : k + 64]) for k in range(0, len(rings), 64)])
             for k in range(0, len(p.quarter), QUARTER_TILE):
@@ -157,25 +161,28 @@ class DirectEngine:
 
     def _pack(self, p: Part, x: NDArray[Any], w: NDArray[Any], rings: NDArray[np.int64]) -> None:
         t = self.spec.table
+        assert self._packed is not None
         for i in rings.tolist():
             s = self._south(i)
-            kernels.quarter_layout(
-                int(t.n[i]), int(p.halo[i]), self._line(x, i), self._line(x, s), w[i], w[s], self._packed,
-                int(p.place[i]),
-            )  # fmt: skip
+            for line, packed in zip(x, self._packed, strict=True):
+                kernels.quarter_layout(
+                    int(t.n[i]), int(p.halo[i]), self._line(line, i), self._line(line, s), w[i], w[s], packed,
+                    int(p.place[i]),
+                )  # fmt: skip
 
     def _quarters(self, p: Part, rings: list[int], y: NDArray[Any], w: NDArray[Any]) -> None:
         t, dtype = self.spec.table, self.spec.dtype
         total = np.empty(int(t.n[rings].max()) // 4 * kernels.QUARTERS, dtype)
         frac, begin = np.empty(self.lanes, dtype), np.empty(self.lanes, np.int64)
         weights = np.empty((2 * int(p.halo.max()) + 8) * self.lanes, dtype)
+        assert self._packed is not None
         for o in rings:
             s = self._south(o)
             kernels.quarter_ring(
                 o, p.first, p.last, t.theta, t.n, t.phi0, p.place, p.halo, p.radial.xmax, p.series, p.floor,
-                self.lanes, self._packed, frac, begin, weights, total,
+                self.lanes, self._packed[0], frac, begin, weights, total,
             )  # fmt: skip
-            kernels.quarter_store(int(t.n[o]), total, self._line(y, o), self._line(y, s), w[o], w[s], s == o)
+            kernels.quarter_store(int(t.n[o]), total, self._line(y[0], o), self._line(y[0], s), w[o], w[s], s == o)
 
     def _single(
         self, p: Part, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
@@ -183,8 +190,8 @@ class DirectEngine:
         t, r = self.spec.table, p.radial
         for ring in {o, self._south(o)}:
             kernels.one_by_one(
-                ring, p.first, p.last, t.theta, t.n, t.phi0, t.start, w_in, r.xmax, p.scale, r.cells, r.positive, x, y,
-                w_out,
+                ring, p.first, p.last, t.theta, t.n, t.phi0, t.start, w_in, r.xmax, p.scale, r.cells, r.positive, x[0],
+                y[0], w_out,
             )  # fmt: skip
 
     def _stencils(
@@ -210,18 +217,33 @@ class DirectEngine:
         row = -(-n // self.block) * self.block
         halo, size = -left, row - left + max(0, right) + self.block
         sides = 2 if self.mirrored else 1
-        lines = np.empty(sides * rings * size, dtype)
-        weights, sums = np.empty(max(1, most), dtype), np.empty(STENCIL_ROWS * row, dtype)
+        lines = np.empty((self.components, sides * rings * size), dtype)
+        weights = np.empty(max(1, most), dtype)
+        sums = np.empty((self.components**2, STENCIL_ROWS * row), dtype)
         places = np.arange(rings) * size + halo
-        for side in range(sides):
-            for k in range(rings):
-                i = self._south(i0 + k) if side else i0 + k
-                kernels.stencil_line(n, self._line(x, i), w_in[i], halo, lines, (side * rings + k) * size, size)
-        for o, rows, first, last in plans:
+        for part in range(self.components):
+            for side in range(sides):
+                for k in range(rings):
+                    i = self._south(i0 + k) if side else i0 + k
+                    at = (side * rings + k) * size
+                    kernels.stencil_line(n, self._line(x[part], i), w_in[i], halo, lines[part], at, size)
+        for plan in plans:
+            o, rows, first, last = plan
             kernels.stencil_weights(o, rows, first, last, *geometry, start, count, low, weights, True)
+            both = (weights, *self._odd(weights, plan, start, count, low))
             for side in range(sides):
                 at = places[first - i0 : last - i0] + low[: last - first] + side * rings * size
-                kernels.stencil_rows(n, self.block, weights, start, count, lines, at, last - first, sums, row)
+                for k, (w, line) in enumerate((w, line) for w in both for line in lines):
+                    kernels.stencil_rows(n, self.block, w, start, count, line, at, last - first, sums[k], row)
+                self._join(sums, side)
                 for k in range(rows):
                     ring = self._south(o + k) if side else o + k
-                    np.multiply(sums[k * row : k * row + n], w_out[ring], out=self._line(y, ring))
+                    for part in range(self.components):
+                        np.multiply(sums[part, k * row : k * row + n], w_out[ring], out=self._line(y[part], ring))
+
+    def _odd(self, weights: NDArray[Any], plan: tuple[int, ...], *where: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """The second part of a kernel, of those that have one."""
+        return ()
+
+    def _join(self, sums: NDArray[Any], side: int) -> None:
+        """The sums of all parts with all maps into the maps."""
