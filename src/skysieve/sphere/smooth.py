@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import is_device_array
+from skysieve.core.arrays import array_module, as_array, is_device_array
+from skysieve.core.device import resolve
 from skysieve.core.pipeline import usable_cores
 from skysieve.sphere.api import ConvolvePlan, host
 from skysieve.sphere.grid import Healpix
@@ -20,11 +21,15 @@ from skysieve.sphere.workload import METHODS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.core.device import Device
+
 __all__ = ["smoothing"]
 
 QUADRATURES = ("ring", "none", "healpy")
 MASKED = ("zero", "normalize")
 FLUX = ("none", "conserve")
+ROOM = 12
+"""So many times the maps' bytes must be free on a GPU for all of the work to be done there."""
 LEAST_MEAN = 1e-3
 """Integral of a kernel over that of its modulus below which neither flux nor mean can be restored."""
 
@@ -102,14 +107,14 @@ def smoothing(
         the result.
     dtype : {"float64", "float32"}, optional
         Of arithmetic and result; by default float32 for float32 maps, else float64.
-    device : {"auto", "cpu"}
-        There is no GPU backend yet.
+    device : {"auto", "cpu", "cuda", "cuda:N"}
+        See `ConvolvePlan`; healpy's way runs on the CPU.  Maps in GPU memory give results there.
     memory, threads : optional
         See `ConvolvePlan`; healpy's way takes no ``memory``.
 
     Returns
     -------
-    numpy.ndarray or numpy.ma.MaskedArray
+    numpy.ndarray, numpy.ma.MaskedArray or cupy.ndarray
         Of the shape of ``map_in``; bad pixels keep their values, masked arrays their mask.
 
     Raises
@@ -136,21 +141,29 @@ def smoothing(
         if value not in expected:
             raise ValueError(f"{name}={value!r}: expected one of {expected}")
     check_eps(eps)
-    host(device)
+    if by_healpy:
+        host(device)
+    found = resolve(device)[0]
+    if is_device_array(map_in) and (by_healpy or found.kind != "cuda"):
+        what = "healpy's way runs" if by_healpy else f"device={device!r} computes"
+        raise TypeError(f"map_in lives on a GPU, and {what} on the CPU: expected host arrays")
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads}: expected at least 1, or None for all cores")
     if by_healpy and memory is not None:
         raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_healpy)
-    maps, good, bad_values, mask = _read(map_in, dtype)
+    given = None if by_healpy else _to_device(map_in, found)
+    maps, good, bad_values, mask = _read(map_in if given is None else given, dtype)
     npix = maps.shape[-1]
     nside = check_nside(npix2nside(npix), nest)
     polarised = bool(pol) and maps.ndim > 1 and maps.shape[-2] == 3
     if pol and maps.ndim > 1 and maps.shape[-2] not in (1, 3):
         raise ValueError(f"map_in holds {maps.shape[-2]} maps: expected 1 or 3 (I, Q, U), or pol=False")
+    on_host = given is None or not is_device_array(map_in)
     if chosen is None:
-        return _restore(maps, good, bad_values, mask)
-    if nest:
+        return _restore(maps, good, bad_values, mask, on_host)
+    turned = nest and isinstance(maps, np.ndarray)  # a GPU turns them itself
+    if turned:
         maps, good = reorder(maps, to="ring"), None if good is None else reorder(good, to="ring")
     if by_healpy:
         if masked != "zero" or flux != "none":
@@ -164,10 +177,10 @@ def smoothing(
     else:
         q = "ring" if quadrature is None else quadrature
         plain = {"method": method, "quadrature": q, "dtype": maps.dtype, **options}
-        out = _by_pixels(maps, good, chosen, Healpix(nside), polarised, masked, flux, plain)
-    if nest:
+        out = _by_pixels(maps, good, chosen, Healpix(nside, nest and not turned), polarised, masked, flux, plain)
+    if turned:
         out, good = reorder(out, to="nest"), None if good is None else reorder(good, to="nest")
-    return _restore(out, good, bad_values, mask)
+    return _restore(out, good, bad_values, mask, on_host)
 
 
 # ------------------------------------------------------------------ arguments
@@ -219,14 +232,28 @@ def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) ->
     return Gaussian(sigma=float(width) / (FWHM if sigma is None else 1))
 
 
-def _read(map_in: Any, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | None, NDArray[Any], Any]:
-    """Maps with bad pixels at 0, the good ones (None where all are), what stood there, and the mask given."""
+def _to_device(map_in: Any, found: Device) -> Any:
+    """Plain maps in the memory of the GPU that will smooth them, where there is room; None where not."""
     if is_device_array(map_in):
-        raise TypeError("map_in lives on a GPU: convolution on the sphere has no GPU backend yet")
+        return as_array(map_in)
+    if found.kind != "cuda" or isinstance(map_in, np.ma.MaskedArray | list | tuple):
+        return None
+    a = np.asarray(map_in)
+    if a.dtype.kind not in "buif" or ROOM * a.size * max(4, a.dtype.itemsize) > found.free_memory:
+        return None
+    import cupy
+
+    with cupy.cuda.Device(found.index):
+        return cupy.asarray(a)
+
+
+def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
+    """Maps with bad pixels at 0, the good ones (None where all are), what stood there, and the mask given."""
     if isinstance(map_in, list | tuple) and any(isinstance(m, np.ma.MaskedArray) for m in map_in):
         map_in = np.ma.stack([np.ma.asarray(m) for m in map_in])
     mask = np.ma.getmaskarray(map_in) if isinstance(map_in, np.ma.MaskedArray) else None
-    a = np.asarray(np.ma.getdata(map_in))
+    xp = array_module(map_in)
+    a = map_in if xp is not np else np.asarray(np.ma.getdata(map_in))
     if a.ndim < 1 or a.dtype.kind not in "buif":
         raise TypeError(f"map_in has dtype {a.dtype} and shape {a.shape}, expected maps of real numbers")
     npix2nside(a.shape[-1])
@@ -235,8 +262,8 @@ def _read(map_in: Any, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | No
     real = np.dtype(dtype)
     if real not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
-    maps = np.array(a, real, order="C")
-    bad = ~np.isfinite(maps) | (np.abs(maps - real.type(UNSEEN)) <= 1e-5 * abs(UNSEEN))
+    maps = xp.array(a, real, order="C")
+    bad = ~xp.isfinite(maps) | (xp.abs(maps - real.type(UNSEEN)) <= 1e-5 * abs(UNSEEN))
     if mask is not None:
         bad |= mask
     if not bad.any():
@@ -246,9 +273,11 @@ def _read(map_in: Any, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | No
     return maps, ~bad, values, mask
 
 
-def _restore(out: NDArray[Any], good: NDArray[np.bool_] | None, values: NDArray[Any], mask: Any) -> Any:
+def _restore(out: Any, good: Any, values: Any, mask: Any, on_host: bool) -> Any:
     if good is not None:
-        out = np.where(good, out, values)
+        out = array_module(out).where(good, out, values)
+    if on_host and not isinstance(out, np.ndarray):
+        out = out.get()
     return out if mask is None else np.ma.MaskedArray(out, mask.copy())
 
 
@@ -264,9 +293,9 @@ def _own_weight(kernel: Kernel, npix: int) -> float:
 
 
 def _by_pixels(
-    maps: NDArray[Any], good: NDArray[np.bool_] | None, kernel: Kernel, grid: Healpix, polarised: bool, masked: str,
-    flux: str, options: dict[str, Any],
-) -> NDArray[Any]:  # fmt: skip
+    maps: Any, good: Any, kernel: Kernel, grid: Healpix, polarised: bool, masked: str, flux: str,
+    options: dict[str, Any],
+) -> Any:  # fmt: skip
     normalize = masked == "normalize" and good is not None
     if normalize and flux == "conserve":
         raise ValueError("masked='normalize' does not go with flux='conserve': a sum over part of the sky is not kept")
@@ -277,12 +306,13 @@ def _by_pixels(
             f"the maps by {own:.3g} or more; quadrature='healpy' smooths by harmonics"
         )
     scalar = (..., slice(0, 1), slice(None)) if polarised else (...,)
-    out = np.empty_like(maps)
+    xp = array_module(maps)
+    out = xp.empty_like(maps)
     with ConvolvePlan(kernel, grid, **options) as plan:
         x = maps[scalar]
         if flux == "conserve":
-            column = plan.adjoint(np.ones(plan.npix))
-            if column.min() < LEAST_MEAN * np.abs(column).max():
+            column = plan.adjoint(xp.ones(plan.npix))
+            if column.min() < LEAST_MEAN * xp.abs(column).max():
                 raise ValueError("flux='conserve': the kernel's integral is too close to zero for it")
             x = x / column
         out[scalar] = plan(x)
@@ -293,7 +323,7 @@ def _by_pixels(
             share = plan(good)
             if (share[good] < LEAST_MEAN * share.max()).any():
                 raise ValueError("masked='normalize': the kernel's sum over good pixels is too close to zero somewhere")
-            np.divide(out, share, out=out, where=good)
+            out = xp.where(good, out / xp.where(good, share, 1), out)
     return out
 
 

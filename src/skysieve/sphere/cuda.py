@@ -1,0 +1,306 @@
+"""The GPU backend: chooses between the engines, brings maps to the device and results home."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import is_device_array
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.core.kernels import CudaRuntime, Runtime
+from skysieve.core.memory import parse_budget
+
+from .cuda_direct import PACKAGE, DirectEngine
+from .cuda_maps import Transfers
+from .cuda_ring import RingEngine, least_seconds
+from .pairs import NotBandLimited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from skysieve.core.device import Device
+
+    from .workload import Spec
+
+LOOKS = 64
+"""Blocks of threads that tell a map's mean and deviation."""
+
+
+class Engine:
+    """Convolution on one GPU; see `workload.Engine`.
+
+    Parameters
+    ----------
+    spec : Spec
+    method : {"auto", "direct", "ring", "harmonic"}
+    device : Device, optional
+        A GPU of `skysieve.core.device.resolve`.
+    memory : str or float, optional
+        Budget of plan, working memory and the maps under way; 80% of what is free by default.
+    threads : int, optional
+        Not used; as for the CPU.
+    runtime : Runtime, optional
+        Instead of ``device``: where the kernels run.
+
+    Raises
+    ------
+    ValueError
+        For what a GPU has no engine for.
+    MemoryBudgetError
+    DeviceUnavailable
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        method: str = "auto",
+        device: Device | None = None,
+        memory: str | float | None = None,
+        threads: int | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if runtime is None:
+            if device is None:
+                raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
+            runtime = CudaRuntime(device)
+        self.spec, self.runtime = spec, runtime
+        self.parts = 2 if spec.spin else 1
+        with self._on_device():
+            self._engine = self._choose(method)
+            item = spec.dtype.itemsize
+            # two maps and a result under way
+            self.nbytes = self._engine.nbytes + self.parts * (2 + len(spec.radials)) * spec.table.npix * item
+            free = runtime.device.total_memory if runtime.xp is np else runtime.device.free_memory
+            budget = parse_budget(memory, free, default=0.8)
+            if self.nbytes > budget:
+                raise MemoryBudgetError(f"the plan on the GPU (method={self._engine.name!r})", self.nbytes, budget)
+            self._maps = runtime.module(PACKAGE, "sp_maps.cu", "f32" if item == 4 else "f64")
+            self._flags = runtime.xp.zeros(len(spec.radials), np.int32)
+            self._looked = runtime.xp.zeros(2 * LOOKS, np.float64)
+        self.method = self._engine.name
+        self._weights: list[tuple[Any, Any, Any]] = []
+        self._buffers: dict[str, Any] = {}
+        self._side: Any = None
+        self._up, self._down = Transfers(runtime), Transfers(runtime)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def _choose(self, method: str) -> DirectEngine | RingEngine:
+        """The engine asked for, or the one that is expected to be the fastest."""
+        spec, runtime = self.spec, self.runtime
+        if method == "harmonic":
+            raise ValueError("method='harmonic': harmonic transforms run on the CPU; use device='cpu'")
+        if spec.spin and method == "direct":
+            raise ValueError("method='direct': maps of spin 2 need method='ring' on a GPU, or device='cpu'")
+        if method == "ring" or spec.spin:
+            return RingEngine(runtime, spec)
+        direct = DirectEngine(runtime, spec)
+        if method == "direct" or any(r.hard for r in spec.radials) or direct.seconds() < least_seconds(spec):
+            return direct
+        try:
+            ring = RingEngine(runtime, spec)
+        except NotBandLimited:
+            return direct
+        return ring if ring.seconds() < direct.seconds() else direct
+
+    def _on_device(self) -> Any:
+        if self.runtime.xp is np:
+            return contextlib.nullcontext()
+        return self.runtime.xp.cuda.Device(self.runtime.device.index)
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+        self._up.close()
+        self._down.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+        self._buffers.clear()
+        self._weights.clear()
+        self._engine.free()
+
+    def describe(self) -> dict[str, Any]:
+        """See `workload.Engine.describe`; ``bytes`` are those of the plan and of the maps under way on the GPU."""
+        return {
+            "method": self.method,
+            "device": str(self.runtime.device),
+            "bytes": int(self.nbytes),
+            "expected_seconds": self._engine.seconds(),
+        }
+
+    # ------------------------------------------------------------------ one map on the device
+    def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
+        """See `workload.Engine.convolve`: arrays of the device, one map after the other on the current stream."""
+        with self._on_device():
+            weights = self._ring_weights(w_in, w_out)
+            for x, y in zip(maps, out, strict=True):
+                self._one(x, y, *weights)
+
+    def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:
+        """The result for a map of ones, (K, npix) on the device."""
+        with self._on_device():
+            npix, dtype = self.spec.table.npix, self.spec.dtype
+            out = self.runtime.xp.empty((1, len(self.spec.radials), npix), dtype)
+            self.convolve(self.runtime.xp.ones((1, npix), dtype), out, w_in, w_out)
+            return out[0]
+
+    def _one(self, x: Any, y: Any, w_in: Any, w_out: list[Any]) -> None:
+        side = self._fork()
+        self._engine.one(x, y, w_in, w_out, self._flags, side)
+        self._join(side)
+
+    def _ring_weights(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> tuple[Any, list[Any]]:
+        """Both on the device, the second one also multiplied by each kernel's amplitude."""
+        for a, b, found in self._weights:
+            if a is w_in and b is w_out:
+                return found
+        xp, dtype = self.runtime.xp, self.spec.dtype
+        scaled = [w_out, *(w_out * a for a in self._engine.amplitudes)]
+        found = (xp.asarray(w_in.astype(dtype)), [xp.asarray(w.astype(dtype)) for w in scaled])
+        self._weights = [*self._weights[-3:], (w_in, w_out, found)]
+        return found
+
+    def _fork(self) -> Any:
+        """A second stream that starts where the current one is."""
+        if self.runtime.xp is np:
+            return None
+        cuda = self.runtime.xp.cuda
+        if self._side is None:
+            self._side = cuda.Stream(non_blocking=True)
+            self._events = [cuda.Event(disable_timing=True) for _ in range(2)]
+        self._events[0].record(cuda.get_current_stream())
+        self._side.wait_event(self._events[0])
+        return self._side
+
+    def _join(self, side: Any) -> None:
+        if side is not None:
+            self._events[1].record(side)
+            self.runtime.xp.cuda.get_current_stream().wait_event(self._events[1])
+
+    # ------------------------------------------------------------------ maps of any place
+    def run(
+        self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
+        mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
+    ) -> None:  # fmt: skip
+        """Maps (B, [2,] npix) of any real dtype into ``out`` (B, K, [2,] npix), both on the host or both on the GPU.
+
+        Parameters
+        ----------
+        nest : bool
+            Pixels of both are in NESTED order.
+        mask : numpy.ndarray of bool, optional
+            In RING order: pixels that are taken as 0, and are 0 in the result.
+        steady : callable, optional
+            Gives the result for a map of ones, (K, npix) float64 on the device: then the mean of a map that is more
+            than ``offset`` times its deviation is taken off and convolved apart.
+        """
+        with self._on_device():
+            weights = self._ring_weights(w_in, w_out)
+            good = None if mask is None else self.runtime.xp.asarray(mask)
+            if is_device_array(maps) or self.runtime.xp is np:
+                for x, y in zip(maps, out, strict=True):
+                    self._whole(x, y, weights, nest, good, steady, offset)
+                return
+            shape = maps.shape[1:]
+            if self._pool is None and len(maps) > 1:
+                self._pool = ThreadPoolExecutor(1, "skysieve-upload")
+            following = self._upload(maps, 0)
+            for b in range(len(maps)):
+                x = following() if callable(following) else following
+                following = self._upload(maps, b + 1)
+                y = self._buffer("result", (len(self.spec.radials), *shape))
+                self._whole(x, y, weights, nest, good, steady, offset)
+                self.runtime.xp.cuda.get_current_stream().synchronize()
+                self._down.down(out[b].reshape(-1), y.reshape(-1))
+
+    def _upload(self, maps: Any, b: int) -> Any:
+        """Map ``b`` on the device, or what waits for it; nothing beyond the last one."""
+        if b >= len(maps):
+            return None
+        target = self._buffer(f"map {b % 2}", maps.shape[1:])
+
+        def copy() -> None:
+            with self._on_device():
+                for part, row in zip(target.reshape(self.parts, -1), maps[b].reshape(self.parts, -1), strict=True):
+                    self._up.up(part, row)
+
+        if b == 0 or self._pool is None:
+            copy()
+            return target
+        future = self._pool.submit(copy)
+
+        def wait() -> Any:
+            future.result()
+            return target
+
+        return wait
+
+    def _buffer(self, name: str, shape: tuple[int, ...]) -> Any:
+        held = self._buffers.get(name)
+        if held is None or held.shape != shape:
+            held = self._buffers[name] = self.runtime.xp.empty(shape, self.spec.dtype)
+        return held
+
+    def _whole(
+        self, x: Any, y: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float
+    ) -> None:
+        """One map, ([2,] npix), into ``y`` (K, [2,] npix), in the grid's order."""
+        xp, dtype = self.runtime.xp, self.spec.dtype
+        x = xp.ascontiguousarray(x, dtype)
+        if xp is not np and x.data.ptr % 16:
+            x = x.copy()
+        target = y
+        if y.dtype != dtype or not y.flags.c_contiguous or (xp is not np and y.data.ptr % 16):
+            target = xp.empty(y.shape, dtype)
+        if nest:
+            x = self._reorder(x, back=False)
+        if good is not None:
+            x = xp.where(good, x, dtype.type(0))
+        mean = 0.0
+        if steady is not None:
+            mean = self._offset(x, offset)
+            if mean:
+                x = x - dtype.type(mean)
+        self._flags.fill(0)
+        self._one(x, target, *weights)
+        if int(self._flags.sum()) and not bool(xp.isfinite(x).all()):
+            target[...] = np.nan
+        elif mean and steady is not None:
+            constant = steady()
+            for k in range(len(target)):
+                target[k] += mean * constant[k]
+        if good is not None:
+            target *= good
+        if nest:
+            target = self._reorder(target, back=True)
+        if target is not y:
+            y[...] = target
+
+    def _offset(self, x: Any, most: float) -> float:
+        """The mean of some pixels, rounded to the maps' dtype, where it is more than ``most`` times their deviation."""
+        count = min(x.size, 1 << 16)
+        stride = x.size // count
+        shift = float(x[0])
+        if not np.isfinite(shift):
+            return 0.0
+        self._maps.launch(
+            "look", (LOOKS,), (256,), (x, self._looked, np.int64(count), np.int64(stride), np.float64(shift))
+        )
+        sums = self._looked.get() if self.runtime.xp is not np else self._looked
+        s, t = float(sums[::2].sum()) / count, float(sums[1::2].sum()) / count
+        mean, deviation = shift + s, np.sqrt(max(0.0, t - s * s))
+        return float(self.spec.dtype.type(mean)) if abs(mean) > most * deviation else 0.0
+
+    def _reorder(self, x: Any, back: bool) -> Any:
+        out = self.runtime.xp.empty_like(x)
+        npix = x.shape[-1]
+        nside = np.int32(round((npix / 12) ** 0.5))
+        for a, b in zip(x.reshape(-1, npix), out.reshape(-1, npix), strict=True):
+            self._maps.launch(
+                "reorder", (-(-npix // 256),), (256,), (a, b, nside, np.int32(back))
+            )  # fmt: skip
+        return out

@@ -1,0 +1,242 @@
+// The pixel sum within a kernel's support, where rings differ in length.
+//
+// caps: HEALPix rings of both caps.  A thread holds ROWS neighbouring rings at one azimuth, in all four quadrants, at
+//   the mirror image of the azimuth within its quadrant, in both hemispheres: 16 ROWS sums.  A value of the kernel
+//   serves 16 pixels, a pixel that is read serves ROWS sums.  Reads are of `pack`'s layout, four quadrants together;
+//   the warps of a block are above each other, so that they read the same rings.
+//   Operations: 32 multiply-adds for every two values of the kernel (about 9 each) and four reads of 16 bytes; limited
+//   by instructions issued, then by the first-level cache.
+// any: one thread a pixel, for the rings next to the poles and for grids of any rings; angles in float64.
+// archs: 75 80 86 89 90 100 120
+// build: f32_exp1 -DREAL=float -DMODE=0 -DDEGREE=1
+// build: f32_exp -DREAL=float -DMODE=0 -DDEGREE=3
+// build: f32_series -DREAL=float -DMODE=1
+// build: f32_table -DREAL=float -DMODE=2
+// build: f64_exp -DREAL=double -DMODE=0 -DDEGREE=6
+// build: f64_series -DREAL=double -DMODE=1
+// build: f64_table -DREAL=double -DMODE=2
+// budget: f32_exp1 kernel=caps regs<=80 spills<=0 arch=90
+#include "sp_common.cuh"
+
+#ifndef CAPS_THREADS
+#define CAPS_THREADS 128
+#endif
+#define CAPS_BLOCKS ((SINGLE ? (ROWS == 2 ? (MODE ? 5 : 6) : ROWS == 3 ? 4 : 3) : 3) * 128 / CAPS_THREADS)
+#ifndef ROWS
+#define ROWS 2
+#endif
+
+// HEALPix: rings are counted from 1; `m` is a quarter of a ring, `shift` 1 where the first pixel is off by half a one.
+DI int quarter(int nside, int i) { return i < nside ? i : nside; }
+DI int shifted(int nside, int i) { return i < nside || ((i - nside) & 1) == 0 ? 1 : 0; }
+DI i64 north(int nside, int i) {
+  return i < nside ? 2LL * i * (i - 1) : 2LL * nside * (nside - 1) + (i64)(i - nside) * 4 * nside;
+}
+DI i64 south(int nside, int i) { return 12LL * nside * nside - north(nside, i) - 4LL * quarter(nside, i); }
+
+// Rings low .. (grid.y of them): weighted pixels at place[i - low]: two planes (north, its mirror image in the south)
+// of [m + 2 halo][4 quadrants].
+extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ in, Four* __restrict__ packed,
+    const i64* __restrict__ place, const REAL* __restrict__ weight, int nside, int low, int halo) {
+  int i = low + blockIdx.y, m = quarter(nside, i), q = blockIdx.x * blockDim.x + threadIdx.x - halo;
+  if (q >= m + halo) return;
+  REAL wn = weight[i - 1], ws = weight[4 * nside - 1 - i];
+  const REAL *n = in + north(nside, i), *s = in + south(nside, i);
+  int k[4];
+#pragma unroll
+  for (int a = 0; a < 4; a++) {
+    int p = a * m + q;
+    while (p < 0) p += 4 * m;
+    while (p >= 4 * m) p -= 4 * m;
+    k[a] = p;
+  }
+  Four* to = packed + place[i - low] + q + halo;
+  Four v = {n[k[0]] * wn, n[k[1]] * wn, n[k[2]] * wn, n[k[3]] * wn};
+  to[0] = v;
+  Four u = {s[k[0]] * ws, s[k[1]] * ws, s[k[2]] * ws, s[k[3]] * ws};
+  to[m + 2 * halo] = u;
+}
+
+// For rings o from low and i = o + d - width: chord, its increase, half width in pixels of ring i (below 0: none).
+extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __restrict__ table, double xmax, int nside,
+    int low, int count, int width) {
+  int id = blockIdx.x * blockDim.x + threadIdx.x, row = 2 * width + 1;
+  if (id >= count * row) return;
+  int o = low + id / row, i = o + id % row - width;
+  Four r = {0, 0, -1, 0};
+  if (i >= 1) {
+    double a = chord(theta[i - 1], theta[o - 1]), b = spread(theta[i - 1], theta[o - 1]);
+    if (a <= xmax) {
+      double s = (xmax - a) / b;
+      r.x = (REAL)a;
+      r.y = (REAL)b;
+      r.z = s < 1 ? (REAL)(asin(sqrt(s)) * 4 * quarter(nside, i) / PI) : (REAL)1e9;
+    }
+  }
+  table[id] = r;
+}
+
+DI void sums(const Four& v, REAL w, REAL* acc) {
+  acc[0] += w * v.x; acc[1] += w * v.y; acc[2] += w * v.z; acc[3] += w * v.w;
+}
+
+// Outputs: rings low <= o < high, `wide` rows of the table (which begins at ring low); inputs from ring packed_low on.
+extern "C" __global__ void __launch_bounds__(CAPS_THREADS, CAPS_BLOCKS) caps(const Four* __restrict__ packed, const i64* __restrict__ place,
+    const Four* __restrict__ table, const REAL* __restrict__ cells, const REAL* __restrict__ weight, REAL* __restrict__ out,
+    int* __restrict__ flag, const __grid_constant__ Profile profile, int nside, int low, int high, int width,
+    int packed_low, int halo) {
+  int o = high - ROWS * (1 + (int)(blockIdx.y * blockDim.y + threadIdx.y)), j = blockIdx.x * blockDim.x + threadIdx.x;
+  if (o + ROWS <= low) return;
+  int mo[ROWS], so[ROWS];
+  REAL ro[ROWS];
+  bool any = false;
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    mo[r] = quarter(nside, o + r); so[r] = shifted(nside, o + r); ro[r] = (REAL)1 / mo[r];
+    any |= 2 * j <= mo[r] - so[r];
+  }
+  if (!any) return;
+  REAL acc[ROWS][16];
+#pragma unroll
+  for (int r = 0; r < ROWS; r++)
+#pragma unroll
+    for (int k = 0; k < 16; k++) acc[r][k] = 0;
+  int row = 2 * width + 1;
+#pragma unroll 1
+  for (int i = o - width; i < o + ROWS + width; i++) {
+    if (i < packed_low) continue;
+    int mi = quarter(nside, i), si = shifted(nside, i);
+    REAL a[ROWS], b[ROWS], h[ROWS], step[ROWS];
+    int first = 1 << 30, last = -(1 << 30);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      int d = i - o - r + width;
+      REAL reach = -1;
+      a[r] = 1e30f; b[r] = 0;
+      if (d >= 0 && d < row && o + r >= low) {
+        Four t = table[(o + r - low) * row + d];
+        reach = t.z;
+        if (reach >= 0) { a[r] = t.x; b[r] = t.y; }
+      }
+      if (reach >= 0) {
+        REAL u = (j + (REAL)0.5 * so[r]) * ro[r] * mi - (REAL)0.5 * si;
+        int f = (int)ceil(u - reach - (REAL)2e-3), l = (int)floor(u + reach + (REAL)2e-3);
+        first = f < first ? f : first;
+        last = l > last ? l : last;
+      }
+    }
+    if (first > last) continue;
+    // half of the difference of azimuth, from an exact integer (whose overflow cancels)
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      REAL unit = (REAL)(PI / 8) * ro[r] / mi;
+      unsigned diff = (unsigned)(2 * first + si) * (unsigned)mo[r] - (unsigned)(2 * j + so[r]) * (unsigned)mi;
+      h[r] = (REAL)(int)diff * unit;
+      step[r] = 2 * mo[r] * unit;
+    }
+    const Four* n = packed + place[i - packed_low] + halo;
+    const Four* s = n + mi + 2 * halo;
+    const Four *nm = n + (mi - si), *sm = s + (mi - si);
+#pragma unroll 1
+    for (int q = first; q <= last; q++) {
+      Four v0 = n[q], v1 = s[q], v2 = nm[-q], v3 = sm[-q];
+      REAL x[ROWS], w[ROWS];
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) { x[r] = a[r] + b[r] * square_sine(h[r] * h[r]); h[r] += step[r]; }
+      values<ROWS>(profile, cells, x, w);
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) {
+        sums(v0, w[r], acc[r]); sums(v1, w[r], acc[r] + 4); sums(v2, w[r], acc[r] + 8); sums(v3, w[r], acc[r] + 12);
+      }
+    }
+  }
+  bool bad = false;
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    int ring = o + r, m = mo[r], k = m - so[r] - j;
+    if (ring < low || ring >= high || 2 * j > m - so[r]) continue;
+    REAL wn = weight[ring - 1], ws = weight[4 * nside - 1 - ring];
+    REAL *n = out + north(nside, ring), *s = out + south(nside, ring);
+#pragma unroll
+    for (int a = 0; a < 4; a++) {
+      REAL p = acc[r][a] * wn, t = acc[r][4 + a] * ws;
+      bad |= strange(p) || strange(t);
+      n[a * m + j] = p;
+      if (2 * ring != 4 * nside) s[a * m + j] = t;
+      if (k != j && k < m) {
+        p = acc[r][8 + a] * wn; t = acc[r][12 + a] * ws;
+        bad |= strange(p) || strange(t);
+        n[a * m + k] = p;
+        if (2 * ring != 4 * nside) s[a * m + k] = t;
+      }
+    }
+  }
+  if (bad) *flag = 1;
+}
+
+// Weights of the stencils of `sp_belt.cu`: of row low - width - 1 + id / stride the one of number id % stride, which is
+// for the output ring terms[].x - width above, at a distance of terms[].y / 2 pixels; angles and values in float64.
+extern "C" __global__ void belt_plan(const double* __restrict__ theta, const double* __restrict__ cells,
+    const int2* __restrict__ terms, REAL* __restrict__ weights, double xmax, double floor, int n, int low, int high,
+    int width, int count, int stride, int n_cells) {
+  int id = blockIdx.x * blockDim.x + threadIdx.x, k = id % stride;
+  if (id >= (high - low + 2 * width + 2) * stride) return;
+  double value = 0;
+  if (k < count) {
+    int r = low - width - 1 + id / stride, o = r - width + terms[k].x;
+    if (o >= low && o < high) {
+      double s = sinpi(0.5 * terms[k].y / n), x = chord(theta[r], theta[o]) + spread(theta[r], theta[o]) * s * s;
+      if (x <= xmax) {
+        value = quintic(cells, sqrt(x / xmax) * n_cells, n_cells);
+        value = value > floor ? value : floor;
+      }
+    }
+  }
+  weights[id] = (REAL)value;
+}
+
+// Any rings (counted from 0).  `rings` lists those wanted, `before` the pixels of the ones listed earlier.
+struct Ring { double theta, phi0; i64 start; int n, first, last, used; };
+
+extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ in, REAL* __restrict__ out,
+    const Ring* __restrict__ ring, const int* __restrict__ rings, const i64* __restrict__ before,
+    const REAL* __restrict__ cells, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out, int* __restrict__ flag,
+    const __grid_constant__ Profile profile, double xmax, int count, i64 offset) {
+  i64 p = offset + (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (p >= before[count]) return;
+  int a = 0, b = count;  // before[a] <= p < before[b]
+  while (b - a > 1) { int c = (a + b) / 2; if (before[c] <= p) a = c; else b = c; }
+  int o = rings[a];
+  const Ring here = ring[o];
+  i64 j = p - before[a];
+  double phi = here.phi0 + 2 * PI * j / here.n;
+  REAL total = 0;
+  for (int i = here.first; i < here.last; i++) {
+    const Ring there = ring[i];
+    if (!there.used) continue;
+    double c = chord(there.theta, here.theta), d = spread(there.theta, here.theta), s = (xmax - c) / d;
+    if (c > xmax) continue;
+    double u = (phi - there.phi0) * there.n / (2 * PI);
+    int q0 = 0, q1 = there.n - 1;
+    if (s < 1) {
+      double reach = asin(sqrt(s)) * there.n / PI + 1e-6;
+      u -= there.n * floor(u / there.n);
+      q0 = (int)ceil(u - reach); q1 = (int)floor(u + reach);
+      if (q1 - q0 >= there.n) { q0 = 0; q1 = there.n - 1; }
+    }
+    const REAL* x = in + there.start;
+    REAL sum = 0;
+    for (int q = q0; q <= q1; q++) {
+      int k = q < 0 ? q + there.n : q >= there.n ? q - there.n : q;
+      double half = (q - u) / there.n;  // of a turn, twice too much
+      REAL t = sinpi((REAL)half);
+      REAL chords[1] = {(REAL)c + (REAL)d * t * t}, w[1];
+      values<1>(profile, cells, chords, w);
+      sum += w[0] * x[k];
+    }
+    total += sum * w_in[i];
+  }
+  total *= w_out[o];
+  out[here.start + j] = total;
+  if (strange(total)) *flag = 1;
+}
