@@ -1,8 +1,8 @@
 """The direct engine for Q and U: the pixel sum with the closed kernel of spin 2, ``p^4 G(x)`` (see `legendre`).
 
 ``p = cos(phi / 2) cos((t_q - t_p) / 2) - i sin(phi / 2) cos((t_q + t_p) / 2)``, with ``phi = phi_p - phi_q``, turns
-Q + i U of an input pixel into the frame of the output pixel.  In the mirror image the imaginary part changes its sign, so that
-one value still serves both hemispheres and four quarters.
+Q + i U of an input pixel into the frame of the output pixel.
+In the mirror image the imaginary part changes its sign: one value still serves both hemispheres and four quarters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .cpu_tables import JIT, radial_value
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DEAR = 4.5
+DEAR = 3.2
 """Time of Q and U over that of one scalar map; measured."""
 
 
