@@ -473,7 +473,7 @@ class LombScarglePlan:
 
 
 def _warn(rule: GridRule, grids: Grids, span: Any, status: Any, stacklevel: int) -> None:
-    for message in grid_warnings(rule, grids, np.where(status == Status.OK, span, np.nan)):
+    for message in grid_warnings(rule, grids, np.where(status == Status.OK, span, np.nan)) if stacklevel else ():
         warnings.warn(message, UserWarning, stacklevel=stacklevel)
 
 

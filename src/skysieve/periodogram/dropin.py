@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.api import lombscargle
+from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.bootstrap import normalized
 from skysieve.periodogram.curve import missing
 from skysieve.periodogram.fitted import weighted_mean
+from skysieve.periodogram.series import light_curves
 from skysieve.periodogram.significance import Significance
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ METHODS = {
 """Names of methods, astropy's among them, and what does that here."""
 METHOD_KEYWORDS = frozenset({"use_fft", "oversampling", "trig_sum_kwds", "algorithm", "Mfft", "eps"})
 """Keywords of astropy's methods that set the accuracy there; without meaning here."""
-_ABOUT_GRIDS = "the lowest frequency, |the grid is too coarse"
 
 
 class LombScargle(Significance):
@@ -353,26 +352,23 @@ class LombScargle(Significance):
             grid = {"fmin": frequency[0], "fmax": frequency[-1], "nf": frequency.size}
         elif frequency.size == 1 and method in ("nufft", "finufft"):
             method = "auto"
-        if self.nterms != 1:
-            options["nterms"] = self.nterms
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=_ABOUT_GRIDS, category=UserWarning)
+        with LombScarglePlan(
+            fit_mean=bool(self.fit_mean),
+            center_data=bool(self.center_data),
+            nterms=self.nterms,
+            normalization=normalization,
+            method=method,
+            device=self.device,
+            dtype=self.dtype,
+            memory=self.memory,
+            threads=self.threads,
+            **grid,
+            **options,
+        ) as plan:
             t, y, dy = self._rows() if data is None else data
-            return lombscargle(
-                t,
-                y,
-                dy,
-                fit_mean=bool(self.fit_mean),
-                center_data=bool(self.center_data),
-                normalization=normalization,
-                method=method,
-                device=self.device,
-                dtype=self.dtype,
-                memory=self.memory,
-                threads=self.threads,
-                **grid,
-                **options,
-            )
+            return plan._search(
+                light_curves(t, y, dy), False, None, stacklevel=0
+            )  # grids like astropy's are no mistake
 
     def _powers(self, frequency: NDArray[Any], normalization: str, method: str, regular: bool) -> NDArray[Any]:
         if frequency.size == 0:
