@@ -126,6 +126,7 @@ def test_zero_frequency():
     w = dy**-2
     np.testing.assert_allclose(got[0], np.sum(w * y) ** 2 / np.sum(w) / np.sum(w * y**2), rtol=1e-12)
     assert got[1] == free.power(0.5)
+    assert ours(t, y, dy, nterms=0).power([0.0, 0.5]).tolist() == [0, 0]
     # the window by the old recipe (astropy #7875): ones, not centred
     assert ours(t, np.ones(30) + 1e-9 * t, fit_mean=False, center_data=False).power([0.0])[0] == pytest.approx(1)
 

@@ -377,6 +377,8 @@ class LombScargle(Significance):
 
     def _at_zero(self, normalization: str) -> float:
         """Power at frequency 0, where the cosine is a constant and the sine is gone."""
+        if self.nterms == 0:
+            return 0.0
         if self.fit_mean:
             return math.nan
         _, y, dy = self._rows()
