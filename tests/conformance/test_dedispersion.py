@@ -382,7 +382,7 @@ def test_progress_ends_at_its_total():
         ({"ref_freq": "left"}, ValueError, "ref_freq='left'"),
         ({"dm_constant": -1.0}, ValueError, "dm_constant=-1.0"),
         ({"device": "tpu"}, ValueError, "device='tpu'"),
-        ({"device": "cuda"}, DeviceUnavailable, "no GPU backend yet"),
+        ({"device": "cuda:99"}, DeviceUnavailable, "GPU"),
         ({"memory": 1000}, MemoryBudgetError, "the delay of the highest DM"),
         ({"memory": "lots"}, ValueError, "memory='lots'"),
         ({"threads": 0}, ValueError, "threads=0"),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from skysieve.core.device import resolve
-from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.core.device import Device, resolve
+from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.dedispersion.dmplan import DMPlan
@@ -29,10 +30,46 @@ if TYPE_CHECKING:
 
 __all__ = ["dedisperse"]
 
+logger = logging.getLogger("skysieve")
+R = TypeVar("R")
+
 BLOCK_SECONDS = 2.0
 """Length of the blocks, anchored at sample 0, that noise and stand-ins for missing data are taken from."""
 LEAST_CHUNK = 8192
 """Samples that a chunk advances by at least: less would mean to work on the overlap alone."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job runs, and the bytes that it may take there."""
+
+    devices: tuple[Device, ...]
+    budget: int
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it runs on GPUs; the budget is then that of each GPU's memory."""
+        return self.devices[0].kind == "cuda"
+
+    def bytes_needed(self, source: Source, tables: Sequence[Table], samples: int) -> int:
+        """Bytes for so many samples at hand."""
+        if self.gpu:
+            from skysieve.dedispersion import cuda
+
+            return cuda.bytes_needed(source, tables, samples)
+        from skysieve.dedispersion import cpu
+
+        return cpu.bytes_needed(source, tables, samples)
+
+
+def find_place(device: str, memory: str | float | None, taken: int = 0) -> Place:
+    """The devices that a request means, with a budget; ``taken`` bytes of the host are spoken for."""
+    devices = resolve(device)
+    if devices[0].kind == "cpu":
+        return Place(devices, parse_budget(memory, max(1, available_host_memory() - taken)))
+    from skysieve.dedispersion import cuda
+
+    return Place(devices, parse_budget(memory, cuda.free_memory(devices), default=0.8))
 
 
 def make_engine(
@@ -40,19 +77,37 @@ def make_engine(
     tables: Sequence[Table],
     *,
     method: str,
-    device: str,
+    device: str | Place,
     capacity: int,
     threads: int | None,
     budget: int | None = None,
 ) -> Engine:
-    """The backend for a device: the one place where it is chosen."""
-    if isinstance(device, str) and re.fullmatch(r"cuda(:(\d+|all))?", device):
-        raise DeviceUnavailable(f"device={device!r}: de-dispersion has no GPU backend yet", "Use device='cpu'")
-    if device != "auto":
-        resolve(device)
+    """The backend for a device: the one place where it is chosen.
+
+    ``budget`` counts on the host; a `Place` brings its own.
+    """
+    place = device if isinstance(device, Place) else Place(resolve(device), budget or 0)
+    if place.gpu:
+        from skysieve.dedispersion import cuda
+
+        return cuda.Engine(
+            source, tables, method=method, capacity=capacity, devices=place.devices, budget=place.budget or None
+        )
     from skysieve.dedispersion import cpu
 
-    return cpu.Engine(source, tables, method=method, capacity=capacity, threads=threads, budget=budget)
+    return cpu.Engine(source, tables, method=method, capacity=capacity, threads=threads, budget=place.budget or budget)
+
+
+def engine_that_fits(make: Callable[[int], R], step: int, least: int, multiple: int, place: Place) -> tuple[R, int]:
+    """``make(step)``; where a GPU's memory does not hold it, with half the step, and so on down to ``least``."""
+    while True:
+        try:
+            return make(step), step
+        except MemoryBudgetError as error:
+            if not place.gpu or step <= least:
+                raise
+            step = max(least, step // 2 // multiple * multiple)
+            logger.warning("%s; going on with chunks of %d samples", error, step)
 
 
 def dedisperse(
@@ -99,10 +154,12 @@ def dedisperse(
         MHz^2 s cm^3 / pc; by default 1/2.41e-4 (PRESTO, TEMPO), or the plan's.
     mask : Mask, optional
         Cells to replace by their channel's mean.
-    device : {"auto", "cpu"}
-        This domain has no GPU backend yet.
+    device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"}
+        GPUs give the same bits, and always sum exactly under ``method="auto"``; "cuda:all" deals the DMs over all of
+        them.  "auto": a GPU where one can be used.
     memory : str or float, optional
-        Working memory beside the result: "2 GiB", "50%", or bytes; half of what is free by default.
+        Working memory beside the result: "2 GiB", "50%", or bytes; half of what is free by default.  On GPUs that of
+        each GPU, 80% by default; a chunk that does not fit is halved, with a warning.
     threads : int, optional
         All cores by default.
     progress : bool or callable
@@ -197,11 +254,17 @@ def _dedisperse_one(
     size = len(dms) * valid * dtype.itemsize
     if size > 0.9 * free:
         raise MemoryBudgetError(f"the result of {len(dms)} DMs x {valid} samples", size, int(0.9 * free))
-    budget = parse_budget(memory, max(1, free - size))
+    place = find_place(device, memory, size)
     source = Cleaned(fb, mask, block_samples(obs.tsamp))
-    step = chunk_samples(source, [table], valid * b, budget, b)
-    tried = _cheapest(source, made, method, obs, dms, ref_freq, constant, step, threads, budget, device)
-    engine, made = tried
+    step = chunk_samples(source, [table], valid * b, place, b)
+    least = least_chunk(valid * b, b)
+    (engine, made), step = engine_that_fits(
+        lambda n: _cheapest(source, made, method, obs, dms, ref_freq, constant, n, threads, place),
+        step,
+        least,
+        b,
+        place,
+    )
     table = made.table
     out = np.empty((len(dms), valid), dtype)
     try:
@@ -223,22 +286,22 @@ def _dedisperse_one(
 
 def _cheapest(
     source: Source, made: Tabled, method: str, obs: Observation, dms: NDArray[np.float64], ref_freq: str | float,
-    constant: float, step: int, threads: int | None, budget: int, device: str,
+    constant: float, step: int, threads: int | None, place: Place,
 ) -> tuple[Engine, Tabled]:  # fmt: skip
-    """The engine for a table; under "auto" the exact one where the approximation is not cheaper."""
+    """The engine for a table; under "auto" the exact one where the approximation is not cheaper, as on GPUs."""
     b = made.table.downsamp
 
     def engine(of: Tabled) -> Engine:
         capacity = step + of.table.maxshift * b
         how = "brute" if method == "brute" else "tree" if of.method == "tree" else "exact-subband"
-        return make_engine(
-            source, [of.table], method=how, device=device, capacity=capacity, threads=threads, budget=budget
-        )
+        return make_engine(source, [of.table], method=how, device=place, capacity=capacity, threads=threads)
 
-    first = engine(made)
     if method != "auto" or made.method == "exact":
-        return first, made
+        return engine(made), made
     exact = make_table(obs, dms, b, ref_freq=ref_freq, dm_constant=constant)
+    if place.gpu:
+        return engine(exact), exact
+    first = engine(made)
     second = engine(exact)
     if second.describe()["gain"] >= 0.9 * first.describe()["gain"]:
         first.close()
@@ -271,7 +334,12 @@ def check_binning(fb: Filterbank, downsamp: int) -> None:
             )
 
 
-def chunk_samples(source: Source, tables: Sequence[Table], wanted: int, budget: int, multiple: int) -> int:
+def least_chunk(wanted: int, multiple: int) -> int:
+    """Samples that a chunk advances by at least."""
+    return -(-min(wanted, LEAST_CHUNK) // multiple) * multiple
+
+
+def chunk_samples(source: Source, tables: Sequence[Table], wanted: int, place: Place, multiple: int) -> int:
     """Samples that a chunk may advance by within the budget: a multiple of ``multiple``.
 
     Raises
@@ -279,16 +347,14 @@ def chunk_samples(source: Source, tables: Sequence[Table], wanted: int, budget: 
     MemoryBudgetError
         When the overlap of the highest DM and a little more do not fit.
     """
-    from skysieve.dedispersion.cpu import bytes_needed
-
     overlap = max(t.maxshift * t.downsamp for t in tables)
-    least = -(-min(wanted, LEAST_CHUNK) // multiple) * multiple
-    fixed = bytes_needed(source, tables, overlap + least)
-    each = (bytes_needed(source, tables, overlap + least + 2**20) - fixed) / 2**20
-    if fixed > budget:
+    least = least_chunk(wanted, multiple)
+    fixed = place.bytes_needed(source, tables, overlap + least)
+    each = (place.bytes_needed(source, tables, overlap + least + 2**20) - fixed) / 2**20
+    if fixed > place.budget:
         what = f"{overlap + least} samples of {source.nchan} channels (the delay of the highest DM and a little more)"
-        raise MemoryBudgetError(what, fixed, budget)
-    room = least + int((budget - fixed) / each)
+        raise MemoryBudgetError(what, fixed, place.budget)
+    room = least + int((place.budget - fixed) / each)
     return max(least, min(-(-wanted // multiple), room // multiple) * multiple)
 
 

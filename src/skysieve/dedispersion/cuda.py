@@ -68,25 +68,21 @@ class Engine:
         self.source, self.tables, self.method, self.capacity = source, list(tables), method, capacity
         self.dtype = sum_dtype(source.dtype)
         self.runtimes = list(runtimes)
-        if budget is None:
-            budget = int(0.8 * free_memory([r.device for r in runtimes])) if runtimes[0].xp is not np else 2**40
+        free = free_memory([r.device for r in self.runtimes]) if self.runtimes[0].xp is not np else 2**40
+        budget = int(0.8 * free) if budget is None else min(budget, int(0.95 * free))
         need = bytes_needed(source, self._shares(0), capacity)
         if need > budget:
             raise MemoryBudgetError(f"{capacity} samples of {source.nchan} channels on the GPU", need, budget)
         together = len(self.runtimes) > 1 and self.runtimes[0].xp is not np
         self._pool = ThreadPoolExecutor(len(self.runtimes), "skysieve-gpu") if together else None
         self.workers: list[Worker] = []
-        share = budget
 
         def make(i: int) -> Worker:
             runtime = self.runtimes[i]
             parts = [t if len(t.delays) else None for t in self._shares(i)]
             try:
-                with _current(runtime):
-                    return Worker(runtime, source, parts, method, capacity, share)
+                return Worker(runtime, source, parts, capacity, budget)
             except out_of_memory(runtime) as error:
-                if isinstance(error, MemoryBudgetError):
-                    raise
                 what = f"{capacity} samples of {source.nchan} channels on {runtime.device}"
                 raise MemoryBudgetError(what, need, free_memory([runtime.device])) from error
 

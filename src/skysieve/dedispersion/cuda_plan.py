@@ -108,8 +108,8 @@ class TensorPlan:
         s["weight"], s["start"], s["fresh"], s["offset"] = weight, start, fresh, 2 * stage
         if grouped and fresh:
             size = ypitch * (rows[1] - rows[0])
-            grid = (max(1, min(4096, -(-size // 1024))),)
-            module.launch("clear", grid, (256,), (y, np.int64(size), np.uint32(start)), stream=stream)
+            clearing = max(1, min(4096, -(-size // 1024)))
+            module.launch("clear", (clearing,), (256,), (y, np.int64(size), np.uint32(start)), stream=stream)
         grid = (-(-(rows[1] - rows[0]) // self.dms), -(-(count + self.most_shift) // self.samples))
         args = (
             x, a["table"], a["ranges"], a["row0"], a["pieces"], a["chunks"], a["shifts"], y, s[0],

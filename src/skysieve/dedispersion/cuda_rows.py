@@ -148,8 +148,8 @@ class Store:
         to = self.planes[1]
         if by_time and self.source.dtype.itemsize == 1 and channels % 4 == 0 and column % 4 == 0:
             flip = np.uint32(0x80808080 if self.offset else 0)
-            args = (piece, np.int32(n), np.int32(channels), inverse, np.int64(column), flip, to.struct)
-            self.bytes.launch("turn4", (-(-n // 128), -(-channels // 64)), (256,), args, stream=stream)
+            given = (piece, np.int32(n), np.int32(channels), inverse, np.int64(column), flip, to.struct)
+            self.bytes.launch("turn4", (-(-n // 128), -(-channels // 64)), (256,), given, stream=stream)
             return
         ts, cs = (channels, 1) if by_time else (1, n)
         args = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,15 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.kernels import Runtime
 from skysieve.core.staging import Copier, make_lane
 
-from .cuda_plan import PACKAGE, TILE, TURN, TensorPlan, make_plan, to_numpy
-from .cuda_rows import ALIGN, OFFSETS, TAIL, Planes, Store, bytes_of, planes_for
+from .cuda_plan import PACKAGE, TURN, TensorPlan, make_plan
+from .cuda_rows import ALIGN, OFFSETS, TAIL, Planes, Store, bytes_of
 from .cuda_search import Detector
 from .workload import Detection, Source, Table, sum_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+logger = logging.getLogger("skysieve")
 
 SLAB_ROWS, SLAB_COLUMNS = 256, 1 << 17
 """Series and samples that are summed at a time on their way to the host."""
@@ -51,7 +54,7 @@ class Worker:
     """One GPU; ``tables`` are its parts of the tables, None where it has no DMs of one."""
 
     def __init__(
-        self, runtime: Runtime, source: Source, tables: Sequence[Table | None], method: str, capacity: int, budget: int
+        self, runtime: Runtime, source: Source, tables: Sequence[Table | None], capacity: int, budget: int
     ) -> None:
         self.runtime, self.source, self.tables = runtime, source, tables
         self.budget = budget
@@ -201,26 +204,32 @@ class Worker:
         x0 = first - planes.first
         lead = x0 % ALIGN
         pitch = -(-(count + lead) // 32) * 32
-        step = max(unit, min(SEARCH_BYTES, max(self.budget // 4, 1)) // (4 * pitch) // unit * unit)
+        room = min(SEARCH_BYTES, (self.budget - self.nbytes) // 2)
+        step = max(unit, room // (4 * pitch) // unit * unit)
         found = []
-        for m in range(0, ndm, step):
+        m = 0
+        while m < ndm:
             rows = (m, min(ndm, m + step))
             with lane:
-                y = lane.array("sums", (rows[1] - rows[0]) * pitch, self.dtype)
+                try:
+                    y = lane.array("sums", (rows[1] - rows[0]) * pitch, self.dtype)
+                except out_of_memory(self.runtime) as error:
+                    if step <= unit:
+                        series = f"{rows[1] - rows[0]} series of {count} samples on {self.runtime.device}"
+                        raise MemoryBudgetError(series, 4 * pitch * step, self.budget) from error
+                    step = step // 2 // unit * unit or unit
+                    logger.warning("%s is out of memory: going on with %d series at a time", self.runtime.device, step)
+                    continue
                 self._launch(table, planes, x0 - lead, y, pitch, count + lead, rows, lane.stream)
             held = np.clip(valid[rows[0] : rows[1]] - first, 0, count)
             events = self.detector.run(lane, y[lead:], pitch, held, count, low - first, high - first, what)
             events[:, 0] += m
             events[:, 1] += first
             found.append(events)
+            m = rows[1]
         return np.concatenate(found)
 
 
 def out_of_memory(runtime: Runtime) -> tuple[type[BaseException], ...]:
     """What the device's arrays raise when they do not fit."""
-    if runtime.xp is np:
-        return (MemoryBudgetError,)
-    return (MemoryBudgetError, runtime.xp.cuda.memory.OutOfMemoryError)
-
-
-__all__ = ["TILE", "Worker", "bytes_needed", "out_of_memory", "planes_for", "to_numpy"]
+    return () if runtime.xp is np else (runtime.xp.cuda.memory.OutOfMemoryError,)

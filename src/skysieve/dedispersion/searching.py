@@ -14,7 +14,16 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.pipeline import usable_cores
 from skysieve.core.progress import Reporter
-from skysieve.dedispersion.api import check_binning, make_engine, reporting, stages_of, tabled
+from skysieve.dedispersion.api import (
+    Place,
+    check_binning,
+    engine_that_fits,
+    find_place,
+    make_engine,
+    reporting,
+    stages_of,
+    tabled,
+)
 from skysieve.dedispersion.candidates import Candidates, Events, group_events
 from skysieve.dedispersion.dmplan import DMPlan
 from skysieve.dedispersion.filterbank import Filterbank
@@ -267,8 +276,9 @@ def search(
     data = fb if losses is None else Filterbank([FilledReader(fb, losses, length)])
     source = Cleaned(data, mask, length)
     workers = usable_cores() if threads is None else max(1, threads)
-    layout = _layout(fb, source, made, length, budget, workers)
-    raw, ran, where = _run(fb, source, job, looked, layout, method, device, threads, budget, progress)
+    place = find_place(device, memory)
+    layout = _layout(fb, source, made, length, place, workers)
+    raw, ran, where = _run(fb, source, job, looked, layout, method, place, threads, progress)
     if losses is not None:
         raw = kept_events(made, raw, job.boxes, losses, length)
     events, dms_all = job.events(raw, fb.observation)
@@ -338,37 +348,39 @@ def _block_length(
     return int(length)
 
 
-def _layout(fb: Filterbank, source: Cleaned, made: list[Tabled], length: int, budget: int, workers: int) -> _Layout:
+def _layout(fb: Filterbank, source: Cleaned, made: list[Tabled], length: int, place: Place, workers: int) -> _Layout:
     """As many blocks in a chunk as fit: input, binned copies, and a tile of series for each thread."""
-    from skysieve.dedispersion.cpu import bytes_needed
-
     tables = [t.table for t in made]
     overlap = max(t.maxshift * t.downsamp for t in tables)
 
     def need(blocks: int) -> int:
         samples = (blocks + 2) * length
-        series = workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
-        return bytes_needed(source, tables, samples + overlap) + series
+        series = 0 if place.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
+        return place.bytes_needed(source, tables, samples + overlap) + series
 
     blocks = max(1, -(-fb.nsamp // length))
-    while blocks > 1 and need(blocks) > budget:
+    while blocks > 1 and need(blocks) > place.budget:
         blocks -= max(1, blocks // 8)
-    if need(blocks) > budget:
+    if need(blocks) > place.budget:
         raise MemoryBudgetError(f"a block of {length} samples, its neighbours and the highest DM's delay of {overlap}",
-                                need(blocks), budget)  # fmt: skip
+                                need(blocks), place.budget)  # fmt: skip
     return _Layout(length, blocks)
 
 
 def _run(
     fb: Filterbank, source: Cleaned, job: Job, looked: list[Detection], layout: _Layout, method: str,
-    device: str, threads: int | None, budget: int, progress: bool | Callable[[int, int], None],
+    place: Place, threads: int | None, progress: bool | Callable[[int, int], None],
 ) -> tuple[list[NDArray[np.float64]], str, str]:  # fmt: skip
     """Events of every table, chunk after chunk; method and device that made them."""
     tables = [t.table for t in job.made]
-    step = layout.chunk_blocks * layout.block
-    capacity = min(step + 2 * layout.block, fb.nsamp) + job.overlap
     how = "brute" if method == "brute" else job.how
-    engine = make_engine(source, tables, method=how, device=device, capacity=capacity, threads=threads, budget=budget)
+
+    def make(step: int) -> Engine:
+        capacity = min(step + 2 * layout.block, fb.nsamp) + job.overlap
+        return make_engine(source, tables, method=how, device=place, capacity=capacity, threads=threads)
+
+    step = layout.chunk_blocks * layout.block
+    engine, step = engine_that_fits(make, step, layout.block, layout.block, place)
     found: list[list[NDArray[np.float64]]] = [[] for _ in tables]
     events = 0
     try:
