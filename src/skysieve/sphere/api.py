@@ -105,8 +105,9 @@ class ConvolvePlan:
         What is dropped of the kernel and of its modes, relative to the rms of a white map's result.  In float64 on
         equal rings (ECP, Gauss-Legendre), "ring" leaves at most 1e-10 of the peak beyond the support: narrow kernels
         keep all modes, wide ones (above 16 pixels) are set up for eps = 2e-11 at most.
-    quadrature : {"ring", "none"}
-        Weights w: ring weights, or the pixels' solid angles (with which the sum is self-adjoint).
+    quadrature : {"ring", "none", "pixel"}
+        Weights w: ring weights, the pixels' solid angles (with which the sum is self-adjoint), or those times HEALPix's
+        pixel weights (see `pixelweights.healpix_pixel_weights`), with which a large mean is not convolved apart.
     dtype : {"float64", "float32"}
         Arithmetic and result.
     device : {"auto", "cpu", "cuda", "cuda:N"}
@@ -175,6 +176,7 @@ class ConvolvePlan:
             raise ValueError(f"spin={spin!r}: expected 0 or 2")
         self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, _dtype(dtype)
         self._table = _table(grid, quadrature, rings)
+        self._factors = _factors(grid, self._table, rings) if quadrature == "pixel" else None
         self._mask, used = self._read_mask(mask)
         self.spin = int(spin)
         check_eps(eps)
@@ -184,14 +186,15 @@ class ConvolvePlan:
             and any(isinstance(k, Window) and not k.equal_polarisation for k in self.kernels)
         ):
             method = "harmonic"  # the one that keeps E and B apart
+        gpu = resolve(device)[0].kind == "cuda" and method != "harmonic"
         if method in ("auto", "ring"):
-            eps = _quiet(self.kernels, self._table, self.dtype, float(eps))
+            eps = _quiet(self.kernels, self._table, self.dtype, float(eps), 0 if gpu else _NARROW)
         radials = () if method == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)
         self._response: Any = None
-        gpu = resolve(device)[0].kind == "cuda" and method != "harmonic"
         self._means = None if gpu else self._apart(threads)
         staged = (2 if self.spin else 1) * self.npix * self.dtype.itemsize
         extra = staged + (self._means.nbytes if self._means else 0)
+        extra += 0 if self._factors is None else self._factors.nbytes
         self._spec = Spec(self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra)
         self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
         if gpu and self.device.kind == "cpu":
@@ -373,8 +376,9 @@ class ConvolvePlan:
                 if abs(mean) <= OFFSET * float(some.std()):
                     mean = 0.0
         plain = x.dtype == self.dtype and x.dtype.isnative and x.flags.c_contiguous
-        if not plain or mean or self.grid.nest or self._mask is not None:
-            x = self._stage(x, mean)
+        before = self._factors if w_out is self._ones else None
+        if not plain or mean or self.grid.nest or self._mask is not None or before is not None:
+            x = self._stage(x, mean, before)
             if self._mask is not None and not np.isfinite(x).all():
                 out[...] = np.nan
                 return
@@ -386,11 +390,13 @@ class ConvolvePlan:
             add_mean(self._means, mean, out[0])
         if self._mask is not None:
             out *= self._mask
+        if self._factors is not None and before is None:
+            np.multiply(out, self._factors, out=out, casting="same_kind")
         if self.grid.nest:
             for row in out.reshape(-1, self.npix):
                 row[:] = reorder(row, to="nest")
 
-    def _stage(self, x: NDArray[Any], mean: float) -> NDArray[Any]:
+    def _stage(self, x: NDArray[Any], mean: float, factors: NDArray[np.float64] | None) -> NDArray[Any]:
         """The map as the engine takes it: less its mean, in RING order, without what is masked, of the plan's dtype."""
         staged = np.empty(x.shape, self.dtype)
         lines = zip(x.reshape(-1, self.npix), staged.reshape(-1, self.npix), strict=True)
@@ -402,12 +408,14 @@ class ConvolvePlan:
                     at = nest2ring(npix2nside(self.npix), np.arange(a, a + len(piece)))
                 if mean:
                     piece = np.subtract(piece, mean, dtype=np.float64)
+                if factors is not None:
+                    piece = piece * factors[at]
                 to[at] = piece if self._mask is None else np.where(self._mask[at], piece, 0)
         return staged
 
     def _apart(self, threads: int | None) -> Ones | None:
-        """What a map's mean becomes, where it is convolved apart: maps of the whole grid, without a mask, of spin 0."""
-        if self._mask is not None or self.spin:
+        """What a map's mean becomes, where it is convolved apart: maps without mask and pixel weights, of spin 0."""
+        if self._mask is not None or self.spin or self._factors is not None:
             return None
         from skysieve.sphere.cpu_offset import Ones
 
@@ -433,12 +441,22 @@ def _table(grid: Grid, quadrature: str, rings: slice | None) -> RingTable:
     return table.select(rings)
 
 
-def _quiet(kernels: tuple[Kernel, ...], table: RingTable, dtype: np.dtype[Any], eps: float) -> float:
+def _factors(grid: Grid, table: RingTable, rings: slice | None) -> NDArray[np.float64]:
+    """The pixels' factors, of the rings in use."""
+    factors = grid.pixel_factors()
+    if rings is None:
+        return factors
+    whole = grid.table("none")
+    first = int(whole.start[rings.indices(len(whole.n))[0]])
+    return factors[first : first + table.npix]
+
+
+def _quiet(kernels: tuple[Kernel, ...], table: RingTable, dtype: np.dtype[Any], eps: float, narrow: int) -> float:
     """The eps to use: on equal rings a wide kernel, whose modes are cut, gets one that leaves no trace of the cut."""
     if dtype != np.float64 or not table.uniform or all(k.hard for k in kernels):
         return eps
     widest = max(k.support(eps) for k in kernels if not k.hard) * float(table.n[0]) / (2 * math.pi)
-    return min(eps, QUIET) if widest > _NARROW else eps
+    return min(eps, QUIET) if widest > narrow else eps
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:

@@ -82,8 +82,16 @@ def half_angles(table: RingTable, radial: Radial, o: NDArray[np.int64], d: int) 
     i = np.clip(o + d, 0, len(table.n) - 1)
     a, b = chord_terms(table.theta, o, i)
     s = (radial.xmax - a) / np.maximum(b, 1e-300)
-    half = np.where(s < 1, np.arcsin(np.sqrt(np.clip(s, 0, 1))), np.pi)
+    half = np.where(s < 1, np.arcsin(np.sqrt(np.clip(s, 0, 1))), np.pi / 2)
     return np.where((a > radial.xmax) | (o + d != i), -1.0, half)
+
+
+def widest(table: RingTable, radial: Radial) -> NDArray[np.float64]:
+    """Largest difference of azimuth within the support of each ring's pixels; pi where that holds a pole."""
+    away = np.minimum(table.theta, math.pi - table.theta)
+    with np.errstate(divide="ignore"):
+        ratio = math.sin(min(radial.radius, math.pi / 2)) / np.sin(away)
+    return np.where(away > radial.radius, np.arcsin(np.minimum(1, ratio)), math.pi)
 
 
 def find_caps(table: RingTable, radial: Radial, nside: int, belt: Belt | None) -> Caps | None:
@@ -125,7 +133,7 @@ def find_belt(table: RingTable, radial: Radial, item: int) -> Belt | None:
     shifted = off != 0
     first, last = reach(table.theta, radial.radius)
     o = np.arange(a, b)
-    distance = half_angles(table, radial, o, 0) * size / math.pi
+    distance = widest(table, radial)[a:b] * size / (2 * math.pi)
     fits = (first[o] >= a) & (last[o] <= b) & (distance < MOST_REACH - 1) & (2 * distance + 4 * pixels < size)
     fits &= np.maximum(o - first[o], last[o] - 1 - o) <= MOST_WIDTH
     if not fits.any():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cuda_direct import PACKAGE
+from .cuda_direct import PACKAGE, widest
 from .pairs import NotBandLimited, mode_bounds, reach
 
 if TYPE_CHECKING:
@@ -99,12 +99,8 @@ class Sums:
         tiles["i0"], tiles["i1"] = first[begin], last[end - 1]
         tiles["most"] = np.maximum.reduceat(most[:rows], begin)
         tiles["nphi"] = 2 * tiles["most"] + 2
-        sine = np.sin(t.theta[:rows])
-        inside = (t.theta[:rows] > radial.radius) & (math.pi - t.theta[:rows] > radial.radius)
-        widest = np.full(rows, math.pi)
-        widest[inside] = np.arcsin(np.minimum(1, math.sin(min(radial.radius, math.pi / 2)) / sine[inside]))
-        widest = np.maximum.reduceat(widest, begin)
-        terms = np.floor(widest * tiles["nphi"] / (2 * math.pi) + 1e-6).astype(np.int64) + 2
+        reached = np.maximum.reduceat(widest(t, radial)[:rows], begin)
+        terms = np.floor(reached * tiles["nphi"] / (2 * math.pi) + 1e-6).astype(np.int64) + 2
         tiles["terms"] = np.minimum(terms, tiles["nphi"] // 2 + 1)
         many = (tiles["i1"] - tiles["i0"]).astype(np.int64)
         size = many * tiles["terms"] * self.waves * tall
@@ -188,8 +184,7 @@ class RingEngine:
                 "the kernel has an edge, so that its modes do not end: method='ring' cannot add it up on a GPU; "
                 "use method='direct' or 'auto'"
             )
-        fine = spec.table.uniform and spec.dtype.itemsize == 8  # nothing is to be left beyond the support
-        bound = mode_bounds(spec.table, radial, min(spec.eps, 2e-11) if fine else spec.eps, spec.spin)
+        bound = mode_bounds(spec.table, radial, spec.eps, spec.spin)
         if not np.isfinite(bound).all():
             raise NotBandLimited(
                 f"the kernel's modes do not fall below eps={spec.eps:g}: method='ring' cannot add it up; "

@@ -14,6 +14,7 @@
 // build: f32_aligned -DREAL=float -DW=4 -DJ=5 -DNEED=5,5,4,4,3 -DSHIFTED=0
 // build: f64_aligned -DREAL=double -DW=4 -DJ=5 -DNEED=5,5,4,4,3 -DSHIFTED=0
 // budget: f32 kernel=belt regs<=128 spills<=0 arch=90
+// budget: f64 kernel=belt regs<=168 spills<=64
 #include "sp_common.cuh"
 
 #define PIXELS (16 / (int)sizeof(REAL))

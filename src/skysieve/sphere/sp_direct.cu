@@ -15,7 +15,11 @@
 // build: f64_exp -DREAL=double -DMODE=0 -DDEGREE=6
 // build: f64_series -DREAL=double -DMODE=1
 // build: f64_table -DREAL=double -DMODE=2
-// budget: f32_exp1 kernel=caps regs<=80 spills<=0 arch=90
+// budget: f32_exp1 kernel=caps regs<=80 spills<=16
+// budget: f32_exp kernel=caps regs<=80 spills<=16
+// budget: f64_exp kernel=caps regs<=168 spills<=48
+// budget: f64_series kernel=any spills<=32
+// budget: f64_table kernel=caps regs<=168 spills<=48
 #include "sp_common.cuh"
 
 #ifndef CAPS_THREADS

@@ -8,6 +8,7 @@
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double
+// budget: f32 kernel=load_chirped spills<=16
 #include "sp_common.cuh"
 
 struct __align__(2 * sizeof(REAL)) Two { REAL x, y; };

@@ -1,0 +1,196 @@
+"""The sphere's CUDA code, kernels and launches, on the host: against the pixel sum, in both orders of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.sphere import ECP, Gaussian, Healpix, MexicanHat, Rings, TopHat, cuda, from_function, reference
+from skysieve.sphere.healpix import nest2ring
+from skysieve.sphere.pairs import NotBandLimited
+from skysieve.sphere.radial import make_radial
+from skysieve.sphere.workload import Spec
+from tests.kernels.shim import shim_runtime
+
+ERROR = {"float64": 1e-10, "float32": 2e-6}
+"""Of the largest value of the result, as in tests/conformance/test_sphere.py."""
+ODD = Rings([0.2, 0.4, 0.6, 1.1, 1.5, 1.9, 2.2, 3.0], [4, 9, 9, 16, 16, 16, 11, 1], [0, 0.1, 0.3, 0, 0, 0.2, 1, 2])
+CUSP = from_function(lambda t: np.exp(-t / 0.012), 0.15, normalize=True)
+DIRECT = {
+    "caps and belt": (Gaussian(fwhm=0.055), Healpix(21), 1e-6, "float32"),
+    "caps and belt, double": (Gaussian(fwhm=0.055), Healpix(21), 1e-6, "float64"),
+    "series": (MexicanHat(0.02), Healpix(20), 1e-4, "float32"),
+    "table": (CUSP, Healpix(16), 1e-3, "float64"),
+    "edge": (TopHat(0.1), Healpix(16), 1e-6, "float32"),
+    "small": (Gaussian(fwhm=0.25), Healpix(8), 1e-6, "float32"),
+    "three": (Gaussian(fwhm=0.5), Healpix(3), 1e-6, "float64"),
+    "aligned": (Gaussian(fwhm=0.25), ECP(20, 40), 1e-6, "float32"),
+    "any rings": (Gaussian(fwhm=0.3), ODD, 1e-6, "float64"),
+}
+RING = {
+    "healpix": (Gaussian(fwhm=0.25), Healpix(8), 1e-11, "float64"),
+    "single": (Gaussian(fwhm=0.25), Healpix(8), 1e-7, "float32"),
+    "three": (Gaussian(fwhm=0.5), Healpix(3), 1e-7, "float32"),
+    "equal rings": (Gaussian(fwhm=0.2), ECP(20, 36), 2e-11, "float64"),
+    "any rings": (Gaussian(fwhm=0.3), ODD, 1e-11, "float64"),
+    "whole sphere": (Gaussian(sigma=0.9), Healpix(4), 1e-11, "float64"),
+}
+
+
+@pytest.fixture(params=["forwards", "backwards"])
+def runtime(request):
+    return shim_runtime(request.param)
+
+
+def spec_of(kernels, grid, eps, dtype, spin=0, quadrature="ring"):
+    table = grid.table(quadrature)
+    return Spec(table, tuple(kernels), tuple(make_radial(k, eps, spin) for k in kernels), np.dtype(dtype), eps, spin)
+
+
+def truth(spec, k, x, rows=slice(None)):
+    radial = spec.radials[k]
+    return reference.convolve(spec.table, lambda a: radial(4 * np.sin(a / 2) ** 2), x, radial.radius, rows)
+
+
+def run(engine, x, w_in=None, w_out=None, **options):
+    t, parts = engine.spec.table, engine.parts
+    shape = (len(x), len(engine.spec.radials), *((2,) if parts == 2 else ()), t.npix)
+    out = np.full(shape, np.nan, engine.spec.dtype)
+    ones = np.ones(len(t.n))
+    engine.run(x, out, t.weight if w_in is None else w_in, ones if w_out is None else w_out, **options)
+    return out
+
+
+def check(runtime, method, kernel, grid, eps, dtype):
+    spec = spec_of([kernel], grid, eps, dtype)
+    engine = cuda.Engine(spec, method, runtime=runtime)
+    assert engine.method == method
+    npix = spec.table.npix
+    x = np.random.default_rng(5).normal(size=(1, npix)).astype(dtype)
+    found = run(engine, x)[0, 0]
+    rows = slice(None) if npix < 2000 else np.unique(np.random.default_rng(6).integers(0, npix, 1500))
+    expected = truth(spec, 0, x[0], rows)
+    engine.close()
+    return np.abs(found[rows] - expected).max() / np.abs(expected).max()
+
+
+@pytest.mark.parametrize("case", DIRECT)
+def test_the_direct_sum(runtime, case):
+    assert check(runtime, "direct", *DIRECT[case]) <= ERROR[DIRECT[case][3]]
+
+
+def test_every_way_is_taken():
+    runtime = shim_runtime()
+    engine = cuda.Engine(spec_of([Gaussian(fwhm=0.055)], Healpix(21), 1e-6, "float32"), "direct", runtime=runtime)
+    run(engine, np.ones((1, 12 * 21**2), np.float32))
+    assert {"belt_plan", "caps_plan", "pack", "caps", "belt", "any"} <= {name for name, *_ in runtime.launches}
+
+
+@pytest.mark.parametrize("case", RING)
+def test_the_ring_method(runtime, case):
+    # double: the modes' end at 1e-11 of the rms shows
+    assert check(runtime, "ring", *RING[case]) <= ERROR[RING[case][3]]
+
+
+def test_spin_two(runtime):
+    for grid, dtype, bound in ((Healpix(4), "float64", 1e-9), (ODD, "float64", 1e-9), (Healpix(3), "float32", 2e-6)):
+        kernel = Gaussian(fwhm=0.4)
+        spec = spec_of([kernel], grid, 1e-10 if dtype == "float64" else 1e-7, dtype, 2)
+        engine = cuda.Engine(spec, "auto", runtime=runtime)
+        x = np.random.default_rng(1).normal(size=(1, 2, spec.table.npix)).astype(dtype)
+        expected = reference.convolve_spin(spec.table, kernel.window(60, 2), x[0])
+        assert np.abs(run(engine, x)[0, 0] - expected).max() <= bound * np.abs(expected).max()
+        engine.close()
+
+
+def test_several_kernels_weights_and_a_batch(runtime):
+    kernels = [Gaussian(fwhm=0.3), Gaussian(fwhm=0.2)]
+    x = np.random.default_rng(2).normal(size=(2, 12 * 6**2))
+    for method in ("direct", "ring"):
+        spec = spec_of(kernels, Healpix(6), 1e-11, "float64")
+        engine = cuda.Engine(spec, method, runtime=runtime)
+        ones, weight = np.ones(len(spec.table.n)), spec.table.weight
+        found = run(engine, x)
+        back = run(engine, x, ones, weight)
+        for b in range(2):
+            for k in range(2):
+                expected = truth(spec, k, x[b])
+                assert np.abs(found[b, k] - expected).max() <= 1e-10 * np.abs(expected).max()
+        assert x[0] @ found[1, 0] == pytest.approx(back[0, 0] @ x[1], rel=1e-12)
+        engine.close()
+
+
+def test_nested_maps_masks_and_offsets(runtime):
+    nside = 8
+    spec = spec_of([Gaussian(fwhm=0.25)], Healpix(nside), 1e-6, "float64")
+    engine = cuda.Engine(spec, "direct", runtime=runtime)
+    npix = spec.table.npix
+    order = nest2ring(nside, np.arange(npix))
+    x = np.random.default_rng(3).normal(size=(1, npix))
+    plain = run(engine, x)[0, 0]
+    assert (run(engine, x[:, order], nest=True)[0, 0] == plain[order]).all()
+    mask = np.random.default_rng(4).random(npix) < 0.7
+    masked = run(engine, np.where(mask, x, np.inf), mask=mask)[0, 0]
+    assert np.abs(masked - mask * run(engine, x * mask)[0, 0]).max() <= 1e-15
+    ones = engine.ones(spec.table.weight, np.ones(len(spec.table.n)))
+    lifted = run(engine, x + 3e5, steady=lambda: ones)[0, 0]
+    assert np.abs(lifted - plain - 3e5 * ones[0]).max() <= 1e-9  # 3e5 eps of float64 in the map itself
+    engine.close()
+
+
+@pytest.mark.parametrize("method", ["direct", "ring"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_map_with_a_bad_pixel_costs_that_map_alone(method, value):
+    spec = spec_of([Gaussian(fwhm=0.3)], Healpix(8), 1e-6, "float32")
+    engine = cuda.Engine(spec, method, runtime=shim_runtime())
+    x = np.random.default_rng(3).normal(size=(3, spec.table.npix)).astype(np.float32)
+    whole = run(engine, x)
+    broken = x.copy()
+    broken[1, 77] = value
+    found = run(engine, broken)
+    assert np.isnan(found[1]).all()
+    assert (found[[0, 2]] == whole[[0, 2]]).all()
+    assert np.isfinite(x).all()
+    engine.close()
+
+
+def test_a_quarter_turn_is_exact():
+    spec = spec_of([Gaussian(fwhm=0.055)], Healpix(21), 1e-6, "float32", quadrature="none")
+    engine = cuda.Engine(spec, "direct", runtime=shim_runtime())
+    t = spec.table
+    within = np.arange(t.npix) - np.repeat(t.start, t.n)
+    turned = np.repeat(t.start, t.n) + (within + np.repeat(t.n, t.n) // 4) % np.repeat(t.n, t.n)
+    x = np.random.default_rng(8).normal(size=(1, t.npix)).astype(np.float32)
+    a, b = run(engine, x)[0, 0], run(engine, x[:, turned])[0, 0]
+    fast = np.zeros(len(t.n), bool)
+    caps, belt = engine._engine.parts[0].caps, engine._engine.parts[0].belt
+    fast[caps.low - 1 : len(t.n) - caps.low + 1] = True
+    assert belt is not None
+    assert (a[turned] == b)[np.repeat(fast, t.n)].all()
+    assert np.abs(a[turned] - b).max() <= 1e-6 * np.abs(a).max()
+    engine.close()
+
+
+def test_what_a_gpu_has_no_engine_for():
+    runtime = shim_runtime()
+    spec = spec_of([Gaussian(fwhm=0.3)], Healpix(4), 1e-6, "float32")
+    with pytest.raises(ValueError, match="harmonic transforms run on the CPU"):
+        cuda.Engine(spec, "harmonic", runtime=runtime)
+    with pytest.raises(ValueError, match="maps of spin 2 need method='ring'"):
+        cuda.Engine(spec_of([Gaussian(fwhm=0.3)], Healpix(4), 1e-6, "float32", 2), "direct", runtime=runtime)
+    hard = spec_of([TopHat(0.3)], Healpix(4), 1e-6, "float32")
+    with pytest.raises(NotBandLimited, match="has an edge"):
+        cuda.Engine(hard, "ring", runtime=runtime)
+    assert cuda.Engine(hard, "auto", runtime=runtime).method == "direct"
+    with pytest.raises(MemoryBudgetError, match="the plan on the GPU"):
+        cuda.Engine(spec, "direct", runtime=runtime, memory=1000)
+
+
+def test_what_is_said_of_an_engine():
+    for method in ("direct", "ring"):
+        spec = spec_of([Gaussian(fwhm=0.3)], Healpix(4), 1e-6, "float32")
+        found = cuda.Engine(spec, method, runtime=shim_runtime()).describe()
+        assert found["method"] == method
+        assert found["bytes"] >= 3 * 4 * 12 * 4**2
+        assert 0 < found["expected_seconds"] < 1
