@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from benchmarks.harness import Report, interleaved
 
-from skysieve.dedispersion import Filterbank, fake, plan, search
+from skysieve.dedispersion import Filterbank, fake, plan, search, write_fil
 from skysieve.dedispersion.api import make_engine
 from skysieve.dedispersion.tables import make_table
 
@@ -167,6 +167,54 @@ def bench_survey(report: Report) -> None:
                 )  # fmt: skip
 
 
+def bench_widths(report: Report) -> None:
+    """Samples of every width on P_SUB: from a file into rows, and exact sums, by one thread's own processor time."""
+    C, M, top, width, tsamp, dm_max, _ = SETUPS["P_SUB"]
+    n = 16_384 if report.quick else 65_536
+    report.title(f"P_SUB by bits of a sample, and binned: {n} samples")
+    freqs = top - width / C * np.arange(C)
+    dms = np.arange(M) * (dm_max / M)
+    rng = np.random.default_rng(0)
+    repetitions = 2 if report.quick else 5
+    for nbits, binning in ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 1), (8, 2), (8, 4), (16, 4)):
+        empty = Filterbank.from_array(np.zeros((C, 1), np.uint8), freqs=freqs, tsamp=tsamp)
+        table = make_table(empty.observation, dms, binning).table
+        total = (n + table.maxshift) * binning
+        if nbits == 32:
+            x = rng.standard_normal((C, total), np.float32)
+        else:
+            kind = np.uint16 if nbits == 16 else np.uint8
+            x = rng.integers(0, 2**nbits, (C, total), dtype=kind)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "a.fil"
+            some = None if nbits == 32 else nbits
+            write_fil(path, Filterbank.from_array(x, freqs=freqs, tsamp=tsamp, nbits=some))
+            del x
+            with Filterbank.open(path) as fb:
+                engine = make_engine(
+                    _Source(fb), [table], method="exact-subband", device="cpu", capacity=total, threads=1
+                )
+                loads = []
+                for _ in range(repetitions):
+                    start = time.process_time()
+                    engine.load(0, total)
+                    loads.append(time.process_time() - start)
+                    engine.load(total, total)
+                engine.load(0, total)
+                start = time.process_time()
+                engine.planes(binning)
+                binned = time.process_time() - start
+                out = np.empty((M, n), np.float32 if nbits == 32 else np.uint32)
+                engine.sums(0, 0, n, out)
+                gadds = cpu_rate(partial(engine.sums, 0, 0, n, out), float(C) * M * n, repetitions)
+                report.row(
+                    "P_SUB widths", nbits=nbits, binning=binning, gadds_of_cpu_time=gadds,
+                    load_gsamples=C * total / statistics.median(loads) / 1e9, bin_seconds=binned,
+                    tiles=engine.describe()["tiles"],
+                )  # fmt: skip
+                engine.close()
+
+
 class _Source:
     """A filterbank without masks."""
 
@@ -189,6 +237,7 @@ def main() -> int:
     options = parser.parse_args()
     report = Report("dedispersion", PACKAGES, options.quick)
     bench_setups(report)
+    bench_widths(report)
     bench_survey(report)
     report.write()
     return int(report.failed)

@@ -95,6 +95,28 @@ def test_narrow_files_in_parts_summed_and_binned(tmp_path, nbits):
             assert np.array_equal(got.data, truth)
 
 
+@pytest.mark.parametrize("foff", [-2.0, 2.0])
+@pytest.mark.parametrize("nbits", [1, 2, 4, 8, 16, 32])
+def test_an_impulse_in_every_channel_lines_up(tmp_path, nbits, foff):
+    """At its DM one sample holds all channels, at a DM far off none holds many; DM 0 among them, two IFs added."""
+    kind = {16: "u2", 32: "f4"}.get(nbits, "u1")
+    fch1 = 1500.0 if foff < 0 else 1500.0 - 2 * 63
+    freqs = 1500 - 2 * np.arange(64.0)
+    for i, (dm, ref) in enumerate(((0.0, "top"), (200.0, "top"), (200.0, "infinity"), (120.0, "bottom"))):
+        delays = sample_delays(freqs, np.array([dm]), 1e-3, ref)[0]
+        x = np.zeros((3000, 2, 64), kind)
+        x[700 + delays, 1, np.arange(64) if foff < 0 else np.arange(64)[::-1]] = 1
+        path = fil(tmp_path, pack(x.reshape(3000, 128), nbits), f"{i}.fil", nbits=nbits, nchans=64, nifs=2, fch1=fch1,
+                   foff=foff)  # fmt: skip
+        with Filterbank.open(path) as fb:
+            y = dedisperse(fb, [dm, dm + 300], ref_freq=ref)
+        at = int(y.data[0].argmax())
+        assert y.data[0, at] == 64
+        assert y.times[at] == pytest.approx(0.7)
+        assert y.data[1].max() < 16
+        assert (np.delete(y.data[0], at) == 0).all()
+
+
 @pytest.mark.parametrize("times", [1, 2, 5, 7])
 @pytest.mark.parametrize("kind", ["u1", "u2"])
 def test_binning_by_halves(kind, times):

@@ -134,13 +134,45 @@ def test_cutout_files_have_fetchs_layout(data, found, tmp_path):
     paths = write_cutouts(data, found, tmp_path / "cands", most=2)
     assert sorted(p.suffix for p in paths) == [".h5", ".h5", ".png", ".png"]
     with h5py.File(paths[0]) as file:
-        assert file["data_freq_time"].shape == (256, 128)
+        assert file["data_freq_time"].shape == (256, 256)
         assert file["data_dm_time"].shape == (256, 256)
         assert [d.label for d in file["data_freq_time"].dims] == ["time", "frequency"]
         assert [d.label for d in file["data_dm_time"].dims] == ["dm", "time"]
         assert file.attrs["dm"] == found.dm[0]
         assert file.attrs["tcand"] == pytest.approx(found.time[0])
         assert {"cand_id", "snr", "width", "label", "nchans", "tsamp", "fch1", "foff"} <= set(file.attrs)
+
+
+def test_your_draws_the_files(data, found, tmp_path):
+    plotter = pytest.importorskip("your.utils.plotter")
+    [path] = write_cutouts(data, found, tmp_path, most=1, plots=False)
+    plotter.plot_h5(str(path), outdir=f"{tmp_path}/theirs-")
+    assert (tmp_path / f"theirs-{path.stem}.png").stat().st_size > 20_000
+
+
+def test_cutouts_are_what_your_makes(tmp_path):
+    """The same candidate through both: de-dispersed spectra and bow ties hold the same sums, to a scale of each row."""
+    candidate = pytest.importorskip("your.candidate")
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "a.fil"
+    fake(nchan=256, duration=6, tsamp=1e-3, fch1=1500, foff=-1, dm=400, times=[3.0], width=4e-3, snr=60, seed=5,
+         path=path).close()  # fmt: skip
+    theirs = candidate.Candidate(fp=str(path), dm=400.0, tcand=3.0, width=4, label=-1, snr=60.0, min_samp=256, device=0)
+    theirs.get_chunk()
+    theirs.dedisperse()
+    theirs.dmtime()
+    with Filterbank.open(path) as fb:
+        cutout(fb, dm=400, time=3.0, width=4e-3, snr=60, dm_constant=4.148808e3).save(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5") as file:
+        ours = file["data_freq_time"][64:128], file["data_dm_time"][108:128, 64:128].T
+    middle = len(theirs.data) // 2  # what `your` has after the pulse is rolled around
+    for mine, other in zip(ours, (theirs.dedispersed, theirs.dmt[108:128].T), strict=True):
+        same = []
+        for first in range(middle - 134, middle - 122):
+            binned = other[first : first + 128].astype(float).reshape(64, 2, -1).sum(axis=1)
+            parts = [((a - a.mean(axis=0)) / a.std(axis=0)).ravel() for a in (binned, mine)]
+            same.append(np.corrcoef(*parts)[0, 1])
+        assert max(same) > 0.9999
 
 
 def test_masked_cells_are_left_out_of_cutouts(data):

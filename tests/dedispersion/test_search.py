@@ -270,6 +270,23 @@ def test_false_alarms_are_those_of_normal_noise():
     assert len(search(in_memory(fb), dms, threshold=6.5)) == 0
 
 
+def test_boxcars_ring_false_as_often_as_on_white_noise():
+    """Windows of all widths overlap, so trials cannot be counted: white noise through the slow search tells how many.
+
+    4 sigma; Poisson, 5 sigma of both counts.
+    """
+    fb = fake(nchan=64, duration=60, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=12)
+    dms = np.array([0.0, 60.0, 150.0, 300.0, 450.0])
+    found = search(in_memory(fb), dms, threshold=4)
+    rng = np.random.default_rng(13)
+    expected = 0
+    for shift in sample_delays(fb.freqs, dms, 1e-3).max(axis=1):
+        white = np.rint(rng.normal(6000, 128, 60000 - int(shift))).astype(np.int64)
+        expected += len(reference.row_events(white, 2000, WIDTHS, 4.0, "robust"))
+    assert expected > 30
+    assert abs(len(found.events) - expected) < 5 * math.sqrt(2 * expected)
+
+
 def test_a_mask_costs_the_noise_of_what_it_hides(pulses):
     """Half of the channels gone: S/N falls by the square root of two; what a mask hides is as if it were not there."""
     dms = [100.0]

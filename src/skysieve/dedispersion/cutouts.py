@@ -77,7 +77,10 @@ class Cutout:
         return cutout_figure(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write HDF5: ``data_freq_time`` (time, frequency), ``data_dm_time`` (DM, time), attributes as `your` has."""
+        """Write HDF5: ``data_freq_time`` (time, frequency), ``data_dm_time`` (DM, time), attributes as `your` has.
+
+        Both are 256 x 256, as FETCH wants them: fewer channels are repeated.
+        """
         import h5py
 
         with written(path) as part, h5py.File(part, "w") as file:
@@ -91,7 +94,8 @@ class Cutout:
             }  # fmt: skip
             for key, value in facts.items():
                 file.attrs[key] = value
-            spectrum = file.create_dataset("data_freq_time", data=self.dedispersed.T, compression="gzip")
+            rows = self.dedispersed[np.arange(SIDE) * len(self.dedispersed) // SIDE]
+            spectrum = file.create_dataset("data_freq_time", data=rows.T, compression="gzip")
             spectrum.dims[0].label, spectrum.dims[1].label = "time", "frequency"
             bowtie = file.create_dataset("data_dm_time", data=self.bowtie, compression="gzip")
             bowtie.dims[0].label, bowtie.dims[1].label = "dm", "time"

@@ -1,0 +1,49 @@
+"""Files far larger than memory: what a search of one takes of it, by the operating system's account."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from skysieve.dedispersion import Filterbank, write_fil
+
+SCRIPT = """
+import json, resource, sys
+import numpy as np
+from skysieve.dedispersion import Filterbank, plan, search
+with Filterbank.open(sys.argv[1]) as fb:
+    p = plan(fb, stages=[(0, 2, 1, 1), (2, 6, 2, 4)])
+    found = search(fb, p, memory=sys.argv[2], threads=2)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"peak": peak, "events": len(found.events), "samples": fb.nsamp}))
+"""
+
+
+def searched(tmp_path, size, memory):
+    """Facts of a search, in a process of its own, of a file of zeros that takes no room on disk."""
+    path = tmp_path / "sparse.fil"
+    write_fil(path, Filterbank.from_array(np.zeros((1024, 1), np.uint8), fch1=1500, foff=-0.1, tsamp=64e-6))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1024 + size)
+    done = subprocess.run([sys.executable, "-c", SCRIPT, path, memory], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the operating system's account is read by the module resource")
+def test_a_file_larger_than_the_budget(tmp_path):
+    """1 GB in 300 MiB: the interpreter, its libraries and compiled kernels take 200 to 300 MiB beside it."""
+    facts = searched(tmp_path, 10**9 // 1024 * 1024, "300 MiB")
+    assert facts == {"peak": facts["peak"], "events": 0, "samples": 976562}
+    assert facts["peak"] < 600 * 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the operating system's account is read by the module resource")
+def test_24_gb_in_2_gib(tmp_path):
+    facts = searched(tmp_path, 24 * 10**9 // 1024 * 1024, "1.6 GiB")
+    assert facts["samples"] == 23437500
+    assert facts["peak"] < 2 * 2**30
