@@ -196,14 +196,29 @@ def test_equal_rings_do_not_ring_at_all(grid, spin):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_sum_is_self_adjoint(method):
     a, b = sky(3072, count=2)
-    for quadrature in ("none", "ring"):
+    for quadrature, nest in (("none", False), ("ring", False), ("pixel", False), ("pixel", True)):
         with ConvolvePlan(
-            KERNELS["gaussian"], Healpix(16), quadrature=quadrature, eps=1e-12, method=method, device="cpu"
+            KERNELS["gaussian"], Healpix(16, nest), quadrature=quadrature, eps=1e-12, method=method, device="cpu"
         ) as plan:
             left, right = a @ plan(b), plan.adjoint(a) @ b
             assert left == pytest.approx(right, abs=1e-13 * np.linalg.norm(a) * np.linalg.norm(b))
             if quadrature == "none":
                 assert plan.adjoint(a) == pytest.approx(plan(a), abs=1e-14)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_pixel_weights_are_those_of_the_sum(method):
+    k, g = KERNELS["gaussian"], Healpix(16)
+    x = sky(3072)[0]
+    whole = reference.matrix(g.table("none"), fast(k)) * g.pixel_factors()
+    with ConvolvePlan(k, g, quadrature="pixel", eps=1e-13, method=method, device="cpu", threads=1) as plan:
+        assert error(plan(x), whole @ x) < 1e-10
+        assert error(plan.adjoint(x), whole.T @ x) < 1e-10
+    part = slice(int(g.table().start[5]), int(g.table().start[24]))
+    with ConvolvePlan(
+        k, g, quadrature="pixel", rings=slice(5, 24), eps=1e-13, method=method, device="cpu", threads=1
+    ) as plan:
+        assert error(plan(x[part]), whole[part, part] @ x[part]) < 1e-10
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -396,6 +411,7 @@ def test_the_cut_error_is_as_predicted():
         ({"grid": 64}, TypeError, "expected a grid"),
         ({"method": "fft"}, ValueError, "method='fft'"),
         ({"quadrature": "gauss"}, ValueError, "quadrature='gauss'"),
+        ({"quadrature": "pixel", "grid": ECP(8, 16)}, ValueError, "quadrature='pixel' is of HEALPix"),
         ({"eps": 0}, ValueError, "eps=0"),
         ({"eps": 2.0}, ValueError, "eps=2.0"),
         ({"dtype": "int32"}, ValueError, "dtype='int32'"),

@@ -89,7 +89,7 @@ def test_ring_weights_stay_close_to_one():
         (lambda: Rings([1.0, 0.5], 4), "rising"),
         (lambda: Rings([0.5, 4.0], 4), "from 0 to pi"),
         (lambda: Rings([0.5], 0), "nphi=0"),
-        (lambda: Healpix(4).table("pixel"), "quadrature='pixel'"),
+        (lambda: Healpix(4).table("simpson"), "quadrature='simpson'"),
         (lambda: Healpix(4).table().select(slice(3, 3)), "none of the 15 rings"),
         (lambda: Healpix(4).table().select(slice(0, 9, 2)), "neighbouring"),
     ],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .healpix import check_nside, ring_table
+from .pixelweights import healpix_pixel_weights
 from .ringweights import clenshaw_curtis, fejer, healpix_ring_weights
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ECP", "GaussLegendre", "Grid", "Healpix", "RingTable", "Rings"]
 
-QUADRATURES = ("ring", "none")
+QUADRATURES = ("ring", "none", "pixel")
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,20 @@ class Grid(ABC):
 
         Parameters
         ----------
-        quadrature : {"ring", "none"}
-            Weights of the sum: one factor a ring that makes integrals of smooth functions exact, or solid angles.
+        quadrature : {"ring", "none", "pixel"}
+            Weights of the sum: one factor a ring that makes integrals of smooth functions exact, or solid angles;
+            "pixel" (HEALPix): solid angles, with the factors of `pixel_factors`.
         """
+
+    def pixel_factors(self) -> NDArray[np.float64]:
+        """Factors of the pixels with quadrature "pixel", in ring order.
+
+        Raises
+        ------
+        ValueError
+            A grid that has none.
+        """
+        raise ValueError(f"quadrature='pixel' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
 
     def __repr__(self) -> str:
         values = ", ".join(f"{k.lstrip('_')}={v}" for k, v in vars(self).items() if not isinstance(v, np.ndarray))
@@ -138,6 +150,10 @@ class Healpix(Grid):
         if quadrature == "ring":
             weight = area * healpix_ring_weights(self.nside)
         return RingTable(theta, n, phi0, start, weight)
+
+    def pixel_factors(self) -> NDArray[np.float64]:
+        """See `Grid.pixel_factors` and `pixelweights.healpix_pixel_weights`."""
+        return healpix_pixel_weights(self.nside)
 
 
 class ECP(Grid):

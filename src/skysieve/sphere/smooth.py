@@ -16,6 +16,7 @@ from skysieve.sphere.api import ConvolvePlan, host
 from skysieve.sphere.grid import Healpix
 from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
 from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window, check_eps
+from skysieve.sphere.pixelweights import find_file, full_map, read_weights
 from skysieve.sphere.workload import METHODS
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["smoothing"]
 
-QUADRATURES = ("ring", "none", "healpy")
+QUADRATURES = ("ring", "none", "pixel", "healpy")
 MASKED = ("zero", "normalize")
 FLUX = ("none", "conserve")
 ROOM = 12
@@ -79,15 +80,16 @@ def smoothing(
     pol : bool
         Three maps are I, Q and U.  Otherwise every map stands for itself.
     iter : int, optional
-        Rounds of improvement of the harmonics; healpy's default is 3.
+        Rounds of improvement of the harmonics; healpy's default is 3, and with pixel weights it makes none.
     lmax, mmax : int, optional
         Highest degree (``3 nside - 1`` by default) and order.
     use_weights : bool
         Ring weights from healpy's tables, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed healpy.
     use_pixel_weights : bool
-        Not there: an error (healpy goes on without them when it cannot download them).
+        Pixel weights from HEALPix's file, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed healpy; an
+        error without it (healpy goes on without weights when it cannot download them).
     datapath : path, optional
-        Folder of ``weight_ring_n*.fits``.
+        Folder of ``weight_ring_n*.fits``, and of ``full_weights/healpix_full_weights_nside_*.fits``.
     verbose : any
         Not used.
     nest : bool
@@ -98,8 +100,9 @@ def smoothing(
         See `ConvolvePlan`; "harmonic" is healpy's way.
     eps : float
         See `ConvolvePlan`.
-    quadrature : {"ring", "none", "healpy"}, optional
-        Ring weights, equal weights, or healpy's iterations.
+    quadrature : {"ring", "none", "pixel", "healpy"}, optional
+        Ring weights, equal weights, pixel weights (from HEALPix's file, or computed up to nside 256), or healpy's
+        iterations.
     masked : {"zero", "normalize"}
         Bad pixels count as 0 (healpy), or do not count: the sum is divided by the kernel's sum over good pixels.
     flux : {"none", "conserve"}
@@ -172,7 +175,7 @@ def smoothing(
             )
         if polarised and lmax is not None and lmax < 2:
             raise ValueError(f"lmax={lmax}: expected at least 2 for I, Q and U")
-        run = _Healpy(nside, chosen, iter, lmax, mmax, use_weights, datapath, threads)
+        run = _Healpy(nside, chosen, iter, lmax, mmax, use_weights, use_pixel_weights, datapath, threads)
         out = run(maps, polarised)
     else:
         q = "ring" if quadrature is None else quadrature
@@ -193,21 +196,20 @@ def _by_healpy(
         raise ValueError(f"method={method!r}: expected one of {METHODS}")
     if quadrature is not None and quadrature not in QUADRATURES:
         raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
-    if use_pixel_weights:
-        raise ValueError("use_pixel_weights=True: there are no pixel weights here; quadrature='ring' has ring weights")
+    if use_pixel_weights and use_weights:
+        raise ValueError("use_pixel_weights=True does not go with use_weights=True: expected one of them")
     for name, value in (("iter", iter), ("lmax", lmax), ("mmax", mmax)):
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
         if value is not None and not whole:
             raise ValueError(f"{name}={value!r}: expected a whole number of at least 0")
-    given = [
-        n for n, v in (("iter", iter), ("lmax", lmax), ("mmax", mmax), ("use_weights", use_weights)) if v is not None
-    ]
+    named = (("iter", iter), ("lmax", lmax), ("mmax", mmax), ("use_weights", use_weights))
+    given = [n for n, v in (*named, ("use_pixel_weights", use_pixel_weights or None)) if v is not None]
     wanted = bool(given) or quadrature == "healpy" or method == "harmonic"
     if wanted and method in ("direct", "ring"):
         raise ValueError(
             f"method={method!r} does not go with {', '.join(given) or 'quadrature'}: which are of harmonics"
         )
-    if wanted and quadrature in ("ring", "none"):
+    if wanted and quadrature in ("ring", "none", "pixel"):
         what = ", ".join(given) or "method='harmonic'"
         raise ValueError(f"quadrature={quadrature!r} does not go with {what}: that is healpy's way, by harmonics")
     return wanted
@@ -335,7 +337,7 @@ class _Healpy:
 
     def __init__(
         self, nside: int, kernel: Kernel, iter: int | None, lmax: int | None, mmax: int | None, use_weights: Any,
-        datapath: Any, threads: int | None,
+        use_pixel_weights: bool, datapath: Any, threads: int | None,
     ) -> None:  # fmt: skip
         self.lmax = 3 * nside - 1 if lmax is None else int(lmax)
         if self.lmax > 4 * nside:
@@ -343,11 +345,15 @@ class _Healpy:
         self.mmax = self.lmax if mmax is None else int(mmax)
         if self.mmax > self.lmax:
             raise ValueError(f"mmax={mmax}: expected at most lmax = {self.lmax}")
-        self.rounds = 3 if iter is None else int(iter)
+        # with pixel weights healpy does not iterate, whatever iter says
+        self.rounds = 0 if use_pixel_weights else 3 if iter is None else int(iter)
         table = Healpix(nside).table("none")
         self.weight = table.weight
         if use_weights:
             self.weight = table.weight * _ring_weights(nside, datapath)
+        self.factors = None
+        if use_pixel_weights:
+            self.factors = full_map(read_weights(find_file(nside, datapath), nside), nside)
         from skysieve.sphere.cpu_harmonic import Transforms, pair
 
         self._transforms = Transforms(table, self.lmax, self.mmax, threads or usable_cores())
@@ -357,6 +363,8 @@ class _Healpy:
         flat = maps.reshape(-1, 3 if polarised else 1, maps.shape[-1])
         out = np.empty_like(flat)
         for x, y in zip(flat.astype(np.float64), out, strict=True):
+            if self.factors is not None:
+                x *= self.factors
             y[:1] = self._transforms.smooth(x[:1], self.weight, self.windows[:1], 0, self.rounds)
             if polarised:
                 y[1:] = self._transforms.smooth(x[1:], self.weight, self.windows[1:], 2, self.rounds)
