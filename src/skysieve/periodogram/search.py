@@ -207,11 +207,13 @@ def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDA
         both = np.array([frequency[i], frequency[i] / 2])
         errors = None if dy is None else np.stack([dy, dy])
         share = power_at(t, np.stack([y, y]), errors, both, fit_mean=fit_mean, nterms=request.nterms)
+        if np.isnan(share).any():  # fewer points than the model has parameters
+            continue
         weight = np.ones_like(y) if dy is None else dy**-2.0
         total = float(weight @ (y - weight @ y / weight.sum()) ** 2)
         free = len(y) - 2 * request.nterms - fit_mean
         if dy is None and free > 0:
-            total /= total * (1 - np.nanmax(share)) / free
+            total /= total * (1 - np.max(share)) / free
         out[i] = total * (share[1] - share[0])
     return out
 
