@@ -1,0 +1,299 @@
+"""Convolution on the sphere on a GPU: against the pixel sum and the CPU's engines, at sizes where all ways are taken.
+
+Needs NumPy, SciPy, numba, CuPy and pytest alone.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import skysieve
+from skysieve.core.device import resolve
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Rings, TopHat, Window
+from skysieve.sphere.healpix import UNSEEN, nest2ring
+from skysieve.sphere.pairs import reach
+from skysieve.sphere.radial import make_radial
+
+pytestmark = pytest.mark.gpu
+
+BEAM = Gaussian(fwhm=np.radians(1.2))
+ODD = Rings([0.2, 0.4, 0.6, 1.1, 1.5, 1.9, 2.2, 3.0], [4, 9, 9, 16, 16, 16, 11, 1], [0, 0.1, 0.3, 0, 0, 0.2, 1, 2])
+CASES = {
+    "healpix 64": (BEAM, Healpix(64)),
+    "healpix 51": (BEAM, Healpix(51)),
+    "healpix 256, narrow": (Gaussian(fwhm=np.radians(0.62)), Healpix(256)),
+    "healpix 128, wide": (Gaussian(fwhm=np.radians(9)), Healpix(128)),
+    "healpix 3": (Gaussian(fwhm=0.5), Healpix(3)),
+    "healpix 1": (Gaussian(fwhm=1.5), Healpix(1)),
+    "mexican hat": (MexicanHat(0.012), Healpix(64)),
+    "window": (Window(np.exp(-((np.arange(200) / 60.0) ** 2))), Healpix(48)),
+    "ecp": (Gaussian(fwhm=0.1), ECP(90, 180)),
+    "ecp poles": (Gaussian(fwhm=0.2), ECP(61, 97, poles=True)),
+    "gauss": (Gaussian(fwhm=0.1), GaussLegendre(64, 128)),
+    "rings": (Gaussian(fwhm=0.3), ODD),
+}
+ERROR = {"float64": 1e-10, "float32": 2e-6}
+EPS = {"float64": 1e-12, "float32": 1e-8}
+
+
+def sky(npix, seed=0, count=1, dtype="float64"):
+    return np.random.default_rng(seed).standard_normal((count, npix)).astype(dtype)
+
+
+def some(table, count=400):
+    """Pixels of all zones: the poles, caps, their edge, the belt."""
+    rng = np.random.default_rng(3)
+    ends = np.r_[np.arange(40), table.npix - 1 - np.arange(40)]
+    return np.unique(np.r_[ends, rng.integers(0, table.npix, count)] % table.npix)
+
+
+def brute(table, radial, x, pixels):
+    """The pixel sum in float64 at some pixels."""
+    theta, phi, weight = table.pixels()
+    first, last = reach(table.theta, radial.radius)
+    ring = np.searchsorted(table.start, pixels, side="right") - 1
+    out = np.empty(len(pixels))
+    for k, (p, o) in enumerate(zip(pixels, ring, strict=True)):
+        a, b = int(table.start[first[o]]), int(table.start[last[o] - 1] + table.n[last[o] - 1])
+        chord = 4 * np.sin((theta[a:b] - theta[p]) / 2) ** 2
+        chord += 4 * np.sin(theta[a:b]) * np.sin(theta[p]) * np.sin((phi[a:b] - phi[p]) / 2) ** 2
+        out[k] = (radial(chord) * weight[a:b]) @ x[a:b]
+    return out
+
+
+@functools.cache
+def truth(case, eps):
+    kernel, grid = CASES[case]
+    table, x = grid.table(), sky(grid.table().npix)[0]
+    pixels = some(table)
+    return pixels, brute(table, make_radial(kernel, eps), x.astype(np.float32).astype(float), pixels)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("method", ["direct", "ring"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_pixel_sum(case, method, dtype):
+    kernel, grid = CASES[case]
+    x = sky(grid.table().npix)[0].astype(np.float32)
+    with ConvolvePlan(kernel, grid, method=method, eps=EPS[dtype], dtype=dtype, device="cuda") as plan:
+        found = plan(x)
+        assert plan.info()["method"] == method
+        assert plan.device.kind == "cuda"
+    assert found.dtype == dtype
+    pixels, expected = truth(case, EPS[dtype])
+    # the window's profile over the whole sphere is tabulated to 1e-11: its modes do not fall further, on the CPU either
+    bound = 2e-9 if (case, method, dtype) == ("window", "ring", "float64") else ERROR[dtype]
+    assert np.abs(found[pixels] - expected).max() <= bound * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("method", ["direct", "ring"])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_the_default_accuracy(method, offset):
+    """Rms error 1e-6 of the result's rms and largest 1e-5, the cut included, against the uncut kernel."""
+    grid = Healpix(512)
+    table, kernel = grid.table(), Gaussian(fwhm=np.radians(18.8 / 60))
+    dtype = "float64" if offset else "float32"  # float32 itself holds 1e4 rms to 1e-3
+    x = sky(table.npix, 1)[0].astype(dtype) + np.dtype(dtype).type(offset)
+    with ConvolvePlan(kernel, grid, method=method, dtype=dtype, device="cuda") as plan:
+        found = plan(x).astype(float)
+    pixels = some(table, 200)
+    radial = make_radial(kernel, 1e-12)
+    expected = brute(table, radial, x.astype(float) - offset, pixels)
+    if offset:
+        found = found[pixels] - offset * brute(table, radial, np.ones(table.npix), pixels)
+    else:
+        found = found[pixels]
+    rms = np.sqrt(np.mean(expected**2))
+    assert np.sqrt(np.mean((found - expected) ** 2)) <= 1e-6 * rms
+    assert np.abs(found - expected).max() <= 1e-5 * rms
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_spin_two_is_the_cpus(dtype):
+    for kernel, grid in (
+        (Gaussian(fwhm=np.radians(3)), Healpix(48)),
+        (Gaussian(fwhm=0.2), ECP(40, 80)),
+        (Gaussian(fwhm=0.3), ODD),
+    ):
+        npix = grid.table().npix
+        x = np.stack([sky(npix, 5, 2), np.eye(2)[:, :1] * (np.arange(npix) == npix // 3)])
+        plans = [
+            ConvolvePlan(kernel, grid, spin=2, eps=EPS[dtype], dtype=dtype, method="ring", device=device)
+            for device in ("cuda", "cpu")
+        ]
+        found, expected = (plan(x) for plan in plans)
+        for plan in plans:
+            plan.close()
+        for a, b in zip(found, expected, strict=True):
+            assert np.abs(a - b).max() <= 3 * ERROR[dtype] * np.abs(b).max()
+
+
+def test_arrays_of_the_gpu_stay_there():
+    import cupy
+
+    grid = Healpix(64)
+    x = sky(grid.table().npix, 1, 3, "float32")
+    on_gpu = cupy.asarray(x)
+    with ConvolvePlan([BEAM, Gaussian(fwhm=0.05)], grid, dtype="float32", device="cuda") as plan:
+        found, expected = plan(on_gpu), plan(x)
+        assert isinstance(found, cupy.ndarray)
+        assert found.shape == (3, 2, x.shape[1])
+        assert (found.get() == expected).all()
+        assert (on_gpu.get() == x).all()
+        for b in range(3):
+            assert (plan(x[b]) == expected[b]).all()
+        shifted = cupy.empty(x.shape[1] + 1, np.float32)[1:]
+        shifted[:] = on_gpu[0]
+        assert (plan(shifted).get() == expected[0]).all()  # memory that is not aligned
+        assert np.abs(plan(x.astype(">f8")[:, ::1]) - expected).max() == 0
+    with ConvolvePlan(BEAM, grid, device="cpu") as plan, pytest.raises(TypeError, match="maps live on a GPU"):
+        plan(on_gpu)
+
+
+@pytest.mark.parametrize("method", ["direct", "ring"])
+def test_adjoint_linearity_and_several_maps(method):
+    grid = Healpix(64)
+    x, y = sky(grid.table().npix, 4, 2)
+    with ConvolvePlan(BEAM, grid, method=method, eps=1e-12, device="cuda") as plan:
+        # "ring" samples the kernel of a pair of rings differently in both directions: the same to eps
+        assert x @ plan(y) == pytest.approx(plan.adjoint(x) @ y, rel=1e-12 if method == "direct" else 1e-10)
+        both = plan(np.stack([x, y, 2 * x - y]))
+    assert np.abs(both[2] - 2 * both[0] + both[1]).max() <= 1e-13 * np.abs(both).max()
+
+
+def test_nested_maps_masks_and_parts_of_the_sky():
+    nside = 64
+    grid, table = Healpix(nside), Healpix(nside).table()
+    x = sky(table.npix, 6)[0]
+    order = nest2ring(nside, np.arange(table.npix))
+    mask = np.random.default_rng(1).random(table.npix) < 0.6
+    with ConvolvePlan(BEAM, grid, device="cuda") as plan:
+        whole = plan(x)
+        only = plan(x * mask)
+    with ConvolvePlan(BEAM, Healpix(nside, nest=True), device="cuda") as plan:
+        assert (plan(x[order]) == whole[order]).all()
+    with ConvolvePlan(BEAM, Healpix(nside, nest=True), mask=mask[order], device="cuda") as plan:
+        assert np.abs(plan(x[order]) - (only * mask)[order]).max() <= 1e-14
+    rings = slice(20, 150)
+    part = slice(int(table.start[20]), int(table.start[150]))
+    inside = np.zeros_like(x)
+    inside[part] = x[part]
+    with ConvolvePlan(BEAM, grid, device="cuda") as plan:
+        expected = plan(inside)[part]
+    for method in ("direct", "ring"):
+        with ConvolvePlan(BEAM, grid, rings=rings, method=method, eps=1e-6, device="cuda") as plan:
+            assert np.abs(plan(x[part]) - expected).max() <= 3e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("method", ["direct", "ring"])
+def test_one_bad_pixel_costs_its_map_alone(method):
+    grid = Healpix(64)
+    x = sky(grid.table().npix, 7, 3, "float32")
+    with ConvolvePlan(BEAM, grid, method=method, dtype="float32", device="cuda") as plan:
+        good = plan(x)
+        x[1, 1000] = np.nan
+        found = plan(x)
+    assert np.isnan(found[1]).all()
+    assert (found[[0, 2]] == good[[0, 2]]).all()
+
+
+def test_point_sources_do_not_ring():
+    grid = Healpix(256)
+    table, kernel = grid.table("none"), Gaussian(fwhm=np.radians(37.6 / 60))
+    theta, phi, weight = table.pixels()
+    for method, bound in (("direct", 1e-9), ("ring", 1e-6)):
+        with ConvolvePlan(kernel, grid, quadrature="none", method=method, device="cuda") as plan:
+            for p in (0, 1000, 130000, 2 * 256 * 255 + 7, 400000):
+                x = np.zeros(table.npix)
+                x[p] = 1 / weight[p]
+                chord = 4 * np.sin((theta - theta[p]) / 2) ** 2
+                chord += 4 * np.sin(theta) * np.sin(theta[p]) * np.sin((phi - phi[p]) / 2) ** 2
+                expected = make_radial(kernel, 1e-6)(chord)
+                # where the cut kernel has its edge, pixels on it may fall on either side
+                assert np.abs(plan(x) - expected).max() <= max(bound, 1e-6) * expected.max()
+                if method == "direct":
+                    assert not plan(x)[chord > 1.001 * make_radial(kernel, 1e-6).xmax].any()
+
+
+def test_smoothing_is_the_cpus():
+    import cupy
+
+    nside = 32
+    rng = np.random.default_rng(2)
+    iqu = rng.standard_normal((3, 12 * nside**2))
+    holes = iqu.astype(np.float32)
+    holes[:, rng.random(12 * nside**2) < 0.1] = UNSEEN
+    width = np.radians(6)
+    for given, options in (
+        (iqu, {}),
+        (iqu[0], {"nest": True, "flux": "conserve"}),
+        (holes, {"masked": "normalize", "nest": True}),
+        (np.ma.MaskedArray(iqu[0], iqu[0] > 1.5), {}),
+        (iqu[0], {"fwhm": 0}),
+    ):
+        call = {"fwhm": width, **options}
+        found = skysieve.smoothing(given, device="cuda", **call)
+        expected = skysieve.smoothing(given, device="cpu", **call)
+        assert type(found) is type(expected)
+        assert found.dtype == expected.dtype
+        bound = 5e-6 if found.dtype == np.float32 else 3e-6
+        assert np.abs(found - expected).max() <= bound * np.abs(expected[np.abs(expected) < 1e20]).max()
+        if isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray):
+            there = skysieve.smoothing(cupy.asarray(given), device="cuda", **call)
+            assert isinstance(there, cupy.ndarray)
+            assert np.array_equal(there.get(), found)
+
+
+def test_edges_and_automatic_choice():
+    grid = Healpix(64)
+    x = sky(grid.table().npix, 9)[0]
+    hat = TopHat(0.06)
+    with ConvolvePlan(hat, grid, device="cuda") as plan, ConvolvePlan(hat, grid, device="cpu") as host:
+        assert plan.method == "direct"
+        # a pixel on the edge may count on one device and not on the other
+        differs = np.abs(plan(x) - host(x)) > 1e-12 * np.abs(x).max() * hat.profile(0.0)
+        assert differs.mean() < 1e-3
+    with pytest.raises(ValueError, match="has an edge"):
+        ConvolvePlan(hat, grid, method="ring", device="cuda")
+    with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(256), device="cuda") as plan:
+        assert plan.method == "ring"
+    with ConvolvePlan(Gaussian(fwhm=0.008), Healpix(512), device="cuda") as plan:
+        assert plan.method == "direct"
+
+
+def test_bad_input_and_too_little_memory():
+    grid = Healpix(64)
+    with ConvolvePlan(BEAM, grid, device="cuda") as plan:
+        with pytest.raises(ValueError, match="maps have shape"):
+            plan(np.zeros(7))
+        with pytest.raises(TypeError, match="expected real numbers"):
+            plan(np.zeros(plan.npix, complex))
+        assert plan(np.zeros((0, plan.npix))).shape == (0, plan.npix)
+    with pytest.raises(ValueError, match="maps of spin 2 need method='ring'"):
+        ConvolvePlan(BEAM, grid, spin=2, method="direct", device="cuda")
+    with pytest.raises(DeviceUnavailable, match="harmonic transforms run on the CPU"):
+        ConvolvePlan(BEAM, grid, method="harmonic", device="cuda")
+    with pytest.raises(MemoryBudgetError, match="the plan on the GPU"):
+        ConvolvePlan(BEAM, grid, device="cuda", memory="1 MB")
+    with pytest.raises(DeviceUnavailable):
+        ConvolvePlan(BEAM, grid, device="cuda:99")
+
+
+@pytest.mark.parametrize(("method", "width"), [("direct", 18.8), ("ring", 60)])
+def test_memory_is_what_is_said(method, width):
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    grid = Healpix(512)
+    x = sky(grid.table().npix, 0, 2, "float32")
+    with ConvolvePlan(Gaussian(fwhm=np.radians(width / 60)), grid, method=method, dtype="float32", device="cuda") as p:
+        p(x)
+        used, said = pool.total_bytes() - before, p.info()["bytes"]
+    assert used <= 1.2 * said
+    assert resolve("cuda")[0].total_memory > said
