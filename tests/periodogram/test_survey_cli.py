@@ -151,8 +151,9 @@ def test_both_readings_with_several_terms(asteroids: Path, tmp_path: Path) -> No
     """
     out = tmp_path / "p.ecsv"
     options = ("--nterms", "4", "--min-period", "3", "--max-period", "12", "--device", "cpu", "-o", out)
-    result = run("period", asteroids, "--asteroid", *GEOMETRY, *options)
+    result = run("period", asteroids, "--asteroid", *GEOMETRY, *options, "--plot", tmp_path / "plots")
     assert result.exit_code == 0, result.stderr
+    assert len(list((tmp_path / "plots").iterdir())) == 2
     table = read(out)
     readings = np.array([8.7, 21.3 / 2])
     np.testing.assert_allclose(table["rotation_period_h"], readings, rtol=2e-3)

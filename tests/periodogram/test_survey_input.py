@@ -218,6 +218,9 @@ def test_rotation_is_left(model: str, fluxes: bool) -> None:
     curves, frequency = asteroid(fluxes, model)
     rest = reduced(curves, model)
     np.testing.assert_allclose(rest.t, curves.t - curves.delta * LIGHT_TIME)
+    assert rest.value_name.startswith("reduced ")
+    assert rest.is_magnitude != fluxes
+    assert replace(rest, value_name="reduced magnitude V").is_magnitude
     grid = {"fmin": 1, "fmax": 20, "nf": 60_000, "device": "cpu"}
     raw = skysieve.lombscargle(curves.t, curves.y, curves.dy, **grid)
     found = skysieve.lombscargle(rest.t, rest.y, rest.dy, **grid)

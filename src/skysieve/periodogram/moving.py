@@ -97,7 +97,8 @@ def reduced(curves: LightCurves, model: str) -> LightCurves:
                 f"{flat:,} light curves have too few points or under {SMALLEST_RANGE:g} degrees of phase angle for a "
                 "phase function; only their mean was taken out"
             )
-    return replace(curves, t=curves.t - delta * LIGHT_TIME, y=y, dy=dy, notes=notes)
+    name = curves.value_name if len(curves.value_name) > 1 else f"magnitude {curves.value_name}"
+    return replace(curves, t=curves.t - delta * LIGHT_TIME, y=y, dy=dy, notes=notes, value_name=f"reduced {name}")
 
 
 def _without_phase(

@@ -99,7 +99,10 @@ def plot_objects(curves: LightCurves, request: Request, folder: Path, limit: int
         if result.status != Status.OK:
             continue
         label = str(curves.ids[i])
-        title = f"{label}: rotation period {request.scale / result.best_frequency.value:.6g} {request.unit}"
+        period = request.scale / result.best_frequency.value
+        title = f"{label}: rotation period {period:.6g} {request.unit}"
+        if request.both_readings:
+            title = f"{label}: rotation period {period:.6g} or {2 * period:.6g} {request.unit}"
         save_plot(
             result, t, y, dy, folder / unused(file_name(curves.path.stem, label, len(curves)), used),
             title=title if request.asteroid else label, magnitudes=curves.is_magnitude, value=curves.value_name,
