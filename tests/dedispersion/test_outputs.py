@@ -59,6 +59,7 @@ def test_tables_hold_every_column(found, tmp_path):
         np.testing.assert_allclose(ecsv[name], column, rtol=1e-6)
     assert str(ecsv["dm"].unit) == "pc / cm3"
     assert ecsv.meta["dm_constant"] == found.dm_constant
+    assert set(csv["dm_constant"]) == {found.dm_constant}
     with pytest.raises(ValueError, match=r"expected a name that ends in \.csv"):
         found.write(tmp_path / "c.txt")
     assert not (tmp_path / "c.txt").exists()
@@ -68,6 +69,7 @@ def test_singlepulse_and_cand_have_their_programs_columns(found, tmp_path):
     found.write(tmp_path / "c.singlepulse")
     lines = (tmp_path / "c.singlepulse").read_text().splitlines()
     assert lines[0].split() == ["#", "DM", "Sigma", "Time", "(s)", "Sample", "Downfact"]
+    assert repr(found.dm_constant) in lines[1]
     rows = np.loadtxt(tmp_path / "c.singlepulse")
     assert rows.shape == (len(found.events), 5)
     np.testing.assert_allclose(rows[:, 2], found.events.time, atol=1e-6)
@@ -139,6 +141,7 @@ def test_cutout_files_have_fetchs_layout(data, found, tmp_path):
         assert [d.label for d in file["data_freq_time"].dims] == ["time", "frequency"]
         assert [d.label for d in file["data_dm_time"].dims] == ["dm", "time"]
         assert file.attrs["dm"] == found.dm[0]
+        assert file.attrs["dm_constant"] == found.dm_constant
         assert file.attrs["tcand"] == pytest.approx(found.time[0])
         assert {"cand_id", "snr", "width", "label", "nchans", "tsamp", "fch1", "foff"} <= set(file.attrs)
 

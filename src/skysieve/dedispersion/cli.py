@@ -192,6 +192,8 @@ def info(files: Files, bit_order: BitOrder = "little") -> None:
 
     - skysieve dedisp info a.fil
     """
+    import numpy as np
+
     with told(), opened(files, bit_order) as fb:
         o = fb.observation
         rows = [
@@ -202,6 +204,9 @@ def info(files: Files, bit_order: BitOrder = "little") -> None:
             ("channel width", f"{abs(o.foff):.6g} MHz"), ("sampling", f"{o.tsamp * 1e6:.6g} us"),
             ("samples", f"{fb.nsamp} ({fb.duration:.6g} s)"), ("bits", f"{o.nbits} ({fb.dtype.name})"),
         ]  # fmt: skip
+        if len(fb.gaps):
+            missing = int(np.diff(fb.gaps).sum())
+            rows.append(("gaps", f"{len(fb.gaps)}, of {missing * o.tsamp:.6g} s in all"))
         if o.dm is not None:
             rows.append(("DM", f"{o.dm:g} (de-dispersed)"))
         for name, value in rows:

@@ -53,6 +53,8 @@ class Cutout:
         The candidate.
     observation : Observation
     name : str
+    dm_constant : float
+        MHz^2 s cm^3 / pc.
     """
 
     raw: NDArray[np.float32]
@@ -69,6 +71,7 @@ class Cutout:
     width: float
     observation: Observation
     name: str
+    dm_constant: float
 
     def plot(self) -> Figure:
         """Profile, de-dispersed and raw dynamic spectrum, bow tie."""
@@ -90,7 +93,7 @@ class Cutout:
                 "snr_opt": -1.0, "width": max(1, round(self.width / o.tsamp)), "label": -1, "nchans": o.nchan,
                 "tsamp": o.tsamp, "fch1": o.top, "foff": o.foff, "source_name": o.source, "tstart": o.tstart,
                 "native_tsamp": o.tsamp, "native_nchans": o.nchan, "native_foff": o.foff, "bw": -o.band,
-                "center_freq": o.centre, "nbits": o.nbits, "basename": self.name,
+                "center_freq": o.centre, "nbits": o.nbits, "basename": self.name, "dm_constant": self.dm_constant,
             }  # fmt: skip
             for key, value in facts.items():
                 file.attrs[key] = value
@@ -165,6 +168,7 @@ def cutout(
         ((edges[:-1] + edges[1:]) / 2 - half) * tsamp + centre * tsamp - time,
         _shrink(fb.freqs[:, None], fb.nchan)[:, 0], dms, float(snr), float(dm), float(time), float(width),
         fb.observation, f"cand_tstart_{fb.observation.tstart:.12f}_tcand_{time:.7f}_dm_{dm:.5f}_snr_{snr:.5f}",
+        float(dm_constant),
     )  # fmt: skip
 
 

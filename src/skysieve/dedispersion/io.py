@@ -88,7 +88,14 @@ def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None
 
 
 def write_tim(
-    path: str | os.PathLike[str], series: Any, observation: Observation, *, dm: float, tsamp: float | None = None
+    path: str | os.PathLike[str],
+    series: Any,
+    observation: Observation,
+    *,
+    dm: float,
+    tsamp: float | None = None,
+    dm_constant: float = DM_CONSTANT,
+    ref_freq: float | None = None,
 ) -> None:
     """Write a de-dispersed series as a SIGPROC ``.tim`` of 32-bit floats.
 
@@ -103,6 +110,10 @@ def write_tim(
         pc / cm^3.
     tsamp : float, optional
         Seconds, where samples were added.
+    dm_constant : float
+        The constant used, MHz^2 s cm^3 / pc: goes into the header's ``rawdatafile``, as SIGPROC has no key for it.
+    ref_freq : float, optional
+        MHz, where times are not those at the top of the band: goes there too.
 
     Examples
     --------
@@ -114,7 +125,7 @@ def write_tim(
     """
     obs = _series_observation(observation, dm, tsamp).replace(freqs=observation.freqs[:1])
     with written(path) as part, open(part, "wb") as file:
-        file.write(header_bytes(obs, 32, signed=False, data_type=TIME_SERIES))
+        file.write(header_bytes(obs, 32, signed=False, data_type=TIME_SERIES, note=said(dm_constant, ref_freq)))
         file.write(_series(series).tobytes())
 
 
@@ -126,6 +137,7 @@ def write_dat(
     dm: float,
     tsamp: float | None = None,
     dm_constant: float = DM_CONSTANT,
+    ref_freq: float | None = None,
 ) -> None:
     """Write a de-dispersed series as PRESTO's ``.dat`` and ``.inf``.
 
@@ -137,6 +149,8 @@ def write_dat(
         As for `write_tim`.
     dm_constant : float
         The constant used, MHz^2 s cm^3 / pc: goes into the notes.
+    ref_freq : float, optional
+        MHz, where times are not those at the top of the band: goes there too.
 
     Examples
     --------
@@ -151,9 +165,19 @@ def write_dat(
     obs = _series_observation(observation, dm, tsamp)
     with written(target) as part, written(target.with_suffix(".inf")) as text:
         part.write_bytes(values.tobytes())
-        write_inf(text, obs, len(values), dm_constant)
+        write_inf(text, obs, len(values), said(dm_constant, ref_freq))
         body = text.read_text(encoding="utf-8")
         text.write_text(body.replace(text.with_suffix("").name, target.with_suffix("").name), encoding="utf-8")
+
+
+def said(dm_constant: float, ref_freq: float | None) -> str:
+    """What outputs say of the delays that were taken off: short, as SIGPROC reads 80 characters.
+
+    >>> said(4149.0, None)
+    'DM constant 4149.0 MHz^2 s cm^3 / pc'
+    """
+    times = "" if ref_freq is None else f", arrival times at {ref_freq:g} MHz"
+    return f"DM constant {dm_constant!r} MHz^2 s cm^3 / pc{times}"
 
 
 def _series(series: Any) -> NDArray[np.float32]:

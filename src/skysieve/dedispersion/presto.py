@@ -100,7 +100,7 @@ def _sexagesimal(text: str | None) -> float:
     return -value if d.strip().startswith("-") else value
 
 
-def write_inf(path: Path, obs: Observation, n: int, dm_constant: float, notes: str = "") -> None:
+def write_inf(path: Path, obs: Observation, n: int, notes: str = "") -> None:
     """The ``.inf`` of a series of ``n`` samples; ``obs`` is that of the filterbank it came from, with its ``dm``."""
 
     def sexagesimal(degrees: float) -> str:
@@ -135,7 +135,7 @@ def write_inf(path: Path, obs: Observation, n: int, dm_constant: float, notes: s
         ("Data analyzed by", "skysieve"),
     ]
     text = "".join(f" {name:<38} =  {value}\n" for name, value in lines)
-    text += f" Any additional notes:\n    Dispersion constant {dm_constant!r} MHz^2 s cm^3 / pc. {notes}\n"
+    text += f" Any additional notes:\n    {notes}\n"
     path.write_text(text, encoding="utf-8")
 
 

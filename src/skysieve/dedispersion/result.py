@@ -106,12 +106,13 @@ class Dedispersed:
         obs = self.observation.replace(tstart=self.observation.tstart + self.start * self.tsamp / 86400)
         digits = name_digits(self.dms) if digits is None else digits
         paths = []
+        ref = None if self.ref_freq == self.observation.top else self.ref_freq
         for dm, series in zip(self.dms, self.data, strict=True):
             path = base.with_name(f"{base.name}_DM{dm:.{digits}f}.{format}")
             if format == "dat":
-                write_dat(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant)
+                write_dat(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref)
             else:
-                write_tim(path, series, obs, dm=dm, tsamp=self.tsamp)
+                write_tim(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref)
             paths.append(path)
         return paths
 

@@ -288,7 +288,7 @@ def add_ifs(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
 # ---------------------------------------------------------------- writing
 
 
-def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FILTERBANK) -> bytes:
+def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FILTERBANK, note: str = "") -> bytes:
     """The header of a file whose channels lie in falling order of frequency."""
     numbers = {name: number for number, name in TELESCOPES.items()}
 
@@ -297,6 +297,8 @@ def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FI
         return struct.pack("<i", len(encoded)) + encoded
 
     parts = [text("HEADER_START"), text("source_name"), text(obs.source or "unknown")]
+    if note:
+        parts += [text("rawdatafile"), text(note)]
 
     def integer(key: str, value: int) -> None:
         parts.append(text(key) + struct.pack("<i", value))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.dedispersion.io import written
+from skysieve.dedispersion.io import said, written
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.candidates import Candidates
@@ -39,7 +39,8 @@ def write_candidates(found: Candidates, path: str | os.PathLike[str]) -> None:
 
     ``.csv``, ``.ecsv`` and ``.parquet`` have a row a candidate and the columns of `Candidates.columns`;
     ``.singlepulse`` has PRESTO's columns and a row an event; ``.cand`` Heimdall's: S/N, sample, time, log2 width, DM
-    number, DM, members, first and last sample.
+    number, DM, members, first and last sample.  All but ``.cand``, which has no place for it, say which dispersion
+    constant was used.
     """
     suffix = check_suffix(path)
     columns = found.columns()
@@ -50,9 +51,10 @@ def write_candidates(found: Candidates, path: str | os.PathLike[str]) -> None:
     }  # fmt: skip
     with written(path) as part:
         if suffix == ".csv":
-            lines = [",".join(columns)]
+            lines = [",".join((*columns, "dm_constant"))]
             for row in zip(*columns.values(), strict=True):
-                lines.append(",".join(_cell(n, v) for n, v in zip(columns, row, strict=True)))
+                cells = [_cell(n, v) for n, v in zip(columns, row, strict=True)]
+                lines.append(",".join((*cells, repr(found.dm_constant))))
             part.write_text("\n".join(lines) + "\n", encoding="utf-8")
         elif suffix == ".ecsv":
             from astropy.table import Table
@@ -79,7 +81,7 @@ def _cell(name: str, value: object) -> str:
 
 def _singlepulse(found: Candidates) -> str:
     e = found.events
-    lines = ["# DM      Sigma      Time (s)     Sample    Downfact"]
+    lines = ["# DM      Sigma      Time (s)     Sample    Downfact", f"# {said(found.dm_constant, found.ref_freq)}"]
     for dm, snr, time, sample, width, b in zip(e.dm, e.snr, e.time, e.sample, e.width_samples, e.downsamp, strict=True):
         middle = sample + width * b // 2
         lines.append(f"{dm:7.2f} {snr:7.2f} {time:13.6f} {middle:10d}     {width * b:3d}")
