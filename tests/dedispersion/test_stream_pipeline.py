@@ -48,7 +48,8 @@ def data():
     )  # fmt: skip
     x = Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=5e-4, tstart=60000.5)
     p = plan(x, dms=np.arange(0, 201, 10.0))
-    return SimpleNamespace(fb=x, plan=p, options=Options(plan=p, search=SEARCH, gulp=0.1, cutouts=False))
+    options = Options(plan=p, search=SEARCH, gulp=0.1, policy="block", cutouts=False)
+    return SimpleNamespace(fb=x, plan=p, options=options)
 
 
 def rows_of(folder):
@@ -401,7 +402,7 @@ def start_stream(tmp_path, *more):
                "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1", *more]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for line in process.stderr:
-        if line.startswith("listening on"):
+        if "listening on" in line:
             return process, int(line.rpartition(":")[2])
     raise AssertionError(process.communicate())
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SIDE = 128
 """A cut-out reaches so many half widths before and after its candidate."""
+GULP_BYTES = 2**20
+"""Bytes of a gulp at most: temporaries of larger ones cost more in mapped pages than in arithmetic."""
 MOST_CUTTING = 64
 """Cut-outs that may wait for their samples."""
 
@@ -42,7 +44,7 @@ class Options:
     ring : float
         Seconds of data that rings hold.
     gulp : float
-        Seconds of data that are worked on at a time.
+        Seconds of data that are worked on at a time, at most.
     policy : {"drop", "block"}
     longest_gap : float
         Seconds that a packet may lie ahead of the latest.
@@ -61,7 +63,7 @@ class Options:
     plan: Any = None
     dm_max: float | None = None
     window: int = 8
-    ring: float = 4.0
+    ring: float = 2.0
     gulp: float = 0.25
     policy: str = "drop"
     longest_gap: float = 60.0
@@ -126,7 +128,8 @@ class Segment:
             geometry, window=options.window, seconds=options.ring, longest_gap=options.longest_gap,
             policy=options.policy,
         )  # fmt: skip
-        self.gulp = max(1, round(options.gulp / geometry.tsamp))
+        each = geometry.chunks * geometry.step_bytes
+        self.gulp = max(1, min(round(options.gulp / geometry.tsamp), GULP_BYTES // each))
         self.search: StreamSearch | None = None
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.samples = 0

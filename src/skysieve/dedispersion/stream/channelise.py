@@ -21,7 +21,7 @@ WINDOWS = ("hamming", "hann", "blackman", "rectangular")
 MIDDLE, SCATTER = 96.0, 16.0
 """Mean and standard deviation of 8-bit power."""
 SMALL = 64
-"""Channels of a subband up to which a matrix product beats FFTs of that length."""
+"""Channels of a subband up to which the definition of the DFT, on vectors of subbands, beats FFTs."""
 
 
 class Channeliser:
@@ -94,8 +94,9 @@ class Channeliser:
         place[order] = np.arange(freqs.size)
         self._place = place.reshape(freqs.shape)
         self._row_of = np.sort(self._place, axis=0)[0]
-        self._filter = None if taps == 1 else prototype(channels, taps, window)
-        self._matrix = np.exp(-2j * np.pi * np.outer(k, k) / channels).astype(np.complex64)
+        self._filter = np.ones((1, channels), np.float32) if taps == 1 else prototype(channels, taps, window)
+        matrix = np.exp(-2j * np.pi * (np.outer(k, k) % channels) / channels)
+        self._real, self._imag = matrix.real.astype(np.float32), matrix.imag.astype(np.float32)
         self._tail: NDArray[np.complex64] | None = None
         self._gone: list[NDArray[np.int64]] = []
         self._at = self._out = -1
@@ -176,15 +177,17 @@ class Channeliser:
         P = x.shape[1]
         lines = np.ascontiguousarray(x).reshape(-1, N, P * self.nsub)
         n = len(lines) - self.taps + 1
-        if self._filter is None:
-            summed = lines
-        else:
-            summed = lines[:n] * self._filter[0][:, None]
-            for t in range(1, self.taps):
-                summed += lines[t : t + n] * self._filter[t][:, None]
-        spectra = np.matmul(self._matrix, summed) if N <= SMALL else self._fft(summed)
         out = np.empty((n // self.integrate, self.nchan), np.float32)
-        cpu_power.power(spectra.reshape(n, N, P, self.nsub), self._place, self.integrate, out)
+        if N <= SMALL:
+            cpu_power.filter_power(
+                lines.view(np.float32), self._filter, self._real, self._imag, self._place, self.integrate, self.nsub,
+                out,
+            )  # fmt: skip
+            return out
+        summed = lines[:n] * self._filter[0][:, None]
+        for t in range(1, self.taps):
+            summed += lines[t : t + n] * self._filter[t][:, None]
+        cpu_power.power(self._fft(summed).reshape(n, N, P, self.nsub), self._place, self.integrate, out)
         return out
 
     def _fft(self, summed: NDArray[np.complex64]) -> NDArray[np.complex64]:
@@ -242,14 +245,19 @@ class Channeliser:
 
     def _measure(self, rows: NDArray[np.float32], first: int, rects: NDArray[np.int64]) -> None:
         """Level and scale of the channels, from what came."""
-        good = np.ones(rows.shape, bool)
-        for a, b, low, high in rects:
-            good[a - first : b - first, low:high] = False
-        n = np.maximum(good.sum(axis=0), 1)
-        mean = np.where(good, rows, 0).sum(axis=0, dtype=np.float64) / n
-        square = (np.where(good, rows - mean, 0) ** 2).sum(axis=0) / n
+        from skysieve.dedispersion import cpu_losses
+
+        count = np.zeros(self.nchan, np.int64)
+        total, square = np.zeros(self.nchan), np.zeros(self.nchan)
+        cpu_losses.blank(rows, first, rects)
+        cpu_losses.accumulate(rows, first, rects, count, total, square)
+        n = np.maximum(count, 1)
+        mean = total / n
+        variance = np.maximum(square / n - mean * mean, 0)
         self.level = mean.astype(np.float32)
-        self.scale = np.where(square > 0, SCATTER / np.sqrt(np.where(square > 0, square, 1)), 0).astype(np.float32)
+        self.scale = np.where(variance > 0, SCATTER / np.sqrt(np.where(variance > 0, variance, 1)), 0).astype(
+            np.float32
+        )
 
 
 def prototype(channels: int, taps: int, window: str) -> NDArray[np.float32]:

@@ -175,14 +175,14 @@ def stream(
     vdif_frames: Annotated[int, option("--vdif-frames", help="VDIF: frames a second.", panel=INPUT, metavar="N")] = 0,
     vdif_threads: Annotated[int, option("--vdif-threads", help="VDIF: polarisations (1).", panel=INPUT)] = 1,
     window: Annotated[int, option("--window", help="Packets that one may be late by (8).", panel=INPUT, min=0)] = 8,
-    ring: Annotated[float, option("--ring", help="Seconds of data that rings hold (4).", panel=INPUT)] = 4.0,
+    ring: Annotated[float, option("--ring", help="Seconds of data that rings hold (2).", panel=INPUT)] = 2.0,
     policy: Annotated[Policy, option("--policy", help="Full rings: drop, block (drop).", panel=INPUT)] = Policy.drop,
     beams: Annotated[int, option("--beams", help="Beams at most (16).", panel=INPUT, metavar="N", min=1)] = 16,
     packet_bytes: Annotated[
         int, option("--packet-bytes", help="Longest datagram (9216).", panel=INPUT, metavar="N", min=64, max=65535)
     ] = 9216,
     socket_buffer: Annotated[
-        int | None, option("--socket-buffer", help="Bytes to ask the kernel for.", panel=INPUT, metavar="N", min=1)
+        int | None, option("--socket-buffer", help="Bytes to ask the kernel for (most).", panel=INPUT, min=0)
     ] = None,
     channels: Annotated[int, option("--channels", help="Of a subband (8).", panel=VOLTAGES, metavar="N", min=1)] = 8,
     taps: Annotated[int, option("--taps", help="Polyphase filter bank; 1: FFT (1).", panel=VOLTAGES, min=1)] = 1,
@@ -197,6 +197,9 @@ def stream(
     threshold: Annotated[float, option("-t", "--threshold", help="S/N (6.5).", panel=SEARCH, metavar="X")] = 6.5,
     noise: Annotated[Noise, option("--noise", help="robust, moments, clipped (robust).", panel=SEARCH)] = Noise.robust,
     block: Annotated[float, option("--block", help="Noise blocks, s (0.25).", panel=SEARCH, metavar="S")] = 0.25,
+    step: Annotated[
+        int, option("--step", help="Blocks searched at a time: less work, later news (1).", panel=SEARCH, min=1)
+    ] = 1,
     gulp: Annotated[float, option("--gulp", help="Data worked on at a time, s (0.125).", panel=SEARCH)] = 0.125,
     ignore: Annotated[
         str | None, option("--ignore", help="Channels, as 0,5:9; 0 is the highest.", panel=SEARCH, metavar="LIST")
@@ -249,7 +252,7 @@ def stream(
             raise ValueError("--plan or --dm-max is needed, and not both: how far to search")
         search = {
             "threshold": threshold, "noise": noise.value, "block": block, "ignore": ignored(ignore), "device": device,
-            "threads": threads, "memory": memory,
+            "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
@@ -288,7 +291,11 @@ def stream(
             server = stack.enter_context(MetricsServer(pipeline.metrics, host, port))
             screen.say(f"metrics on http://{host}:{server.port}/metrics")
         for receiver in receivers:
-            screen.say(f"listening on {receiver.address[0]}:{receiver.address[1]}")
+            urgent = "real-time" if receiver.real_time else "ordinary"
+            screen.say(
+                f"socket buffer {receiver.granted // 1024} KiB, {urgent} priority; "
+                f"listening on {receiver.address[0]}:{receiver.address[1]}"
+            )
         with stopping(pipeline, seconds):
             summary = pipeline.run()
         screen.end()

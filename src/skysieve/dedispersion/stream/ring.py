@@ -72,7 +72,7 @@ class Ring:
         geometry: Geometry,
         *,
         window: int = 8,
-        seconds: float = 4.0,
+        seconds: float = 2.0,
         longest_gap: float = 60.0,
         policy: str = "drop",
     ) -> None:

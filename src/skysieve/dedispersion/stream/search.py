@@ -65,11 +65,11 @@ class Found:
 class History:
     """The latest samples of a stream, (samples x channels): a `filterbank.Reader` by absolute sample numbers."""
 
-    def __init__(self, obs: Observation, dtype: np.dtype[Any], maximum: int, keep: int) -> None:
+    def __init__(self, obs: Observation, dtype: np.dtype[Any], maximum: int, keep: int, room: int = 1) -> None:
         self.observation, self.dtype, self.maximum, self.nsamp = obs, dtype, maximum, ENDLESS
         self.order = np.arange(obs.nchan)
         self.keep = keep
-        self.rows = np.zeros((keep + max(keep // 2, 4096), obs.nchan), dtype)
+        self.rows = np.zeros((keep + room, obs.nchan), dtype)
         self.base = self.stop = 0
         self.trial = False
 
@@ -83,7 +83,7 @@ class History:
             first = max(self.base, min(needed, self.stop + len(rows) - self.keep))
             left = self.rows[first - self.base : self.stop - self.base]
             if len(left) + len(rows) > len(self.rows):
-                bigger = np.zeros((len(left) + len(rows) + self.keep // 2, self.rows.shape[1]), self.dtype)
+                bigger = np.zeros((2 * (len(left) + len(rows)), self.rows.shape[1]), self.dtype)
                 bigger[: len(left)] = left
                 self.rows = bigger
             else:
@@ -209,8 +209,7 @@ class StreamSearch:
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
         self.real = kind.kind == "f"
         span = self.step + 2 * self.length + self.job.overlap
-        reach = span + (self.length if self.real else 0)
-        self._held = History(observation, kind, most, max(history, reach + self.length))
+        self._held = History(observation, kind, most, history, self.step + 2 * self.length)
         self._fb = Filterbank([self._held])
         self._source = LiveSource(self._fb, sorted(set(ignore)), self.length)
         self.live_channels = 1 - len(set(ignore)) / observation.nchan
@@ -226,12 +225,14 @@ class StreamSearch:
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
         self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
-        self.start = self.low = self.filled = -1
+        self.start = self.low = self.filled = self._loaded = -1
+        self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
         self.events = self.forced = 0
 
     # ------------------------------------------------------------------ in
     def warm(self) -> None:
         """Load or compile every kernel and make every plan, on zeros, before the first sample."""
+        self._held.rows.fill(0)  # pages are mapped now, not while data wait
         self._held.trial = True
         try:
             self.job.look(self.engine, self._looked, FAR // self.length * self.length, self.step, ENDLESS)
@@ -285,7 +286,7 @@ class StreamSearch:
         """Zeros from a block before the one that the stream starts in."""
         self.start = start
         self.low = start // self.length * self.length
-        base = max(0, self.low - self.length)
+        base = self._loaded = max(0, self.low - self.length)
         self._held.begin(base)
         self.filled = base
         if start > base:
@@ -298,7 +299,8 @@ class StreamSearch:
     def _add(self, at: int, rows: NDArray[Any], rects: NDArray[np.int64]) -> None:
         """Samples of one block: statistics, and what stands in for missing ones."""
         end = at + len(rows)
-        self._held.append(rows, max(0, self.low - self.length))
+        # an engine reads nothing twice; for values that are not finite it reads whole blocks
+        self._held.append(rows, self._loaded // self.length * self.length if self.real else self._loaded)
         view = self._held.view(at, end)
         some = Losses(rects).within(at, end) if len(rects) else rects
         some = clipped(some, self.observation.nchan) if len(some) else some
@@ -340,8 +342,9 @@ class StreamSearch:
 
     def _look(self, nsamp: int) -> list[Found]:
         raw = self.job.look(self.engine, self._looked, self.low, self.step, nsamp)
+        self._loaded = min(nsamp, self.low + self.step + self.length + self.job.overlap)
         self.low += self.step
-        self._rects = self._rects[self._rects[:, 1] > min(self._held.base, self.low - 2 * self.length)]
+        self._rects = self._rects[self._rects[:, 1] > self.low - 2 * self.length - self._reach]
         raw = kept_events(self.job.made, raw, self.job.boxes, self._losses(), self.length)
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)

@@ -1,0 +1,205 @@
+"""The live pipeline: the paper's Tables 5 and 6, packets over the loopback at their own rate, a gigabit a second.
+
+``python -m benchmarks.stream [--quick] [--seconds S] [--device cuda] [--only table6 live gigabit]``.  Senders are
+processes of their own on the same cores; sockets have the kernel's default buffers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.harness import Report
+
+from skysieve.dedispersion import Filterbank, fake, plan, write_fil
+from skysieve.dedispersion.observation import Observation
+from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.channelise import Channeliser
+from skysieve.dedispersion.stream.dada import write_dada
+from skysieve.dedispersion.stream.intake import Intake, SocketFeed
+from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry, SkysieveParser, packets
+from skysieve.dedispersion.stream.pipeline import Pipeline
+from skysieve.dedispersion.stream.receive import UdpReceiver
+from skysieve.dedispersion.stream.sink import Sink
+
+PACKAGES = ("skysieve", "numpy", "numba")
+NSUB, TSAMP, FCH1, FOFF = 256, 12.8e-6, 620.0 - 20 / 512, -20 / 256
+"""The paper's Table 5: 20 MHz at 610 MHz in 256 subbands, 78,125 spectra a second."""
+DMS = np.linspace(0, 60, 500)
+BUFFER = 2**19
+PAPER = {
+    "copy in": 475, "channelise, power": 458 + 20, "corner turn": 112, "de-dispersion": 4500, "copy out": 220,
+}  # fmt: skip
+"""Milliseconds of the paper's Table 6 (C1060), a buffer of 2^19 spectra, 6.71 s."""
+
+
+def voltages(seconds: float, seed: int = 1, every: float = 0.5, dm: float = 30.0) -> np.ndarray[Any, Any]:
+    """8+8 bit voltages with a burst of DM 30 each half second, shape (samples, 1, subbands, 2)."""
+    rng = np.random.default_rng(seed)
+    n = round(seconds / TSAMP) // 16 * 16
+    freqs = FCH1 + FOFF * np.arange(NSUB)
+    delay = (freqs**-2 - freqs[0] ** -2) * dm / 2.41e-4
+    x = np.empty((n, 1, NSUB, 2), np.int8)
+    for a in range(0, n, 2**14):
+        part = rng.standard_normal((min(2**14, n - a), NSUB, 2), np.float32) * 16
+        t = (a + np.arange(len(part)))[:, None] * TSAMP - delay
+        part *= np.where(np.abs((t + every / 2) % every - every / 2) < 1e-3, np.float32(1.12), np.float32(1))[..., None]
+        x[a : a + len(part), 0] = np.clip(np.rint(part), -127, 127)
+    return x
+
+
+def table6(report: Report, quick: bool, device: str) -> None:
+    """Seconds of each stage for a buffer of 2^19 spectra, all in memory; from datagrams to candidates."""
+    report.title("Table 6: milliseconds for 2^19 spectra of 256 subbands (6.71 s of data)")
+    spectra = BUFFER // 8 if quick else BUFFER
+    scale = BUFFER / spectra
+    steps = voltages(spectra * TSAMP).view(np.uint8).reshape(-1, 1, 2 * NSUB)
+    g = Geometry(VOLTAGE, 8, 1, 16, NSUB, 1, 10**18, TSAMP, FCH1, FOFF)
+    made = packets(g, steps, 0)
+    lengths = np.full(len(made), made.shape[1])
+    for threads in (1, 2):
+        options = Options(plan=DMS, search={"block": 0.5, "step": 4, "threads": threads, "device": device}, ring=1.0,
+                          channelise={"calibrate": 0.3}, gulp=0.25, policy="block", cutouts=False)  # fmt: skip
+        intake = Intake(SkysieveParser(), options)
+        clock: dict[str, float] = {}
+        segment: Segment | None = None
+        for a in range(0, len(made), 512):
+            since = time.perf_counter()
+            intake.take(made[a : a + 512], lengths[a : a + 512])
+            clock["receive"] = clock.get("receive", 0.0) + time.perf_counter() - since
+            if segment is None:
+                segment = intake.beams[0].segments[0]
+                clock = {"receive": 0.0}
+                _timed(segment, clock)
+            while (gulp := segment.ring.take(segment.gulp, timeout=0)) is not None:
+                segment.step(gulp)
+        assert segment is not None
+        intake.end()
+        while (gulp := segment.ring.take(segment.gulp, timeout=0)) is not None:
+            segment.step(gulp)
+        segment.finish()
+        parts = {**clock, "copy in": segment.times["unpack"]}
+        parts["other"] = segment.times["search"] - clock["corner turn"] - clock["de-dispersion"]
+        total = sum(parts.values())
+        for name in ("receive", "copy in", "channelise, power", "corner turn", "de-dispersion", "other"):
+            ours = 1e3 * parts[name] * scale
+            report.row("table6", stage=name, device=device, threads=threads, ms=ours, paper_ms=PAPER.get(name, 0))
+        report.row("table6", stage="total", device=device, threads=threads, ms=1e3 * total * scale,
+                   paper_ms=sum(PAPER.values()), realtime=spectra * TSAMP / total, paper_realtime=1.16)  # fmt: skip
+
+
+def _timed(segment: Segment, clock: dict[str, float]) -> None:
+    """Time the parts of a segment's channeliser and engine."""
+    search, c = segment.prepare(), segment.channeliser
+    assert c is not None
+
+    def watch(owner: Any, name: str, stage: str) -> None:
+        call = getattr(owner, name)
+
+        def wrapped(*args: Any, **more: Any) -> Any:
+            since = time.perf_counter()
+            try:
+                return call(*args, **more)
+            finally:
+                clock[stage] = clock.get(stage, 0.0) + time.perf_counter() - since
+
+        setattr(owner, name, wrapped)
+
+    watch(c, "feed", "channelise, power")
+    watch(search.engine, "load", "corner turn")
+    watch(search.engine, "search", "de-dispersion")
+
+
+def live(report: Report, case: str, file: Path, options: Options, seconds: float, folder: Path, wanted: str) -> None:
+    """A file sent at its own rate by another process, searched as it comes."""
+    sink = Sink(folder, pictures=False, raw=False)
+    intake = Intake(SkysieveParser(), options)
+    with UdpReceiver("127.0.0.1", 0, socket_buffer=0) as receiver:
+        pipeline = Pipeline(intake, SocketFeed(intake, [receiver]), sink, receivers=[receiver])
+        to = f"127.0.0.1:{receiver.address[1]}"
+        command = [sys.executable, "-m", "skysieve.cli", "dedisp", "emulate", str(file), "--repeat", "0",
+                   "--rate", "1x", "--to", to, "--seconds", str(seconds)]  # fmt: skip
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        said: list[str] = []
+
+        def send() -> None:
+            said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+            time.sleep(1.0)
+            pipeline.stop()
+
+        threading.Thread(target=send, daemon=True).start()
+        since, cpu = time.perf_counter(), time.process_time()
+        summary = pipeline.run()
+        took = time.perf_counter() - since
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    c = summary["counts"]
+    sender = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / took
+    report.row(
+        case, data_seconds=summary["data_seconds"], mbit=8e-6 * c["bytes"] / summary["data_seconds"], lost=c["lost"],
+        kernel_drops=c["kernel_drops"], overflow=c["overflow"] + c["ring_overflow"], accepted=c["accepted"],
+        realtime=summary["realtime"], own_cores=(time.process_time() - cpu) / took, sender_cores=sender,
+        latency_median=summary["latency_median"], latency_most=summary["latency_most"],
+        candidates=summary["sink"]["candidates"], buffer=receiver.granted,
+        real_time=receiver.real_time, sender=said[0], wanted=wanted, reached=c["lost"] == 0,
+    )  # fmt: skip
+
+
+def table5(report: Report, seconds: float, device: str, folder: Path) -> None:
+    """The paper's Table 5 over the loopback, bursts every half second."""
+    report.title("Table 5 over UDP at 1x: 256 subbands, 2048 channels, 500 DMs")
+    file = folder / "table5.dada"
+    write_dada(file, voltages(4.0), tsamp=TSAMP, fch1=FCH1, foff=FOFF, tstart=60000.0)
+    c = Channeliser(FCH1, FOFF, NSUB, 1, TSAMP)
+    dms = plan(Observation(c.freqs, c.tsamp), dms=DMS)
+    search = {"block": 0.25, "threads": 2, "device": device, "threshold": 8.0}
+    options = Options(plan=dms, search=search, channelise={"calibrate": 0.3}, gulp=0.125, cutouts=False)
+    live(report, "table5", file, options, seconds, folder / "table5", "no loss; latency 1 s")
+
+
+def gigabit(report: Report, seconds: float, device: str, folder: Path) -> None:
+    """A gigabit a second of detected power in packets of 8 KiB, 64 DMs x 256 channels."""
+    report.title("1 Gbit/s over UDP: 256 channels every 2.048 us, 64 DMs, packets of 8 KiB, default socket buffers")
+    file = folder / "gigabit.fil"
+    noise = fake(nchan=256, duration=0.5, tsamp=2.048e-6, fch1=1500, foff=-1, times=[], seed=2)
+    write_fil(file, Filterbank.from_array(noise.read(), freqs=noise.freqs, tsamp=2.048e-6))
+    with Filterbank.open(file) as fb:
+        dms = plan(fb, dms=np.arange(64) * 0.1)
+    search = {"block": 0.25, "step": 4, "threads": 2, "device": device, "threshold": 8.0}
+    options = Options(plan=dms, search=search, gulp=0.1, cutouts=False)
+    live(report, "gigabit", file, options, seconds, folder / "gigabit", "no loss at 1000 Mbit/s")
+
+
+def main() -> None:
+    """Run the cases that were asked for."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--quick", action="store_true")
+    arguments.add_argument("--seconds", type=float, default=600.0)
+    arguments.add_argument("--device", default="cpu")
+    arguments.add_argument(
+        "--only", nargs="+", choices=("table6", "live", "gigabit"), default=["table6", "live", "gigabit"]
+    )
+    given = arguments.parse_args()
+    seconds = 10.0 if given.quick else given.seconds
+    report = Report("stream", PACKAGES, given.quick)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "table6" in given.only:
+            table6(report, given.quick, given.device)
+        if "live" in given.only:
+            table5(report, seconds, given.device, folder)
+        if "gigabit" in given.only:
+            gigabit(report, seconds, given.device, folder)
+    report.write("" if given.device == "cpu" else f"-{given.device}")
+    sys.exit(report.failed)
+
+
+if __name__ == "__main__":
+    main()
