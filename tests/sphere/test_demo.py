@@ -16,5 +16,6 @@ def test_the_demo(tmp_path):
     text = io.StringIO()
     assert demo.run(tmp_path, Console(file=text, width=200)) == []
     assert "beyond the beam" in text.getvalue()
+    assert (tmp_path / "sphere-ringing.png").stat().st_size > 20_000
     assert (tmp_path / "sphere.png").stat().st_size > 20_000
     assert demo.ringing(demo.sources(), 0.1) == 0

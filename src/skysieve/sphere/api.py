@@ -11,12 +11,12 @@ import numpy as np
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere.grid import QUADRATURES, Grid, RingTable
+from skysieve.sphere.grid import QUADRATURES, Grid, Healpix, RingTable
 from skysieve.sphere.healpix import CHUNK, nest2ring, npix2nside, reorder
 from skysieve.sphere.kernels import Kernel, Window, check_eps
 from skysieve.sphere.legendre import theta_nodes
 from skysieve.sphere.radial import make_radial
-from skysieve.sphere.workload import METHODS, Engine, Spec
+from skysieve.sphere.workload import COMPAT, METHODS, Engine, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,6 +117,10 @@ class ConvolvePlan:
         Budget of plan and working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional
         CPU threads; default all.
+    compat : {"arkcos", "arkcos+duplicate", "arkcos+unshifted", "arkcos+duplicate+unshifted"}, optional
+        The algorithm of [1]_ as it is published, to compare with: HEALPix alone, caps padded with zeros.  Its options
+        are "duplicate", the modes beyond the Nyquist frequency of cap rings, and "unshifted", the exact kernel between
+        rings of the belt.
 
     Raises
     ------
@@ -164,6 +168,7 @@ class ConvolvePlan:
         device: str | Device = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
+        compat: str | None = None,
     ) -> None:
         self.kernels, self._many = _kernels(kernel)
         if not isinstance(grid, Grid):
@@ -193,9 +198,12 @@ class ConvolvePlan:
         self._response: Any = None
         self._means = None if gpu else self._apart(threads)
         staged = (2 if self.spin else 1) * self.npix * self.dtype.itemsize
+        options = _compat(compat, grid, method, self.spin, rings)
         extra = staged + (self._means.nbytes if self._means else 0)
         extra += 0 if self._factors is None else self._factors.nbytes
-        self._spec = Spec(self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra)
+        self._spec = Spec(
+            self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options
+        )  # fmt: skip
         self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
         if gpu and self.device.kind == "cpu":
             self._means = self._apart(threads)
@@ -439,6 +447,18 @@ def _table(grid: Grid, quadrature: str, rings: slice | None) -> RingTable:
     if grid.nest:
         raise ValueError("rings: a NESTED map has no rings; use RING order, or a mask")
     return table.select(rings)
+
+
+def _compat(compat: str | None, grid: Grid, method: str, spin: int, rings: slice | None) -> tuple[str, ...]:
+    """The paper's algorithm and its options."""
+    if compat is None:
+        return ()
+    named = tuple(str(compat).split("+"))
+    if named[0] != COMPAT[0] or not set(named[1:]) <= set(COMPAT[1:]) or len(set(named)) < len(named):
+        raise ValueError(f"compat={compat!r}: expected 'arkcos', with '+duplicate' or '+unshifted' behind it, or None")
+    if not isinstance(grid, Healpix) or method not in ("auto", "ring") or spin or rings is not None:
+        raise ValueError(f"compat={compat!r}: expected a whole HEALPix grid, spin=0 and method='auto' or 'ring'")
+    return named
 
 
 def _factors(grid: Grid, table: RingTable, rings: slice | None) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.pipeline import TaskPool
 
 from . import cpu_harmonic
+from .cpu_arkcos import ArkcosEngine
 from .cpu_direct import DirectEngine
 from .cpu_harmonic import HarmonicEngine, harmonic_seconds
 from .cpu_ring import NS_TRANSFORM, RingEngine
@@ -78,8 +79,10 @@ class Engine:
         """Bytes of the plan and its working memory, maps and results apart."""
         return self._engine.nbytes + self.spec.extra
 
-    def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine:
+    def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine | ArkcosEngine:
         """The engine asked for, or the one that is expected to be the fastest: setting up costs all of them little."""
+        if self.spec.compat:
+            return ArkcosEngine(self.spec, self.pool)
         if method == "harmonic":
             return HarmonicEngine(self.spec, self.pool)
         if method == "ring":

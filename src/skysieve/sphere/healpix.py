@@ -14,7 +14,7 @@ from numba import njit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["check_nside", "nest2ring", "npix2nside", "pix2ang", "reorder", "ring_table"]
+__all__ = ["check_nside", "nearest", "nest2ring", "npix2nside", "pix2ang", "reorder", "ring_table"]
 
 MAX_NSIDE = 2**29
 """Largest nside whose pixel numbers fit in 64 bits."""
@@ -194,3 +194,19 @@ def pix2ang(nside: int, pix: Any, nest: bool = False) -> tuple[NDArray[np.float6
     theta, n, phi0, start = ring_table(nside)
     ring = np.searchsorted(start, p, side="right") - 1
     return theta[ring], phi0[ring] + 2 * math.pi * (p - start[ring]) / n[ring]
+
+
+def nearest(nside: int, theta: Any, phi: Any) -> NDArray[np.int64]:
+    """RING pixels whose ring is nearest in colatitude and whose centre is nearest on it in azimuth (rad).
+
+    This is the pixel that a point lies in, but for points near the pixels' corners.
+
+    Examples
+    --------
+    >>> nearest(2, [0.0, np.pi / 2], [0.8, 0.0]).tolist()
+    [0, 20]
+    """
+    t, n, phi0, start = ring_table(check_nside(nside))
+    ring = np.searchsorted((t[1:] + t[:-1]) / 2, np.asarray(theta, np.float64))
+    pixel = np.rint((np.asarray(phi, np.float64) - phi0[ring]) * n[ring] / (2 * np.pi)).astype(np.int64) % n[ring]
+    return np.asarray(start[ring] + pixel, np.int64)

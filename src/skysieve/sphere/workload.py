@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .radial import Radial
 
 METHODS = ("auto", "direct", "ring", "harmonic")
+COMPAT = ("arkcos", "duplicate", "unshifted")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Spec:
         Rings that hold any pixel of the mask; the others are neither read nor written.
     extra : int
         Bytes of the host that the plan holds beside the engine: counted with the engine's.
+    compat : tuple of str
+        The paper's own algorithm: "arkcos", and its options "duplicate" and "unshifted".
     """
 
     table: RingTable
@@ -51,6 +54,7 @@ class Spec:
     spin: int = 0
     rings: NDArray[np.bool_] | None = None
     extra: int = 0
+    compat: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
