@@ -259,6 +259,26 @@ def test_noise_is_normal_at_every_width():
             assert abs(s.mean()) < 0.01 + 4 / math.sqrt(len(s)) + 0.02 * math.sqrt(w)
 
 
+def test_ranks_of_floats_are_those_of_sorting():
+    from skysieve.dedispersion.cpu_search import BINS, float_ranks
+
+    rng = np.random.default_rng(3)
+    cases = [
+        rng.normal(0, 30, 12121), np.zeros(1000), rng.integers(0, 3, 5000), [1.0, 2, 3, 4], rng.standard_cauchy(9999),
+        rng.normal(1e6, 0.1, 9999), [1e30, *rng.normal(size=600)], [np.inf, 1, 2, 3, 4, 5], [-3.4e38, 3.4e38] * 50,
+    ]  # fmt: skip
+    for case in cases:
+        y = np.array(case, np.float32)
+        n, out = len(y), np.zeros(3)
+        ranks = (n // 4, n // 2, 3 * n // 4)
+        float_ranks(y, 0, n, ranks, np.zeros(BINS + 1, np.int64), np.empty(n, np.float32), out)
+        assert np.array_equal(out, np.sort(y)[list(ranks)])
+    nan = np.array([np.nan] * 50 + [1.0] * 100, np.float32)
+    counts = np.zeros(BINS + 1, np.int64)
+    float_ranks(nan, 0, 150, (37, 75, 112), counts, np.empty(150, np.float32), out)
+    assert counts.sum() == 150  # each in a bin, whatever it is
+
+
 def test_false_alarms_are_those_of_normal_noise():
     """Single samples over 4 sigma: 3.2e-5 of them; DMs far apart are independent.  Poisson, 5 sigma."""
     fb = fake(nchan=64, duration=60, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=6)

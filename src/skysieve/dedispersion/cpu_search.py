@@ -76,6 +76,52 @@ def quartiles(y, first, n, counts, out):
 
 
 @njit(**JIT)
+def even_bin(v, low, scale):
+    """Number of the bin of a value; within the bins whatever it is."""
+    return min(max(np.int64((np.float64(v) - low) * scale), 0), BINS - 1)
+
+
+@njit(**JIT)
+def float_ranks(y, first, n, ranks, counts, spare, out):
+    """Values of the given ranks (rising) among ``n`` floats: those that sorting would give.
+
+    Counts in even bins between the ends; then only the bins that hold a rank are sorted.
+    """
+    low, high = np.float64(y[first]), np.float64(y[first])
+    for i in range(first, first + n):
+        v = np.float64(y[i])
+        low, high = min(low, v), max(high, v)
+    scale = (BINS - 1) / (high - low) if high > low else 0.0
+    if not (math.isfinite(high - low) and math.isfinite(scale)):
+        for i in range(n):
+            spare[i] = y[first + i]
+        held = np.sort(spare[:n])
+        for k in range(len(ranks)):
+            out[k] = held[ranks[k]]
+        return
+    for b in range(BINS):
+        counts[b] = 0
+    for i in range(first, first + n):
+        counts[even_bin(y[i], low, scale)] += 1
+    b, before = 0, 0
+    sorted_bin = -1
+    size = 0
+    for k in range(len(ranks)):
+        while before + counts[b] <= ranks[k]:
+            before += counts[b]
+            b += 1
+        if b != sorted_bin:
+            size = 0
+            for i in range(first, first + n):
+                if even_bin(y[i], low, scale) == b:
+                    spare[size] = y[i]
+                    size += 1
+            spare[:size].sort()
+            sorted_bin = b
+        out[k] = spare[ranks[k] - before]
+
+
+@njit(**JIT)
 def moments(y, first, n, level, most, out):
     """Count, mean and variance of the samples within ``most`` of ``level``: sums by 64 samples, in order."""
     count, total, square = 0, 0.0, 0.0
@@ -102,11 +148,10 @@ def block_noise(y, first, n, noise, counts, spare, out):
     """Level and sigma of one block into ``out[:2]``."""
     if noise == ROBUST:
         if spare.size:
-            for i in range(n):
-                spare[i] = y[first + i]
-            held = np.sort(spare[:n])
-            out[0] = held[n // 2]
-            out[1] = (np.float64(held[(3 * n) // 4]) - np.float64(held[n // 4])) / IQR
+            float_ranks(y, first, n, (n // 4, n // 2, (3 * n) // 4), counts, spare, out)
+            middle = out[1]
+            out[1] = (out[2] - out[0]) / IQR
+            out[0] = middle
         else:
             quartiles(y, first, n, counts, out)
             middle = out[1]
