@@ -273,10 +273,9 @@ def test_ranks_of_floats_are_those_of_sorting():
         ranks = (n // 4, n // 2, 3 * n // 4)
         float_ranks(y, 0, n, ranks, np.zeros(BINS + 1, np.int64), np.empty(n, np.float32), out)
         assert np.array_equal(out, np.sort(y)[list(ranks)])
-    nan = np.array([np.nan] * 50 + [1.0] * 100, np.float32)
-    counts = np.zeros(BINS + 1, np.int64)
-    float_ranks(nan, 0, 150, (37, 75, 112), counts, np.empty(150, np.float32), out)
-    assert counts.sum() == 150  # each in a bin, whatever it is
+    nan = np.array([1.0] * 100 + [np.nan] * 50 + [2.0], np.float32)
+    float_ranks(nan, 0, 151, (37, 75, 112), np.zeros(BINS + 1, np.int64), np.empty(151, np.float32), out)
+    assert set(out[np.isfinite(out)]) <= {1.0, 2.0}
 
 
 def test_false_alarms_are_those_of_normal_noise():
@@ -413,62 +412,6 @@ def test_stages_with_binning_find_one_pulse_once():
     assert len(found) == 1
 
 
-# ---------------------------------------------------------------- made data
-
-
-def test_fake_is_the_same_however_it_is_read(tmp_path):
-    fb = fake(
-        nchan=32, duration=10, tsamp=1e-3, fch1=1500, foff=4, dm=60, times=[4.09], width=2e-2, scatter=1e-2, seed=2
-    )
-    whole = fb.read()
-    assert np.array_equal(np.concatenate([b for _, b in fb.blocks(999)], axis=1), whole)
-    on_disk = fake(nchan=32, duration=10, tsamp=1e-3, fch1=1500, foff=4, dm=60, times=[4.09], width=2e-2, scatter=1e-2,
-                   seed=2, path=tmp_path / "a.fil")  # fmt: skip
-    assert np.array_equal(on_disk.read(), whole)
-    assert on_disk.freqs[0] == 1500 + 4 * 31
-
-
-def test_scattering_keeps_the_area_and_grows_to_low_frequencies():
-    quiet = {"nchan": 64, "duration": 4, "tsamp": 1e-3, "fch1": 400, "foff": -1, "nbits": 32, "dm": 0, "times": [1.0]}
-    noise = fake(**quiet, width=1e-2, height=0.0).read()
-    plain = fake(**quiet, width=1e-2, height=1.0).read() - noise
-    tails = fake(**quiet, width=1e-2, height=1.0, scatter=2e-2).read() - noise
-    np.testing.assert_allclose(plain.sum(axis=1), 10, rtol=1e-4)
-    np.testing.assert_allclose(tails.sum(axis=1), 10, rtol=1e-3)
-    mean = (tails * np.arange(4000)).sum(axis=1) / tails.sum(axis=1) - 999.5
-    tau = 20 * ((400 - np.arange(64)) / 368.5) ** -4
-    np.testing.assert_allclose(mean, tau, rtol=0.02)
-
-
-def test_an_rrat_has_its_rate():
-    fb = fake(nchan=4, duration=100, tsamp=1e-2, fch1=1500, foff=-1, dm=0, rate=0.5, width=0.05, height=50, seed=11)
-    found = search(fb, [0.0], threshold=20, block=20.0)
-    assert abs(len(found) - 50) < 5 * math.sqrt(50)
-    assert len(search(fake(nchan=4, duration=9, tsamp=1e-2, fch1=1500, foff=-1, rate=0.0), [0.0])) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"nbits": 3}, "nbits=3"),
-        ({"times": [1], "rate": 1}, "expected one of them"),
-        ({"height": 1, "snr": 1}, "expected one of them"),
-        ({"duration": -1}, "duration=-1"),
-        ({"width": 0}, "width=0"),
-        ({"period": -1}, "period=-1"),
-        ({"rate": -1}, "rate=-1"),
-        ({"scatter": -1}, "scatter=-1"),
-        ({"nchan": 0}, "nchan=0"),
-        ({"dm": math.nan}, "dm=nan"),
-        ({"snr": math.inf}, "snr=inf"),
-        ({"times": [1, math.nan]}, "expected finite seconds"),
-    ],
-)
-def test_fake_refuses(options, message):
-    with pytest.raises(ValueError, match=message):
-        fake(**options)
-
-
 @pytest.mark.parametrize("ref_freq", ["centre", "infinity", 2000.0])
 def test_arrival_times_do_not_depend_on_the_reference(pulses, ref_freq):
     dms = np.arange(80, 120, 4.0)
@@ -490,18 +433,6 @@ def test_dms_that_the_data_do_not_hold_are_told_before_memory_is(pulses):
         search(pulses, [0.0, 100.0, 9000.0, 1e6], memory="20 MiB")
     with pytest.raises(ValueError, match=r"its delay across the band is \d+ samples, the data have 12000"):
         search(pulses, plan(pulses, 1e6, step=1e3), memory="20 MiB")
-
-
-def test_inject_refuses():
-    fb = fake(nchan=8, duration=1, tsamp=1e-3, fch1=400, foff=-1, period=None)
-    for options, message in (
-        ({"time": 0.999}, "the data have 1000"),
-        ({"time": 0.0001, "width": 0.1}, "the pulse covers samples -"),
-        ({"snr": -1}, "snr=-1"),
-        ({"width": float("nan")}, "width=nan"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            inject(fb, **{"dm": 50, "time": 0.5, "snr": 10, "width": 5e-3, **options})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Made data: noise that is the same however it is read, pulses of known area, scattering, RRATs; what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from skysieve.dedispersion import fake, inject, search
+
+
+def test_fake_is_the_same_however_it_is_read(tmp_path):
+    fb = fake(
+        nchan=32, duration=10, tsamp=1e-3, fch1=1500, foff=4, dm=60, times=[4.09], width=2e-2, scatter=1e-2, seed=2
+    )
+    whole = fb.read()
+    assert np.array_equal(np.concatenate([b for _, b in fb.blocks(999)], axis=1), whole)
+    on_disk = fake(nchan=32, duration=10, tsamp=1e-3, fch1=1500, foff=4, dm=60, times=[4.09], width=2e-2, scatter=1e-2,
+                   seed=2, path=tmp_path / "a.fil")  # fmt: skip
+    assert np.array_equal(on_disk.read(), whole)
+    assert on_disk.freqs[0] == 1500 + 4 * 31
+
+
+def test_scattering_keeps_the_area_and_grows_to_low_frequencies():
+    quiet = {"nchan": 64, "duration": 4, "tsamp": 1e-3, "fch1": 400, "foff": -1, "nbits": 32, "dm": 0, "times": [1.0]}
+    noise = fake(**quiet, width=1e-2, height=0.0).read()
+    plain = fake(**quiet, width=1e-2, height=1.0).read() - noise
+    tails = fake(**quiet, width=1e-2, height=1.0, scatter=2e-2).read() - noise
+    np.testing.assert_allclose(plain.sum(axis=1), 10, rtol=1e-4)
+    np.testing.assert_allclose(tails.sum(axis=1), 10, rtol=1e-3)
+    mean = (tails * np.arange(4000)).sum(axis=1) / tails.sum(axis=1) - 999.5
+    tau = 20 * ((400 - np.arange(64)) / 368.5) ** -4
+    np.testing.assert_allclose(mean, tau, rtol=0.02)
+
+
+def test_an_rrat_has_its_rate():
+    fb = fake(nchan=4, duration=100, tsamp=1e-2, fch1=1500, foff=-1, dm=0, rate=0.5, width=0.05, height=50, seed=11)
+    found = search(fb, [0.0], threshold=20, block=20.0)
+    assert abs(len(found) - 50) < 5 * math.sqrt(50)
+    assert len(search(fake(nchan=4, duration=9, tsamp=1e-2, fch1=1500, foff=-1, rate=0.0), [0.0])) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nbits": 3}, "nbits=3"),
+        ({"times": [1], "rate": 1}, "expected one of them"),
+        ({"height": 1, "snr": 1}, "expected one of them"),
+        ({"duration": -1}, "duration=-1"),
+        ({"width": 0}, "width=0"),
+        ({"period": -1}, "period=-1"),
+        ({"rate": -1}, "rate=-1"),
+        ({"scatter": -1}, "scatter=-1"),
+        ({"nchan": 0}, "nchan=0"),
+        ({"dm": math.nan}, "dm=nan"),
+        ({"snr": math.inf}, "snr=inf"),
+        ({"times": [1, math.nan]}, "expected finite seconds"),
+    ],
+)
+def test_fake_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        fake(**options)
+
+
+def test_inject_refuses():
+    fb = fake(nchan=8, duration=1, tsamp=1e-3, fch1=400, foff=-1, period=None)
+    for options, message in (
+        ({"time": 0.999}, "the data have 1000"),
+        ({"time": 0.0001, "width": 0.1}, "the pulse covers samples -"),
+        ({"snr": -1}, "snr=-1"),
+        ({"width": float("nan")}, "width=nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            inject(fb, **{"dm": 50, "time": 0.5, "snr": 10, "width": 5e-3, **options})
