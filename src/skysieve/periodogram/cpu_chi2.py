@@ -26,7 +26,7 @@ CELL = 2 * LANES
 STEP = 16 * CELL
 GROUP = 16 * STEP
 """Elements of a complex cell of all lanes, of 16 of them, and of 256 (as in ``cpu_comb``)."""
-PIVOT = 1e-9
+PIVOT = 1e-8
 """Pivots of the normal matrix below this part of the weight of the column's rows are not trusted."""
 SINGULAR = 1e-14
 """Of a column, after the earlier ones are taken out of it, no more than this part of its square is left: it is one

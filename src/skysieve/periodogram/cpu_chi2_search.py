@@ -70,7 +70,8 @@ def search(
         stop = (nf + length - 1) // length if last < 0 else last
         lo, n = curves.start[i], curves.n_used[i]
         t, w, wy, bands = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n], row_of_band[i]
-        own = limit * np.sqrt(np.float64(n))
+        # fewer points than columns: errors of the sums could pass for a matrix of full rank
+        own = limit * np.sqrt(np.float64(n)) if fit.bands > 1 or n >= fit.penalty.shape[0] else 0.0
         weights_of(w, bands, fit, work)
         last_cell = 0.0
         if method == NUFFT:

@@ -94,7 +94,7 @@ def factorise(typingctx, values, steps, factors, upper, lower, inverse, sound, n
 
     A step is (source a, source b, row of ``upper``, row of ``lower``, products, place, pivot, kind) and three factors;
     its entry is ``fa values[a] + fb values[b] + fc`` less the sum of the products.  Kind 0: an entry, kept in
-    ``upper`` at its place, and times ``inverse[pivot]`` in ``lower``.  Kind 1: a pivot; ``inverse`` gets its reciprocal,
+    ``upper`` at its place, and times ``inverse[pivot]`` in ``lower``.  Kind 1: a pivot; ``inverse`` gets its inverse,
     or 0 where it is not above ``noise`` times the weight ``values[place]``, and then ``sound`` becomes 0 too, but where
     that weight is 0 (a column of no rows).
     """

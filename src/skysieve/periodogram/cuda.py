@@ -27,6 +27,8 @@ from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.core.staging import Copier, is_pinned
 from skysieve.periodogram.cuda_calibrate import costs_of
+from skysieve.periodogram.cuda_chi2 import Chi2Worker
+from skysieve.periodogram.cuda_chi2_parts import choose as choose_chi2
 from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
 from skysieve.periodogram.cuda_jobs import Again, Chunk, JobCache, Plan, cycles_of, deliver, gather, make_job
 from skysieve.periodogram.cuda_worker import Job, Worker
@@ -72,8 +74,6 @@ class Engine:
     ) -> None:
         if spec.method == "finufft":
             raise ValueError("method='finufft' runs on the CPU only; the GPU has 'auto', 'direct' and 'nufft'")
-        if spec.nterms != 1:
-            raise ValueError(f"nterms={spec.nterms}: the GPU fits one term; use device='cpu'")
         self.spec = spec
         self._memory = memory
         self._copier = Copier(threads)
@@ -84,7 +84,8 @@ class Engine:
             runtimes: tuple[Runtime, ...] = tuple(CudaRuntime(d) for d in devices)
         else:
             runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
-        self.workers = [Worker(r, spec, LANES, self._copier) for r in runtimes]
+        make = Worker if spec.nterms == 1 else Chi2Worker
+        self.workers = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._costs: Costs | None = None
         self._cache = JobCache()
 
@@ -134,6 +135,15 @@ class Engine:
         offsets = source.offsets
         cycles = self._first_cycles(source, grids)
         nf = int(np.max(grids.nf))
+        if self.spec.nterms != 1:
+            number = int(choose_chi2(plan.chi2_layouts, np.array([cycles]))[0])
+            fit = plan.chi2_layouts[number] if number >= 0 else None
+            return {
+                "method": "direct" if fit is None else "nufft",
+                "device": ", ".join(str(w.runtime.device) for w in self.workers),
+                "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
+                "layout": fit,
+            }
         layout = plan.layout(nf, cycles)
         mean = float(offsets[-1]) / max(1, n)
         pairs = -(-nf // layout.span) if layout is not None else 0
@@ -160,7 +170,7 @@ class Engine:
         """What the methods cost on this GPU: asked for by ``method="auto"`` alone, measured once a GPU."""
         if self._costs is None:
             worker = self.workers[0]
-            measured = self.spec.method == "auto" and worker.runtime.xp is not np
+            measured = self.spec.method == "auto" and self.spec.nterms == 1 and worker.runtime.xp is not np
             self._costs = costs_of(worker, self.spec) if measured else DEFAULTS[self.spec.dtype]
         return self._costs
 

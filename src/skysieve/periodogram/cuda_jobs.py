@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import array_module, is_device_array, to_host
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.comb import M
+from skysieve.periodogram.cuda_chi2_parts import Chi2Layout, parts_of
+from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
+from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
 from skysieve.periodogram.cuda_cost import Costs
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, longest_first, make_part
 from skysieve.periodogram.cuda_structs import UNLIKE
@@ -37,16 +40,26 @@ class Plan:
 
     def row_bytes(self) -> int:
         """Device bytes of one row of a light curve: raw, prepared, and the weights of the spreading kernel."""
+        if self.spec.nterms != 1:
+            return 24 + 24 + 8 + 2 * self.spec.nterms * (16 * 8 + 4)
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize
 
     def object_bytes(self, nf: int, cycles: float) -> float:
         """Device bytes of one object beside its rows."""
         size, k = self.spec.dtype.itemsize, self.spec.n_peaks
+        if self.spec.nterms != 1:
+            return nf * (8.0 + size) + (nf // 2 + 1) * CANDIDATE_BYTES[8] + 232.0 + 20 * k
         layout = self.layout(nf, cycles)
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
         power = nf * size if self.power_start is not None or self.grids.values is not None else 0
         cells = part.launches * SPREAD_CELLS * 2 * size if layout is not None and layout.columns else 0
         return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 232.0 + 20 * k
+
+    @property
+    def chi2_layouts(self) -> tuple[Chi2Layout, ...]:
+        """The combs of series of several terms to choose from; none where every frequency is fitted by itself."""
+        bare = self.grids.values is not None or self.spec.method == "direct"
+        return () if bare else chi2_layouts(self.spec.nterms, self.shared)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -231,6 +244,14 @@ def job_of(
     own = slice(None) if grids.shared else objects
     f0, df, nf = grids.f0[own], grids.df[own], grids.nf[own]
     n, k = len(offsets) - 1, spec.n_peaks
+    if spec.nterms != 1:
+        limits = np.zeros(n, cs.LIMIT)
+        limits["least"], limits["most"] = chi2_bounds(plan.chi2_layouts, cycles)
+        limits["many"] = np.iinfo(np.int32).max
+        parts, limits["circle"] = parts_of(plan.chi2_layouts, lengths, cycles, nf, grids.shared)
+        cap = max(p.cap for p in parts)
+        job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, cap, 1, grids.values)
+        return _with_powers(job, plan, output)
     layout = plan.choose(nf, cycles)
     few = plan.few(nf, layout)
     direct = lengths <= few
@@ -257,13 +278,18 @@ def job_of(
         )  # fmt: skip
     cap, edges = max(p.cap for p in parts), max(p.edges for p in parts)
     job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, cap, edges, grids.values)
-    if plan.power_start is not None or grids.values is not None:
-        sizes = np.broadcast_to(nf, (n,))
+    return _with_powers(job, plan, output)
+
+
+def _with_powers(job: Job, plan: Plan, output: Output) -> Job:
+    """The job with the places of its powers, where there are any: in its own buffer, or in the user's device array."""
+    if plan.power_start is not None or plan.grids.values is not None or plan.spec.nterms != 1:
+        sizes = np.broadcast_to(job.nf, (job.n_objects,))
         job.start = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
         job.n_powers = int(job.start[-1])
     if plan.power_start is not None and is_device_array(output.power):
         assert job.start is not None
-        job.device_power, job.start = output.power, job.start + plan.power_start[objects.start]
+        job.device_power, job.start = output.power, job.start + plan.power_start[job.objects.start]
     return job
 
 
