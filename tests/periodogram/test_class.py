@@ -114,6 +114,7 @@ def test_methods_by_astropys_names(method):
     f = np.linspace(0.1, 4, 700)
     expected = Astropy(t, y, dy).power(f, method="cython")
     np.testing.assert_allclose(ours(t, y, dy).power(f, method=method), expected, atol=1e-9)
+    np.testing.assert_allclose(ours(t, y, dy).power(f.reshape(7, 100), method=method).ravel(), expected, atol=1e-9)
     got = ours(t, y, dy).power(f, method=method, assume_regular_frequency=True)
     np.testing.assert_allclose(got, expected, atol=1e-9)
 
@@ -161,6 +162,9 @@ def test_units_that_do_not_fit():
         (ValueError, lambda cls: cls(t, y[:-1])),
         (ValueError, lambda cls: cls(t * u.d, y).power(np.ones(3) * u.d)),
         (ValueError, lambda cls: cls(t, y).power(np.ones(3) / u.d)),
+        (ValueError, lambda cls: cls(t * u.d, y).power(np.ones(3))),
+        (ValueError, lambda cls: cls(t * u.d, y).model(t, 1 / u.d)),
+        (ValueError, lambda cls: cls(t * u.d, y).model(t * u.d, 1.0)),
         (ValueError, lambda cls: cls(t * u.d, y).model(t * u.m, 1 / u.d)),
         (u.UnitConversionError, lambda cls: cls(t * u.d, y).autofrequency(maximum_frequency=3.0)),
         (TypeError, lambda cls: cls(t, y).model(Time(59000 + t, format="mjd"), 1.0)),
@@ -241,7 +245,7 @@ def test_bad_arguments():
         ours(t, y).false_alarm_probability(0.5, method="bootstrap", method_kwds={"n_bootstraps": 0})
     with pytest.raises(TypeError, match="takes none"):
         ours(t, y).false_alarm_probability(0.5, method_kwds={"n_bootstraps": 3})
-    with pytest.raises(ValueError, match="above 0 and below 1"):
+    with pytest.raises(ValueError, match="from 0 to 1"):
         ours(t, y).false_alarm_level(1.5)
     with pytest.raises(ValueError, match="n=0"):
         ours(t, y).prewhiten(0)

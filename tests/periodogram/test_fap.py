@@ -146,6 +146,7 @@ def test_formulas_are_consistent(normalization):
     for method in ("single", "naive", "davies", "baluev"):
         for p in (0.9, 0.1, 1e-5, 1e-60):
             assert model.probability(model.level(p, method), method) == pytest.approx(p, rel=1e-9)
+        assert model.level([1.0, 0.0], method).tolist() == [0, 1 if normalization == "standard" else np.inf]
     same = Noise.of(t + 2.46e6, dy, 5.0, normalization)  # Julian dates are rounded to 5e-10 d
     assert same.effective_span == pytest.approx(model.effective_span, rel=1e-9)
     with pytest.raises(ValueError, match="Unrecognized method"):

@@ -55,9 +55,12 @@ class Curve:
         from astropy.units import Quantity, UnitConversionError
 
         try:
-            return Quantity(wanted, unit=1 / self._relative.unit)
+            return Quantity(Quantity(wanted), unit=1 / self._relative.unit)  # bare numbers have no unit: refused
         except UnitConversionError:
-            raise ValueError(f"frequency has a unit that does not convert to 1/{self._relative.unit}") from None
+            found = getattr(wanted, "unit", "none")
+            raise ValueError(
+                f"the unit of frequency, {found}, does not convert to that of 1/t, 1/({self._relative.unit})"
+            ) from None
 
     def _one_frequency(self, frequency: Any) -> float:
         f = self._frequency(frequency)
@@ -79,9 +82,12 @@ class Curve:
             from astropy.units import Quantity, UnitConversionError
 
             try:
-                times = Quantity(times, unit=self._relative.unit)
+                times = Quantity(Quantity(times), unit=self._relative.unit)
             except UnitConversionError:
-                raise ValueError(f"t has a unit that does not convert to {self._relative.unit}") from None
+                found = getattr(times, "unit", "none")
+                raise ValueError(
+                    f"the unit of t, {found}, does not convert to that of the light curve, {self._relative.unit}"
+                ) from None
         if times.ndim != 1:
             raise ValueError(f"t has shape {times.shape}; a 1-D array of times is expected")
         return np.asarray(getattr(times, "value", times), np.float64)

@@ -199,8 +199,6 @@ class LombScargle(Significance):
         chosen = self._method(method, method_kwds)
         regular = assume_regular_frequency
         if chosen != "auto" and chosen != "direct" and flat.size:
-            if bare.ndim > 1:
-                raise ValueError(f"frequency has shape {bare.shape}; method={method!r} needs a 1-D regular grid")
             if not (regular or _is_regular(flat)):
                 raise ValueError(f"method={method!r}: frequency must be a regular grid")
             regular = True

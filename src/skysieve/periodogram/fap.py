@@ -221,15 +221,19 @@ class Noise:
     def level(self, fap: ArrayLike, method: str = "baluev") -> NDArray[Any]:
         """Power that a peak of noise reaches with the probability ``fap``: the inverse of `probability`."""
         p = np.asarray(fap, np.float64)
-        if np.any(~((p > 0) & (p < 1))):
-            bad = p[~((p > 0) & (p < 1))].flat[0]
-            raise ValueError(f"false_alarm_probability={bad:g}; numbers above 0 and below 1 are expected")
+        outside = ~((p >= 0) & (p <= 1))
+        if np.any(outside):
+            raise ValueError(f"false_alarm_probability={p[outside].flat[0]:g}; numbers from 0 to 1 are expected")
         if method == "single":
             return single_level(p, self.n, self.normalization)
         if method == "naive":
-            alone = -np.expm1(np.log1p(-p) / (self.bandwidth * self.span))
+            with np.errstate(divide="ignore"):
+                alone = -np.expm1(np.log1p(-p) / (self.bandwidth * self.span))
             return single_level(alone, self.n, self.normalization)
-        return invert(lambda z: self.probability(z, method), p, self._peak_of_tau(), self.normalization == "standard")
+        top = 1.0 if self.normalization == "standard" else math.inf
+        inside = np.clip(p, np.finfo(np.float64).tiny, 1.0)
+        level = invert(lambda z: self.probability(z, method), inside, self._peak_of_tau(), top)
+        return np.asarray(np.where(p == 0, top, np.where(p == 1, 0.0, level)))
 
     def _peak_of_tau(self) -> float:
         """Where `tau` is largest: beyond it every probability falls."""
@@ -242,14 +246,14 @@ class Noise:
 
 
 def invert(
-    probability: Callable[[NDArray[Any]], NDArray[Any]], p: NDArray[Any], start: float, below_one: bool
+    probability: Callable[[NDArray[Any]], NDArray[Any]], p: NDArray[Any], start: float, top: float
 ) -> NDArray[Any]:
-    """The highest ``z`` of probability ``p``, by halving an interval in which the probability falls."""
+    """The highest ``z`` of probability ``p`` up to ``top``, by halving an interval in which the probability falls."""
     low = np.full(p.shape, start)
     low = np.where(probability(low) > p, low, 0.0)
     high = np.maximum(2 * low, 2 * start)
-    if below_one:
-        high = np.ones(p.shape)
+    if math.isfinite(top):
+        high = np.full(p.shape, top)
     else:
         while np.any(probability(high) > p):
             high = np.where(probability(high) > p, 2 * high, high)
