@@ -32,7 +32,7 @@ def test_it_costs_less_than_one_percent(pulses):
         found = search(fb, [100.0], threshold=10)
         assert len(found) == 20
         snr[name] = found.snr.mean(dtype=np.float64)
-    assert abs(snr["made"] / snr["flat"] - 1) < 0.01  # measured 3e-4
+    assert abs(snr["made"] / snr["flat"] - 1) < 0.01  # measured -0.5% to 0.2% over four seeds
     assert snr["made"] > 0.99 * snr["raw"]
     assert pytest.approx(1 / 2400, rel=1e-3) == LOSS
     assert requantise(floats(pulses)).observation.extra["requantise_loss"] == LOSS
