@@ -142,6 +142,10 @@ def test_from_timeseries():
     assert mine.dy.shape == (18,)
     one = skysieve.LombScargle.from_timeseries(series, signal_column_name="m", uncertainty=0.1 * u.mag, device="cpu")
     assert one.y.shape == (19,)
+    series["masked"] = Masked(y * u.mag, mask=np.arange(20) == 7)
+    series["plain"] = MaskedColumn(y, mask=np.arange(20) == 7)
+    for name in ("masked", "plain"):
+        assert np.isfinite(skysieve.LombScargle.from_timeseries(series, name, device="cpu").y).sum() == 18
     binned = BinnedTimeSeries(time_bin_start=series.time, time_bin_size=0.01 * u.d, data={"m": y * u.mag})
     mine = skysieve.LombScargle.from_timeseries(binned, "m", device="cpu")
     like(mine.offset(), Astropy.from_timeseries(binned, "m").offset())

@@ -163,5 +163,7 @@ def _plain(x: Any) -> NDArray[np.float64]:
 def missing(x: Any) -> NDArray[np.bool_]:
     """Which entries of a column are NaN or masked."""
     absent = np.isnan(x)
-    absent = np.asarray(getattr(absent, "unmasked", getattr(absent, "data", absent)), bool)
-    return absent | np.broadcast_to(np.asarray(getattr(x, "mask", False)), absent.shape)
+    if isinstance(absent, np.ma.MaskedArray):
+        return np.ma.filled(absent, True)
+    bare = np.asarray(getattr(absent, "unmasked", absent), bool)
+    return bare | np.broadcast_to(np.asarray(getattr(x, "mask", False)), bare.shape)

@@ -166,5 +166,6 @@ class FittedCurve(Curve):
 
 
 def weighted_mean(y: NDArray[Any], dy: NDArray[Any] | None) -> float:
+    """Mean of ``y`` with the weights ``dy**-2``."""
     weight = np.ones_like(y) if dy is None else dy**-2.0
     return float(weight @ y / weight.sum())
