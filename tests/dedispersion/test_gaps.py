@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from astropy.io import fits
-from tests.dedispersion.test_formats import psrfits
+from tests.dedispersion.test_formats import data, psrfits
 
-from skysieve.dedispersion import Filterbank, fake, search
+from skysieve.dedispersion import Filterbank, fake, search, write_dat
 
 
 def with_offsets(tmp_path, offsets, **keys):
@@ -83,3 +83,16 @@ def test_a_search_finds_nothing_in_a_gap_and_all_beside_it(tmp_path):
     np.testing.assert_allclose(np.sort(found.time), [3.0, 12.0 + 4.096], atol=4e-3)
     np.testing.assert_allclose(found.snr, 25, atol=3)
     assert found.live == pytest.approx(1 - 4.096 / 20.48)
+
+
+def test_breaks_of_a_series_are_gaps(tmp_path):
+    fb = Filterbank.from_array(data("u1"), fch1=1400, foff=-0.5, tsamp=6.4e-5)
+    write_dat(tmp_path / "s.dat", fb.read()[0], fb.observation, dm=0)
+    text = (tmp_path / "s.inf").read_text()
+    pairs = "".join(
+        f" On/Off bin pair #{i + 1:3} = {a}, {b}\n" for i, (a, b) in enumerate([(0, 9), (15, 30), (36, 36)])
+    )
+    (tmp_path / "s.inf").write_text(text.replace(" Type of obs", pairs + " Type of obs"))
+    series = Filterbank.open(tmp_path / "s.dat")
+    assert series.nsamp == 31  # the last pair says that what lies between is padding
+    assert series.gaps.tolist() == [[10, 15]]

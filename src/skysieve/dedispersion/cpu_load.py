@@ -166,3 +166,13 @@ def round_rows(rows, level, scale, middle, out):
             v = v if math.isfinite(v) else np.float32(0)
             v = np.rint(v) + middle
             out[t, c] = np.uint8(min(max(v, np.float32(0)), np.float32(255)))
+
+
+@njit(**JIT)
+def add_moments(rows, origin, total, square):
+    """Add to the sums over time of ``rows - origin`` and of its square, by channel."""
+    for t in range(len(rows)):
+        for c in range(rows.shape[1]):
+            d = np.float64(rows[t, c]) - origin[c]
+            total[c] += d
+            square[c] += d * d

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "") -> None:
 
 
 class DatReader:
-    """Samples of a ``.dat`` file as one channel."""
+    """Samples of a ``.dat`` file as one channel; breaks that PRESTO padded are gaps."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -154,6 +155,9 @@ class DatReader:
         self.order = np.zeros(1, np.int64)
         self.dtype: np.dtype[Any] = np.dtype("<f4")
         self.nchan, self.maximum, self.signed = 1, 0, False
+        on: list[tuple[int, int]] = self.observation.extra["breaks"]
+        holes = [(a[1] + 1, b[0]) for a, b in pairwise(on) if a[1] + 1 < b[0] < self.nsamp]
+        self.gaps = np.array(holes, np.int64).reshape(-1, 2)
 
     def close(self) -> None:
         """Nothing is held open."""

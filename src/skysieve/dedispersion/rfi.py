@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.filterbank import Filterbank
-from skysieve.dedispersion.masks import Mask
+from skysieve.dedispersion.masks import SLICE, Mask
 from skysieve.dedispersion.sigproc import BadFile
 
 if TYPE_CHECKING:
@@ -49,17 +49,28 @@ def channel_statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float
     count = max(1, fb.nsamp // block + (2 * (fb.nsamp % block) >= block))
     mean, std = np.empty((fb.nchan, count)), np.empty((fb.nchan, count))
     for i in range(count):
-        n = min(block, fb.nsamp - i * block)
-        x = fb.block(i * block, n)
-        with np.errstate(invalid="ignore"):
-            mean[:, i] = x.mean(axis=1, dtype=np.float64)
-            std[:, i] = x.std(axis=1, dtype=np.float64)
+        mean[:, i], std[:, i] = _moments(fb, i * block, min(block, fb.nsamp - i * block))
     m = min(block, fb.nsamp)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (std / mean) ** 2
         d = 1 / np.nanmedian(np.where(ratio > 0, ratio, np.nan), axis=1, keepdims=True) if count else ratio
         kurtosis = (m * d + 1) / (m - 1) * ratio
     return {"mean": mean, "std": std, "kurtosis": kurtosis}
+
+
+def _moments(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each channel, a slice of bounded size at a time."""
+    from skysieve.dedispersion.cpu_load import add_moments
+
+    origin = fb.block(start, 1)[:, 0].astype(np.float64)
+    total, square = np.zeros(fb.nchan), np.zeros(fb.nchan)
+    step = max(64, SLICE // fb.nchan)
+    for at in range(start, start + count, step):
+        rows = np.ascontiguousarray(fb.block(at, min(step, start + count - at)).T)
+        add_moments(rows, origin, total, square)
+    with np.errstate(invalid="ignore"):
+        off = total / count
+        return origin + off, np.sqrt(np.maximum(square / count - off * off, 0))
 
 
 def rfi_mask(
