@@ -91,6 +91,8 @@ class Engine:
         except BaseException:
             self.close()
             raise
+        self._kernels = [self.workers[0].kernel(i) for i in range(len(self.tables))]
+        self._bytes = sum(w.nbytes for w in self.workers)
 
     def close(self) -> None:
         """Give back threads and the devices' memory."""
@@ -111,8 +113,8 @@ class Engine:
         return {
             "device": names[0] if len(names) == 1 else f"{len(names)} GPUs: {', '.join(names)}",
             "method": "brute",
-            "kernels": [self.workers[0].kernel(i) for i in range(len(self.tables))],
-            "bytes": sum(w.nbytes for w in self.workers),
+            "kernels": self._kernels,
+            "bytes": self._bytes,
             "gain": 1.0,
         }
 

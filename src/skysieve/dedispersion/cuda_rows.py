@@ -135,11 +135,16 @@ class Store:
             self.copier.copy([(pinned.reshape(n, stride), packed.data)])
             piece = lane.array("piece", packed.data.size, np.uint8)
             lane.to_device(piece, pinned)
-            args = (
-                piece, np.int32(n), np.int32(stride), np.int32(self.source.nchan), np.int32(packed.bits),
-                np.int32(packed.high_first), np.int32(packed.down), np.int64(column), self.planes[1].struct,
-            )  # fmt: skip
-            self.bytes.launch("unpack", (-(-n // 32), -(-stride // 32)), (256,), args, stream=lane.stream)
+            self.unpack(packed, piece, column, lane.stream)
+
+    def unpack(self, packed: Packed, piece: Any, column: int, stream: Any = None) -> None:
+        """Samples of fewer than 8 bits, ``piece`` on the device, into rows."""
+        n, stride = packed.data.shape
+        args = (
+            piece, np.int32(n), np.int32(stride), np.int32(self.source.nchan), np.int32(packed.bits),
+            np.int32(packed.high_first), np.int32(packed.down), np.int64(column), self.planes[1].struct,
+        )  # fmt: skip
+        self.bytes.launch("unpack", (-(-n // 32), -(-stride // 32)), (256,), args, stream=stream)
 
     def turn(
         self, piece: Any, n: int, channels: int, by_time: bool, inverse: Any, column: int, stream: Any = None
@@ -149,7 +154,7 @@ class Store:
         if by_time and self.source.dtype.itemsize == 1 and channels % 4 == 0 and column % 4 == 0:
             flip = np.uint32(0x80808080 if self.offset else 0)
             given = (piece, np.int32(n), np.int32(channels), inverse, np.int64(column), flip, to.struct)
-            self.bytes.launch("turn4", (-(-n // 128), -(-channels // 64)), (256,), given, stream=stream)
+            self.bytes.launch("turn4", (-(-n // 128), -(-channels // 128)), (256,), given, stream=stream)
             return
         ts, cs = (channels, 1) if by_time else (1, n)
         args = (
@@ -206,6 +211,7 @@ class Store:
             inverse = np.empty(len(order), np.int32)
             inverse[order] = np.arange(len(order), dtype=np.int32)
             self._orders[key] = self.runtime.xp.asarray(inverse)
+            self.runtime.synchronize()  # every lane uses it
         return self._orders[key]
 
 

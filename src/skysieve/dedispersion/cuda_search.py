@@ -19,14 +19,19 @@ ROOM = 1 << 16
 """Events that there is room for at first."""
 BUILDS = {"u": "u32", "i": "i32", "f": "f32"}
 KINDS = {"robust": 0, "moments": 1, "clipped": 2}
-NOISE_BYTES = 4 * 8192
+NOISE_BYTES = 4 * (8192 + 512)
 """Shared memory of the kernel that takes the noise: counts, or sums of parts."""
+SHORT = 8
+"""Windows of fewer samples are looked at one by one."""
+MOST_KEPT = 160 * 1024
+"""Shared memory that a block of samples may be kept in."""
 EVENT = np.dtype([("row", np.int32), ("column", np.int32), ("width", np.int32), ("snr", np.float32)])
 JOB = np.dtype(
     [
         ("pitch", np.int64), ("rows", np.int32), ("columns", np.int32), ("block", np.int32), ("blocks", np.int32),
         ("noise", np.int32), ("every", np.int32), ("low", np.int32), ("high", np.int32), ("segment", np.int32),
-        ("look", np.int32), ("widths", np.int32), ("widest", np.int32), ("room", np.int32), ("threshold", np.float32),
+        ("look", np.int32), ("widths", np.int32), ("widest", np.int32), ("room", np.int32), ("shorter", np.int32),
+        ("kept", np.int32), ("threshold", np.float32),
     ],
     align=True,
 )  # fmt: skip
@@ -59,22 +64,28 @@ class Detector:
         j["noise"], j["every"], j["low"], j["high"] = KINDS[what.noise], what.every, low, high
         j["look"], j["widths"], j["widest"] = max(1, widest // 2), len(what.widths), widest
         j["segment"], j["threshold"] = 4096 if widest <= 1024 else 1024, what.threshold
+        j["shorter"] = sum(w < SHORT for w in what.widths)
         shared = 4 * (2 * int(j["segment"][0]) + 4 * int(j["look"][0]) + widest + 2)
+        kept = NOISE_BYTES + 4 * what.block
+        j["kept"] = kept <= min(self.runtime.device.shared_per_block, MOST_KEPT)
+        counting = kept if j["kept"][0] else NOISE_BYTES
         widths = np.array(what.widths, np.int32)
         scales = (1 / (UNIT * np.sqrt(widths.astype(np.int64)))).astype(np.float32)
         room = ROOM
         with lane:
             xp = self.runtime.xp
-            held = [xp.asarray(a) for a in (valid.astype(np.int32), widths, scales)]
+            held = [
+                xp.asarray(a) for a in (valid.astype(np.int32), widths, scales, sums_reached(scales, what.threshold))
+            ]
             levels = lane.array("levels", 2 * rows * int(j["blocks"][0]), np.float64)
             args: tuple[Any, ...] = (sums, held[0], levels, j[0])
             grid = (int(j["blocks"][0]), rows)
-            self.module.launch("noise", grid, (256,), args, shared_mem=NOISE_BYTES, stream=lane.stream)
+            self.module.launch("noise", grid, (512,), args, shared_mem=counting, stream=lane.stream)
             while True:
                 found = lane.array("events", 4 * room, np.int32)
                 number = xp.asarray(np.zeros(1, np.uint32))
                 j["room"] = room
-                args = (sums, held[0], levels, held[1], held[2], found, number, j[0])
+                args = (sums, held[0], levels, held[1], held[2], held[3], found, number, j[0])
                 grid = (-(-(high - low) // int(j["segment"][0])), rows)
                 self.module.launch("detect", grid, (256,), args, shared_mem=shared, stream=lane.stream)
                 pinned = lane.pinned("number", 1, np.uint32)
@@ -92,3 +103,19 @@ class Detector:
         events = home[: 4 * n].view(EVENT)
         events = events[np.lexsort((events["column"], events["row"]))]
         return np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
+
+
+def sums_reached(scales: NDArray[np.float32], threshold: float) -> NDArray[np.int32]:
+    """The smallest sum of each width's window whose S/N, as float32 gives it, reaches the threshold."""
+    wanted, most = np.float32(threshold), 2**31 - 1
+    found = []
+    for scale in scales:
+        low, high = 0, most
+        while low < high:
+            middle = (low + high) // 2
+            if np.float32(middle) * scale >= wanted:
+                high = middle
+            else:
+                low = middle + 1
+        found.append(low)
+    return np.array(found, np.int32)

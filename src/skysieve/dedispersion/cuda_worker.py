@@ -24,6 +24,8 @@ logger = logging.getLogger("skysieve")
 
 SLAB_ROWS, SLAB_COLUMNS = 256, 1 << 17
 """Series and samples that are summed at a time on their way to the host."""
+LEAST_COLUMNS = 4096
+"""Samples that are summed at a time at least."""
 SEARCH_BYTES = 2 << 30
 """Most bytes of series that are searched at a time."""
 PLAN_BYTES = 20.0
@@ -85,6 +87,7 @@ class Worker:
         binnings = [t.downsamp for t in tables if t is not None]
         self.store = Store(runtime, source, binnings, capacity, tails, self.lanes, self.copier)
         self.detector: Detector | None = None
+        runtime.synchronize()  # the lanes' streams do not wait for the one that brought the delays
 
     @property
     def nbytes(self) -> int:
@@ -160,7 +163,8 @@ class Worker:
             return
         planes = self.store.rows(given.downsamp)
         ndm, unit = len(given.delays), self._multiple(table)
-        step = -(-SLAB_ROWS // unit) * unit
+        step = -(-min(SLAB_ROWS, ndm) // unit) * unit
+        wide = self._room(step, min(SLAB_COLUMNS, count))
         waiting: list[tuple[Any, NDArray[Any], int, int, int, int]] = []
 
         def finish() -> None:
@@ -169,8 +173,8 @@ class Worker:
             self.copier.copy([(out[m : m + len(home), column + at : column + at + n], home[:, lead : lead + n])])
 
         turn = 0
-        for at in range(0, count, SLAB_COLUMNS):
-            n = min(SLAB_COLUMNS, count - at)
+        for at in range(0, count, wide):
+            n = min(wide, count - at)
             x0 = first + at - planes.first
             lead = x0 % ALIGN
             pitch = -(-(n + lead) // 32) * 32
@@ -189,6 +193,20 @@ class Worker:
                 waiting.append((lane, home.reshape(-1, pitch), m, at, n, lead))
         while waiting:
             finish()
+
+    def _room(self, rows: int, columns: int) -> int:
+        """Columns of which the lanes hold ``rows``: fewer where memory is short."""
+        while True:
+            try:
+                for lane in self.lanes:
+                    lane.array("sums", rows * (-(-(columns + ALIGN) // 32) * 32), self.dtype)
+                return columns
+            except out_of_memory(self.runtime) as error:
+                if columns <= LEAST_COLUMNS:
+                    what = f"{rows} series of {columns} samples on {self.runtime.device}"
+                    raise MemoryBudgetError(what, 8 * rows * columns, self.runtime.device.free_memory) from error
+                columns = max(LEAST_COLUMNS, columns // 2)
+                logger.warning("%s is out of memory: going on with %d samples at a time", self.runtime.device, columns)
 
     def search(
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, valid: NDArray[np.int64]

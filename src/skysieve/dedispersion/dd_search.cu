@@ -1,13 +1,17 @@
 // Noise of series by anchored blocks, boxcars, peaks: the rules and the bits of the CPU's detector.
 //
-// noise: a block of threads a (block of samples, series): level and scale = 64 / sigma.  Quartiles of integers by counts in
-// up to 8192 bins, made finer around the quartiles; of floats by ranks, 11 bits at a time; means and variances by sums of
-// 64 samples in order.  Everything that rounds is written with the rounding operations, in the CPU's order.
+// noise: a block of threads a (block of samples, series), which it keeps in shared memory where it fits: level and scale
+// = 64 / sigma.  Quartiles of integers by counts in up to 8192 bins, made finer around the quartiles; of floats by ranks,
+// 11 bits at a time; means and variances by sums of 64 samples in order.  Everything that rounds is written with the
+// rounding operations, in the CPU's order.
 //
 // detect: a block of threads a piece of a series: fixed-point samples and their prefix sums in shared memory (32 bits that
-// wrap: differences are exact), the best S/N over the widths of every sample, then peaks above the threshold.  Nothing
-// but events leaves the chip.  4 bytes read a sample; 2 loads from shared memory and 6 instructions a (sample, width),
-// which are the limit.
+// wrap: differences are exact).  First whether any window reaches the threshold: short ones one by one, of the longer
+// ones stretches of 16, whose largest and smallest prefix sums bound them; the few that may are looked at.  Only where a
+// window does, the best S/N over the widths of every sample, and the peaks.  Nothing but events leaves the chip.
+//
+// Cost of a sample: 4 bytes read twice; about 20 instructions for its noise, 25 for its prefix sum, 4 for each short
+// window, 0.6 for each longer one.
 //
 // archs: 75 80 86 89 90 100 120
 // build: u32 -DSUM=u32
@@ -16,15 +20,19 @@
 #include "dd_common.cuh"
 
 #define THREADS 256
+#define NOISE_THREADS 512
+#define SHORT 8    // windows of fewer samples are looked at one by one
+#define LIST 1024  // stretches that may hold a window over the threshold
+#define STRETCH 16
 #define BINS 8192
+#define BIN_AT(b) ((b) + ((b) >> 4))  // counts of 16 neighbouring bins lie in banks of their own
 #define PART 64
-#define CLIP 262144.0
+#define CLIP 262144
 #define UNIT 64.0
 #define IQR 1.3489795003921634
 #define CLIPPED_SIGMA 0.98657826
 #define CLIPS 5
 #define CLIP_AT 3.0
-#define AHEAD 6  // samples of a thread that are looked at together
 enum { ROBUST = 0, MOMENTS = 1, CLIPPED = 2 };
 
 struct Job {
@@ -34,13 +42,13 @@ struct Job {
   int noise, every;
   int low, high;          // windows are centred on these samples
   int segment, look;      // samples of a piece, and how far a peak is compared
-  int widths, widest, room;
+  int widths, widest, room, shorter, kept;  // shorter: widths below SHORT; kept: whether a block is kept in shared memory
   float threshold;
 };
 
 __device__ __forceinline__ int valid_of(const Job& j, const int* valid, int row) { return min(valid[row], j.columns); }
 
-// Inclusive sums of v over the threads; `part` has room for 8.
+// Inclusive sums of v over the threads; `part` has room for 16.
 __device__ __forceinline__ int scan(int v, int* part) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   for (int o = 1; o < 32; o <<= 1) {
@@ -59,27 +67,26 @@ __device__ __forceinline__ int scan(int v, int* part) {
 __device__ void quartiles(const SUM* y, int n, int* counts, int* part, double* out) {
   __shared__ i64 ends[2];
   __shared__ int found[3], before[3];
-  i64 low = y[0], high = y[0];
-  for (int i = threadIdx.x; i < n; i += THREADS) {
-    const i64 v = y[i];
-    low = min(low, v);
-    high = max(high, v);
+  SUM least = y[0], most = y[0];
+  for (int i = threadIdx.x; i < n; i += NOISE_THREADS) {
+    const SUM v = y[i];
+    least = min(least, v);
+    most = max(most, v);
   }
-  // extremes over the block
   for (int o = 16; o; o >>= 1) {
-    const i64 a = __shfl_xor_sync(~0u, low, o), b = __shfl_xor_sync(~0u, high, o);
-    low = min(low, a);
-    high = max(high, b);
+    const SUM a = __shfl_xor_sync(~0u, least, o), b = __shfl_xor_sync(~0u, most, o);
+    least = min(least, a);
+    most = max(most, b);
   }
-  __shared__ i64 lows[8], highs[8];
+  __shared__ SUM lows[NOISE_THREADS / 32], highs[NOISE_THREADS / 32];
   __syncthreads();
   if ((threadIdx.x & 31) == 0) {
-    lows[threadIdx.x >> 5] = low;
-    highs[threadIdx.x >> 5] = high;
+    lows[threadIdx.x >> 5] = least;
+    highs[threadIdx.x >> 5] = most;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    for (int w = 1; w < THREADS / 32; w++) {
+    for (int w = 1; w < NOISE_THREADS / 32; w++) {
       lows[0] = min(lows[0], lows[w]);
       highs[0] = max(highs[0], highs[w]);
     }
@@ -89,32 +96,28 @@ __device__ void quartiles(const SUM* y, int n, int* counts, int* part, double* o
   int below = 0;
   while (true) {
     __syncthreads();
-    low = ends[0];
-    high = ends[1];
+    const i64 low = ends[0], high = ends[1];
     int shift = 0;
     while (((high - low) >> shift) >= BINS) shift++;
     const int bins = (int)((high - low) >> shift) + 1;
-    for (int b = threadIdx.x; b < BINS; b += THREADS) counts[b] = 0;
+    for (int b = threadIdx.x; b < BIN_AT(BINS); b += NOISE_THREADS) counts[b] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < n; i += THREADS) {
-      const i64 b = ((i64)y[i] - low) >> shift;
-      if (b >= 0 && b < bins) atomicAdd(&counts[b], 1);
+    for (int i = threadIdx.x; i < n; i += NOISE_THREADS) {  // sums of 32 bits: so are differences that count
+      const u32 b = ((u32)y[i] - (u32)low) >> shift;
+      if (b < (u32)bins && y[i] >= (SUM)low) atomicAdd(&counts[BIN_AT(b)], 1);
     }
     __syncthreads();
-    const int each = BINS / THREADS, from = threadIdx.x * each;
+    const int each = BINS / NOISE_THREADS, from = threadIdx.x * each;
     int mine = 0;
-    for (int b = 0; b < each; b++) mine += counts[from + b];
+    for (int b = 0; b < each; b++) mine += counts[BIN_AT(from + b)];
     int total = below + scan(mine, part) - mine;
-    for (int b = 0; b < each; b++) {  // the first bin whose end reaches a quartile
-      const int here = counts[from + b];
-      for (int q = 0; q < 3; q++) {
-        const double wanted = __dmul_rn(__dmul_rn((double)n, 0.25), (double)(q + 1));
-        if ((double)total < wanted && (double)(total + here) >= wanted) {
-          found[q] = from + b;
-          before[q] = total;
-        }
-      }
-      total += here;
+    for (int q = 0; q < 3; q++) {  // the first bin whose end reaches a quartile
+      const int wanted = (int)(((i64)n * (q + 1) + 3) / 4);
+      if (total >= wanted || total + mine < wanted) continue;
+      int before_it = total, b = from;
+      for (; before_it + counts[BIN_AT(b)] < wanted; b++) before_it += counts[BIN_AT(b)];
+      found[q] = b;
+      before[q] = before_it;
     }
     __syncthreads();
     const i64 width = (i64)1 << shift;
@@ -122,7 +125,7 @@ __device__ void quartiles(const SUM* y, int n, int* counts, int* part, double* o
     if (threadIdx.x == 0) {
       for (int q = 0; q < 3; q++) {
         const double wanted = __dmul_rn(__dmul_rn((double)n, 0.25), (double)(q + 1));
-        const double share = __ddiv_rn(__dsub_rn(wanted, (double)before[q]), (double)counts[found[q]]);
+        const double share = __ddiv_rn(__dsub_rn(wanted, (double)before[q]), (double)counts[BIN_AT(found[q])]);
         const double at = __dsub_rn((double)(low + found[q] * width), 0.5);
         out[q] = __dadd_rn(at, __dmul_rn((double)width, share));
       }
@@ -151,22 +154,22 @@ __device__ float ranked(const float* y, int n, int rank, int* counts, int* part)
   }
   for (int turn = 0; turn < 3; turn++) {
     const int shift = turn == 0 ? 21 : turn == 1 ? 10 : 0, bits = turn == 2 ? 10 : 11;
-    for (int b = threadIdx.x; b < 2048; b += THREADS) counts[b] = 0;
+    for (int b = threadIdx.x; b < 2048; b += NOISE_THREADS) counts[b] = 0;
     __syncthreads();
     const u32 known = prefix;
     const int wanted = left;
-    for (int i = threadIdx.x; i < n; i += THREADS) {
+    for (int i = threadIdx.x; i < n; i += NOISE_THREADS) {
       const u32 k = key_of(y[i]);
       if (turn == 0 || k >> (shift + bits) == known) atomicAdd(&counts[k >> shift & ((1u << bits) - 1)], 1);
     }
     __syncthreads();
     int mine = 0;
-    for (int b = 0; b < 8; b++) mine += counts[8 * threadIdx.x + b];
+    for (int b = 0; b < 4; b++) mine += counts[4 * threadIdx.x + b];
     int total = scan(mine, part) - mine;
-    for (int b = 0; b < 8; b++) {
-      const int here = counts[8 * threadIdx.x + b];
+    for (int b = 0; b < 4; b++) {
+      const int here = counts[4 * threadIdx.x + b];
       if (total <= wanted && wanted < total + here) {
-        prefix = known << bits | (u32)(8 * threadIdx.x + b);
+        prefix = known << bits | (u32)(4 * threadIdx.x + b);
         left = wanted - total;
       }
       total += here;
@@ -185,7 +188,7 @@ __device__ void moments(const SUM* y, int n, double level, double most, double* 
   double total = 0, square = 0;  // of thread 0
   __syncthreads();
   if (threadIdx.x == 0) number = 0;
-  for (int base = 0; base < n; base += PART * THREADS) {
+  for (int base = 0; base < n; base += PART * NOISE_THREADS) {
     const int from = base + PART * threadIdx.x;
     double t = 0, s = 0;
     int mine = 0;
@@ -204,7 +207,7 @@ __device__ void moments(const SUM* y, int n, double level, double most, double* 
     if (mine) atomicAdd(&number, mine);
     __syncthreads();
     if (threadIdx.x == 0)
-      for (int i = 0; i < THREADS && base + PART * i < n; i++) {
+      for (int i = 0; i < NOISE_THREADS && base + PART * i < n; i++) {
         total = __dadd_rn(total, sums[2 * i]);
         square = __dadd_rn(square, sums[2 * i + 1]);
       }
@@ -220,14 +223,20 @@ __device__ void moments(const SUM* y, int n, double level, double most, double* 
 }
 
 // Level and scale of every block of every series: levels[row][block][2].
-extern "C" __global__ void __launch_bounds__(THREADS) noise(const SUM* sums, const int* valid, double* levels, Job j) {
+extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sums, const int* valid, double* levels, Job j) {
   extern __shared__ int counts[];  // BINS, or the sums of parts
-  __shared__ int part[8];
+  __shared__ int part[16];
   __shared__ double out[3];
   const int row = blockIdx.y, block = blockIdx.x, first = block * j.block;
   const int n = min(j.block, valid_of(j, valid, row) - first);
   if (n <= 0 || (block && 4 * n < j.block)) return;  // a short last block takes the noise of the one before
-  const SUM* const y = sums + row * j.pitch + first;
+  const SUM* y = sums + row * j.pitch + first;
+  if (j.kept) {
+    SUM* const mine = reinterpret_cast<SUM*>(counts + BIN_AT(BINS));
+    for (int i = threadIdx.x; i < n; i += NOISE_THREADS) mine[i] = y[i];
+    y = mine;
+    __syncthreads();
+  }
   double level, sigma;
   if (j.noise == ROBUST) {
 #ifdef REAL
@@ -281,31 +290,43 @@ __device__ float best_of(const int* p, int origin, int t, int count, const Job& 
   return best;
 }
 
-// Events of the series: `found` has room for j.room of them, `number` counts all.
+// Events of the series: `found` has room for j.room of them, `number` counts all.  `reached`: sums from which a window
+// of each width reaches the threshold.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    detect(const SUM* sums, const int* valid, const double* levels, const int* widths, const float* scales, Event* found,
-           u32* number, Job j) {
+    detect(const SUM* sums, const int* valid, const double* levels, const int* widths, const float* scales,
+           const int* reached, Event* found, u32* number, Job j) {
   extern __shared__ int sm[];
-  __shared__ int part[8];
+  __shared__ int part[16];
+  __shared__ int list[LIST];
+  __shared__ int listed;
   const int row = blockIdx.y, count = valid_of(j, valid, row);
   const int from = j.low + blockIdx.x * j.segment, to = min(min(j.high, count), from + j.segment);
   if (count < 2 || from >= to) return;
   const int left = j.widest / 2, right = j.widest - left;
-  const int a = max(0, from - j.look), b = min(count, to + j.look);  // samples whose best window is wanted
+  const int a = max(0, from - j.look), b = min(count, to + j.look);  // samples whose best window may be wanted
   const int origin = max(0, a - left), end = min(count, b + right);  // samples whose sums are
-  int* const p = sm;                                                 // end - origin + 1 prefix sums
-  float* const best = reinterpret_cast<float*>(sm + j.segment + 2 * j.look + j.widest + 1);
-  const SUM* const y = sums + row * j.pitch;
-  const double* const mine = levels + 2 * (i64)row * j.blocks;
   const int n = end - origin;
+  const int length = j.segment + 2 * j.look + j.widest + 1;
+  int* const p = sm;                                                 // n + 1 prefix sums
+  float* const best = reinterpret_cast<float*>(sm + length);         // and once more as many for the extremes:
+  int* const top = sm + length;                                      // of stretches of prefix sums
+  int* const bottom = top + length / STRETCH + 2;
+  const SUM* const y = sums + row * j.pitch + origin;
+  const double* const mine = levels + 2 * (i64)row * j.blocks;
+  if (threadIdx.x == 0) listed = p[0] = 0;
+  int block = (origin + (int)threadIdx.x) / j.block, edge = -1;
+  double level = 0, scale = 0;
   for (int i = threadIdx.x; i < n; i += THREADS) {
-    int block = (origin + i) / j.block;
-    if (block && 4 * min(j.block, count - block * j.block) < j.block) block--;
-    double q = rint(__dmul_rn(__dsub_rn((double)y[origin + i], mine[2 * block]), mine[2 * block + 1]));
-    q = q < -CLIP ? -CLIP : q > CLIP ? CLIP : q;
-    p[i + 1] = (int)q;
+    if (i >= edge) {
+      while (origin + i >= (block + 1) * (i64)j.block) block++;
+      edge = (int)min((i64)n, (block + 1) * (i64)j.block - origin);
+      const int held = block && 4 * (i64)min(j.block, count - block * j.block) < j.block ? block - 1 : block;
+      level = mine[2 * held];
+      scale = mine[2 * held + 1];
+    }
+    const int q = __double2int_rn(__dmul_rn(__dsub_rn((double)y[i], level), scale));
+    p[i + 1] = min(max(q, -CLIP), CLIP);
   }
-  if (threadIdx.x == 0) p[0] = 0;
   __syncthreads();
   const int each = ((n + THREADS - 1) / THREADS) | 1, low = min(n, (int)threadIdx.x * each), high = min(n, low + each);
   int sum = 0;
@@ -316,43 +337,74 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     p[i + 1] = sum;
   }
   __syncthreads();
-  int which;
-  bool some = false;
-  const bool inside = a >= left && b + right <= count;  // every window fits
-  for (int t0 = a + (int)threadIdx.x; t0 < b; t0 += AHEAD * THREADS) {
-    float f[AHEAD];
-    for (int i = 0; i < AHEAD; i++) f[i] = 0.0f;
-    if (inside && t0 + (AHEAD - 1) * THREADS < b) {
-      for (int k = 0; k < j.widths; k++) {
-        const int w = __ldg(widths + k);
-        const float scale = __ldg(scales + k);
-        const int* const q = p + (t0 - w / 2 - origin);
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) f[i] = fmaxf(f[i], __fmul_rn((float)(q[i * THREADS + w] - q[i * THREADS]), scale));
-      }
-    } else {
-      for (int i = 0; i < AHEAD; i++)
-        if (t0 + i * THREADS < b) f[i] = best_of(p, origin, t0 + i * THREADS, count, j, widths, scales, &which);
+  // Does any window centred on from : to reach the threshold?
+  const int stretches = n / STRETCH + 1;
+  bool wild = false;
+  for (int base = threadIdx.x & ~31; base < stretches * STRETCH; base += THREADS) {
+    const int i = min(base + (int)(threadIdx.x & 31), n);
+    int t = p[i], u = t;
+    for (int o = 8; o; o >>= 1) {
+      t = max(t, __shfl_xor_sync(~0u, t, o));
+      u = min(u, __shfl_xor_sync(~0u, u, o));
     }
-    for (int i = 0; i < AHEAD; i++) {
-      const int t = t0 + i * THREADS;
-      if (t >= b) break;
-      best[t - a] = f[i];
-      some = some || (f[i] >= j.threshold && t >= from && t < to);
+    wild = wild || t > (1 << 30) || u < -(1 << 30);  // where sums could wrap, extremes mean nothing
+    const int k = (base + (int)(threadIdx.x & 31)) / STRETCH;
+    if ((threadIdx.x & 15) == 0 && k < stretches) {
+      top[k] = t;
+      bottom[k] = u;
     }
   }
-  if (!__syncthreads_or(some)) return;
+  __syncthreads();
+  bool over = wild;
+  const int f0 = from - origin, f1 = to - origin;
+  const bool inside = from >= left && to + right <= count;  // every window fits
+  for (int k = 0; k < j.shorter; k++) {
+    const int w = __ldg(widths + k), wanted = __ldg(reached + k);
+    const int* const q = p - w / 2;
+    if (inside) {
+#pragma unroll 4
+      for (int i = f0 + (int)threadIdx.x; i < f1; i += THREADS) over |= q[i + w] - q[i] >= wanted;
+    } else {
+      for (int i = f0 + (int)threadIdx.x; i < f1; i += THREADS)
+        if (origin + i >= w / 2 && origin + i - w / 2 + w <= count) over |= q[i + w] - q[i] >= wanted;
+    }
+  }
+  const int s0 = f0 / STRETCH, s1 = (f1 - 1) / STRETCH;
+  for (int k = j.shorter; k < j.widths; k++) {
+    const int w = __ldg(widths + k), half = w / 2, wanted = __ldg(reached + k);
+    for (int g = s0 + (int)threadIdx.x; g <= s1; g += THREADS) {
+      const int at = STRETCH * g - half, last = stretches - 1;
+      const int e = min(max(at + w, 0) / STRETCH, last), s = min(max(at, 0) / STRETCH, last);
+      if (max(top[e], top[min(e + 1, last)]) - min(bottom[s], bottom[min(s + 1, last)]) < wanted) continue;
+      const int place = atomicAdd(&listed, 1);
+      if (place < LIST) list[place] = g << 16 | k;
+    }
+  }
+  __syncthreads();
+  if (listed > LIST) over = true;
+  else
+    for (int i = threadIdx.x; i < STRETCH * listed; i += THREADS) {
+      const int g = list[i / STRETCH] >> 16, k = list[i / STRETCH] & 0xffff, t = STRETCH * g + i % STRETCH;
+      const int w = __ldg(widths + k), at = t - w / 2;
+      if (t >= f0 && t < f1 && at >= -origin && origin + at + w <= count) over |= p[at + w] - p[at] >= __ldg(reached + k);
+    }
+  if (!__syncthreads_or(over)) return;
+  // Yes: the best windows, and the peaks
+  int which;
+  for (int t = a + (int)threadIdx.x; t < b; t += THREADS)
+    best[t - a] = best_of(p, origin, t, count, j, widths, scales, &which);
+  __syncthreads();
   for (int t = from + (int)threadIdx.x; t < to; t += THREADS) {
     const float f = best[t - a];
     if (f < j.threshold) continue;
     best_of(p, origin, t, count, j, widths, scales, &which);
-    bool top = true;
+    bool peak = true;
     if (!j.every) {
       const int r = max(1, widths[which] / 2);
-      for (int u = max(a, t - r); top && u < t; u++) top = best[u - a] < f;
-      for (int u = t + 1; top && u < min(b, t + r + 1); u++) top = best[u - a] <= f;
+      for (int u = max(a, t - r); peak && u < t; u++) peak = best[u - a] < f;
+      for (int u = t + 1; peak && u < min(b, t + r + 1); u++) peak = best[u - a] <= f;
     }
-    if (top) {
+    if (peak) {
       const u32 at = atomicAdd(number, 1u);
       if (at < (u32)j.room) found[at] = Event{row, t, which, f};
     }

@@ -22,29 +22,31 @@ __device__ __forceinline__ void turn_bytes(const u32 (&a)[4], u32 (&out)[4]) {
   out[3] = y >> 16 | (w & 0xffff0000u);
 }
 
-// Bytes, time-major: channels and column are multiples of 4, src is 4 aligned; 64 channels x 128 samples a block.
+// Bytes, time-major: channels and column are multiples of 4, src is 4 aligned; 128 channels x 128 samples a block.
 extern "C" __global__ void __launch_bounds__(256)
     turn4(const u8* src, int samples, int channels, const int* inverse, i64 column, u32 flip, Rows to) {
-  __shared__ u32 tile[64][33];
-  const int t0 = blockIdx.x * 128, c0 = blockIdx.y * 64, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  __shared__ u32 tile[128][33];
+  const int t0 = blockIdx.x * 128, c0 = blockIdx.y * 128, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const u32* words = reinterpret_cast<const u32*>(src);
-  const int row = channels / 4;
-  for (int unit = warp; unit < 16; unit += 8) {  // 8 words of 4 channels x 4 words of 4 samples
-    const int cw = 8 * (unit & 1) + (lane & 7), tq = 4 * (unit >> 1) + (lane >> 3);
-    u32 a[4], b[4];
+  const int row = channels / 4, cw = c0 / 4 + lane;
+  u32 a[4][4], b[4];
+#pragma unroll
+  for (int u = 0; u < 4; u++)  // a warp reads 128 channels of a sample; all loads before their use
+#pragma unroll
     for (int j = 0; j < 4; j++) {
-      const int t = t0 + 4 * tq + j;
-      a[j] = t < samples && c0 / 4 + cw < row ? words[(i64)t * row + c0 / 4 + cw] ^ flip : 0;
+      const int t = t0 + 4 * (warp + 8 * u) + j;
+      a[u][j] = t < samples && cw < row ? __ldg(words + (i64)t * row + cw) : 0;
     }
-    turn_bytes(a, b);
-    for (int j = 0; j < 4; j++) tile[4 * cw + j][tq] = b[j];
+#pragma unroll
+  for (int u = 0; u < 4; u++) {
+    turn_bytes(a[u], b);
+    for (int j = 0; j < 4; j++) tile[4 * lane + j][(warp + 8 * u) ^ (lane >> 3)] = b[j] ^ flip;  // no two lanes in a bank
   }
   __syncthreads();
-  for (int i = warp; i < 64; i += 8) {
-    if (c0 + i >= channels) break;
-    const int r = inverse[c0 + i], t = t0 + 4 * lane;
+  for (int i = warp; i < 128 && c0 + i < channels; i += 8) {
+    const int r = __ldg(inverse + c0 + i), t = t0 + 4 * lane;
     u8* const out = to.x + (i64)r * to.stride + FRONT + skew_of(r) + column + t;
-    const u32 v = tile[i][lane];
+    const u32 v = tile[i][lane ^ (i >> 5)];
     if (t + 4 <= samples) *reinterpret_cast<u32*>(out) = v;
     else
       for (int j = 0; t + j < samples && j < 4; j++) out[j] = (u8)(v >> (8 * j));

@@ -1,0 +1,183 @@
+"""De-dispersion on GPUs: the bits of the CPU's engine (imports only what a GPU machine has)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from skysieve.core.device import resolve
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.dedispersion import Filterbank, Mask, cpu, cuda, dedisperse, fake, plan, search
+from skysieve.dedispersion.grid import sample_delays
+from skysieve.dedispersion.masks import Cleaned
+from skysieve.dedispersion.workload import Table
+
+KINDS = ("u1", "u2", "i1", "i2", "f4")
+
+
+def samples(kind, shape, rng, full=False):
+    if kind == "f4":
+        return rng.normal(size=shape).astype(np.float32)
+    info = np.iinfo(kind)
+    return np.full(shape, info.max, kind) if full else rng.integers(info.min, info.max, shape, kind, endpoint=True)
+
+
+def same(fb, tables, pieces, devices=None, mask=None):
+    """Sums of every table over pieces of samples, by both engines; the kernels that ran."""
+    source = Cleaned(fb, mask, 512)
+    capacity = max(stop - first for first, stop in pieces)
+    ours = cuda.Engine(source, tables, method="brute", capacity=capacity, devices=devices or resolve("cuda"))
+    theirs = cpu.Engine(source, tables, method="exact-subband", capacity=capacity, threads=None)
+    try:
+        for first, stop in pieces:
+            for engine in (ours, theirs):
+                engine.load(first, stop)
+            for i, t in enumerate(tables):
+                low = -(-first // t.downsamp)
+                count = stop // t.downsamp - low - t.maxshift
+                if count < 1:
+                    continue
+                outs = [np.full((len(t.delays), count + 3), 9, engine.dtype) for engine in (ours, theirs)]
+                for engine, out in zip((ours, theirs), outs, strict=True):
+                    engine.sums(i, low, count, out, 2)
+                assert np.array_equal(*outs)
+        return ours.describe()["kernels"]
+    finally:
+        ours.close()
+        theirs.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(40))
+def test_any_shape_in_any_chunks(seed):
+    rng = np.random.default_rng([40, seed])
+    C, ndm, n = int(rng.integers(1, 300)), int(rng.integers(1, 200)), int(rng.integers(2000, 9000))
+    kind = KINDS[seed % len(KINDS)]
+    freqs = np.sort(rng.uniform(300, 400, C))
+    freqs = (freqs, freqs[::-1], rng.permutation(freqs))[int(rng.integers(3))]
+    fb = Filterbank.from_array(samples(kind, (C, n), rng, full=seed % 9 == 0), freqs=freqs.copy(), tsamp=1e-3)
+    tables = []
+    for b in (1, int(rng.integers(2, 9))):
+        top = float(rng.choice([0.3, 3.0, 60.0]))
+        dms = rng.uniform(0, top, ndm) if rng.random() < 0.3 else np.linspace(0, top, ndm)
+        delays = sample_delays(fb.freqs, dms, fb.tsamp * b)
+        tables.append(Table(np.minimum(delays, (n - 300) // b).astype(np.int32), b))
+    cuts = np.unique(np.concatenate([[0], rng.integers(0, n, 2), [n]]))
+    over = max(t.maxshift * t.downsamp for t in tables)
+    same(fb, tables, [(int(a), int(min(n, b + over))) for a, b in pairwise(cuts)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("kind", "C", "b"), [("u1", 4096, 1), ("u1", 5000, 16), ("u1", 700, 128), ("u2", 4096, 1), ("i2", 600, 1)]
+)
+def test_the_largest_values_of_many_channels(kind, C, b):
+    rng = np.random.default_rng(1)
+    fb = Filterbank.from_array(samples(kind, (C, 40 * b), rng, full=True), fch1=1500, foff=-0.05, tsamp=1e-3)
+    table = Table(sample_delays(fb.freqs, np.linspace(0, 5, 3), fb.tsamp * b), b)
+    same(fb, [table], [(0, 40 * b)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("C", "ndm", "top", "width", "tsamp", "dm"),
+    [
+        (512, 300, 308.0, 16.0, 165e-6, 9.0),
+        (600, 200, 1581.0, 400.0, 64e-6, 40.0),
+        (700, 90, 1712.0, 856.0, 64e-6, 60.0),
+    ],
+)  # fmt: skip
+def test_fine_and_coarse_steps(C, ndm, top, width, tsamp, dm):
+    rng = np.random.default_rng(2)
+    fb = Filterbank.from_array(samples("u1", (C, 12_000), rng), fch1=top, foff=-width / C, tsamp=tsamp)
+    table = Table(sample_delays(fb.freqs, np.arange(ndm) * (dm / ndm), tsamp))
+    assert same(fb, [table], [(0, 12_000)]) == ["tensor"]
+    old = dataclasses.replace(resolve("cuda")[0], compute_capability=(7, 5))
+    assert same(fb, [table], [(0, 12_000)], devices=(old,)) == ["packed"]
+
+
+@pytest.mark.gpu
+def test_delays_that_spread_far():
+    rng = np.random.default_rng(3)
+    fb = Filterbank.from_array(samples("u1", (5, 400_000), rng), fch1=400, foff=-1, tsamp=1e-3)
+    delays = np.zeros((4, 5), np.int32)
+    delays[1, 3], delays[2, 4] = 390_000, 77
+    assert same(fb, [Table(delays)], [(0, 400_000)]) == ["direct"]
+
+
+@pytest.mark.gpu
+def test_masked_cells_and_values_that_are_not_finite():
+    rng = np.random.default_rng(4)
+    for kind in ("u1", "f4"):
+        x = samples(kind, (60, 5000), rng)
+        if kind == "f4":
+            x[rng.random(x.shape) < 0.01] = np.nan
+        fb = Filterbank.from_array(x, fch1=400, foff=-1, tsamp=1e-3)
+        table = Table(sample_delays(fb.freqs, np.linspace(0, 3, 20), 1e-3))
+        same(fb, [table], [(0, 3000), (1100, 5000)], mask=Mask(rng.random((60, 7)) < 0.2, 800))
+
+
+@pytest.mark.gpu
+def test_the_public_functions_in_chunks_and_on_all_gpus(caplog):
+    rng = np.random.default_rng(5)
+    fb = Filterbank.from_array(samples("u1", (128, 40_000), rng), fch1=1500, foff=-2, tsamp=1e-3)
+    dms = np.linspace(0, 500, 61)
+    expected = dedisperse(fb, dms, downsamp=2, device="cpu")
+    for device in ("cuda", "cuda:0", "cuda:all", "auto"):
+        found = dedisperse(fb, dms, downsamp=2, device=device)
+        assert np.array_equal(found.data, expected.data)
+        assert (found.method, found.loss, found.start) == ("brute", 0, expected.start)
+        assert "cuda" in found.device or "GPU" in found.device
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.used_bytes() + 140 * 2**20)
+    big = Filterbank.from_array(samples("u1", (512, 300_000), rng), fch1=1500, foff=-0.5, tsamp=1e-3)
+    try:
+        with caplog.at_level(logging.WARNING, "skysieve"):
+            found = dedisperse(big, [0.0, 100.0], device="cuda")
+        assert "going on with chunks of" in caplog.text
+        pool.set_limit(size=pool.used_bytes() + 2**20)
+        with pytest.raises(MemoryBudgetError):
+            dedisperse(big, [0.0, 100.0], device="cuda")
+    finally:
+        pool.set_limit(size=0)
+    assert np.array_equal(found.data, dedisperse(big, [0.0, 100.0], device="cpu").data)
+    with pytest.raises(MemoryBudgetError):
+        dedisperse(fb, dms, device="cuda", memory="1 MiB")
+
+
+def events_of(found):
+    e = found.events
+    return [np.asarray(getattr(e, f.name)) for f in dataclasses.fields(e)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"noise": "moments"}, {"noise": "clipped", "threshold": 5.0}, {"detector": "threshold"},
+     {"widths": [1, 5, 300, 4096]}, {"memory": "700 MiB"}, {"threshold": 3.0}],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_candidates_are_the_cpus(options, kind):
+    fb = fake(
+        nchan=96, duration=30, tsamp=1e-3, fch1=1500, foff=-3, dm=150, times=[1.5, 9.0, 22.2, 29.6], width=8e-3, snr=25,
+        seed=3,
+    )  # fmt: skip
+    x = fb.read()
+    x = x.astype(np.float32) / 7 if kind == "f4" else x
+    fb = Filterbank.from_array(x, fch1=1500, foff=-3, tsamp=1e-3)
+    grid = plan(fb, 400, method="survey", stages=[(0, 200, 1.0, 1), (200, 400, 4.0, 4)])
+    ours, theirs = (search(fb, grid, device=device, **options) for device in ("cuda", "cpu"))
+    for a, b in zip(events_of(ours), events_of(theirs), strict=True):
+        assert np.array_equal(a, b)
+    assert len(ours.dm)
+    assert np.array_equal(ours.snr, theirs.snr)
+    assert np.array_equal(ours.time, theirs.time)
+    everywhere = search(fb, grid, device="cuda:all", **options)
+    assert np.array_equal(everywhere.snr, theirs.snr)
