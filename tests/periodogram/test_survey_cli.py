@@ -220,6 +220,9 @@ def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> N
     assert "survey.csv: all 1 partitions were done before" in result.stderr
     second.write_bytes(survey.read_bytes())
     assert "with other files" in run(*command).stderr
+    fresh = tmp_path / "fresh.csv"
+    assert run("period", survey, *GRID, "--mag", "nothing", "--resume", "-o", fresh).exit_code == 2
+    assert run("period", survey, *GRID, "--resume", "-o", fresh).exit_code == 0  # a mistake that cost no work binds not
     for options, message in (
         (("--resume",), "--resume needs -o"),
         (("--resume", "-o", out, "--plot", tmp_path / "x"), "do not go together"),

@@ -63,6 +63,7 @@ class Job:
     pictures: set[str] = field(default_factory=set)
     noted: set[str] = field(default_factory=set)
     total: int = 0
+    parts: Parts | None = None
 
     def complain(self, text: str) -> None:
         self.log.print(f"skysieve: {text}", style="bold red" if self.log.is_terminal else None, markup=False)
@@ -99,7 +100,6 @@ class Job:
                 plot.mkdir(parents=True, exist_ok=True)
             except OSError as e:
                 raise UserError(f"--plot {plot}: {e.strerror}") from None
-        self.parts: Parts | None = None
         self.partition = outputs.partition
         if outputs.resume:
             if output is None:

@@ -69,16 +69,18 @@ class Parts:
         manifest = self.folder / MANIFEST
         text = json.dumps(run, indent=1, sort_keys=True)
         if manifest.exists():
-            found = json.loads(manifest.read_text(encoding="utf-8"))
-            wanted = json.loads(text)
+            found, wanted = json.loads(manifest.read_text(encoding="utf-8")), json.loads(text)
             different = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
-            if different:
+            if not different:
+                return
+            if any(p.name[:5].isdigit() for p in self.folder.glob("*.npz")):
                 raise OtherRun(
                     f"{self.folder} holds parts of a run with other {', '.join(different)}; "
                     "repeat that run's command, or delete the folder"
                 )
-        else:
-            _write(manifest, lambda p: _text(p, text))
+            for path in self.folder.glob("*.json"):  # that run finished nothing, so nothing is lost
+                path.unlink()
+        _write(manifest, lambda p: _text(p, text))
 
     def edges(self, file: int) -> list[int] | None:
         """Where the partitions of a file start (and the last ends), if the file was cut before."""
