@@ -11,15 +11,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks.harness import Report
 
 from skysieve.core.device import resolve
-from skysieve.fstat import Grid, TransientPlan, cuda, reference, synth_atoms
+from skysieve.fstat import Grid, TransientPlan, WindowSum, cuda, reference, synth_atoms
 from skysieve.fstat.atoms import Bins, bin_atoms
+from skysieve.fstat.grid import Times
 from skysieve.fstat.windows import resolve_window
 from skysieve.fstat.workload import Bank, Job, Spec, make_schedule
 
@@ -51,6 +52,11 @@ exponential windows; half of the rectangular windows are equal to others and not
 WANTED = {("exp", True): 6e11, ("exp", False): 4e11, ("rect", True): 1.6e12, ("rect", False): 0.0}
 """Cells a second."""
 BATCH = {10: 1024, 30: 512, 121: 128, 365: 64}
+
+
+def power_law(x: Any) -> Any:
+    """A window without a recurrence."""
+    return (1 + x) ** -1.5
 
 
 @dataclass
@@ -219,6 +225,42 @@ class Bench:
                     reached=bool(of_engine <= wanted) if wanted else None,
                 )  # fmt: skip
 
+    def windows(self) -> None:
+        """Sums of exponentials, and a function by both methods: kernels, atoms on the device."""
+        self.report.title("other windows: max + argmax + ln B (kernels, atoms on the device)")
+        two = WindowSum([(1, 1), (-1, 5)])
+        for name, window, fourier in (
+            ("exp(-x) - exp(-5x)", two, None), ("function, bin by bin", power_law, False),
+            ("function, by transforms", power_law, True),
+        ):  # fmt: skip
+            for days, count in ((30, 64), (121, 4)) if fourier is not False else ((30, 64),):
+                case = Case(days, "rect", True, count)
+                made = resolve_window(window, 3)
+                job = case.job(self.cp)
+                job = replace(job, schedule=make_schedule(case.grid, made, Times(T0, T, case.n)))
+                engine = cuda.Engine(
+                    Spec(made, np.dtype(np.float32), keep_map=False, marginals=False), device=self.device
+                )
+                if fourier is not None:
+                    engine.launcher.fourier = fourier
+                seconds = device_seconds(self.cp, engine, job, 3) / count
+                engine.close()
+                self.cp.get_default_memory_pool().free_all_blocks()
+                self.report.row(f"{name}, {days} d x {count}", us=1e6 * seconds, cells_per_s=case.cells / seconds)
+
+    def predictions(self) -> None:
+        """What `describe` says beside what a call takes."""
+        self.report.title("predicted times of one template, maximum and ln B, host to host")
+        for window in ("exp", "rect"):
+            for days in (30, 121, 365):
+                atoms = synth_atoms(T0, days * 48 * T, seed=1)
+                with TransientPlan(
+                    window=window, dtype="float32", device="cuda", keep_map=False, posteriors=False
+                ) as plan:
+                    said = plan.describe(atoms)["expected_seconds"]
+                    took = wall_seconds(lambda plan=plan, atoms=atoms: plan.execute(atoms))
+                self.report.row(f"{window} {days} d", predicted_ms=1e3 * said, measured_ms=1e3 * took)
+
     def streams(self) -> None:
         """Batches of host arrays through the engine."""
         self.report.title("batches, host to host (two lanes)")
@@ -280,9 +322,12 @@ def main() -> int:
     bench.ceilings()
     bench.accuracy()
     bench.fused()
-    bench.maps()
     bench.singles()
     bench.streams()
+    if not quick:
+        bench.predictions()
+        bench.windows()
+    bench.maps()  # last: for 80 ms after these are freed small calls take four times as long
     report.write()
     return int(report.failed)
 

@@ -192,6 +192,8 @@ def test_a_search_that_was_killed_goes_on(whole, tmp_path, at, seekable):
     same(whole, run(iter(()), **options))  # finished: nothing is read
     with pytest.raises(ValueError, match="belongs to a search with topk=6"):
         run(**(options | {"topk": 5, "posteriors": 1}))
+    with pytest.raises(ValueError, match="belongs to a search with strict=True"):
+        run(**(options | {"strict": False}))
     with pytest.raises(ValueError, match="belongs to a search with grid="):
         run(grid=Grid(t0=T0, tau=3 * T), **options)
 

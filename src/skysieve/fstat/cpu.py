@@ -15,6 +15,7 @@ from skysieve.core.pipeline import TaskPool
 from . import cpu_exp, cpu_rect, cpu_state, timing
 from .cpu_any import Group, Tally, any_columns, groups_of
 from .cpu_bsgl import Best, LineTasks, best_of
+from .cpu_crew import Crew
 from .cpu_simd import ROWS, lanes_of
 from .cpu_state import Columns, March, Typed, lal_exp
 from .grid import Schedule
@@ -51,12 +52,15 @@ class Engine:
         self.typed = Typed.of(spec.dtype)
         self.memory = memory
         self.pool = TaskPool(threads)
+        self.crew = Crew(self.pool.workers)
         self._kept: tuple[Schedule, March] | None = None
+        self._live: tuple[Schedule, Live] | None = None
         self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
 
     def close(self) -> None:
         """Give back the threads."""
         self.pool.close()
+        self.crew.close()
 
     def describe(self, job: Job) -> dict[str, Any]:
         """See `workload.Engine.describe`."""
@@ -108,7 +112,9 @@ class Engine:
         """See `workload.Engine.execute`."""
         self._check_memory(job)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
-        live = live_rows(job.schedule)
+        if self._live is None or self._live[0] is not job.schedule:
+            self._live = job.schedule, live_rows(job.schedule)
+        live = self._live[1]
         if output.F is not None:
             blank(output.F, job.schedule)
         if self.spec.lal:
@@ -125,7 +131,7 @@ class Engine:
             return output
         for i in range(job.n_templates):
             inner = progress if job.n_templates == 1 else None
-            self._template(job, i, live, output, partial(self.pool.run, progress=inner))
+            self._template(job, i, live, output, partial(self.crew.run, progress=inner))
             if progress is not None and job.n_templates > 1:
                 progress(i + 1, job.n_templates)
         return output

@@ -262,10 +262,9 @@ class Engine:
             output.log_sum[at] = work.reference + np.log(a["sum"])
             output.n_fallback[at] = a["lost"].astype(np.int64)
             if work.sums and output.row_log is not None and output.column_log is not None:
-                rows, columns, after = (
-                    work.sums[name].reshape(len(at), -1).astype(np.float64) for name in ("rows", "columns", "after")
+                rows, columns = (
+                    work.sums[name].reshape(len(at), -1).astype(np.float64) for name in ("rows", "columns")
                 )
-                columns += np.cumsum(after, axis=1)
                 output.row_log[at] = work.reference[:, None] + np.log(rows)
                 output.column_log[at] = work.reference[:, None] + np.log(columns)
         if work.lines is not None and output.line_max is not None and output.line_index is not None:

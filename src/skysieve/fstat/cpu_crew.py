@@ -1,0 +1,78 @@
+"""Threads that help the caller with tasks of a millisecond.
+
+A sleeping thread takes up to a millisecond to wake on a virtual machine, half as long as a map of 30 days.  Here the
+caller works on the tasks too: it loses nothing if the others come late, and shares what is left when they come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+class Crew:
+    """The caller's thread and others that are kept between calls.
+
+    Parameters
+    ----------
+    workers : int
+        Threads, the caller's counted.
+
+    Examples
+    --------
+    >>> crew = Crew(2)
+    >>> crew.run([lambda: 1, lambda: 2, lambda: 3])
+    [1, 2, 3]
+    >>> crew.close()
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._others = ThreadPoolExecutor(workers - 1, "skysieve-crew") if workers > 1 else None
+
+    def close(self) -> None:
+        """Give back the threads."""
+        if self._others is not None:
+            self._others.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, tasks: Sequence[Callable[[], R]], progress: Callable[[int, int], Any] | None = None) -> list[R]:
+        """Call every task once; their results in the order of ``tasks``.
+
+        ``progress(done, total)`` is called in the caller's thread.  The first error of a task is raised, after the
+        running ones have ended; no further one starts.
+        """
+        todo = deque(enumerate(tasks))
+        results: dict[int, R] = {}
+
+        def work(told: Callable[[int, int], Any] | None = None) -> None:
+            while True:
+                try:
+                    i, task = todo.popleft()
+                except IndexError:
+                    return
+                try:
+                    results[i] = task()
+                except BaseException:
+                    todo.clear()
+                    raise
+                if told is not None:
+                    told(len(results), len(tasks))
+
+        helpers = []
+        if self._others is not None:
+            helpers = [self._others.submit(work) for _ in range(min(self.workers, len(tasks)) - 1)]
+        try:
+            work(progress)
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            errors = [e for h in helpers if not h.cancelled() and (e := h.exception()) is not None]
+        if errors:
+            raise errors[0]
+        if progress is not None:
+            progress(len(tasks), len(tasks))
+        return [results[i] for i in range(len(tasks))]
