@@ -99,6 +99,10 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--plot", "no-such-folder/p.png"], "there is no folder"),
         (["--fwhm", "10deg", "--threads", "0", "--iter", "1"], "threads=0"),
         (["--tophat", "20deg"], "has an edge"),
+        (["--fwhm", "10deg", "--pixwin"], "Q and U have another one"),
+        (["--tophat", "20deg", "--fields", "I", "--pixwin"], "does not end"),
+        (["--fwhm", "10deg", "--nside-out", "24"], "power of two"),
+        (["--fwhm", "10deg", "--iter", "1", "--quadrature", "ring"], "does not go with iter"),
     ],
 )
 def test_mistakes_are_told(tmp_path, sky, args, message):
@@ -158,3 +162,56 @@ def test_a_window_with_its_degrees(tmp_path, sky):
         args = ("--fields", "I", "--bl", tmp_path / f"{name}.txt")
         assert run(tmp_path / "in.fits", "-o", tmp_path / f"{name}.fits", *args).exit_code == 0
     assert np.array_equal(read_maps(tmp_path / "one.fits").maps, read_maps(tmp_path / "two.fits").maps)
+
+
+def test_the_output_by_its_place(tmp_path, sky):
+    """``smooth IN OUT`` and ``smooth IN -o OUT``; one of them."""
+    args = ("--fwhm", "10deg", "--fields", "I")
+    assert run(tmp_path / "in.fits", tmp_path / "a.fits", *args).exit_code == 0
+    assert run(tmp_path / "in.fits", "-o", tmp_path / "b.fits", *args).exit_code == 0
+    assert np.array_equal(read_maps(tmp_path / "a.fits").maps, read_maps(tmp_path / "b.fits").maps)
+    for both in ((), (tmp_path / "c.fits", "-o", tmp_path / "d.fits")):
+        result = run(tmp_path / "in.fits", *both, *args)
+        assert (result.exit_code, "expected one file to write" in result.output) == (2, True)
+
+
+def test_pixel_window_and_another_nside(tmp_path, sky):
+    from skysieve.sphere import Gaussian, Window, pixel_window
+
+    pytest.importorskip("ducc0")
+    args = ("--fields", "I", "--fwhm", "10deg", "--pixwin")
+    assert run(tmp_path / "in.fits", tmp_path / "same.fits", *args).exit_code == 0
+    beam = Gaussian(fwhm=10 * RAD)
+    top = int(beam.bandlimit(1e-9))
+    kernel = Window(beam.window(top) * pixel_window(16, top))
+    truth = skysieve.smoothing(sky.maps[0], kernel=kernel, nest=True)
+    assert np.abs(read_maps(tmp_path / "same.fits").maps[0] - truth).max() <= 1e-6 * np.abs(truth[100:]).max()
+    result = run(tmp_path / "in.fits", tmp_path / "other.fits", *args, "--nside-out", "32", "--quadrature", "none")
+    assert "nside 32, NESTED" in result.output
+    found = read_maps(tmp_path / "other.fits")
+    assert (found.nside, found.nest, found.header["COORDSYS"]) == (32, True, "G")
+    top = min(top, 48)
+    kernel = Window(beam.window(top) * pixel_window(32, top) / pixel_window(16, top))
+    truth = skysieve.smoothing(sky.maps[0], kernel=kernel, nest=True, nside_out=32, quadrature="none")
+    assert np.abs(found.maps[0] - truth).max() <= 1e-6 * np.abs(np.delete(truth, range(68, 72))).max()
+
+
+def test_a_file_keeps_what_it_says(tmp_path, sky):
+    """nside, order, units, coordinates and the sign of U, also of a file that healpy reads."""
+    from astropy.io import fits
+
+    cards = {"COORDSYS": "C", "POLCCONV": "IAU", "TELESCOP": "PLANCK", "FREQ": 143}
+    maps = np.random.default_rng(1).normal(size=(3, 12 * 12**2))
+    made = SkyMaps(maps, False, ("I_STOKES", "Q_STOKES", "U_STOKES"), ("uK_CMB", "uK_CMB", "uK_CMB"), cards)
+    write_maps(tmp_path / "c.fits", made)
+    assert run(tmp_path / "c.fits", tmp_path / "o.fits", "--fwhm", "20deg").exit_code == 0
+    with fits.open(tmp_path / "o.fits") as hdus:
+        head = hdus[1].header
+        assert {k: head[k] for k in cards} == cards
+        assert (head["NSIDE"], head["ORDERING"], head["PIXTYPE"]) == (12, "RING", "HEALPIX")
+        assert [head[f"TUNIT{i}"] for i in (1, 2, 3)] == ["uK_CMB"] * 3
+        assert [head[f"TTYPE{i}"] for i in (1, 2, 3)] == list(made.names)
+        found = np.array([hdus[1].data.field(i).ravel() for i in range(3)])
+    assert found.dtype.newbyteorder("=") == np.float64
+    sign = np.array([1, 1, -1])[:, None]
+    assert found == pytest.approx(sign * skysieve.smoothing(sign * maps, fwhm=20 * RAD), abs=1e-14)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         matched_filter,
         sqrt_cl,
     )
+    from skysieve.sphere.pixelwindow import pixel_window
     from skysieve.sphere.shapes import MexicanHat, Needlet, Profile, TopHat, from_function
     from skysieve.sphere.smooth import smoothing
 
@@ -32,6 +33,7 @@ __all__ = [
     "Window",
     "from_function",
     "matched_filter",
+    "pixel_window",
     "smoothing",
     "sqrt_cl",
 ]
@@ -50,6 +52,7 @@ _HOMES = {
     "Window": "skysieve.sphere.kernels",
     "from_function": "skysieve.sphere.shapes",
     "matched_filter": "skysieve.sphere.kernels",
+    "pixel_window": "skysieve.sphere.pixelwindow",
     "smoothing": "skysieve.sphere.smooth",
     "sqrt_cl": "skysieve.sphere.kernels",
 }

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from skysieve.sphere.kernels import Kernel
 
+PIXEL_EPS = 1e-9
+"""Where the window of a kernel ends that is multiplied by a pixel window."""
 USER_ERROR, INTERRUPTED = 2, 130
 KERNEL, HOW, OUTPUT = "Kernel", "How", "Output"
 UNITS = {"deg": math.pi / 180, "arcmin": math.pi / 10800, "arcsec": math.pi / 648000, "rad": 1.0}
@@ -31,6 +33,15 @@ class Method(StrEnum):
     direct = "direct"
     ring = "ring"
     harmonic = "harmonic"
+
+
+class Quadrature(StrEnum):
+    """Weights of the sum over pixels."""
+
+    ring = "ring"
+    none = "none"
+    pixel = "pixel"
+    healpy = "healpy"
 
 
 class Masked(StrEnum):
@@ -64,12 +75,15 @@ def angle(text: str) -> float:
 
 
 def _option(name: str, help: str, panel: str, metavar: str | None = None) -> Any:
-    return typer.Option(name, help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
+    return typer.Option(*name.split(","), help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
 
 
 def smooth(
     maps: Annotated[Path, typer.Argument(help="HEALPix map (FITS).", metavar="IN.fits", show_default=False)],
-    out: Annotated[Path, typer.Option("-o", "--out", help="File to write.", metavar="OUT.fits", show_default=False)],
+    target: Annotated[
+        Path | None, typer.Argument(help="File to write.", metavar="[OUT.fits]", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, _option("-o,--out", "File to write, in the place of OUT.fits.", OUTPUT, "FILE")] = None,
     fwhm: Annotated[str | None, _option("--fwhm", "Gaussian: full width at half maximum.", KERNEL, "ANGLE")] = None,
     bl: Annotated[
         Path | None, _option("--bl", "Window b_l: FITS (BEAMWINDOW) or a text column.", KERNEL, "FILE")
@@ -87,6 +101,20 @@ def smooth(
         int | None, _option("--iter", "healpy's way, with so many iterations (needs ducc0).", HOW, "N")
     ] = None,
     lmax: Annotated[int | None, _option("--lmax", "healpy's way, up to this degree.", HOW, "L")] = None,
+    quadrature: Annotated[
+        Quadrature | None, _option("--quadrature", "Weights of the sum; ring weights by default.", HOW)
+    ] = None,
+    nside_out: Annotated[
+        int | None, _option("--nside-out", "Resolution of the result (needs ducc0).", HOW, "N")
+    ] = None,
+    pixwin: Annotated[
+        bool,
+        typer.Option(
+            "--pixwin",
+            help="Also apply the pixel window; with --nside-out that of the new pixels over that of the old ones.",
+            rich_help_panel=HOW,
+        ),
+    ] = False,
     masked: Annotated[
         Masked, typer.Option("--masked", help="Bad pixels: 0, or not there.", rich_help_panel=HOW)
     ] = Masked.zero,
@@ -99,15 +127,22 @@ def smooth(
     from skysieve.sphere.io import polarised, read_maps, smooth_file, write_maps
 
     try:
+        if (target is None) == (out is None):
+            raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
+        out = out or target
+        assert out is not None
         if out.exists() and not overwrite:
             raise FileExistsError(f"{out} exists: --overwrite replaces it")
         check_outputs(out, plot)
         kernel = read_kernel(fwhm, bl, profile, tophat)
         sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")])
+        if pixwin:
+            kernel = with_pixels(kernel, sky.nside, nside_out, polarised(sky))
         start = time.perf_counter()
         found = smooth_file(
             sky, kernel=kernel, method=str(method), eps=eps, iter=iterations, lmax=lmax, masked=str(masked),
-            flux=str(flux), threads=threads,
+            flux=str(flux), threads=threads, nside_out=nside_out,
+            quadrature=None if quadrature is None else str(quadrature),
         )  # fmt: skip
         seconds = time.perf_counter() - start
         write_maps(out, found, overwrite=overwrite)
@@ -123,7 +158,24 @@ def smooth(
         raise typer.Exit(INTERRUPTED) from None
     order = "NESTED" if sky.nest else "RING"
     kind = "I, Q, U" if polarised(sky) else ", ".join(sky.names)
-    typer.echo(f"{out}: {kind}, nside {sky.nside}, {order}; {kernel!r} in {seconds:.2f} s")
+    typer.echo(f"{out}: {kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
+
+
+def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:
+    """The kernel times the window of the pixels, or that of new pixels over that of the old ones."""
+    from skysieve.sphere.kernels import Window
+    from skysieve.sphere.pixelwindow import pixel_window
+
+    if polarised:
+        raise ValueError("--pixwin: the pixel window is that of I alone (--fields I); Q and U have another one")
+    band = kernel.bandlimit(PIXEL_EPS)
+    if not math.isfinite(band):
+        raise ValueError(f"--pixwin: {kernel!r} has a window that does not end, expected one that does")
+    top = int(band)
+    if nside_out is None:
+        return Window(kernel.window(top) * pixel_window(nside, top))
+    top = min(top, 3 * nside)
+    return Window(kernel.window(top) * pixel_window(nside_out, top) / pixel_window(nside, top))
 
 
 def check_outputs(out: Path, plot: Path | None) -> None:

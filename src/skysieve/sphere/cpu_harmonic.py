@@ -63,6 +63,7 @@ class Transforms:
         }  # fmt: skip
         self.ell = np.concatenate([np.arange(m, lmax + 1) for m in range(mmax + 1)])
         self._n = table.n
+        self.npix = table.npix
 
     def analysis(self, maps: NDArray[Any], weight: NDArray[np.float64], spin: int) -> NDArray[Any]:
         """Weighted pixel sums with all harmonics; ``maps`` (1 or 2, npix), ``weight`` one a ring."""
@@ -77,15 +78,18 @@ class Transforms:
 
     def smooth(
         self, maps: NDArray[Any], weight: NDArray[np.float64], windows: Sequence[NDArray[np.float64]], spin: int,
-        rounds: int,
+        rounds: int, last: Transforms | None = None,
     ) -> NDArray[Any]:  # fmt: skip
-        """Maps with their harmonics, improved by ``rounds`` of residuals, multiplied by windows, one a component."""
+        """Maps with their harmonics, improved by ``rounds`` of residuals, multiplied by windows, one a component.
+
+        The result is on the rings of ``last``, of the same degrees and orders.
+        """
         alm = self.analysis(maps, weight, spin)
         for _ in range(rounds):
             alm += self.analysis(maps - self.synthesis(alm, spin), weight, spin)
         for a, w in zip(alm, windows, strict=True):
             a *= w[self.ell].astype(maps.dtype)
-        return self.synthesis(alm, spin)
+        return (last or self).synthesis(alm, spin)
 
 
 class HarmonicEngine:

@@ -185,7 +185,7 @@ def smooth_file(sky: SkyMaps, **options: Any) -> SkyMaps:
         maps[2, seen] *= -1
     out = np.asarray(smoothing(maps, pol=pol, nest=sky.nest, **options))
     if seen is not None:
-        out[2, seen] *= -1
+        out[2, np.abs(out[2] + 1.6375e30) > 1e25] *= -1
     return replace(sky, maps=out)
 
 

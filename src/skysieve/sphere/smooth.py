@@ -17,6 +17,7 @@ from skysieve.sphere.grid import Healpix
 from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
 from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window, check_eps
 from skysieve.sphere.pixelweights import find_file, full_map, read_weights
+from skysieve.sphere.resample import kept, resampled
 from skysieve.sphere.workload import METHODS
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def smoothing(
     device: Any = "auto",
     memory: str | float | None = None,
     threads: int | None = None,
+    nside_out: int | None = None,
 ) -> Any:
     """Smooth HEALPix maps with a radial kernel.
 
@@ -114,6 +116,9 @@ def smoothing(
         See `ConvolvePlan`; healpy's way runs on the CPU.  Maps in GPU memory give results there.
     memory, threads : optional
         See `ConvolvePlan`; healpy's way takes no ``memory``.
+    nside_out : int, optional
+        nside of the result, which is evaluated at its pixels from the harmonics of the smoothed map (by ducc0, an
+        extra).  A pixel is bad whose centre lies in a bad one.
 
     Returns
     -------
@@ -144,24 +149,29 @@ def smoothing(
         if value not in expected:
             raise ValueError(f"{name}={value!r}: expected one of {expected}")
     check_eps(eps)
-    if by_healpy:
+    by_harmonics = by_healpy or nside_out is not None
+    if by_harmonics:
         host(device)
     found = resolve(device)[0]
-    if is_device_array(map_in) and (by_healpy or found.kind != "cuda"):
-        what = "healpy's way runs" if by_healpy else f"device={device!r} computes"
+    if is_device_array(map_in) and (by_harmonics or found.kind != "cuda"):
+        what = "what is done by harmonics runs" if by_harmonics else f"device={device!r} computes"
         raise TypeError(f"map_in lives on a GPU, and {what} on the CPU: expected host arrays")
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads}: expected at least 1, or None for all cores")
-    if by_healpy and memory is not None:
-        raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights or harmonics")
-    chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_healpy)
-    given = None if by_healpy else _to_device(map_in, found)
+    if by_harmonics and memory is not None:
+        raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
+    chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
+    given = None if by_harmonics else _to_device(map_in, found)
     maps, good, bad_values, mask = _read(map_in if given is None else given, dtype)
     npix = maps.shape[-1]
     nside = check_nside(npix2nside(npix), nest)
     polarised = bool(pol) and maps.ndim > 1 and maps.shape[-2] == 3
     if pol and maps.ndim > 1 and maps.shape[-2] not in (1, 3):
         raise ValueError(f"map_in holds {maps.shape[-2]} maps: expected 1 or 3 (I, Q, U), or pol=False")
+    if nside_out is not None:
+        nside_out = check_nside(nside_out, nest)
+        if method in ("direct", "ring") or flux != "none":
+            raise ValueError(f"nside_out={nside_out} does not go with method={method!r} and flux={flux!r}")
     on_host = given is None or not is_device_array(map_in)
     if chosen is None:
         return _restore(maps, good, bad_values, mask, on_host)
@@ -175,14 +185,22 @@ def smoothing(
             )
         if polarised and lmax is not None and lmax < 2:
             raise ValueError(f"lmax={lmax}: expected at least 2 for I, Q and U")
-        run = _Healpy(nside, chosen, iter, lmax, mmax, use_weights, use_pixel_weights, datapath, threads)
+        run = _Healpy(nside, chosen, iter, lmax, mmax, use_weights, use_pixel_weights, datapath, threads, nside_out)
         out = run(maps, polarised)
+    elif nside_out is not None:
+        q = "ring" if quadrature is None else quadrature
+        out = resampled(maps, good, chosen, nside, nside_out, polarised, masked, q, eps, threads)
     else:
         q = "ring" if quadrature is None else quadrature
         plain = {"method": method, "quadrature": q, "dtype": maps.dtype, **options}
         out = _by_pixels(maps, good, chosen, Healpix(nside, nest and not turned), polarised, masked, flux, plain)
     if turned:
         out, good = reorder(out, to="nest"), None if good is None else reorder(good, to="nest")
+    if nside_out is not None:
+        if good is not None:
+            good, bad_values = kept(good, bad_values, nside, nside_out, nest)
+        if mask is not None:
+            mask = np.zeros(out.shape, bool) if good is None else ~good
     return _restore(out, good, bad_values, mask, on_host)
 
 
@@ -337,7 +355,7 @@ class _Healpy:
 
     def __init__(
         self, nside: int, kernel: Kernel, iter: int | None, lmax: int | None, mmax: int | None, use_weights: Any,
-        use_pixel_weights: bool, datapath: Any, threads: int | None,
+        use_pixel_weights: bool, datapath: Any, threads: int | None, nside_out: int | None,
     ) -> None:  # fmt: skip
         self.lmax = 3 * nside - 1 if lmax is None else int(lmax)
         if self.lmax > 4 * nside:
@@ -356,19 +374,22 @@ class _Healpy:
             self.factors = full_map(read_weights(find_file(nside, datapath), nside), nside)
         from skysieve.sphere.cpu_harmonic import Transforms, pair
 
-        self._transforms = Transforms(table, self.lmax, self.mmax, threads or usable_cores())
+        threads = threads or usable_cores()
+        self._transforms = self._last = Transforms(table, self.lmax, self.mmax, threads)
+        if nside_out is not None:
+            self._last = Transforms(Healpix(nside_out).table("none"), self.lmax, self.mmax, threads)
         self.windows = (kernel.window(self.lmax), *pair(kernel, self.lmax))
 
     def __call__(self, maps: NDArray[Any], polarised: bool) -> NDArray[Any]:
         flat = maps.reshape(-1, 3 if polarised else 1, maps.shape[-1])
-        out = np.empty_like(flat)
+        out = np.empty((*flat.shape[:2], self._last.npix), maps.dtype)
         for x, y in zip(flat.astype(np.float64), out, strict=True):
             if self.factors is not None:
                 x *= self.factors
-            y[:1] = self._transforms.smooth(x[:1], self.weight, self.windows[:1], 0, self.rounds)
+            y[:1] = self._transforms.smooth(x[:1], self.weight, self.windows[:1], 0, self.rounds, self._last)
             if polarised:
-                y[1:] = self._transforms.smooth(x[1:], self.weight, self.windows[1:], 2, self.rounds)
-        return out.reshape(maps.shape)
+                y[1:] = self._transforms.smooth(x[1:], self.weight, self.windows[1:], 2, self.rounds, self._last)
+        return out.reshape(*maps.shape[:-1], self._last.npix)
 
 
 def _ring_weights(nside: int, datapath: Any) -> NDArray[np.float64]:
