@@ -14,7 +14,7 @@ from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_parts import Chi2Part, tables
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, SEARCH_SPAN
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, Job, Worker
 from skysieve.periodogram.workload import Spec
 
@@ -23,8 +23,6 @@ LIMIT = 10.0
 """As ``cpu_chi2_job.LIMIT``: square sum of the parameters over the root of the number of points."""
 PAD = 64
 """Rows of weights that may be read past the last one."""
-EXACT_WARPS = {False: 4, True: 1}
-"""Warps of a block of ``chi2_exact``, with up to 8 terms and with more."""
 
 WEIGHTS = cs._struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
 COMB = cs._struct(
@@ -34,7 +32,11 @@ COMB = cs._struct(
 )  # fmt: skip
 EXACT = cs._struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    "blocks", "grid_stride", "mean", "all", "norm", "scaled",
+    "members", "blocks", "grid_stride", "mean", "all",
+)  # fmt: skip
+FIND = cs._struct(
+    "info*", "order*", "tasks*", "nf*", "start*", "power*", *cs._PEAKS, "members", "grid_stride", "norm", "scaled",
+    "edges",
 )  # fmt: skip
 
 
@@ -74,7 +76,12 @@ class Chi2Worker(Worker):
         }  # fmt: skip
         for i, part in enumerate(job.parts):
             assert isinstance(part, Chi2Part)
-            small |= {f"order{i}": part.order, f"tasks{i}": part.tasks, f"exact{i}": part.exact_tasks}
+            small |= {
+                f"order{i}": part.order,
+                f"tasks{i}": part.tasks,
+                f"exact{i}": part.exact[0],
+                f"find{i}": part.find[0],
+            }
         data = self._upload(lane, {"t": job.t, "y": job.y, "dy": job.dy, **small})
         answers = lane.array("answers", self._answer_bytes(n), np.uint8)
         info, frequency, best, index, flags = self._answers(answers, n)
@@ -86,8 +93,8 @@ class Chi2Worker(Worker):
         owner = lane.array("owner", rows, np.int32)
         candidates = lane.array("list", n * job.cap * CANDIDATE_BYTES[8], np.uint8)
         peaks = {
-            "list": candidates, "count": count, "floor": floor, "edge": lane.array("edge", 1, np.float64),
-            "cap": job.cap, "wanted": spec.n_peaks,
+            "list": candidates, "count": count, "floor": floor,
+            "edge": lane.array("edge", n * job.edges * 2, np.float64), "cap": job.cap, "wanted": spec.n_peaks,
         }  # fmt: skip
         grids = {"offsets": data["offsets"], "f0": data["f0"], "df": data["df"], "grid_stride": stride}
         with lane:
@@ -103,8 +110,11 @@ class Chi2Worker(Worker):
                 to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
                 if part.fit is not None:
                     self._combs(lane, part, data[f"order{i}"], data[f"tasks{i}"], **spread, **work, **grids, **to)
-                self._exact(lane, part, data[f"order{i}"], data[f"exact{i}"], values, **work, **grids, **to)
-                self._peaks(lane, part, data, data[f"order{i}"], values, peaks, (index, frequency, best, flags), **to)
+                order = data[f"order{i}"]
+                self._exact(lane, part, order, data[f"exact{i}"], values, **work, **grids, **to)
+                self._find(lane, part, order, data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to)
+                out = {"index": index, "frequency": frequency, "best": best, "flags": flags}
+                self._peaks(lane, part, order, info, data, values, edges=job.edges, grid_stride=stride, **peaks, **out)
             host = lane.pinned("answers", len(answers), np.uint8)
             lane.to_host(host, answers)
             self._deliver_power(lane, job, power)
@@ -137,7 +147,7 @@ class Chi2Worker(Worker):
             WEIGHTS, tp=tp, owner=owner, taps=taps, df=data["df"], limit=data["limit"], rows=rows, stride=padded,
             grid_stride=stride, **out,
         )  # fmt: skip
-        self.chi2.launch("chi2_weights", (-(-rows // 16),), (256,), (args,), stream=lane.stream)
+        self.chi2.launch("chi2_weights", (-(-padded // 16),), (256,), (args,), stream=lane.stream)
         return {**out, "stride": padded}
 
     def _combs(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
@@ -154,35 +164,34 @@ class Chi2Worker(Worker):
 
     def _exact(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, values: Any, **more: Any) -> None:
         columns = 2 * self.spec.nterms + 1
-        warps = EXACT_WARPS[self.spec.nterms > 8]
+        warps = 4 if self.spec.nterms <= 8 else 1
         entries = (columns + 1) * (columns + 2) // 2 - 1
         args = cs.fill(
-            EXACT, order=order, tasks=tasks, frequencies=values, blocks=part.exact_stretches,
-            mean=int(self.spec.fit_mean), all=int(part.fit is None), norm=NORM[self.spec.normalization],
-            scaled=int(self.spec.normalization != "standard"), **more,
+            EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
+            mean=int(self.spec.fit_mean), all=int(part.fit is None), **more,
         )  # fmt: skip
         self.chi2.launch(
-            "chi2_exact", (part.exact_launches,), (32 * warps,), (args,),
+            "chi2_exact", (part.count(part.exact),), (32 * warps,), (args,),
             shared_mem=warps * (16 * entries + 8 * (32 * (columns + 1) + columns)), stream=lane.stream,
         )  # fmt: skip
 
+    def _find(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
+        args = cs.fill(
+            FIND, order=order, tasks=tasks, members=len(part.order), norm=NORM[self.spec.normalization],
+            scaled=int(self.spec.normalization != "standard"), **more,
+        )  # fmt: skip
+        self.chi2.launch("chi2_find", (part.count(part.find),), (256,), (args,), stream=lane.stream)
+
     def _peaks(
-        self, lane: Lane, part: Chi2Part, data: dict[str, Any], order: Any, values: Any, peaks: dict[str, Any],
-        out: tuple[Any, ...], **more: Any,
-    ) -> None:  # fmt: skip
-        """Candidates from the powers in device memory, and the best of them."""
-        stride = 0 if len(data["f0"]) == 1 else 1
-        longest = part.exact_stretches * 256
-        blocks = -(-longest // SEARCH_SPAN)
-        module = self.module("ls_peaks.cu")
-        args = cs.fill(cs.SEARCH, order=order, blocks=blocks, grid_stride=stride, **more, **peaks)
-        module.launch("ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=lane.stream)
-        index, frequency, best, flags = out
+        self, lane: Lane, part: Chi2Part, order: Any, info: Any, data: dict[str, Any], values: Any, **more: Any
+    ) -> None:
+        """The best of the candidates of each object."""
         few = len(part.order) <= 256
         block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (128, min(part.cap, 1024))
         args = cs.fill(
-            cs.BEST, info=more["info"], limit=data["limit"], f0=data["f0"], df=data["df"], nf=more["nf"],
-            frequencies=values, order=order, **peaks, index=index, frequency=frequency, best=best, flags=flags,
-            grid_stride=stride, edges=1, held=held,
+            cs.BEST, info=info, limit=data["limit"], f0=data["f0"], df=data["df"], nf=data["nf"], frequencies=values,
+            order=order, held=held, **more,
         )  # fmt: skip
-        module.launch("ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * 12, stream=lane.stream)
+        self.module("ls_peaks.cu").launch(
+            "ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * 12, stream=lane.stream
+        )

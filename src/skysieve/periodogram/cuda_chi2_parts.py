@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from skysieve.periodogram.comb import KERNELS, M, shift_constants, unit
 from skysieve.periodogram.cuda_parts import Part, longest_first
+from skysieve.periodogram.workload import Spec
 
 MODES = KERNELS[np.dtype(np.float64)].modes
-HALVES, SLOT, CHUNK = 24, MODES, 32
+EXACT_SPAN, FIND_SPAN = 256, 2048
+"""Powers of a block of ``chi2_exact`` and of ``chi2_find``."""
+HALVES, SLOT, CHUNK = 24, MODES, 64
 """Half warps of a block, complex numbers of a slot, points whose turns are held: as in ``ls_chi2.cu``."""
-EXACT_SPAN = 256
 MOST_COMBS = 16
 RESERVED = 1024
 """Bytes of shared memory left for what the kernel declares itself."""
@@ -68,7 +70,7 @@ def slot_bytes(terms: int, together: int) -> int:
     """Room for the outputs of the transforms, and before that for the turns of the points."""
     items = 2 * -(-together * 3 * terms // 2)
     segments = max(1, HALVES // (2 * terms))
-    points = segments * CHUNK * (2 * terms * (16 + 4) + 16)
+    points = segments * CHUNK * terms * (2 * (16 + 4) + 16)
     return max(16 * SLOT * items, -(-points // 16) * 16)
 
 
@@ -108,29 +110,35 @@ def class_bounds(
     return ends[number - 1], ends[number]
 
 
+Blocks = tuple[NDArray[np.int32] | None, int]
+"""(object, stretch) of every block where grids differ, and the stretches of the longest grid."""
+
+
 @dataclass(frozen=True)
 class Chi2Part(Part):
     """Objects of one layout; ``fit`` None: every frequency is fitted exactly.
 
-    ``exact_tasks`` and ``exact_stretches`` are those of ``chi2_exact``, as ``tasks`` and ``stretches`` of the combs.
+    ``exact`` and ``find`` are the blocks of ``chi2_exact`` and ``chi2_find``: as ``tasks`` and ``stretches``.
     """
 
     fit: Chi2Layout | None = None
-    exact_stretches: int = 1
-    exact_tasks: NDArray[np.int32] | None = None
+    exact: Blocks = (None, 1)
+    find: Blocks = (None, 1)
 
-    @property
-    def exact_launches(self) -> int:
-        """Blocks of ``chi2_exact``."""
-        return len(self.order) * self.exact_stretches if self.exact_tasks is None else len(self.exact_tasks)
+    def count(self, blocks: Blocks) -> int:
+        """Number of blocks to launch."""
+        tasks, stretches = blocks
+        return len(self.order) * stretches if tasks is None else len(tasks)
 
 
 def parts_of(
     known: tuple[Chi2Layout, ...],
+    spec: Spec,
     lengths: NDArray[np.int64],
     cycles: NDArray[np.float64],
     nf: NDArray[np.int64],
     shared_grid: bool,
+    all_candidates: bool,
 ) -> tuple[list[Part], NDArray[np.float64]]:
     """Parts of a chunk, and the cells of one circle times combs of each object (0: exact alone)."""
     layout = choose(known, cycles)
@@ -144,22 +152,25 @@ def parts_of(
         if fit is not None:
             circle[chosen] = M * fit.combs
         tasks, stretches = _tasks(order, nf, shared_grid, fit.span if fit is not None else EXACT_SPAN)
-        exact, exact_stretches = _tasks(order, nf, shared_grid, EXACT_SPAN)
+        exact, find = (_tasks(order, nf, shared_grid, span) for span in (EXACT_SPAN, FIND_SPAN))
         largest = int(nf[0]) if shared_grid else int(nf[order].max())
+        # nearly every maximum may be given: hardly more than one for each 1/T and term (see cuda_parts.make_part)
+        smooth = int(1.5 * largest * float(cycles[chosen].max()) * max(1, spec.nterms)) + 256
+        pruned = 2 * find[1] * 8 * (spec.n_peaks + 4) + 64 * spec.n_peaks
+        every = largest // 2 + 1
+        sparse = cycles[chosen].min() > 0 and not all_candidates  # of a list of frequencies nothing is known
+        cap = min(every, max(pruned, smooth)) if sparse else every
         kind = "comb" if fit is not None else "direct"
         parts.append(
             Chi2Part(
-                kind, order, stretches, tasks, largest // 2 + 1, 0, fit=fit, exact_stretches=exact_stretches,
-                exact_tasks=exact,
+                kind, order, stretches, tasks, cap, find[1], fit=fit, exact=exact, find=find
             )
         )  # fmt: skip
     return parts, circle
 
 
-def _tasks(
-    order: NDArray[np.int32], nf: NDArray[np.int64], shared_grid: bool, span: int
-) -> tuple[NDArray[np.int32] | None, int]:
-    """(object, stretch) of every block where grids differ, and the stretches of the longest grid."""
+def _tasks(order: NDArray[np.int32], nf: NDArray[np.int64], shared_grid: bool, span: int) -> Blocks:
+    """The blocks of a kernel that takes ``span`` frequencies a block."""
     if shared_grid:
         return None, -(-int(nf[0]) // span)
     counts = -(-nf[order] // span)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import array_module, is_device_array, to_host
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.comb import M
-from skysieve.periodogram.cuda_chi2_parts import Chi2Layout, parts_of
+from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, parts_of
 from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
 from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
 from skysieve.periodogram.cuda_cost import Costs
@@ -248,9 +248,10 @@ def job_of(
         limits = np.zeros(n, cs.LIMIT)
         limits["least"], limits["most"] = chi2_bounds(plan.chi2_layouts, cycles)
         limits["many"] = np.iinfo(np.int32).max
-        parts, limits["circle"] = parts_of(plan.chi2_layouts, lengths, cycles, nf, grids.shared)
-        cap = max(p.cap for p in parts)
-        job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, cap, 1, grids.values)
+        parts, limits["circle"] = parts_of(plan.chi2_layouts, spec, lengths, cycles, nf, grids.shared, all_candidates)
+        limits["stretch"] = FIND_SPAN
+        cap, edges = max(p.cap for p in parts), max(p.edges for p in parts)
+        job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, cap, edges, grids.values)
         return _with_powers(job, plan, output)
     layout = plan.choose(nf, cycles)
     few = plan.few(nf, layout)

@@ -5,9 +5,12 @@
 // once (a half warp = a harmonic and a third or so of the points), then G combs at a time are transformed (a half warp = one
 // transform), their sums meet in shared memory, and a thread solves the normal equations of a frequency in registers. For n terms
 // and a frequency: 3 n x 32 multiply-adds of transforms, about (2 n)^3 / 6 + 4 (2 n)^2 of equations, 2 n x 128 B of weights a point
-// and band from the second-level cache. Limit: multiply-adds in float64, one block of 12 warps a multiprocessor.
-// chi2_exact: one block = 256 frequencies of an object; those that are not trusted (NaN), or all, are fitted by a warp each: entries
-// of the normal matrix of the rounded columns in pairs of float64, so that what the squaring loses is there. Normalises all powers.
+// and band from the second-level cache. Limit: latency of one block of 12 warps a multiprocessor (registers of the transforms, shared
+// memory of the cells).
+// chi2_exact: one block = 256 powers of an object. Those that are not trusted (NaN), or all, are fitted by a warp each from sums over
+// all points; where that matrix is next to singular too, from sums in pairs of float64, so that what the squaring loses is there.
+// chi2_find: one block = 2048 powers, normalised and searched for peaks. Both are limited by memory (8 bytes a power read) where
+// few are fitted.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t0 -DREAL=double -DTERMS=0
@@ -18,6 +21,7 @@
 // budget: t0 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t2 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t4 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
+// budget: t4 kernel=chi2_find regs<=64 smem<=17408
 // budget: t4 kernel=chi2_weights regs<=96
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
@@ -33,9 +37,8 @@
 #define THREADS 384
 #define HALVES (THREADS / 16)
 #define SEGMENTS (HARMONICS > 0 && HARMONICS < HALVES ? HALVES / HARMONICS : 1)
-#define CHUNK 32
+#define CHUNK 64
 #define SLOT MODES                    // complex numbers of one transform's slot: outputs, and before that its exchange
-#define EACH 4
 #define COEFFICIENTS 16
 #define PIVOT 1e-8                    // pivots under this part of the weight are not trusted
 #if TERMS <= 6
@@ -55,10 +58,13 @@ extern "C" __global__ void __launch_bounds__(256) chi2_weights(const Weights A) 
   double c[COEFFICIENTS];
 #pragma unroll
   for (int k = 0; k < COEFFICIENTS; k++) c[k] = A.taps[k * 16 + a];
+  if (p >= A.stride) return;
   const int owner = p < A.rows ? A.owner[p] : -1;
-  if (owner < 0) return;
-  const double circle = A.limit[owner].circle;
-  if (!(circle > 0)) return;
+  const double circle = owner < 0 ? 0 : A.limit[owner].circle;
+  if (!(circle > 0)) {                 // rows that nobody owns are read past the end of those before: they must be numbers
+    for (int m = 0; m < HARMONICS; m++) A.weight[((size_t)m * A.stride + p) * 16 + a] = 0;
+    return;
+  }
   const double place = fma(A.tp[p], circle * A.df[owner * A.grid_stride], 8.0);
 #pragma unroll 1
   for (int m = 0; m < HARMONICS; m++) {
@@ -165,9 +171,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) chi2_comb(const __grid_
   // ---- spreading: as in ls_comb, lane a keeps the one cell of the window that is a modulo 16; the last windows of the
   // segments are added in order at the end
   {
-    double2* turn = slots;                                              // [segment][harmonic][CHUNK]
-    double2* strength = turn + SEGMENTS * HARMONICS * CHUNK;            // [segment][CHUNK]
-    int* window = (int*)(strength + SEGMENTS * CHUNK);                  // [segment][harmonic][CHUNK]
+    double2* strength = slots;                                          // of w, [segment][harmonic][CHUNK]
+    double2* strength2 = strength + SEGMENTS * HARMONICS * CHUNK;       // of w y, [segment][term][CHUNK]
+    int* window = (int*)(strength2 + SEGMENTS * TERMS * CHUNK);         // [segment][harmonic][CHUNK]
     const int each = ((n + SEGMENTS - 1) / SEGMENTS + 7) & ~7;
     const Frequency centre = frequency_of(f0, ((double)band * MODES + MODES / 2) * P, df);
     for (int job0 = 0; job0 < SEGMENTS * HARMONICS; job0 += HALVES) {
@@ -185,37 +191,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) chi2_comb(const __grid_
           const int sg = e / CHUNK, i = e % CHUNK, b = min(n, sg * each), left = min(each, n - b) - c0;
           if (left <= 0) continue;
           const int p = lo + b + c0 + min(i, left - 1);
-          const double2 wv = A.wv[p];
-          strength[e] = i < left ? wv : make_double2(0, 0);
+          const double2 wv = i < left ? A.wv[p] : make_double2(0, 0);
           double s, c; sincos_cycles(cycles(centre, A.tp[p]), s, c);
           double x = c, y = s;
+UNROLL
           for (int k = 0; k < HARMONICS; k++) {
             const int at = (sg * HARMONICS + k) * CHUNK + i;
-            turn[at] = make_double2(x, y);
             window[at] = A.cell[(size_t)k * A.stride + p];
+            strength[at] = make_double2(wv.x * x, wv.x * y);
+            if (k < TERMS) strength2[(sg * TERMS + k) * CHUNK + i] = make_double2(wv.y * x, wv.y * y);
             const double next = x * c - y * s; y = x * s + y * c; x = next;
           }
         }
         __syncthreads();
         const int many = min(CHUNK, mine - c0);
         const double* weight = A.weight + ((size_t)m * A.stride + lo + begin + c0) * 16 + a;      // rows past the end are readable
-        const int slot = (seg * HARMONICS + m) * CHUNK;
-        for (int i0 = 0; i0 < many; i0 += 8) {
-          double k[8];
+        if (many > 0) {
+          const double2* in = strength + (seg * HARMONICS + m) * CHUNK;
+          const double2* in2 = strength2 + (seg * TERMS + (both ? m : 0)) * CHUNK;
+          const int4* windows = (const int4*)(window + (seg * HARMONICS + m) * CHUNK);
+          double next[8];
 #pragma unroll
-          for (int u = 0; u < 8; u++) k[u] = __ldg(weight + (i0 + u) * 16);
-#pragma unroll
-          for (int u = 0; u < 8; u++) {
-            const int i = i0 + u, c = window[slot + i], to = c + ((a - c) & 15);
-            const double2 t = turn[slot + i], s = strength[seg * CHUNK + i];
-            if (to != now) {
-              if (now >= 0) { W[now] = acc; if (both) Y[now] = acc2; }
-              acc = acc2 = make_double2(0, 0); now = to;
-            }
-            const double kw = i < many ? k[u] * s.x : 0, kv = i < many ? k[u] * s.y : 0;
-            acc.x = fma(kw, t.x, acc.x); acc.y = fma(kw, t.y, acc.y);
-            acc2.x = fma(kv, t.x, acc2.x); acc2.y = fma(kv, t.y, acc2.y);
-          }
+          for (int u = 0; u < 8; u++) next[u] = __ldg(weight + u * 16);
+          if (now < 0) { const int c = windows[0].x; now = c + ((a - c) & 15); }
+#define POINT(C, U) \
+          { const int to = C + ((a - C) & 15); \
+            if (to != now) { W[now] = acc; acc = make_double2(0, 0); if (BOTH) { Y[now] = acc2; acc2 = make_double2(0, 0); } now = to; } \
+            const double2 s = in[i0 + U]; acc.x = fma(k[U], s.x, acc.x); acc.y = fma(k[U], s.y, acc.y); \
+            if (BOTH) { const double2 v = in2[i0 + U]; acc2.x = fma(k[U], v.x, acc2.x); acc2.y = fma(k[U], v.y, acc2.y); } }
+#define POINTS \
+          for (int i0 = 0; i0 < many; i0 += 8) { \
+            double k[8]; \
+            _Pragma("unroll") for (int u = 0; u < 8; u++) { k[u] = next[u]; next[u] = __ldg(weight + (i0 + 8 + u) * 16); } \
+            const int4 c = windows[i0 >> 2], d = windows[(i0 >> 2) + 1]; \
+            POINT(c.x, 0) POINT(c.y, 1) POINT(c.z, 2) POINT(c.w, 3) POINT(d.x, 4) POINT(d.y, 5) POINT(d.z, 6) POINT(d.w, 7) }
+          if (both) { constexpr bool BOTH = true; POINTS } else { constexpr bool BOTH = false; POINTS }
         }
       }
       for (int s = SEGMENTS - 1; s >= 0; s--) {
@@ -289,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) chi2_comb(const __grid_
 struct Exact {
   const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
   const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power;
-  int blocks, grid_stride, mean, all, norm, scaled;
+  int members, blocks, grid_stride, mean, all;
 };
 #define SPAN 256
 #define WARPS (TERMS <= 8 ? 4 : 1)
@@ -297,6 +307,7 @@ struct Exact {
 #define ENTRIES ((COLUMNS + 1) * (COLUMNS + 2) / 2 - 1)        // lower triangle with the right-hand side as a last row
 #define PER_LANE ((ENTRIES + 31) / 32)
 #define ROW (COLUMNS + 1)
+#define NEAR_SINGULAR 1e-6                                     // of a column's square left: below, pairs of float64 are needed
 
 // Pairs of float64: a value and what is left of it.
 __device__ __forceinline__ double rounded(double a, double b) {
@@ -322,11 +333,11 @@ __device__ __forceinline__ double2 ratio(double2 a, double2 b) {
   return two_sum(q, left.x / b.x);
 }
 
-// Standard power by one warp. rows: 32 x ROW, matrix: ENTRIES pairs, own: COLUMNS squares of the columns.
-__device__ double exact_fit(const double* t, const double2* wv, int n, Frequency f, bool mean, double* rows, double2* matrix, double* own) {
+// Standard power by one warp; missing where a column is too near the ones before it. rows: 32 x ROW, matrix: ENTRIES pairs, own:
+// COLUMNS squares of the columns.
+template <bool PAIRS> __device__ __noinline__ double exact_fit(const double* t, const double2* wv, int n, Frequency f, bool mean, double* rows, double2* matrix, double* own) {
   const int lane = threadIdx.x & 31, columns = HARMONICS + mean;
   const int entries = (columns + 1) * (columns + 2) / 2 - 1;
-  if (n < columns) return missing64();
   double2 sum[PER_LANE];
   int place[PER_LANE];                                         // row and column of each entry
   for (int e = 0; e < PER_LANE; e++) {
@@ -358,8 +369,9 @@ __device__ double exact_fit(const double* t, const double2* wv, int n, Frequency
         const double* a = rows + (place[e] >> 8); const double* b = rows + (place[e] & 255);
         double2 total = sum[e];
         for (int i = 0; i < many; i++) {
-          const double x = a[i * ROW], z = b[i * ROW], q = rounded(x, z);
-          total = plus(total, q, fma(x, z, -q));
+          const double x = a[i * ROW], z = b[i * ROW];
+          if constexpr (PAIRS) { const double q = rounded(x, z); total = plus(total, q, fma(x, z, -q)); }
+          else total.x = fma(x, z, total.x);
         }
         sum[e] = total;
       }
@@ -376,12 +388,16 @@ __device__ double exact_fit(const double* t, const double2* wv, int n, Frequency
   const double2* right = matrix + columns * (columns + 1) / 2;
   for (int j = 0; j < columns; j++) {
     const double2 pivot = matrix[j * (j + 1) / 2 + j], z = right[j];
-    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * trace)) return missing64();      // the same for all lanes
+    if (!(pivot.x > (PAIRS ? SINGULAR : NEAR_SINGULAR) * own[j] + COLUMN_NOISE * trace)) return missing64();      // all lanes alike
     power = fma(z.x / pivot.x, z.x, power);
     for (int e = 0; e < PER_LANE; e++) {
       const int i = place[e] >> 8, k = place[e] & 255;
-      if (lane + 32 * e < entries && k > j)
-        matrix[lane + 32 * e] = less_product(matrix[lane + 32 * e], ratio(matrix[i * (i + 1) / 2 + j], pivot), matrix[k * (k + 1) / 2 + j]);
+      if (lane + 32 * e < entries && k > j) {
+        double2& entry = matrix[lane + 32 * e];
+        const double2 x = matrix[i * (i + 1) / 2 + j], z = matrix[k * (k + 1) / 2 + j];
+        if constexpr (PAIRS) entry = less_product(entry, ratio(x, pivot), z);
+        else entry.x = fma(-x.x / pivot.x, z.x, entry.x);
+      }
     }
     __syncwarp();
   }
@@ -395,26 +411,74 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) chi2_exact(const Exact 
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   double2* matrix = (double2*)raw + warp * ENTRIES;
   double* rows = (double*)((double2*)raw + WARPS * ENTRIES) + warp * (32 * ROW + COLUMNS);
-  int o, block;
-  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; block = t.y; }
-  else { o = A.order[blockIdx.x / A.blocks]; block = blockIdx.x % A.blocks; }
+  int o, block;                        // the shortest objects first: theirs are the most fits
+  if (A.tasks) { const int2 t = A.tasks[gridDim.x - 1 - blockIdx.x]; o = t.x; block = t.y; }
+  else { o = A.order[A.members - 1 - blockIdx.x / A.blocks]; block = blockIdx.x % A.blocks; }
   const Info info = A.info[o];
   const int gi = o * A.grid_stride, nf = A.nf[gi], base = block * SPAN, total = min(SPAN, nf - base), lo = A.offsets[o];
   double* out = A.power + A.start[o] + base;
+  const bool mean = A.mean != 0, hopeless = info.status != 0 || info.n < HARMONICS + mean;      // fewer points than columns
+  if (hopeless) {
+    if (A.all) for (int i = tid; i < total; i += 32 * WARPS) out[i] = missing64();
+    return;
+  }
   if (!tid) many = 0;
   __syncthreads();
   for (int i = tid; i < total; i += 32 * WARPS) {
     const double p = A.all ? missing64() : out[i];
-    if (info.status != 0) out[i] = missing64();
-    else if (!(p == p)) list[atomicAdd(&many, 1)] = i;
-    else if (A.scaled) out[i] = normalise(p, info.scale, A.norm);
+    if (!(p == p)) list[atomicAdd(&many, 1)] = i;
   }
   __syncthreads();
   for (int k = warp; k < many; k += WARPS) {
     const int i = list[k];
     const Frequency f = A.frequencies ? Frequency{A.frequencies[base + i], 0} : frequency_of(A.f0[gi], (double)(base + i), A.df[gi]);
-    const double p = exact_fit(A.tp + lo, A.wv + lo, info.n, f, A.mean != 0, rows, matrix, rows + 32 * ROW);
-    if (!lane) out[i] = normalise(p, info.scale, A.norm);
+    double p = exact_fit<false>(A.tp + lo, A.wv + lo, info.n, f, mean, rows, matrix, rows + 32 * ROW);
+    __syncwarp();
+    if (!(p == p)) p = exact_fit<true>(A.tp + lo, A.wv + lo, info.n, f, mean, rows, matrix, rows + 32 * ROW);
+    if (!lane) out[i] = p;
     __syncwarp();
   }
+}
+
+// ---------------------------------------------------------------- normalised powers and their peaks
+struct Find {
+  const Info* info; const int* order; const int2* tasks; const int* nf; const long long* start; double* power; Peaks peaks;
+  int members, grid_stride, norm, scaled, edges;
+};
+#define FIND 2048
+#define RUN (FIND / 256)               // neighbouring powers that a thread looks at
+
+// The first stretches of all objects come first, so that the floor under the best peaks is known when others are searched.
+extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
+  __shared__ double staged[FIND];
+  const int tid = threadIdx.x;
+  int o, block;
+  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; block = t.y; }
+  else { o = A.order[blockIdx.x % A.members]; block = blockIdx.x / A.members; }
+  const Info info = A.info[o];
+  const int nf = A.nf[o * A.grid_stride], base = block * FIND, total = min(FIND, nf - base);
+  if (info.status != 0) return;
+  double* out = A.power + A.start[o] + base;
+  const unsigned known = floor_now(A.peaks, o);
+  for (int i = tid; i < total; i += 256) {
+    const double p = out[i];
+    staged[i] = A.scaled ? normalise(p, info.scale, A.norm) : p;
+    if (A.scaled) out[i] = staged[i];
+  }
+  __syncthreads();
+  // as in ls_direct: bits of `found` are powers that may be peaks, by their high halves
+  auto staged_at = [&](int i) { return staged[i]; };
+  leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
+  const int i0 = tid * RUN, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
+  unsigned found = 0;
+  if (i0 < total) {
+    int x = i0 ? high_at(staged + i0 - 1) : none, y = high_at(staged + i0);
+#pragma unroll
+    for (int i = 0; i < RUN; i++) {
+      const int z = i0 + i + 1 < total ? high_at(staged + i0 + i + 1) : none;
+      if (i0 + i < total && y >= x && y >= z && y >= least) found |= 1u << i;
+      x = y; y = z;
+    }
+  }
+  give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + RUN - 1) / RUN, known, staged_at);
 }
