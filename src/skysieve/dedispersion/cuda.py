@@ -18,6 +18,7 @@ from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.kernels import CudaRuntime, Runtime
 
+from .cuda_rows import READ
 from .cuda_worker import Worker, bytes_needed, out_of_memory
 from .workload import Detection, Source, Table, sum_dtype
 
@@ -28,8 +29,6 @@ __all__ = ["Engine", "bytes_needed", "free_memory"]
 
 logger = logging.getLogger("skysieve")
 
-READ = 2**25
-"""Bytes that are read and sent at a time."""
 R = TypeVar("R")
 
 

@@ -17,6 +17,8 @@ from .workload import Packed, Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+READ = 2**25
+"""Bytes that are read and sent at a time."""
 ALIGN = 16
 """Samples that a kernel's first one is a multiple of."""
 TAIL = 2048
@@ -85,6 +87,9 @@ class Store:
         self._orders: dict[bytes, Any] = {}
         self._pieces = 0
         self._ready: set[int] = set()
+        self.piece = min(READ, max(1, capacity) * source.nchan * source.dtype.itemsize)
+        for lane in lanes:  # now, so that what does not fit is told before any work
+            lane.array("piece", self.piece, np.uint8)
         self.planes = {b: self._allocate(b, capacity, tails.get(b, 0)) for b in sorted({1, *binnings})}
 
     def _allocate(self, downsamp: int, capacity: int, tail: int) -> Planes:

@@ -13,7 +13,7 @@ from skysieve.core.kernels import Runtime
 from skysieve.core.staging import Copier, make_lane
 
 from .cuda_plan import PACKAGE, TURN, TensorPlan, make_plan
-from .cuda_rows import ALIGN, OFFSETS, TAIL, Planes, Store, bytes_of
+from .cuda_rows import ALIGN, OFFSETS, READ, TAIL, Planes, Store, bytes_of
 from .cuda_search import Detector
 from .workload import Detection, Source, Table, sum_dtype
 
@@ -49,7 +49,8 @@ def bytes_needed(source: Source, tables: Sequence[Table], samples: int) -> int:
     for t in tables:
         total += int(t.delays.size * (4 + PLAN_BYTES))
     least = min(t.downsamp for t in tables)
-    return total + 4 * 64 * (samples // least) + 3 * 4 * SLAB_ROWS * SLAB_COLUMNS
+    pieces = 2 * min(READ, samples * source.nchan * source.dtype.itemsize)
+    return total + pieces + 4 * 64 * (samples // least) + 3 * 4 * SLAB_ROWS * SLAB_COLUMNS
 
 
 class Worker:
