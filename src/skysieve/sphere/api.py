@@ -11,12 +11,20 @@ import numpy as np
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere.grid import QUADRATURES, Grid, Healpix, RingTable
+from skysieve.sphere.arguments import (
+    factors_of,
+    quiet_eps,
+    read_compat,
+    read_dtype,
+    read_kernels,
+    ring_table_of,
+    white_error,
+)
+from skysieve.sphere.grid import QUADRATURES, Grid
 from skysieve.sphere.healpix import CHUNK, nest2ring, npix2nside, reorder
 from skysieve.sphere.kernels import Kernel, Window, check_eps
-from skysieve.sphere.legendre import theta_nodes
 from skysieve.sphere.radial import make_radial
-from skysieve.sphere.workload import COMPAT, METHODS, Engine, Spec
+from skysieve.sphere.workload import METHODS, Engine, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,14 +38,11 @@ __all__ = ["ConvolvePlan"]
 
 logger = logging.getLogger("skysieve")
 
-DTYPES = ("float64", "float32")
 OFFSET = 8.0
 """Mean over standard deviation from which a map's mean is convolved apart, in float64 and with a smaller eps: what is
 cut off the kernel is relative to the rms of the result, and a large offset would multiply it."""
 _SOME = 1 << 16
 """Pixels that tell mean and deviation."""
-QUIET = 2e-11
-"""eps that leaves at most 1e-10 of the peak beyond the support on grids of equal rings, in float64."""
 _NARROW = 16
 """Pixels along a ring: with supports up to here, all modes of equal rings cost less than a smaller eps."""
 
@@ -53,7 +58,7 @@ def host(device: str | Device) -> Device:
     found = resolve(device)[0]
     if found.kind == "cuda":
         if device != "auto":
-            raise DeviceUnavailable("harmonic transforms run on the CPU alone", "Use device='cpu'")
+            raise DeviceUnavailable("harmonic transforms and compat run on the CPU alone", "Use device='cpu'")
         found = resolve("cpu")[0]
     return found
 
@@ -62,7 +67,7 @@ def make_engine(
     spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
     """The backend for a device: the one place where it is chosen."""
-    found = host(device) if method == "harmonic" else resolve(device)[0]
+    found = host(device) if method == "harmonic" or spec.compat else resolve(device)[0]
     if found.kind == "cuda":
         from skysieve.sphere import cuda
 
@@ -170,7 +175,7 @@ class ConvolvePlan:
         threads: int | None = None,
         compat: str | None = None,
     ) -> None:
-        self.kernels, self._many = _kernels(kernel)
+        self.kernels, self._many = read_kernels(kernel)
         if not isinstance(grid, Grid):
             raise TypeError(f"grid is a {type(grid).__name__}, expected a grid such as Healpix(nside)")
         if method not in METHODS:
@@ -179,9 +184,9 @@ class ConvolvePlan:
             raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
         if spin not in (0, 2):
             raise ValueError(f"spin={spin!r}: expected 0 or 2")
-        self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, _dtype(dtype)
-        self._table = _table(grid, quadrature, rings)
-        self._factors = _factors(grid, self._table, rings) if quadrature == "pixel" else None
+        self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, read_dtype(dtype)
+        self._table = ring_table_of(grid, quadrature, rings)
+        self._factors = factors_of(grid, self._table, rings) if quadrature == "pixel" else None
         self._mask, used = self._read_mask(mask)
         self.spin = int(spin)
         check_eps(eps)
@@ -191,14 +196,14 @@ class ConvolvePlan:
             and any(isinstance(k, Window) and not k.equal_polarisation for k in self.kernels)
         ):
             method = "harmonic"  # the one that keeps E and B apart
-        gpu = resolve(device)[0].kind == "cuda" and method != "harmonic"
+        gpu = resolve(device)[0].kind == "cuda" and method != "harmonic" and compat is None
         if method in ("auto", "ring"):
-            eps = _quiet(self.kernels, self._table, self.dtype, float(eps), 0 if gpu else _NARROW)
+            eps = quiet_eps(self.kernels, self._table, self.dtype, float(eps), 0 if gpu else _NARROW)
         radials = () if method == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)
         self._response: Any = None
         self._means = None if gpu else self._apart(threads)
         staged = (2 if self.spin else 1) * self.npix * self.dtype.itemsize
-        options = _compat(compat, grid, method, self.spin, rings)
+        options = read_compat(compat, grid, method, self.spin, rings)
         extra = staged + (self._means.nbytes if self._means else 0)
         extra += 0 if self._factors is None else self._factors.nbytes
         self._spec = Spec(
@@ -288,7 +293,7 @@ class ConvolvePlan:
         if cl is None:
             if self.method == "harmonic":
                 return 0.0  # nothing is cut in angle
-            return max(_white_error(k, r.radius) for k, r in zip(self.kernels, self._spec.radials, strict=True))
+            return max(white_error(k, r.radius) for k, r in zip(self.kernels, self._spec.radials, strict=True))
         c = np.asarray(cl, np.float64)
         if c.ndim != 1 or not np.isfinite(c).all() or (c < 0).any() or not c.any():
             raise ValueError("cl: expected a power spectrum, a row of values none below 0")
@@ -344,12 +349,18 @@ class ConvolvePlan:
         kernels = len(self.kernels)
         if self.device.kind == "cuda":
             result: NDArray[Any] = array_module(given).empty((len(x), kernels, *parts, self.npix), self.dtype)
-            apart = self._mask is None and not self.spin and w_out is self._ones
+            factors = self._factors
+            apart = self._mask is None and not self.spin and w_out is self._ones and factors is None
+            if factors is not None:
+                factors = array_module(given).asarray(reorder(factors, to="nest") if self.grid.nest else factors)
+                x = x * factors if w_out is self._ones else x
             gpu: Any = self._engine
             gpu.run(
                 x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=self._steady if apart else None,
                 offset=OFFSET,
             )  # fmt: skip
+            if factors is not None and w_out is not self._ones:
+                result *= factors
             return result.reshape((*batch, *((kernels,) if self._many else ()), *parts, self.npix))
         out = np.zeros((len(x), kernels, *parts, self.npix), self.dtype)
         for i in range(len(x)):
@@ -428,77 +439,3 @@ class ConvolvePlan:
         from skysieve.sphere.cpu_offset import Ones
 
         return Ones(self._table, self.kernels, float(self.eps), threads)
-
-
-def _kernels(kernel: Kernel | Sequence[Kernel]) -> tuple[tuple[Kernel, ...], bool]:
-    if isinstance(kernel, Kernel):
-        return (kernel,), False
-    if not isinstance(kernel, list | tuple) or not kernel or not all(isinstance(k, Kernel) for k in kernel):
-        raise TypeError(f"kernel is {kernel!r}, expected a kernel such as Gaussian(fwhm=0.01), or a list of them")
-    return tuple(kernel), True
-
-
-def _table(grid: Grid, quadrature: str, rings: slice | None) -> RingTable:
-    table = grid.table(quadrature)
-    if rings is None:
-        return table
-    if not isinstance(rings, slice):
-        raise TypeError(f"rings={rings!r}: expected a slice of neighbouring rings")
-    if grid.nest:
-        raise ValueError("rings: a NESTED map has no rings; use RING order, or a mask")
-    return table.select(rings)
-
-
-def _compat(compat: str | None, grid: Grid, method: str, spin: int, rings: slice | None) -> tuple[str, ...]:
-    """The paper's algorithm and its options."""
-    if compat is None:
-        return ()
-    named = tuple(str(compat).split("+"))
-    if named[0] != COMPAT[0] or not set(named[1:]) <= set(COMPAT[1:]) or len(set(named)) < len(named):
-        raise ValueError(f"compat={compat!r}: expected 'arkcos', with '+duplicate' or '+unshifted' behind it, or None")
-    if not isinstance(grid, Healpix) or method not in ("auto", "ring") or spin or rings is not None:
-        raise ValueError(f"compat={compat!r}: expected a whole HEALPix grid, spin=0 and method='auto' or 'ring'")
-    return named
-
-
-def _factors(grid: Grid, table: RingTable, rings: slice | None) -> NDArray[np.float64]:
-    """The pixels' factors, of the rings in use."""
-    factors = grid.pixel_factors()
-    if rings is None:
-        return factors
-    whole = grid.table("none")
-    first = int(whole.start[rings.indices(len(whole.n))[0]])
-    return factors[first : first + table.npix]
-
-
-def _quiet(kernels: tuple[Kernel, ...], table: RingTable, dtype: np.dtype[Any], eps: float, narrow: int) -> float:
-    """The eps to use: on equal rings a wide kernel, whose modes are cut, gets one that leaves no trace of the cut."""
-    if dtype != np.float64 or not table.uniform or all(k.hard for k in kernels):
-        return eps
-    widest = max(k.support(eps) for k in kernels if not k.hard) * float(table.n[0]) / (2 * math.pi)
-    return min(eps, QUIET) if widest > narrow else eps
-
-
-def _dtype(dtype: Any) -> np.dtype[Any]:
-    try:
-        real: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as error:
-        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
-    if real.name not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
-    return real
-
-
-def _white_error(kernel: Kernel, radius: float) -> float:
-    """``sqrt(int beyond radius K^2 / int K^2)``."""
-    inside, w = theta_nodes(radius, 30.0)
-    kept = float((kernel.profile(inside) ** 2 * w).sum())
-    lost = 0.0
-    a = radius
-    while a < math.pi:
-        b = min(1.5 * a, math.pi)
-        x, v = np.polynomial.legendre.leggauss(24)
-        theta = (a + b) / 2 + (b - a) / 2 * x
-        lost += float((kernel.profile(theta) ** 2 * np.sin(theta) * v).sum()) * (b - a) / 2
-        a = b
-    return math.sqrt(lost / (kept + lost))

@@ -44,7 +44,7 @@ def pixel_window(nside: int, lmax: int | None = None) -> NDArray[np.float64]:
     Examples
     --------
     >>> print(pixel_window(64, 128)[[0, 64, 128]].round(4))
-    [1.     0.9486 0.8082]
+    [1.     0.9533 0.8252]
     """
     nside = check_nside(nside, nest=True)
     top = 4 * nside if lmax is None else int(lmax)
