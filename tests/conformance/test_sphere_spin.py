@@ -1,0 +1,124 @@
+"""Q and U: every engine against the sum of vectors that are carried along great circles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.conformance.sphere_truth import EPS, ERROR, METHODS, error, sky, some
+
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Needlet, Window, reference
+from skysieve.sphere.radial import make_radial
+
+SPIN_GRIDS = {"healpix 8": Healpix(8), "healpix 3": Healpix(3), "ecp": ECP(16, 24), "gauss": GaussLegendre(12, 22)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("grid", list(SPIN_GRIDS))
+@pytest.mark.parametrize("fwhm", [0.35, 0.8])
+def test_spin_2_is_the_sum_of_carried_vectors(grid, fwhm, dtype, method):
+    k, g = Gaussian(fwhm=fwhm), SPIN_GRIDS[grid]
+    table = g.table()
+    x = sky(table.npix, count=2)
+    with ConvolvePlan(k, g, spin=2, eps=EPS[dtype], dtype=dtype, method=method, device="cpu", threads=1) as plan:
+        found = plan(x)
+    rows = some(table.npix, 30)
+    truth = reference.convolve_spin(table, k.window(60, spin=2), x, rows)
+    assert error(found[:, rows], truth) <= ERROR[dtype]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pixel", [0, 2, 150, 180, 310, 340, 767])
+@pytest.mark.parametrize("part", [0, 1], ids="QU")
+def test_single_pixels_of_q_and_u(pixel, part, method):
+    """Pole, cap, edge and belt: phases that maps of E and B alone would hide."""
+    k, g = Gaussian(fwhm=0.35), Healpix(8)
+    x = np.zeros((2, 768))
+    x[part, pixel] = 1
+    with ConvolvePlan(k, g, spin=2, method=method, quadrature="none", device="cpu", threads=1) as plan:
+        found = plan(x)
+        assert plan.method == method
+    rows = np.unique(np.concatenate([some(768, 30), [pixel]]))
+    truth = reference.convolve_spin(g.table("none"), k.window(60, spin=2), x, rows)
+    assert np.abs(found[:, rows] - truth).max() <= 1e-6 * np.abs(truth).max()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_spin_2_of_narrow_beams(dtype):
+    """Where a kernel value serves four quarters and two hemispheres: pole, cap, edge, belt; ring beside direct."""
+    k, g = Gaussian(fwhm=0.1), Healpix(32)
+    x, rows = sky(g.table().npix, count=2), np.array([1, 2015, 6100])
+    truth = reference.convolve_spin(g.table(), k.window(190, spin=2), x, rows)
+    found = {}
+    for method in METHODS:
+        with ConvolvePlan(k, g, spin=2, eps=EPS[dtype], method=method, dtype=dtype, device="cpu", threads=1) as plan:
+            assert error(plan(x)[:, rows], truth) <= ERROR[dtype]
+        with ConvolvePlan(k, g, spin=2, method=method, dtype=dtype, device="cpu") as plan:  # the default eps
+            found[method] = plan(x)
+    assert error(found["ring"], found["direct"]) <= 3e-6
+
+
+def test_spin_2_by_harmonics():
+    pytest.importorskip("ducc0")
+    x = sky(3072, count=4).reshape(2, 2, 3072)
+    plans = [
+        ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), spin=2, method=m, eps=1e-12, device="cpu")
+        for m in ("ring", "harmonic")
+    ]
+    a, b = (p(x) for p in plans)
+    assert a.shape == x.shape
+    assert error(a, b) < 1e-10
+    assert error(plans[0].adjoint(x), plans[1].adjoint(x)) < 1e-10
+    left, right = np.sum(x[0] * plans[0](x[1])), np.sum(plans[0].adjoint(x[0]) * x[1])
+    assert left == pytest.approx(right, abs=1e-12 * np.linalg.norm(x))
+    for p in plans:
+        p.close()
+
+
+def test_different_windows_of_e_and_b_take_harmonics():
+    pytest.importorskip("ducc0")
+    lmax = 40
+    e, b = np.exp(-np.arange(lmax + 1) / 5.0), np.exp(-np.arange(lmax + 1) / 9.0)
+    g, x = Healpix(8), sky(768, count=2)
+    with ConvolvePlan(Window(e, e, b), g, spin=2, device="cpu") as plan:
+        assert plan.method == "harmonic"
+        found = plan(x)
+    whole = np.zeros((2, 768))  # E alone with its window, and B alone with its own
+    for w, keep in ((e, (1, 0)), (b, (0, 1))):
+        with ConvolvePlan(Window(w, keep[0] * w + 1e-300, keep[1] * w + 1e-300), g, spin=2, device="cpu") as plan:
+            whole += plan(x)
+    assert error(found, whole) < 1e-5
+    with ConvolvePlan(Window(e), g, spin=2, method="ring", eps=1e-12, device="cpu") as plan:
+        alike = plan(x)
+    with ConvolvePlan(Window(e, e, e), g, spin=2, method="harmonic", eps=1e-12, device="cpu") as plan:
+        assert error(plan(x), alike) < 1e-10
+    assert error(found, alike) > 1e-2
+
+
+def test_spin_2_mistakes_are_told():
+    k = Gaussian(fwhm=0.3)
+    with pytest.raises(ValueError, match="spin=1"):
+        ConvolvePlan(k, Healpix(8), spin=1)
+    for method in METHODS:
+        with pytest.raises(ValueError, match="E and B have different windows"):
+            ConvolvePlan(Window([1, 1, 1], [1, 1, 1], [1, 1, 0.5]), Healpix(8), spin=2, method=method, device="cpu")
+    with (
+        ConvolvePlan(k, Healpix(8), spin=2, device="cpu") as plan,
+        pytest.raises(ValueError, match=r"expected \(\.\.\., 2, 768\)"),
+    ):
+        plan(np.zeros(768))
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(fwhm=0.3), MexicanHat(0.15)], ids=["gaussian", "mexican hat"])
+def test_the_window_of_spin_2_is_that_of_e_and_b(kernel):
+    with ConvolvePlan(kernel, Healpix(16), spin=2, method="ring", device="cpu", threads=1) as plan:
+        truth = kernel.window(60, spin=2)
+        assert np.abs(plan.window(60) - truth).max() < 1e-6 * np.abs(truth).max()
+        assert plan.truncation_error(np.ones(60)) < 1e-6
+
+
+def test_spin_2_of_a_window_that_begins_late():
+    """A needlet of scale 9 lives from l = 256 to 1024."""
+    found = make_radial(Needlet(9), 1e-4, 2)
+    truth = Needlet(9).window(600, spin=2)
+    assert np.abs(found.window(600, 2) - truth).max() < 1e-3 * truth.max()
