@@ -181,7 +181,11 @@ def test_no_cell_holds_two_bins(runtime, window):
 def test_chunks_of_starts_do_not_change_the_answer(runtime, monkeypatch):
     bins = templates(1)
     whole = run(runtime, bins, GRIDS["full"], "exp", "float64")
-    for name, value in (("FEWEST_BINS", 7), ("ANY_WAVES", 10**6), ("WARPS_WANTED", 10**4)):
+    for name, value in (
+        ("FEWEST_BINS", 7),
+        ("ANY_WAVES", 10**6),
+        ("RESIDENT", dict.fromkeys(cuda_launch.RESIDENT, 10**4)),
+    ):
         monkeypatch.setattr(cuda_launch, name, value)
     for grid in ("full", "off the bins"):
         cut = run(runtime, bins, GRIDS[grid], "exp", "float64")

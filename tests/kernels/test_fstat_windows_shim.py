@@ -84,7 +84,7 @@ def test_tiles_and_chunks_do_not_change_the_answer(runtime, monkeypatch, window)
     monkeypatch.setattr(cuda_windows, "KEPT", 0.0)
     monkeypatch.setattr(cuda_windows, "FOURIER", cuda_windows.DIRECT["float64"] * 1000 / 7460)  # from 1000 bins on
     monkeypatch.setattr("skysieve.fstat.cuda_launch.FEWEST_BINS", 7)
-    monkeypatch.setattr("skysieve.fstat.cuda_launch.WARPS_WANTED", 10**4)
+    monkeypatch.setattr("skysieve.fstat.cuda_windows.SUM_RESIDENT", 10**4)
     out = engine(runtime, window, "float64").execute(make_job(templates(1), grid, w, np.float64))
     check(out, 0, truth_of("full", window), "float64", bound=BOUND)
     if window == "function":

@@ -13,7 +13,7 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 
-from .cuda_tables import ANSWER, ROWS, SHAPE, SLOT, STEEPEST, USUAL_DETECTORS, DeviceTables, distance
+from .cuda_tables import ANSWER, ROWS, SHAPE, SLOT, STEEPEST, USUAL_DETECTORS, DeviceTables, Tables, distance
 from .workload import CONDITION_BOUND, LOUD, Bank, Job, Lines, Spec
 
 if TYPE_CHECKING:
@@ -27,8 +27,13 @@ ANY_THREADS = 128
 UNIT_THREADS = 64
 TAUS, STARTS = 2, 2
 """Columns (exponential) and rows (rectangular) of a thread."""
-WARPS_WANTED = 10
-"""Warps a multiprocessor that keep it busy."""
+RESIDENT = {"small": 16, "alone": 12, "shared": 8}
+"""Warps of ``tf_exp.cu`` that a multiprocessor holds, as their registers allow (sm_90): of one tau a thread, of one
+template, of several."""
+FEW = 640
+"""Rows, or columns, a multiprocessor below which a thread has one to itself."""
+MOST_CHUNKS, MOST_ROUNDS = 32, 8
+"""Chunks of starts, and times that they fill the GPU."""
 WARM = 0.3
 """Cost of a bin summed before a chunk starts, in rows."""
 ANY_WAVES = 1024
@@ -163,15 +168,19 @@ class Launcher:
         columns = job.schedule.shape[1]
         lone = not keep and not spec.marginals and together == 1
         if exponential:
-            small = lone and columns * groups < 64 * WARPS_WANTED * self.runtime.device.sm_count
+            small = lone and columns * groups < FEW * self.runtime.device.sm_count
             width, apart, chunk_unit = 1 if small else TAUS, 1 if keep else 32, ROWS
             blocks = -(-columns // (UNIT_THREADS * width))
             span = host.high - host.low // ROWS * ROWS
-            chunks = self._chunks(tables, blocks * groups * UNIT_THREADS // 32)
+            chunks = self._chunks(
+                tables,
+                blocks * groups * UNIT_THREADS // 32,
+                RESIDENT["small" if small else "shared" if together > 1 else "alone"],
+            )
             chunk = -(-span // (chunks * chunk_unit)) * chunk_unit
             chunks = -(-span // chunk)
         else:
-            small = lone and host.count * groups < 64 * WARPS_WANTED * self.runtime.device.sm_count
+            small = lone and host.count * groups < FEW * self.runtime.device.sm_count
             width, apart, chunk, chunks = (1 if keep or small else STARTS), 1, 0, 1
             blocks = -(-host.count // (UNIT_THREADS * width))
         slots = blocks * chunks * UNIT_THREADS // 32
@@ -233,26 +242,29 @@ class Launcher:
             return {"reference": base / LOG2E}
         return {"reference": base / LOG2E, "scale": LOG2E, "offset": base}
 
-    def _chunks(self, tables: DeviceTables, warps: int) -> int:
-        """Into how many chunks the starts are best cut: each sums its first window anew."""
-        if warps not in tables.chunks:
-            tables.chunks[warps] = self._best_chunks(tables, warps)
-        return tables.chunks[warps]
+    def _chunks(self, tables: DeviceTables, warps: int, resident: int) -> int:
+        """Into how many chunks the starts are best cut, of `warps` a chunk; each sums its first window anew.
 
-    def _best_chunks(self, tables: DeviceTables, warps: int) -> int:
-        host, busy = tables.host, WARPS_WANTED * self.runtime.device.sm_count
+        A row takes a warp ``1 + w / resident`` times what it takes alone, with ``w`` warps a multiprocessor in all: fits
+        times of 121 and 365 days, in 1 to 24 chunks, to 10%.
+        """
+        key = warps, resident
+        if key not in tables.chunks:
+            tables.chunks[key] = self._best_chunks(tables.host, warps, resident * self.runtime.device.sm_count)
+        return tables.chunks[key]
+
+    @staticmethod
+    def _best_chunks(host: Tables, warps: int, resident: int) -> int:
         best, least = 1, np.inf
-        chunks = 1
-        while chunks == 1 or host.count // chunks >= FEWEST_BINS:
-            rows = host.count / chunks
-            each = [host.warm(host.high - int(i * rows)) for i in range(chunks)]
-            warm = max(most for _, most in each) if warps * chunks <= busy else float(np.mean([m for m, _ in each]))
-            cost = (rows + WARM * warm) * max(1.0, warps * chunks / busy)
-            if cost < 0.95 * least:
-                best, least = chunks, cost
-            chunks *= 2
-            if warps * chunks > 8 * busy:
+        for chunks in range(1, MOST_CHUNKS + 1):
+            if chunks > 1 and (host.count // chunks < FEWEST_BINS or warps * chunks > MOST_ROUNDS * resident):
                 break
+            rows, full = host.count / chunks, warps * chunks / resident
+            each = [host.warm(host.high - int(i * rows)) for i in range(chunks)]
+            warm = max(most for _, most in each) if full <= 1 else float(np.mean([mean for mean, _ in each]))
+            cost = (rows + WARM * warm) * (1 + full)
+            if cost < 0.97 * least:
+                best, least = chunks, cost
         return best
 
     # ------------------------------------------------------------------ any grid

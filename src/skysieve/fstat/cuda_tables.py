@@ -188,7 +188,7 @@ class DeviceTables:
 
     def __init__(self, xp: Any, tables: Tables, dtype: np.dtype[Any]) -> None:
         self.host = tables
-        self.chunks: dict[int, int] = {}
+        self.chunks: dict[tuple[int, int], int] = {}
         if tables.count == 0:
             return
         blocks = np.full(tables.stored, FAR, np.int32)

@@ -27,8 +27,8 @@ from .workload import CONDITION_BOUND, Job
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUM_THREADS, SUM_COLUMNS, SUM_TILE = 224, 32, 7
-"""Threads and columns of a block of ``tf_sum.cu``, and rows that it holds."""
+SUM_THREADS, SUM_COLUMNS, SUM_TILE, SUM_RESIDENT = 224, 32, 7, 14
+"""Threads and columns of a block of ``tf_sum.cu``, rows that it holds, and warps that fit a multiprocessor."""
 CELL_THREADS, CELL_WARPS, CELL_COLUMNS = 128, 4, 128
 """Threads, warps and columns (of ``direct``) of a block of ``tf_cells.cu``."""
 EACH_COLUMNS = 8
@@ -152,7 +152,7 @@ class WindowLauncher(Launcher):
         assert isinstance(self.spec.window.function, WindowSum)
         host, count, columns = tables.host, len(templates), job.schedule.shape[1]
         blocks = -(-columns // SUM_COLUMNS)
-        chunks = min(65535, self._chunks(tables, blocks * count * SUM_THREADS // 32))
+        chunks = min(65535, self._chunks(tables, blocks * count * SUM_THREADS // 32, SUM_RESIDENT))
         chunk = -(-host.count // (chunks * SUM_TILE)) * SUM_TILE
         chunks = -(-host.count // chunk)
         slots = blocks * chunks * SUM_THREADS // 32

@@ -199,12 +199,15 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
       if (fresh >= period || c - first > longest) {
 #pragma unroll
         for (int b = 0; b < BANKS; b++) v.clear(b);
-        for (c = min(first + min(longest, s.n), s.n); c > first;) {
-          c--;
+#pragma unroll 4
+        for (c = min(first + min(longest, s.n), s.n) - 1; c >= first; c--) {
 #pragma unroll
-          for (int b = 0; b < BANKS; b++)
-            if (c < first + L) v.enter(b, (double)mine[b * bank + 8 * (size_t)c]);
+          for (int b = 0; b < BANKS; b++) {
+            const T x = mine[b * bank + 8 * (size_t)c];
+            if (c < first + L) v.enter(b, (double)x);
+          }
         }
+        c = first;
         fresh = 0;
       }
       for (; c > first; fresh++) {
