@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_WIDTH = 10
 """Samples of the pulse that a loss is stated for, where no width is given."""
 SUBBANDS = 32
-BLOCK_VALUES = 2**20
+BLOCK_VALUES = 2**17
 """Delays that are worked out at a time, in float64."""
 
 
