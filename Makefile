@@ -7,13 +7,14 @@ BIN    := $(VENV)/bin
 JOBS   := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo test test-all test-gpu lint types unit format wheel clean
+.PHONY: help demo test test-all test-gpu soak lint types unit format wheel clean
 
 help:
 	@echo "make demo      run 'skysieve demo'"
 	@echo "make test      ruff, mypy and the tests that take minutes"
 	@echo "make test-all  the slow tests and every CUDA architecture too"
 	@echo "make test-gpu  the tests that need a GPU; writes tests/gpu_record.json"
+	@echo "make soak      an hour of the live pipeline with everything going wrong"
 	@echo "make format    put the sources into form"
 	@echo "make wheel     build dist/*.whl"
 	@echo "make clean     remove what these made"
@@ -38,6 +39,9 @@ test-all: lint types $(VENV)/.tests
 
 test-gpu: $(VENV)/.tests
 	$(BIN)/python -m pytest -q -m gpu
+
+soak: $(VENV)/.tests
+	$(BIN)/python -m benchmarks.soak --seconds 3600
 
 format: $(VENV)/.tests
 	$(BIN)/ruff check --fix .

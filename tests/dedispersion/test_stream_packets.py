@@ -407,3 +407,22 @@ def test_bad_faults():
             emulate(fb, "127.0.0.1", 9, **options)
     with pytest.raises(ValueError, match="packet_bytes=0"):
         source_geometry(fb, 0)
+
+
+def test_a_gap_longer_than_the_ring_costs_no_packet():
+    """With "drop" too: packets after it wait for the gap to be taken, they are not dropped for want of room."""
+    made = packets(G, np.zeros((4000, 1, 16), np.uint8), 0)
+    ring = Ring(G, seconds=0.4, policy="drop")
+    gulps = []
+    taker = threading.Thread(target=lambda: taken(ring, gulps))
+    taker.start()
+    for a in [*range(0, 400, 20), *range(1600, 2000, 20)]:
+        place(ring, made[a : a + 20])
+        until = time.monotonic() + 2
+        while ring.state[8] > 30 and time.monotonic() < until:
+            time.sleep(0.001)
+    ring.end()
+    taker.join(10)
+    counts = ring.counts()
+    assert (counts["overflow"], counts["accepted"], counts["lost"]) == (0, 800, 1200)
+    assert sum(g.count for g in gulps) == 4000

@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
-HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, STATE = range(9)
-"""``OPEN``: first packet number that is still held; what lies before has been taken."""
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STATE = range(10)
+"""``OPEN``: first packet number that is still held; what lies before has been taken.  ``HELD``: packets in the ring."""
 
 
 @njit(**JIT)
@@ -15,7 +15,8 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, drop,
     """Copy the packets ``index[begin:]`` to ``ring[number % places, chunk]``; how many were dealt with.
 
     A packet is late when one ``window`` places after it has come before it, double when its place has it, too far when
-    it lies more than ``most_jump`` after the latest.  Ends early at one for which there is no room, unless ``drop``.
+    it lies more than ``most_jump`` after the latest.  Ends early at one for which there is no room, unless ``drop`` and
+    the ring is at least half full of packets: where it is not, a gap makes it too small, and that is soon taken.
     """
     places, _, size = ring.shape
     for i in range(begin, len(index)):
@@ -32,7 +33,7 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, drop,
             continue
         state[HIGHEST] = max(state[HIGHEST], n)
         if n >= state[OPEN] + places:
-            if not drop:
+            if not drop or 2 * state[HELD] < places * ring.shape[1]:
                 return i
             state[OVERFLOW] += 1
             continue
@@ -43,6 +44,7 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, drop,
         seen[slot, c] = n + 1
         state[START] = min(state[START], n)
         state[ACCEPTED] += 1
+        state[HELD] += 1
         row, at = buffers[index[i]], offset[i]
         line = ring[slot, c]
         for k in range(size):

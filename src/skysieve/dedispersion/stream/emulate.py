@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,44 @@ def schedule(
     return numbers[order], int((~kept).sum()), int(moved.sum()), int(doubled.sum())
 
 
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong on the way: parts of the packets, places, seconds of data, and the seed of chance."""
+
+    loss: float = 0.0
+    reorder: float = 0.0
+    duplicate: float = 0.0
+    reach: int = 4
+    seed: int = 0
+    gap: tuple[float, float] | None = None
+
+    def departures(
+        self, g: Geometry, starts: Iterable[tuple[int, int]]
+    ) -> Iterator[tuple[NDArray[np.int64], int, int, int]]:
+        """Order in which the packets of each stretch (first sample, samples) leave, and how many faults it has.
+
+        Numbers count from the stretch's first packet; faults are packets left out, moved, doubled.
+        """
+        rng = np.random.default_rng(self.seed)
+        for start, count in starts:
+            n = count // g.nsamp * g.chunks
+            order, lost, moved, doubled = schedule(n, rng, self.loss, self.reorder, self.duplicate, self.reach)
+            if self.gap is not None:
+                when = (start + np.arange(n) // g.chunks * g.nsamp) * g.tsamp
+                inside = (when >= self.gap[0]) & (when < self.gap[1])
+                kept = np.zeros(n, bool)
+                kept[order] = True
+                lost += int((kept & inside).sum())
+                doubled -= len(order[inside[order]]) - int((kept & inside).sum())
+                order = order[~inside[order]]
+            yield order, lost, moved, doubled
+
+
+def stretch(g: Geometry) -> int:
+    """Samples that are made into packets at a time."""
+    return max(1, BATCH_BYTES // (g.packet_bytes * g.chunks)) * g.nsamp
+
+
 def check_faults(loss: float, reorder: float, duplicate: float, rate: float, repeat: int) -> None:
     """Refuse what are no probabilities, and rates that are none."""
     for name, value in (("loss", loss), ("reorder", reorder), ("duplicate", duplicate)):
@@ -159,11 +197,12 @@ def emulate(
 
     check_faults(loss, reorder, duplicate, rate, repeat)
     g = source_geometry(source, packet_bytes)
-    per_batch = max(1, BATCH_BYTES // (g.packet_bytes * g.chunks)) * g.nsamp
     per_second = g.chunks / (g.nsamp * g.tsamp) * rate
-    rng = np.random.default_rng(seed)
+    faults = Faults(loss, reorder, duplicate, reach, seed, gap)
     first = first // g.nsamp * g.nsamp
     sent = lost = moved = doubled = 0
+    now_at = [(0, 0)]
+    departures = faults.departures(g, iter(lambda: now_at[0], None))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as out:
         out.connect((host, port))
@@ -171,13 +210,10 @@ def emulate(
         cpu_receive.send(out.fileno(), headers.ctypes.data, 0, 0)  # loaded before the clock starts
         clock, cpu = time.perf_counter(), time.thread_time()
         due = 0.0
-        for start, steps in source_steps(source, g, per_batch, repeat):
+        for start, steps in source_steps(source, g, stretch(g), repeat):
             made = packets(g, steps, first + start, beam)
-            order, out_of, aside, twice = schedule(len(made), rng, loss, reorder, duplicate, reach)
-            if gap is not None:
-                moment = (start + order // g.chunks * g.nsamp) * g.tsamp
-                inside = (moment >= gap[0]) & (moment < gap[1])
-                order, out_of = order[~inside], out_of + int(inside.sum())
+            now_at[0] = start, len(steps)
+            order, out_of, aside, twice = next(departures)
             lost, moved, doubled = lost + out_of, moved + aside, doubled + twice
             queue = made[order]
             headers, vectors = message_headers(queue)

@@ -22,7 +22,7 @@ from skysieve.dedispersion.stream.packets import POWER, Geometry
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, STATE = range(9)
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STATE = range(10)
 POLICIES = ("drop", "block")
 
 
@@ -64,7 +64,8 @@ class Ring:
     longest_gap : float
         Seconds after the latest packet that one may lie and be believed.
     policy : {"drop", "block"}
-        What happens to packets when nobody takes gulps: they are dropped and counted, or `put` waits.
+        What happens to packets when nobody takes gulps: they are dropped and counted, or `put` waits.  It waits after
+        a gap that is longer than the ring too, until the gap is taken.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class Ring:
             whole = there[: done - a]
             self.lost += int(whole.size - whole.sum())
             self.state[OPEN] = done
+            self.state[HELD] -= int(whole.sum())
             self._ready.notify_all()
         return gulp
 

@@ -1,0 +1,231 @@
+"""A long run of the live pipeline with everything going wrong: ``make soak`` (an hour), 60 s of data among the tests.
+
+1% of the packets lost, others moved or double, two seconds missing, the sender begun anew, the disk full for a while.
+The run fails unless every packet is accounted for, the candidates are those of the files with the same samples missing,
+the pulses are found, and memory stays flat.
+
+``python -m benchmarks.soak [--seconds 3600] [--rate 1]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skysieve.dedispersion import Filterbank, fake, plan, search
+from skysieve.dedispersion.losses import Losses, live_of
+from skysieve.dedispersion.stream.beams import Options
+from skysieve.dedispersion.stream.commands import warm
+from skysieve.dedispersion.stream.emulate import Faults, emulate, source_geometry, stretch
+from skysieve.dedispersion.stream.intake import RESTART, Intake, SocketFeed
+from skysieve.dedispersion.stream.packets import SkysieveParser
+from skysieve.dedispersion.stream.pipeline import Pipeline
+from skysieve.dedispersion.stream.receive import UdpReceiver
+from skysieve.dedispersion.stream.sink import Sink
+
+NCHAN, TSAMP, PACKET = 64, 1e-3, 1024
+THRESHOLD, WIDTH, EVERY = 7.0, 8e-3, 2.5
+SEARCH = {"threshold": THRESHOLD, "block": 1.1, "threads": 1}
+DMS = np.arange(0, 201, 5.0)
+WINDOW = 8
+MIB = 2**20
+
+
+@dataclass
+class Outcome:
+    """What a run gave: the pipeline's summary, what was wrong, and figures to print."""
+
+    summary: dict[str, Any]
+    faults: list[str]
+    figures: dict[str, Any]
+
+
+def resident() -> int:
+    """Bytes of memory that are this process's now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def observation(seconds: float) -> tuple[Filterbank, np.ndarray[Any, Any]]:
+    """Noise with a pulse every 2.5 s, S/N 12 to 30; a minute made, then repeated; when the pulses are."""
+    minute = min(60.0, seconds)
+    times = np.arange(1.3, minute - 0.5, EVERY)
+    made = fake(nchan=NCHAN, duration=minute, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, times=times, width=WIDTH, snr=20,
+                seed=7)  # fmt: skip
+    x = made.read()
+    count = max(1, round(seconds / minute))
+    every = (np.arange(count)[:, None] * x.shape[1] * TSAMP + times).ravel()
+    fb = Filterbank.from_array(np.tile(x, (1, count)), freqs=made.freqs, tsamp=TSAMP, tstart=60000.0)
+    return fb, every
+
+
+def received(fb: Filterbank, faults: Faults, skip: int) -> tuple[np.ndarray[Any, Any], int, int, int]:
+    """Packets that are placed when the first ``skip`` to leave are not; how many are double, late, sent."""
+    g = source_geometry(fb, PACKET)
+    whole = fb.nsamp // g.nsamp * g.nsamp
+    starts = [(a, min(stretch(g), whole - a)) for a in range(0, whole, stretch(g))]
+    orders = [o + a // g.nsamp for (a, _), (o, *_) in zip(starts, faults.departures(g, starts), strict=True)]
+    sent = np.concatenate(orders)
+    order = sent[skip:]
+    highest = np.maximum.accumulate(order)
+    late = order < highest - WINDOW
+    placed, first = np.unique(order[~late], return_index=True)
+    return placed, int((~late).sum() - len(first)), int(late.sum()), len(sent)
+
+
+def soak(seconds: float, rate: float, folder: Path) -> Outcome:
+    """Send ``seconds`` of data in two halves, ``rate`` times as fast, and compare with what should come of it."""
+    fb, times = observation(seconds / 2)
+    half = fb.duration
+    dms = plan(fb, dms=DMS)
+    faults = [
+        Faults(0.01, 0.1, 0.01, seed=1, gap=(half * 0.4, half * 0.4 + 2.0)), Faults(0.01, 0.1, 0.01, seed=2),
+    ]  # fmt: skip
+    options = Options(plan=dms, search=SEARCH, window=WINDOW, gulp=0.3, ring=8.0, cutouts=True)
+    warm(options)
+    said: list[str] = []
+    sink = Sink(folder, pictures=False, raw=True, say=said.append, least=25.0)
+    intake = Intake(SkysieveParser(), options, say=said.append)
+    memory: list[int] = []
+    with UdpReceiver("127.0.0.1", 0) as receiver:
+        pipeline = Pipeline(intake, SocketFeed(intake, [receiver]), sink, receivers=[receiver],
+                            status=lambda state: memory.append(resident()))  # fmt: skip
+        sent: list[int] = []
+
+        def send() -> None:
+            for f in faults:
+                done = emulate(fb, *receiver.address, rate=rate, packet_bytes=PACKET, loss=f.loss, reorder=f.reorder,
+                               duplicate=f.duplicate, seed=f.seed, gap=f.gap)  # fmt: skip
+                sent.append(done.sent)
+            time.sleep(0.5)
+            pipeline.stop()
+
+        table, aside = folder / "candidates.csv", folder / "aside.csv"
+        full = min(60.0, 0.1 * seconds / rate)
+
+        def fill_disk() -> None:
+            time.sleep(0.15 * seconds / rate)
+            table.rename(aside)
+            table.symlink_to("/dev/full")
+            time.sleep(full)
+            table.unlink()
+            aside.rename(table)
+
+        for job in (send, fill_disk):
+            threading.Thread(target=job, daemon=True).start()
+        summary = pipeline.run()
+    return judged(fb, times, dms, faults, summary, sent, memory, folder)
+
+
+def judged(
+    fb: Filterbank, times: np.ndarray[Any, Any], dms: Any, faults: list[Faults], summary: dict[str, Any],
+    sent: list[int], memory: list[int], folder: Path,
+) -> Outcome:  # fmt: skip
+    """Compare the run with the files that have the same samples missing."""
+    wrong: list[str] = []
+
+    def check(good: bool, words: str) -> None:
+        if not good:
+            wrong.append(words)
+
+    c, s = summary["counts"], summary["sink"]
+    first, double, late, count = received(fb, faults[0], 0)
+    skipped = c["late"] - late  # the second half begins with packets that look late until a restart is believed
+    second, again, later, count2 = received(fb, faults[1], 0)
+    for _ in range(3):  # some of the skipped may be late for another reason too
+        second, again, later, count2 = received(fb, faults[1], skipped)
+        skipped = c["late"] - late - later
+    lost = sum(int(p.max() - p.min()) + 1 - len(p) for p in (first, second))
+    check(sent == [count, count2], f"packets sent: {sent}, expected {[count, count2]}")
+    check(c["kernel_drops"] == c["overflow"] == c["ring_overflow"] == 0, f"dropped for want of room: {c}")
+    check(c["restarts"] == 1, f"restarts: {c['restarts']}")
+    check(RESTART <= skipped < RESTART + 512, f"packets before the restart was believed: {skipped}")
+    check(c["accepted"] == len(first) + len(second), f"accepted: {c['accepted']}, {len(first) + len(second)} expected")
+    check(c["duplicate"] == double + again, f"double: {c['duplicate']}, {double + again} expected")
+    check(c["lost"] == lost, f"lost: {c['lost']}, {lost} expected")
+    check(c["packets"] == sum(sent), f"datagrams: {c['packets']}, {sum(sent)} sent")
+    check(s["write_errors"] > 0 and s["dropped"] == 0 and s["written"] == s["candidates"], f"sink: {s}")
+    with open(folder / "candidates.csv", encoding="ascii") as file:
+        rows = list(csv.DictReader(file))
+    check(len(rows) == s["candidates"], f"{len(rows)} lines of {s['candidates']} candidates")
+    found = wanted = extra = compared = 0
+    worst = 0.0
+    for number, placed in enumerate((first, second)):
+        got, should, more, ratio, same = compare(
+            fb, times, dms, placed, [r for r in rows if r["segment"] == str(number)], check
+        )
+        found, wanted, extra, compared = found + got, wanted + should, extra + more, compared + same
+        worst = max(worst, ratio)
+    check(wanted > 0 and found >= 0.99 * wanted, f"{found} of {wanted} pulses found")
+    settled = memory[len(memory) // 4] if memory else resident()
+    grown = (max(memory[-3:]) if memory else resident()) - settled
+    check(grown < 0.1 * settled + 16 * MIB, f"memory grew by {grown / MIB:.0f} MiB from {settled / MIB:.0f}")
+    figures = {
+        "data_seconds": summary["data_seconds"], "packets": c["packets"], "lost": c["lost"], "late": c["late"],
+        "duplicate": c["duplicate"], "pulses": wanted, "found": found, "others": extra, "equal": compared,
+        "snr_off": worst, "grown_mib": grown / MIB, "resident_mib": settled / MIB, "write_errors": s["write_errors"],
+        "realtime": summary["realtime"],
+    }  # fmt: skip
+    return Outcome(summary, wrong, figures)
+
+
+def compare(
+    fb: Filterbank, times: np.ndarray[Any, Any], dms: Any, placed: np.ndarray[Any, Any], rows: list[dict[str, str]],
+    check: Any,
+) -> tuple[int, int, int, float, int]:  # fmt: skip
+    """A segment beside its file: pulses found, pulses wanted, other candidates, S/N off, equal candidates."""
+    g = source_geometry(fb, PACKET)
+    start, stop = int(placed.min()) * g.nsamp, (int(placed.max()) + 1) * g.nsamp
+    gone = np.setdiff1d(np.arange(placed.min(), placed.max() + 1), placed) * g.nsamp
+    losses = Losses(np.stack([gone, gone + g.nsamp, 0 * gone, 0 * gone + NCHAN], axis=1), start)
+    cut = Filterbank.from_array(fb.block(0, stop), freqs=fb.freqs, tsamp=TSAMP, tstart=60000.0)
+    offline = search(cut, dms, losses=losses, **SEARCH)
+    key = {(int(r["sample"]), int(r["width_samples"]), round(float(r["dm"]), 3)): float(r["snr"]) for r in rows}
+    theirs = {(int(a), int(w), round(float(d), 3)): float(v) for a, w, d, v in
+              zip(offline.sample, offline.width_samples, offline.dm, offline.snr, strict=True)}  # fmt: skip
+    check(key.keys() == theirs.keys(), f"candidates differ from the file's: {sorted(key.keys() ^ theirs.keys())[:5]}")
+    ratio = max((abs(key[k] / theirs[k] - 1) for k in key.keys() & theirs.keys()), default=0.0)
+    check(ratio < 0.05, f"S/N differ by {ratio:.1%}")
+    for r in rows:
+        check(float(r["live"]) >= 0.5, f"a candidate of which {r['live']} came")
+    from skysieve.dedispersion.tables import make_table
+
+    table = make_table(fb.observation, np.array([100.0]), dm_constant=dms.dm_constant)
+    width = round(WIDTH / TSAMP)
+    inside = times[(times > start * TSAMP + 0.1) & (times < stop * TSAMP - 0.3)]
+    raw = np.stack([0 * inside, np.rint(inside / TSAMP), 0 * inside, 0 * inside], axis=1)
+    live = live_of([table], [raw], [width], losses)[0]
+    wanted = inside[live >= 0.95]
+    moments = np.array([float(r["time"]) for r in rows]) if rows else np.empty(0)
+    found = sum(bool((np.abs(moments - t) < WIDTH).any()) for t in wanted)
+    others = sum(not (np.abs(inside - m) < 0.2).any() for m in moments)
+    return found, len(wanted), others, ratio, len(key.keys() & theirs.keys())
+
+
+def main() -> None:
+    """Run it and say how it went."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--seconds", type=float, default=3600.0, help="seconds of data")
+    arguments.add_argument("--rate", type=float, default=1.0)
+    given = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        outcome = soak(given.seconds, given.rate, Path(name))
+    for key, value in outcome.figures.items():
+        print(f"{key:14s} {value:.4g}" if isinstance(value, float) else f"{key:14s} {value}")
+    for line in outcome.faults:
+        print(f"WRONG: {line}")
+    print("all as it should be" if not outcome.faults else f"{len(outcome.faults)} faults")
+    sys.exit(bool(outcome.faults))
+
+
+if __name__ == "__main__":
+    main()
