@@ -16,7 +16,7 @@
 // build: f64 -DREAL=double -DSHARED=2
 // budget: f32 kernel=rect_lean regs<=88 smem<=0
 // budget: f32 kernel=rect_lean_shared regs<=152 smem<=0
-// budget: f32 kernel=rect_sums_shared regs<=160 smem<=1024
+// budget: f32 kernel=rect_sums_shared regs<=200 smem<=1024
 // budget: f32 kernel=rect_map regs<=104 smem<=16896
 // budget: f32 kernel=rect_best spills<=32
 #include "tf_common.cuh"
