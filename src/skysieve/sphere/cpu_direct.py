@@ -93,6 +93,7 @@ class DirectEngine:
     def __init__(self, spec: Spec, pool: TaskPool) -> None:
         self.spec, self.pool = spec, pool
         self.mirrored = spec.table.symmetric
+        self.fold = 4 if (spec.table.n % 4 == 0).all() else 1
         self.parts = [Part(spec, r, self.mirrored) for r in spec.radials]
         self.block = STENCIL_VECTORS * BYTES // spec.dtype.itemsize
         self.lanes = BYTES // spec.dtype.itemsize
@@ -188,10 +189,10 @@ class DirectEngine:
         self, p: Part, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
     ) -> None:
         t, r = self.spec.table, p.radial
-        for ring in {o, self._south(o)}:
+        for flip in range(1 + (self._south(o) != o)):
             kernels.one_by_one(
-                ring, p.first, p.last, t.theta, t.n, t.phi0, t.start, w_in, r.xmax, p.scale, r.cells, r.positive, x[0],
-                y[0], w_out,
+                o, p.first, p.last, t.theta, t.n, t.phi0, t.start, self.fold, flip, w_in, r.xmax, p.scale,
+                r.cells, r.positive, x[0], y[0], w_out,
             )  # fmt: skip
 
     def _stencils(

@@ -35,10 +35,13 @@ def turned(half_cos, half_sin, c0, c1):
 
 @njit(**JIT)
 def one_by_one(
-    o, first, last, theta, n, phi0, start, w_in, xmax, scale, cells, q_in, u_in, q_out, u_out, w_out
+    o, first, last, theta, n, phi0, start, fold, flip, w_in, xmax, scale, cells, q_in, u_in, q_out, u_out, w_out
 ):  # fmt: skip
-    """Output ring ``o`` of Q and U, pixel by pixel."""
-    for j in range(n[o]):
+    """Output ring ``o`` of Q and U, or its mirror image, pixel by pixel; see `cpu_stencil.one_by_one`."""
+    rings, quarter = len(n), n[o] // fold
+    ring = rings - 1 - o if flip else o
+    for p in range(n[o]):
+        j, turns = p % quarter, p // quarter
         q_total, u_total = 0.0, 0.0
         azimuth = phi0[o] + 2 * math.pi * j / n[o]
         for i in range(first[o], last[o]):
@@ -47,21 +50,25 @@ def one_by_one(
             if a > xmax:
                 continue
             c0, c1 = math.cos(0.5 * (theta[i] - theta[o])), math.cos(0.5 * (theta[i] + theta[o]))
+            if flip:
+                c1 = -c1
             reach = kernels.span(a, b, xmax, n[i])
             u = (azimuth - phi0[i]) * n[i] / (2 * math.pi)
             q0 = math.ceil(u - reach - 1e-9)
             count = min(n[i], math.floor(u + reach + 1e-9) - q0 + 1)
+            k = rings - 1 - i if flip else i
+            moved = n[i] // fold * turns
             for e in range(count):
                 q = q0 + e
                 h = (q - u) * math.pi / n[i]
                 s = math.sin(h)
-                k = radial_value(a + b * s * s, xmax, scale, cells, False) * w_in[i]
+                value = radial_value(a + b * s * s, xmax, scale, cells, False) * w_in[k]
                 re, im = turned(math.cos(h), s, c0, c1)
-                at = start[i] + q % n[i]
-                q_total += k * (re * q_in[at] - im * u_in[at])
-                u_total += k * (im * q_in[at] + re * u_in[at])
-        q_out[start[o] + j] = q_total * w_out[o]
-        u_out[start[o] + j] = u_total * w_out[o]
+                at = start[k] + (moved + q) % n[i]
+                q_total += value * (re * q_in[at] - im * u_in[at])
+                u_total += value * (im * q_in[at] + re * u_in[at])
+        q_out[start[ring] + p] = q_total * w_out[ring]
+        u_out[start[ring] + p] = u_total * w_out[ring]
 
 
 @njit(**JIT)
@@ -170,10 +177,10 @@ class SpinEngine(DirectEngine):
         self, p: Part, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
     ) -> None:
         t, r = self.spec.table, p.radial
-        for ring in {o, self._south(o)}:
+        for flip in range(1 + (self._south(o) != o)):
             one_by_one(
-                ring, p.first, p.last, t.theta, t.n, t.phi0, t.start, w_in, r.xmax, p.scale, r.cells, x[0], x[1], y[0],
-                y[1], w_out,
+                o, p.first, p.last, t.theta, t.n, t.phi0, t.start, self.fold, flip, w_in, r.xmax, p.scale,
+                r.cells, x[0], x[1], y[0], y[1], w_out,
             )  # fmt: skip
 
     def _odd(self, weights: NDArray[Any], plan: tuple[int, ...], *where: NDArray[Any]) -> tuple[NDArray[Any], ...]:

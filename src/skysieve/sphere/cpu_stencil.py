@@ -32,10 +32,16 @@ def span(a, b, xmax, n):
 
 @njit(**JIT)
 def one_by_one(
-    o, first, last, theta, n, phi0, start, w_in, xmax, scale, cells, positive, x, out, w_out
+    o, first, last, theta, n, phi0, start, fold, flip, w_in, xmax, scale, cells, positive, x, out, w_out
 ):  # fmt: skip
-    """Output ring ``o``, pixel by pixel."""
-    for j in range(n[o]):
+    """Output ring ``o``, or with ``flip`` its mirror image, pixel by pixel.
+
+    Where ``fold`` (4) quarter turns leave the grid as it is, they leave every sum as it is, to the last bit.
+    """
+    rings, quarter = len(n), n[o] // fold
+    ring = rings - 1 - o if flip else o
+    for p in range(n[o]):
+        j, turns = p % quarter, p // quarter
         total = 0.0
         azimuth = phi0[o] + 2 * math.pi * j / n[o]
         for i in range(first[o], last[o]):
@@ -48,13 +54,15 @@ def one_by_one(
             q0 = math.ceil(u - reach - 1e-9)
             count = min(n[i], math.floor(u + reach + 1e-9) - q0 + 1)
             part = 0.0
+            k = rings - 1 - i if flip else i
+            moved = n[i] // fold * turns
             for e in range(count):
                 q = q0 + e
                 s = math.sin((q - u) * math.pi / n[i])
-                k = radial_value(a + b * s * s, xmax, scale, cells, positive)
-                part += k * x[start[i] + q % n[i]]
-            total += part * w_in[i]
-        out[start[o] + j] = total * w_out[o]
+                value = radial_value(a + b * s * s, xmax, scale, cells, positive)
+                part += value * x[start[k] + (moved + q) % n[i]]
+            total += part * w_in[k]
+        out[start[ring] + p] = total * w_out[ring]
 
 
 @njit(**JIT)
