@@ -185,6 +185,62 @@ def bench_single(report: Report, data: Path) -> None:
             report.row(f"single {nf} ratio", tool=tool, threads=threads, ratio=ratio, df_T=df_t, **bound)
 
 
+def bench_series(report: Report, data: Path) -> None:
+    """Several terms, one thread: beside nifty-ls's finufft_chi2, and the error against the exact fit."""
+    import nifty_ls
+
+    n = 3 if report.quick else 20
+    batch = Batch(data, 120.0, 1_000)
+    chosen = [c for c in batch.curves if 100 <= c[0].size <= 300][:n]
+    df_t = step_times_span(BATCH, 120.0)
+    mean = sum(c[0].size for c in chosen) / len(chosen)
+    report.title(f"series: {len(chosen)} objects, mean N_t {mean:.0f}, N_f {BATCH['nf']}, df*T {df_t:.4g}, 1 thread")
+    t, y, dy = ([c[i] for c in chosen] for i in range(3))
+    for nterms in (2, 4):
+
+        def theirs(nterms: int = nterms) -> None:
+            for c in chosen:
+                nifty_ls.lombscargle(*c, fmin=BATCH["fmin"], fmax=BATCH["fmax"], Nf=BATCH["nf"], nterms=nterms,
+                                     backend="finufft_chi2", nthreads=1)  # fmt: skip
+
+        ours = "skysieve, 1 thread"
+        tools: dict[str, Callable[[], object]] = {
+            ours: partial(skysieve.lombscargle, t, y, dy, **BATCH, nterms=nterms, threads=1, device="cpu"),
+            "nifty-ls finufft_chi2": theirs,
+            "skysieve, one term": partial(skysieve.lombscargle, t, y, dy, **BATCH, threads=1, device="cpu"),
+        }
+        medians = report.timings(f"series {nterms}", interleaved(tools, 5), ours=ours, nterms=nterms, df_T=df_t)
+        ratio = medians["nifty-ls finufft_chi2"] / medians[ours]
+        bound = {"wanted": 3.0, "reached": ratio >= 3} if nterms == 4 and not report.quick else {}
+        report.row(f"series {nterms} ratio", tool=f"{ours} / nifty-ls", ratio=ratio, **bound)
+    some = BATCH | {"nf": 3000, "fmax": BATCH["fmin"] + 2999 * (BATCH["fmax"] - BATCH["fmin"]) / (BATCH["nf"] - 1)}
+    powers = [
+        skysieve.lombscargle(t, y, dy, **some, nterms=4, method=m, device="cpu").power for m in ("nufft", "direct")
+    ]
+    error = float(np.nanmax(np.abs(powers[0] - powers[1])))
+    report.row("series, error", nterms=4, error=error, wanted=1e-8, reached=error <= 1e-8)
+
+
+def bench_bands(report: Report, data: Path) -> None:
+    """Five bands: the single-band batch beside the same rows dealt to bands."""
+    n = 20 if report.quick else 1_000
+    batch = Batch(data, 120.0, n)
+    bands = np.random.default_rng(1).integers(0, 5, batch.t.size)
+    df_t = step_times_span(BATCH, 120.0)
+    report.title(f"bands: {n} objects, rows dealt to 5 bands, N_f {BATCH['nf']}, df*T {df_t:.4g}, peaks only")
+    options = {**BATCH, "offsets": batch.offsets, "return_power": False, "device": "cpu"}
+    several = partial(skysieve.lombscargle_multiband, batch.t, batch.y, bands, batch.dy, **options)
+    for threads in (1, 2):
+        tools: dict[str, Callable[[], object]] = {
+            "one band": partial(skysieve.lombscargle, batch.t, batch.y, batch.dy, **options, threads=threads),
+            "5 bands, offsets": partial(several, threads=threads),
+        }
+        medians = report.timings("bands", interleaved(tools, 5), ours="one band", threads=threads, df_T=df_t)
+        ratio = medians["5 bands, offsets"] / medians["one band"]
+        bound = {} if report.quick else {"wanted": 3.0, "reached": ratio <= 3}
+        report.row("bands ratio", tool="5 bands, offsets / one band", threads=threads, ratio=ratio, **bound)
+
+
 FIRST = """
 import time; start = time.perf_counter()
 import numpy as np, skysieve
@@ -370,6 +426,8 @@ CASES: dict[str, Callable[[Report, Path], None]] = {
     "batch": bench_batch,
     "decade": bench_decade,
     "single": bench_single,
+    "series": bench_series,
+    "bands": bench_bands,
     "first": bench_first,
     "peaks": bench_peaks,
     "selection": bench_selection,

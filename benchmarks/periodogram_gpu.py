@@ -306,6 +306,27 @@ class Bench:
         times = kernel_ms(self.cp, self.engine(dtype), on_device(self.cp, source), shared_grid(f0, df, nf))
         self.report.row(name, dtype=str(dtype), **{f"{k}_ms": v for k, v in times.items()})
 
+    def series(self, batch: FlatSource, f0: float, df: float, nf: int) -> None:
+        """Several terms: beside one term, kernel by kernel, and the error against exact fits of the same powers."""
+        cp, grids = self.cp, shared_grid(f0, df, nf)
+        there = on_device(cp, batch)
+        one = device_ms(cp, self.engine(F64), there, grids)
+        for nterms in (2, 3, 4):
+            engine = self.engine(F64, nterms=nterms)
+            ms = device_ms(cp, engine, there, grids)
+            bound = {"wanted": 4.0, "reached": ms <= 4 * one} if nterms == 4 else {}
+            times = {f"{k}_ms": v for k, v in kernel_ms(cp, engine, there, grids).items()}
+            self.report.row("series", nterms=nterms, device_ms=ms, over_one_term=ms / one, **bound, **times)
+        some = FlatSource(batch.t, batch.y, batch.dy, batch.offsets[:41])
+        powers = []
+        for method in ("nufft", "direct"):
+            output = Output.allocate(40, 5, cp.full(40 * nf, cp.nan))
+            self.engine(F64, nterms=4, method=method).execute(some, grids, output)
+            powers.append(output.power.reshape(40, nf))
+        error = cp.nanmax(cp.abs(powers[0] - powers[1]), axis=1).get()
+        self.report.row("series, error", nterms=4, error=float(np.nanmax(error)), wanted=1e-8,
+                        reached=bool(np.nanmax(error) <= 1e-8), objects=40)  # fmt: skip
+
     def selection(self) -> None:
         """Auto against the best method, on sizes that the calibration does not use."""
         cp, worst = self.cp, 0.0
@@ -412,6 +433,9 @@ class Bench:
             self.kernels("batch", batch, f0, df, nf, F64)
             self.kernels("batch", batch, f0, df, nf, F32)
             self.kernels("single 25e6", single, 0.5, s25, 25_000_000, F64)
+        if wanted("series"):
+            self.report.title("series of several terms, batch of 1,000 x 28,608")
+            self.series(batch, f0, df, nf)
         if wanted("bootstrap"):
             self.report.title("bootstrap of one curve")
             self.bootstrap("bootstrap", 1_000, 500.0)

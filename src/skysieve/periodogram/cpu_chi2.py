@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from .comb import DEGREE, TAPS, M
-from .cpu_chi2_simd import VECTORS, WIDE, collect, combine, factorise, substitute, verdict
+from .cpu_chi2_simd import VECTORS, WIDE, collect, combine, factorise, sinusoid, substitute, verdict
 from .cpu_state import ROW
 from .cpu_sums import cos_sin
 from .simd import LANES, dft16_cells, dft16_lanes, dft16_twice, fold_cell, outline, spread, tap_weights
@@ -46,6 +46,7 @@ class Fit(NamedTuple):
     pairs: Any  # of the substitution
     right: int  # where the right-hand side begins in ``upper`` and ``lower``
     constants: int  # leading columns that are the constants of bands
+    sinusoid: bool  # one term beside those, and nothing else
     regularised: bool
     bands: int
 
@@ -209,6 +210,9 @@ def solve(fit, work, limit):
     2 beta . e - beta . E beta.
     """
     outline()
+    if fit.sinusoid:
+        sinusoid(work.values, fit.bands, work.inverse, limit, PIVOT, work.small)
+        return
     columns = fit.penalty.shape[0]
     real = 2 * fit.channel.shape[0]
     for k in range(fit.derived.shape[0]):
@@ -221,8 +225,11 @@ def solve(fit, work, limit):
     for i in range(WIDE):
         work.sound[i] = 1
     factorise(work.values, fit.steps, fit.factors, work.upper, work.lower, work.inverse, work.sound, PIVOT)
-    for i in range(columns * WIDE):
-        work.beta[i] = work.lower[fit.right + i] if i >= fit.constants * WIDE else 0.0
+    known = fit.constants * WIDE
+    for i in range(known):
+        work.beta[i] = 0
+    for i in range(known, columns * WIDE):
+        work.beta[i] = work.lower[fit.right + i]
     substitute(work.lower, fit.pairs, work.beta)
     verdict(work.upper, fit.right + columns * WIDE, work.beta, columns, work.sound, limit, work.small)
 
@@ -246,6 +253,18 @@ def weights_of(w, bands, fit, work):
         if b < fit.constants:
             for i in range(WIDE):
                 work.inverse[b * WIDE + i] = 1 / value if value > 0 else 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def hopeless(n, bands, fit):
+    """Whether an object has fewer points than columns that are not nought: then no frequency can be fitted."""
+    if fit.regularised:
+        return False
+    columns = 0
+    for i in range(fit.penalty.shape[0]):
+        b = fit.column[i, 0]
+        columns += b < 0 or bands[b] < bands[b + 1]
+    return n < columns
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})

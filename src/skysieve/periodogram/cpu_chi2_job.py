@@ -45,7 +45,7 @@ def fit_of(model: chi2.Model) -> cpu_chi2.Fit:
     steps, factors, pairs = factorisation(model, column)
     return cpu_chi2.Fit(
         tables.channel, tables.derived, tables.penalty, column, steps, factors, pairs, int(tables.row[-1]) * WIDE,
-        constants(model), model.regularised, model.n_bands,
+        constants(model), constants(model) > 0 and model.terms == 1, model.regularised, model.n_bands,
     )  # fmt: skip
 
 

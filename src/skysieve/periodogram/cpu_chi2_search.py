@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from .comb import M
-from .cpu_chi2 import band, direct, exact, points, weights_of
+from .cpu_chi2 import band, direct, exact, hopeless, points, weights_of
 from .cpu_chi2_simd import WIDE
 from .cpu_peaks import FULL, HERE, LEFT, begin, copy_row, finish_candidates
 from .cpu_search import IRREGULAR_STRETCH, NUFFT, apart_of, conclude, deliver
@@ -70,8 +70,8 @@ def search(
         stop = (nf + length - 1) // length if last < 0 else last
         lo, n = curves.start[i], curves.n_used[i]
         t, w, wy, bands = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n], row_of_band[i]
-        # fewer points than columns: errors of the sums could pass for a matrix of full rank
-        own = limit * np.sqrt(np.float64(n)) if fit.bands > 1 or n >= fit.penalty.shape[0] else 0.0
+        own = limit * np.sqrt(np.float64(n))
+        lost = hopeless(n, bands, fit)
         weights_of(w, bands, fit, work)
         last_cell = 0.0
         if method == NUFFT:
@@ -81,7 +81,10 @@ def search(
         for k in range(first, stop):
             base = k * length
             m = min(length, nf - base)
-            flagged = stretch(
+            if lost:
+                for q in range(m):
+                    work.block[q] = np.nan
+            flagged = not lost and stretch(
                 method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, grid.values, fit, combs,
                 work, own,
             )  # fmt: skip

@@ -183,3 +183,52 @@ def verdict(typingctx, upper, place, beta, columns, sound, limit, out):
         return context.get_dummy_value()
 
     return sig, codegen
+
+
+@intrinsic
+def sinusoid(typingctx, values, bands, inverse, limit, noise, out):
+    """Powers of one term for all bands and a constant for each: the 2 x 2 case, solved outright.
+
+    ``values`` are the sums of w at f of each band, of w at 2 f, and of w y at f, of all rows (cosine and sine each);
+    ``inverse`` the reciprocal weights of the bands.  NaN where `solve` would say so.
+    """
+    sig = types.void(values, types.intp, inverse, types.float64, types.float64, out)
+
+    def codegen(context, builder, signature, args):
+        e = _Values(context, builder, signature.args[0])
+        v, inv, d = (e.data(signature.args[k], args[k]) for k in (0, 2, 5))
+        half, one, missing = (e.constant(x) for x in (0.5, 1.0, float("nan")))
+        limit, noise = e.splat(args[3]), e.splat(args[4])
+        origin = ir.Constant(ir.IntType(64), 0)
+        width = ir.Constant(args[1].type, 2 * WIDE)
+        behind = builder.mul(args[1], width)
+        sums = [[cgutils.alloca_once(builder, e.vector) for _ in range(VECTORS)] for _ in range(3)]
+        for k in range(VECTORS):
+            c2, s2 = (e.load(e.at(v, behind, part * WIDE + k * LANES)) for part in range(2))
+            builder.store(e.fma(half, c2, half), sums[0][k])
+            builder.store(e.fma(e.neg(half), c2, half), sums[1][k])
+            builder.store(builder.fmul(half, s2), sums[2][k])
+        with cgutils.for_range(builder, args[1]) as loop:
+            place = builder.mul(loop.index, width)
+            weight = e.load(e.at(inv, builder.mul(loop.index, ir.Constant(loop.index.type, WIDE))))
+            for k in range(VECTORS):
+                c, s = (e.load(e.at(v, place, part * WIDE + k * LANES)) for part in range(2))
+                scaled, other = e.neg(builder.fmul(c, weight)), e.neg(builder.fmul(s, weight))
+                for cell, x, y in ((sums[0], scaled, c), (sums[1], other, s), (sums[2], scaled, s)):
+                    builder.store(e.fma(x, y, builder.load(cell[k])), cell[k])
+        right = builder.add(behind, width)
+        for k in range(VECTORS):
+            cc, ss, cs = (builder.load(cell[k]) for cell in sums)
+            yc, ys = (e.load(e.at(v, right, part * WIDE + k * LANES)) for part in range(2))
+            det = e.fma(cc, ss, e.neg(builder.fmul(cs, cs)))
+            scale = builder.fdiv(one, det)
+            a = builder.fmul(scale, e.fma(ss, yc, e.neg(builder.fmul(cs, ys))))
+            b = builder.fmul(scale, e.fma(cc, ys, e.neg(builder.fmul(cs, yc))))
+            sound = builder.fcmp_ordered("<", e.fma(a, a, builder.fmul(b, b)), limit)
+            sound = builder.and_(sound, builder.fcmp_ordered(">", cc, noise))
+            sound = builder.and_(sound, builder.fcmp_ordered(">", det, builder.fmul(noise, cc)))
+            power = e.fma(a, yc, builder.fmul(b, ys))
+            e.store(builder.select(sound, power, missing), e.at(d, origin, k * LANES))
+        return context.get_dummy_value()
+
+    return sig, codegen
