@@ -11,6 +11,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.dedispersion import Filterbank, Mask, cpu, cuda, cuda_plan, cuda_worker, reference
 from skysieve.dedispersion.grid import sample_delays
 from skysieve.dedispersion.masks import Cleaned
+from skysieve.dedispersion.searching import WIDTHS
 from skysieve.dedispersion.workload import Detection, Packed, Table
 from tests.kernels.shim import shim_runtime
 
@@ -197,6 +198,32 @@ def test_events_are_the_cpus(kind, noise, every):
     for ours, theirs in zip(*found, strict=True):
         assert np.array_equal(ours, theirs)
     assert len(found[0][0]) > 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pulses_of_every_width_in_long_series(seed):
+    """Default widths on series of several pieces: pulses of all widths and heights around the threshold, anywhere."""
+    rng = np.random.default_rng([9, seed])
+    n, block = 13_000, 2500
+    x = rng.normal(100, 10, (2, n))
+    for _ in range(25):
+        at, width = int(rng.integers(0, n)), int(rng.choice([1, 2, 3, 5, 8, 9, 12, 17, 40, 90, 200, 300]))
+        x[:, at : at + width] += rng.uniform(6.0, 9.0) * 10 / np.sqrt(2 * width)
+    if seed == 5:
+        x[:, 4000:4100] = 255  # samples that are clipped
+    fb = Filterbank.from_array(x.clip(0, 255).astype(np.uint8), freqs=[400.0, 399.0], tsamp=1e-3)
+    t = Table(np.array([[0, 0], [0, 3]], np.int32))
+    what = Detection(block, WIDTHS, 6.0, "robust", False, np.array([n, n - 3]))
+    found = []
+    for engine in (
+        cuda.Engine(Cleaned(fb, None, block), [t], method="brute", capacity=n, runtimes=[shim_runtime()]),
+        cpu.Engine(Cleaned(fb, None, block), [t], method="brute", capacity=n, threads=1),
+    ):
+        engine.load(0, n)
+        found.append(engine.search(0, 0, n - t.maxshift, 0, n, what))
+        engine.close()
+    assert np.array_equal(*found)
+    assert len(found[0]) > 5
 
 
 def test_more_events_than_there_is_room_for(monkeypatch):

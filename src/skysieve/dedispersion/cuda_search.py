@@ -21,8 +21,10 @@ BUILDS = {"u": "u32", "i": "i32", "f": "f32"}
 KINDS = {"robust": 0, "moments": 1, "clipped": 2}
 NOISE_BYTES = 4 * (8192 + 512)
 """Shared memory of the kernel that takes the noise: counts, or sums of parts."""
-SHORT = 8
+SHORT = 12
 """Windows of fewer samples are looked at one by one."""
+DENSE = (1, 2, 3, 4, 5, 6, 8, 10)
+"""Those of them for which the kernel has a way of its own."""
 MOST_KEPT = 160 * 1024
 """Shared memory that a block of samples may be kept in."""
 EVENT = np.dtype([("row", np.int32), ("column", np.int32), ("width", np.int32), ("snr", np.float32)])
@@ -31,7 +33,7 @@ JOB = np.dtype(
         ("pitch", np.int64), ("rows", np.int32), ("columns", np.int32), ("block", np.int32), ("blocks", np.int32),
         ("noise", np.int32), ("every", np.int32), ("low", np.int32), ("high", np.int32), ("segment", np.int32),
         ("look", np.int32), ("widths", np.int32), ("widest", np.int32), ("room", np.int32), ("shorter", np.int32),
-        ("kept", np.int32), ("threshold", np.float32),
+        ("dense", np.int32), ("kept", np.int32), ("threshold", np.float32),
     ],
     align=True,
 )  # fmt: skip
@@ -63,9 +65,11 @@ class Detector:
         j["block"], j["blocks"] = what.block, -(-count // what.block)
         j["noise"], j["every"], j["low"], j["high"] = KINDS[what.noise], what.every, low, high
         j["look"], j["widths"], j["widest"] = max(1, widest // 2), len(what.widths), widest
-        j["segment"], j["threshold"] = 4096 if widest <= 1024 else 1024, what.threshold
+        j["segment"], j["threshold"] = 4080 if widest <= 1024 else 1024, what.threshold
         j["shorter"] = sum(w < SHORT for w in what.widths)
-        shared = 4 * (2 * int(j["segment"][0]) + 4 * int(j["look"][0]) + widest + 2)
+        j["dense"] = what.widths[: len(DENSE)] == DENSE and int(j["shorter"][0]) == len(DENSE) and widest >= 32
+        looked = int(j["segment"][0]) + 2 * int(j["look"][0])
+        shared = 4 * (2 * looked + widest + 40 + 16)
         kept = NOISE_BYTES + 4 * what.block
         j["kept"] = kept <= min(self.runtime.device.shared_per_block, MOST_KEPT)
         counting = kept if j["kept"][0] else NOISE_BYTES

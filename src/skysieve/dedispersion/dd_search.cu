@@ -10,18 +10,19 @@
 // ones stretches of 16, whose largest and smallest prefix sums bound them; the few that may are looked at.  Only where a
 // window does, the best S/N over the widths of every sample, and the peaks.  Nothing but events leaves the chip.
 //
-// Cost of a sample: 4 bytes read twice; about 20 instructions for its noise, 25 for its prefix sum, 4 for each short
-// window, 0.6 for each longer one.
+// Cost of a sample: 4 bytes read twice; about 40 instructions for its noise, 40 for its prefix sums and their extremes,
+// 20 for the short windows, 1 for each longer one.
 //
 // archs: 75 80 86 89 90 100 120
 // build: u32 -DSUM=u32
 // build: i32 -DSUM=int
 // build: f32 -DSUM=float -DREAL
+// budget: u32 kernel=noise spills<=64
+// budget: i32 kernel=noise spills<=64
 #include "dd_common.cuh"
 
 #define THREADS 256
 #define NOISE_THREADS 512
-#define SHORT 8    // windows of fewer samples are looked at one by one
 #define LIST 1024  // stretches that may hold a window over the threshold
 #define STRETCH 16
 #define BINS 8192
@@ -42,37 +43,44 @@ struct Job {
   int noise, every;
   int low, high;          // windows are centred on these samples
   int segment, look;      // samples of a piece, and how far a peak is compared
-  int widths, widest, room, shorter, kept;  // shorter: widths below SHORT; kept: whether a block is kept in shared memory
+  int widths, widest, room;
+  int shorter, dense;     // widths that are looked at one by one; whether they are 1, 2, 3, 4, 5, 6, 8, 10
+  int kept;               // whether a block of samples is kept in shared memory
   float threshold;
 };
 
 __device__ __forceinline__ int valid_of(const Job& j, const int* valid, int row) { return min(valid[row], j.columns); }
 
 // Inclusive sums of v over the threads; `part` has room for 16.
-__device__ __forceinline__ int scan(int v, int* part) {
+__device__ __forceinline__ int scan(int mine, int* part) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  u32 v = (u32)mine;
   for (int o = 1; o < 32; o <<= 1) {
-    const int other = __shfl_up_sync(~0u, v, o);
+    const u32 other = __shfl_up_sync(~0u, v, o);
     if (lane >= o) v += other;
   }
   __syncthreads();
-  if (lane == 31) part[warp] = v;
+  if (lane == 31) part[warp] = (int)v;
   __syncthreads();
-  for (int w = 0; w < warp; w++) v += part[w];
-  return v;
+  for (int w = 0; w < warp; w++) v += (u32)part[w];
+  return (int)v;
 }
 
 #ifndef REAL
-// Quartiles of n integers into out[3]: see cpu_search.quartiles, whose arithmetic this is.
-__device__ void quartiles(const SUM* y, int n, int* counts, int* part, double* out) {
+// Quartiles of n integers into out[3]: see cpu_search.quartiles, whose arithmetic this is.  `keep`, where given, is room
+// in shared memory for the samples.
+__device__ void quartiles(const SUM* y, SUM* keep, int n, int* counts, int* part, double* out) {
   __shared__ i64 ends[2];
   __shared__ int found[3], before[3];
   SUM least = y[0], most = y[0];
+#pragma unroll 4
   for (int i = threadIdx.x; i < n; i += NOISE_THREADS) {
     const SUM v = y[i];
+    if (keep) keep[i] = v;
     least = min(least, v);
     most = max(most, v);
   }
+  if (keep) y = keep;
   for (int o = 16; o; o >>= 1) {
     const SUM a = __shfl_xor_sync(~0u, least, o), b = __shfl_xor_sync(~0u, most, o);
     least = min(least, a);
@@ -231,10 +239,15 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sum
   const int n = min(j.block, valid_of(j, valid, row) - first);
   if (n <= 0 || (block && 4 * n < j.block)) return;  // a short last block takes the noise of the one before
   const SUM* y = sums + row * j.pitch + first;
-  if (j.kept) {
-    SUM* const mine = reinterpret_cast<SUM*>(counts + BIN_AT(BINS));
-    for (int i = threadIdx.x; i < n; i += NOISE_THREADS) mine[i] = y[i];
-    y = mine;
+  SUM* const keep = j.kept ? reinterpret_cast<SUM*>(counts + BIN_AT(BINS)) : nullptr;
+#ifdef REAL
+  const bool fetch = true;
+#else
+  const bool fetch = j.noise != ROBUST;
+#endif
+  if (keep && fetch) {
+    for (int i = threadIdx.x; i < n; i += NOISE_THREADS) keep[i] = y[i];
+    y = keep;
     __syncthreads();
   }
   double level, sigma;
@@ -245,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sum
     level = middle;
     sigma = __ddiv_rn(__dsub_rn((double)high, (double)low), IQR);
 #else
-    quartiles(y, n, counts, part, out);
+    quartiles(y, keep, n, counts, part, out);
     level = out[1];
     sigma = __ddiv_rn(__dsub_rn(out[2], out[0]), IQR);
 #endif
@@ -269,6 +282,9 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sum
   }
 }
 
+// Sum of w samples from prefix sums that may wrap.
+__device__ __forceinline__ int window(const int* p, int w) { return (int)((u32)p[w] - (u32)p[0]); }
+
 struct Event { int row, column, width; float snr; };
 
 // Best S/N over the widths for the window centred on a sample, and which; p[i] is the sum of the samples before
@@ -281,7 +297,7 @@ __device__ float best_of(const int* p, int origin, int t, int count, const Job& 
     const int w = widths[k], half = w / 2;
     if (t < half || t - half + w > count) continue;
     const int at = t - half - origin;
-    const float f = __fmul_rn((float)(p[at + w] - p[at]), scales[k]);
+    const float f = __fmul_rn((float)window(p + at, w), scales[k]);
     if (f > best) {
       best = f;
       *which = k;
@@ -295,7 +311,7 @@ __device__ float best_of(const int* p, int origin, int t, int count, const Job& 
 extern "C" __global__ void __launch_bounds__(THREADS)
     detect(const SUM* sums, const int* valid, const double* levels, const int* widths, const float* scales,
            const int* reached, Event* found, u32* number, Job j) {
-  extern __shared__ int sm[];
+  extern __shared__ uint4 sm4[];
   __shared__ int part[16];
   __shared__ int list[LIST];
   __shared__ int listed;
@@ -306,87 +322,105 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int a = max(0, from - j.look), b = min(count, to + j.look);  // samples whose best window may be wanted
   const int origin = max(0, a - left), end = min(count, b + right);  // samples whose sums are
   const int n = end - origin;
-  const int length = j.segment + 2 * j.look + j.widest + 1;
-  int* const p = sm;                                                 // n + 1 prefix sums
-  float* const best = reinterpret_cast<float*>(sm + length);         // and once more as many for the extremes:
-  int* const top = sm + length;                                      // of stretches of prefix sums
-  int* const bottom = top + length / STRETCH + 2;
+  const int length = (j.segment + 2 * j.look + j.widest + 1 + 2 * STRETCH + 3) & ~3;
+  int* const p = reinterpret_cast<int*>(sm4);                        // n + 1 prefix sums, the last one repeated
+  float* const best = reinterpret_cast<float*>(p + length);          // S/N, and before that in the same place
+  const int room = length / STRETCH + 2;                             // the extremes of stretches of prefix sums,
+  int *const top = p + length, *const bottom = top + room;           // and of two neighbouring ones
+  int *const top2 = bottom + room, *const bottom2 = top2 + room;
   const SUM* const y = sums + row * j.pitch + origin;
   const double* const mine = levels + 2 * (i64)row * j.blocks;
   if (threadIdx.x == 0) listed = p[0] = 0;
-  int block = (origin + (int)threadIdx.x) / j.block, edge = -1;
-  double level = 0, scale = 0;
-  for (int i = threadIdx.x; i < n; i += THREADS) {
-    if (i >= edge) {
-      while (origin + i >= (block + 1) * (i64)j.block) block++;
-      edge = (int)min((i64)n, (block + 1) * (i64)j.block - origin);
-      const int held = block && 4 * (i64)min(j.block, count - block * j.block) < j.block ? block - 1 : block;
-      level = mine[2 * held];
-      scale = mine[2 * held + 1];
+  for (int block = origin / j.block; (i64)block * j.block < end; block++) {
+    const int low = max(0, block * j.block - origin), high = (int)min((i64)n, (block + 1) * (i64)j.block - origin);
+    const int held = block && 4 * (i64)min(j.block, count - block * j.block) < j.block ? block - 1 : block;
+    const double level = mine[2 * held], scale = mine[2 * held + 1];
+#pragma unroll 4
+    for (int i = low + (int)threadIdx.x; i < high; i += THREADS) {
+      const int q = __double2int_rn(__dmul_rn(__dsub_rn((double)y[i], level), scale));
+      p[i + 1] = min(max(q, -CLIP), CLIP);
     }
-    const int q = __double2int_rn(__dmul_rn(__dsub_rn((double)y[i], level), scale));
-    p[i + 1] = min(max(q, -CLIP), CLIP);
   }
   __syncthreads();
   const int each = ((n + THREADS - 1) / THREADS) | 1, low = min(n, (int)threadIdx.x * each), high = min(n, low + each);
-  int sum = 0;
-  for (int i = low; i < high; i++) sum += p[i + 1];
-  sum = scan(sum, part) - sum;
+  u32 sum = 0;
+  for (int i = low; i < high; i++) sum += (u32)p[i + 1];
+  sum = (u32)scan((int)sum, part) - sum;
   for (int i = low; i < high; i++) {
-    sum += p[i + 1];
-    p[i + 1] = sum;
+    sum += (u32)p[i + 1];
+    p[i + 1] = (int)sum;
   }
   __syncthreads();
-  // Does any window centred on from : to reach the threshold?
+  if (threadIdx.x < 2 * STRETCH) p[n + 1 + threadIdx.x] = p[n];
+  __syncthreads();
+  // Does any window centred on from : to reach the threshold?  Extremes of stretches first: a thread 4 sums
   const int stretches = n / STRETCH + 1;
   bool wild = false;
-  for (int base = threadIdx.x & ~31; base < stretches * STRETCH; base += THREADS) {
-    const int i = min(base + (int)(threadIdx.x & 31), n);
-    int t = p[i], u = t;
-    for (int o = 8; o; o >>= 1) {
+  for (int base = threadIdx.x & ~31; base < 4 * stretches; base += THREADS) {
+    const int quad = min(base + (int)(threadIdx.x & 31), 4 * stretches - 1);
+    const int4 v = *reinterpret_cast<const int4*>(p + 4 * quad);
+    int t = max(max(v.x, v.y), max(v.z, v.w)), u = min(min(v.x, v.y), min(v.z, v.w));
+    for (int o = 1; o < 4; o <<= 1) {
       t = max(t, __shfl_xor_sync(~0u, t, o));
       u = min(u, __shfl_xor_sync(~0u, u, o));
     }
-    wild = wild || t > (1 << 30) || u < -(1 << 30);  // where sums could wrap, extremes mean nothing
-    const int k = (base + (int)(threadIdx.x & 31)) / STRETCH;
-    if ((threadIdx.x & 15) == 0 && k < stretches) {
-      top[k] = t;
-      bottom[k] = u;
+    wild |= t > (1 << 30) || u < -(1 << 30);  // where sums could wrap, extremes mean nothing
+    if ((quad & 3) == 0) {
+      top[quad / 4] = t;
+      bottom[quad / 4] = u;
     }
   }
   __syncthreads();
+  for (int k = threadIdx.x; k < stretches; k += THREADS) {
+    const int after = min(k + 1, stretches - 1);
+    top2[k] = max(top[k], top[after]);
+    bottom2[k] = min(bottom[k], bottom[after]);
+  }
   bool over = wild;
   const int f0 = from - origin, f1 = to - origin;
   const bool inside = from >= left && to + right <= count;  // every window fits
-  for (int k = 0; k < j.shorter; k++) {
-    const int w = __ldg(widths + k), wanted = __ldg(reached + k);
-    const int* const q = p - w / 2;
-    if (inside) {
-#pragma unroll 4
-      for (int i = f0 + (int)threadIdx.x; i < f1; i += THREADS) over |= q[i + w] - q[i] >= wanted;
-    } else {
+  if (inside && j.dense) {  // windows of 1, 2, 3, 4, 5, 6, 8, 10 samples around 4 neighbours, from registers
+    int wanted[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++) wanted[k] = __ldg(reached + k);
+    for (int i = (f0 & ~3) + 4 * (int)threadIdx.x; i < f1; i += 4 * THREADS) {
+      int v[20];
+#pragma unroll
+      for (int k = 0; k < 5; k++) {
+        const int4 q = *reinterpret_cast<const int4*>(p + i - 8 + 4 * k);
+        v[4 * k] = q.x, v[4 * k + 1] = q.y, v[4 * k + 2] = q.z, v[4 * k + 3] = q.w;
+      }
+#pragma unroll
+      for (int k = 0; k < 8; k++) {
+        const int w = k < 6 ? k + 1 : 2 * k - 4, at = 8 - w / 2;
+#pragma unroll
+        for (int e = 0; e < 4; e++) over |= window(v + at + e, w) >= wanted[k];
+      }
+    }
+  } else {
+    for (int k = 0; k < j.shorter; k++) {
+      const int w = __ldg(widths + k), wanted = __ldg(reached + k);
+      const int* const q = p - w / 2;
       for (int i = f0 + (int)threadIdx.x; i < f1; i += THREADS)
-        if (origin + i >= w / 2 && origin + i - w / 2 + w <= count) over |= q[i + w] - q[i] >= wanted;
+        if (origin + i >= w / 2 && origin + i - w / 2 + w <= count) over |= window(q + i, w) >= wanted;
     }
   }
-  const int s0 = f0 / STRETCH, s1 = (f1 - 1) / STRETCH;
-  for (int k = j.shorter; k < j.widths; k++) {
-    const int w = __ldg(widths + k), half = w / 2, wanted = __ldg(reached + k);
-    for (int g = s0 + (int)threadIdx.x; g <= s1; g += THREADS) {
-      const int at = STRETCH * g - half, last = stretches - 1;
-      const int e = min(max(at + w, 0) / STRETCH, last), s = min(max(at, 0) / STRETCH, last);
-      if (max(top[e], top[min(e + 1, last)]) - min(bottom[s], bottom[min(s + 1, last)]) < wanted) continue;
+  __syncthreads();
+  for (int g = f0 / STRETCH + (int)threadIdx.x; STRETCH * g < f1; g += THREADS)
+    for (int k = j.shorter; k < j.widths; k++) {  // windows of 16 neighbours begin and end in two stretches each
+      const int w = __ldg(widths + k), half = w / 2;
+      const int e = min(g + (w - half) / STRETCH, stretches - 1), s = max(g - (half + STRETCH - 1) / STRETCH, 0);
+      if ((int)((u32)top2[e] - (u32)bottom2[s]) < __ldg(reached + k)) continue;
       const int place = atomicAdd(&listed, 1);
       if (place < LIST) list[place] = g << 16 | k;
     }
-  }
   __syncthreads();
   if (listed > LIST) over = true;
   else
     for (int i = threadIdx.x; i < STRETCH * listed; i += THREADS) {
       const int g = list[i / STRETCH] >> 16, k = list[i / STRETCH] & 0xffff, t = STRETCH * g + i % STRETCH;
       const int w = __ldg(widths + k), at = t - w / 2;
-      if (t >= f0 && t < f1 && at >= -origin && origin + at + w <= count) over |= p[at + w] - p[at] >= __ldg(reached + k);
+      if (t >= f0 && t < f1 && at >= -origin && origin + at + w <= count) over |= window(p + at, w) >= __ldg(reached + k);
     }
   if (!__syncthreads_or(over)) return;
   // Yes: the best windows, and the peaks
