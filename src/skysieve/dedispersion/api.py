@@ -69,7 +69,8 @@ def find_place(device: str, memory: str | float | None, taken: int = 0) -> Place
         return Place(devices, parse_budget(memory, max(1, available_host_memory() - taken)))
     from skysieve.dedispersion import cuda
 
-    return Place(devices, parse_budget(memory, cuda.free_memory(devices), default=0.8))
+    free = cuda.free_memory(devices)
+    return Place(devices, min(parse_budget(memory, free, default=0.8), int(0.95 * free)))
 
 
 def make_engine(

@@ -71,7 +71,7 @@ class Detector:
         looked = int(j["segment"][0]) + 2 * int(j["look"][0])
         shared = 4 * (2 * looked + widest + 40 + 16)
         kept = NOISE_BYTES + 4 * what.block
-        j["kept"] = kept <= min(self.runtime.device.shared_per_block, MOST_KEPT)
+        j["kept"] = kept <= min(self.runtime.device.shared_per_block - 1024, MOST_KEPT)
         counting = kept if j["kept"][0] else NOISE_BYTES
         widths = np.array(what.widths, np.int32)
         scales = (1 / (UNIT * np.sqrt(widths.astype(np.int64)))).astype(np.float32)
