@@ -399,8 +399,12 @@ def test_metrics(data, tmp_path):
 
 def start_stream(tmp_path, *more):
     command = [sys.executable, "-m", "skysieve.cli", "dedisp", "stream", "--listen", "0", "-o", str(tmp_path / "out"),
-               "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1", *more]  # fmt: skip
+               "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1",
+               "--ring", "20", *more]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(90, process.kill)
+    watchdog.daemon = True
+    watchdog.start()
     for line in process.stderr:
         if "listening on" in line:
             return process, int(line.rpartition(":")[2])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.dmplan import DMPlan, plan
     from skysieve.dedispersion.filterbank import Filterbank
     from skysieve.dedispersion.io import write_dat, write_fil, write_tim
+    from skysieve.dedispersion.losses import Losses
     from skysieve.dedispersion.masks import Mask
     from skysieve.dedispersion.observation import DM_CONSTANT, Observation
     from skysieve.dedispersion.requantise import requantise
@@ -34,6 +35,7 @@ __all__ = [
     "Dedispersed",
     "Events",
     "Filterbank",
+    "Losses",
     "Mask",
     "Observation",
     "channel_statistics",
@@ -67,6 +69,7 @@ _HOMES = {
     "Dedispersed": "skysieve.dedispersion.result",
     "Events": "skysieve.dedispersion.candidates",
     "Filterbank": "skysieve.dedispersion.filterbank",
+    "Losses": "skysieve.dedispersion.losses",
     "Mask": "skysieve.dedispersion.masks",
     "Observation": "skysieve.dedispersion.observation",
     "dedisperse": "skysieve.dedispersion.api",

@@ -204,7 +204,9 @@ def stream(
     ignore: Annotated[
         str | None, option("--ignore", help="Channels, as 0,5:9; 0 is the highest.", panel=SEARCH, metavar="LIST")
     ] = None,
-    device: Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=SEARCH, metavar="DEVICE")] = "auto",
+    device: Annotated[
+        str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=SEARCH, metavar="DEVICE")
+    ] = "auto",
     threads: Annotated[int | None, option("--threads", help="CPU threads.", panel=SEARCH, metavar="N", min=1)] = None,
     memory: Annotated[str | None, option("--memory", help="Working memory: 2GiB, 50%.", panel=SEARCH)] = None,
     source: Annotated[str, option("--source", help="Name of the field.", panel=OUTPUT)] = "",

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.memory import available_host_memory, parse_budget
-from skysieve.dedispersion.api import make_engine
+from skysieve.dedispersion.api import find_place, make_engine
 from skysieve.dedispersion.candidates import Events, group_events
 from skysieve.dedispersion.clusters import friends
 from skysieve.dedispersion.filterbank import DTYPES, Filterbank
@@ -35,7 +34,7 @@ ENDLESS = 2**60
 FAR = 2**45
 """Where an engine is tried before the first sample: nothing of that is used again."""
 MOST_WAITING = 200_000
-"""Events that may wait for their group to end; more are given out as they are."""
+"""Events of a step, and events that may wait for their group to end; of more, the loudest are kept."""
 LONGEST = 30.0
 """Seconds that a group may go on for (noise of radars): after that it is given out in pieces."""
 
@@ -215,10 +214,8 @@ class StreamSearch:
         self.live_channels = 1 - len(set(ignore)) / observation.nchan
         tables = [t.table for t in self.job.made]
         how = "brute" if method == "brute" else self.job.how
-        budget = parse_budget(memory, available_host_memory())
-        self.engine = make_engine(
-            self._source, tables, method=how, device=device, capacity=span, threads=threads, budget=budget
-        )
+        place = find_place(device, memory)
+        self.engine = make_engine(self._source, tables, method=how, device=place, capacity=span, threads=threads)
         self._filler = Filler(observation.nchan, self.length, kind, most)
         self._looked = self.job.detections(ENDLESS)
         self._rects = np.empty((0, 4), np.int64)
@@ -227,7 +224,7 @@ class StreamSearch:
         self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
         self.start = self.low = self.filled = self._loaded = -1
         self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
-        self.events = self.forced = 0
+        self.events = self.forced = self.dropped = 0
 
     # ------------------------------------------------------------------ in
     def warm(self) -> None:
@@ -345,12 +342,23 @@ class StreamSearch:
         self._loaded = min(nsamp, self.low + self.step + self.length + self.job.overlap)
         self.low += self.step
         self._rects = self._rects[self._rects[:, 1] > self.low - 2 * self.length - self._reach]
-        raw = kept_events(self.job.made, raw, self.job.boxes, self._losses(), self.length)
+        raw = kept_events(self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length)
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)
         if self._waiting is not None:
             events = joined_events(self._waiting, events)
         return self._close(events, self._frontier(), nsamp != ENDLESS and self.low >= nsamp)
+
+    def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """No more events than may wait: in a storm of interference the loudest."""
+        count = sum(map(len, raw))
+        if count <= MOST_WAITING:
+            return raw
+        self.dropped += count - MOST_WAITING
+        snr = np.concatenate([rows[:, 3] for rows in raw])
+        keep = np.zeros(count, bool)
+        keep[np.argsort(-snr, kind="stable")[:MOST_WAITING]] = True
+        return [rows[k] for rows, k in zip(raw, np.split(keep, np.cumsum([len(r) for r in raw])[:-1]), strict=True)]
 
     def _losses(self) -> Losses:
         return Losses(self._rects, max(0, self.start))

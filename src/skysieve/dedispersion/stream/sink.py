@@ -240,7 +240,7 @@ class Sink:
             self._count("pictures_skipped")
             return
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_attend)
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_attend, initargs=(os.getpid(),))
         with self._lock:
             self._drawing += 1
         task = self._pool.submit(
@@ -302,11 +302,10 @@ def name_of(row: Row) -> str:
     return f"{c['mjd_infinite']:.9f}_dm{c['dm']:.3f}_beam{c['beam']}"
 
 
-def _attend() -> None:
+def _attend(parent: int) -> None:
     """Begin a process that draws: everything else goes first, and it ends when its parent has."""
     if hasattr(os, "nice"):
         os.nice(15)
-    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
