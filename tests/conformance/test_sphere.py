@@ -45,6 +45,17 @@ def test_the_pixel_sum(kernel, grid, method, dtype):
     assert error(found[rows], truth) <= (2e-5 if eps == 1e-6 else ERROR[dtype])
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_nside_48_in_ring_order(method, dtype):
+    """No power of two: rings of 4, 8, ... 192 pixels; all three ways of the direct sum."""
+    k, g = Gaussian(fwhm=0.07), Healpix(48)
+    t = g.table()
+    x, rows = sky(t.npix)[0], some(t.npix, 150)
+    with ConvolvePlan(k, g, method=method, eps=EPS[dtype], dtype=dtype, device="cpu") as plan:
+        assert error(plan(x)[rows], reference.convolve(t, fast(k), x, rows=rows)) <= ERROR[dtype]
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("grid", ["healpix 8", "healpix 3", "ecp", "gauss"])
 @pytest.mark.parametrize("kernel", ["gaussian", "wide", "window", "needlet"])

@@ -32,6 +32,7 @@ ROWS = 8
 """Output rings of one task."""
 _BLOCK = 4
 """Calls of `band_sum` for which the rows of a task are walked through at a time: keeps their modes in cache."""
+TURN = 1.2
 _SEED = 64
 WHOLE = 1e-10
 """Above this eps, cut modes leave more than rounding beyond the support, in float64: equal rings keep all modes."""
@@ -208,7 +209,8 @@ class RingEngine:
         transforms = float((t.n * np.log2(np.maximum(t.n, 2))).sum()) * (1 + len(self.tables))
         transforms *= self.parts
         sums = self.parts * sum(k.multiplications for k in (*self.tables, *self.odd))
-        return 1e-9 * wide * (NS_TRANSFORM * transforms + NS_SUM * sums) + 8e-5 * len(self.runs) * (
+        turns = TURN if self.parts == 2 else 1.0  # what joins Q and U
+        return 1e-9 * wide * turns * (NS_TRANSFORM * transforms + NS_SUM * sums) + 8e-5 * len(self.runs) * (
             1 + len(self.tables)
         )
 
