@@ -182,7 +182,8 @@ def bench_interop(report: Report) -> None:
     try:
         import lalpulsar as lp
         import pyfstat
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        print(f"no rows of interop: {error}")
         return
     logging.getLogger("pyfstat").setLevel(logging.ERROR)
     report.title(

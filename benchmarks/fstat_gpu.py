@@ -252,7 +252,7 @@ class Bench:
         """What `describe` says beside what a call takes."""
         self.report.title("predicted times of one template, maximum and ln B, host to host")
         for window in ("exp", "rect"):
-            for days in (30, 121, 365):
+            for days in (30, 365):
                 atoms = synth_atoms(T0, days * 48 * T, seed=1)
                 with TransientPlan(
                     window=window, dtype="float32", device="cuda", keep_map=False, posteriors=False

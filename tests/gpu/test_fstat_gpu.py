@@ -13,7 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skysieve.core.device import resolve
-from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, cuda, reference, synth_atoms, transient_map
+from skysieve.fstat import (
+    Atoms,
+    Grid,
+    Injection,
+    TransientPlan,
+    cuda,
+    cuda_launch,
+    reference,
+    synth_atoms,
+    transient_map,
+)
 from skysieve.fstat.atoms import Bins, bin_atoms
 from skysieve.fstat.batch import AtomsBatch, bin_batch, groups
 from skysieve.fstat.windows import resolve_window
@@ -101,8 +111,13 @@ def batch_of(window, sky):
 @pytest.mark.parametrize("sky", [0.0, 0.3])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("options", [{}, {"keep_map": False}, {"keep_map": False, "marginals": False}])
-def test_a_batch_is_a_loop_of_singles(window, sky, options):
-    """Ten templates of one point of the sky, and each of its own (a wrong sharing fails)."""
+@pytest.mark.parametrize("few", [cuda_launch.FEW, 0])
+def test_a_batch_is_a_loop_of_singles(monkeypatch, window, sky, options, few):
+    """Ten templates of one point of the sky, and each of its own (a wrong sharing fails).
+
+    ``few`` 0: threads of several rows or taus, as where templates are many.
+    """
+    monkeypatch.setattr(cuda_launch, "FEW", few)
     grid = GRIDS["full"]
     bins, truths = batch_of(window, sky)
     e = engine(window, **options)

@@ -194,6 +194,19 @@ def test_chunks_of_starts_do_not_change_the_answer(runtime, monkeypatch):
     assert pytest.approx(whole.F, rel=1e-11) == again.F
 
 
+@pytest.mark.parametrize("window", ["rect", "exp"])
+def test_threads_of_several_rows_or_taus(runtime, monkeypatch, window):
+    """As where templates are many; elsewhere in these tests a template alone has one a thread."""
+    monkeypatch.setattr(cuda_launch, "FEW", 0)
+    bins = templates(3, sky=True)
+    out = run(runtime, bins, GRIDS["full"], window, "float32", keep_map=False, marginals=False)
+    for i, b in enumerate(bins):
+        check(out, i, reference.transient_map(b, GRIDS["full"], resolve_window(window, 3)), "float32", marginals=False)
+    names = {name for name, *_ in runtime.launches}
+    assert f"{window}_lean" in names
+    assert f"{window}_small" not in names
+
+
 LINES = Lines(3.0, (-1.0, -1.3))
 
 

@@ -85,6 +85,8 @@ class Engine:
         self.kind = "rect" if spec.window.kind == "none" else spec.window.kind
         self.dtype = np.dtype(spec.dtype)
         self.launcher = (WindowLauncher if self.kind in ("sum", "any") else Launcher)(runtime, spec)
+        if isinstance(self.launcher, WindowLauncher):
+            self.launcher.memory = memory
         self.lanes: list[Lane] = []
         self._tables: tuple[Job, DeviceTables] | None = None
 

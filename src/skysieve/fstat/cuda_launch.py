@@ -245,8 +245,8 @@ class Launcher:
     def _chunks(self, tables: DeviceTables, warps: int, resident: int) -> int:
         """Into how many chunks the starts are best cut, of `warps` a chunk; each sums its first window anew.
 
-        A row takes a warp ``1 + w / resident`` times what it takes alone, with ``w`` warps a multiprocessor in all: fits
-        times of 121 and 365 days, in 1 to 24 chunks, to 10%.
+        A row takes a warp ``1 + w / resident`` times what it takes alone, with ``w`` warps a multiprocessor in all; so
+        do times of 121 and 365 days, in 1 to 24 chunks, to 10%.
         """
         key = warps, resident
         if key not in tables.chunks:
@@ -317,16 +317,17 @@ class Launcher:
             args = (places, tables.length, *common, *ends)
         module = self.module("any", {"MOST_DETECTORS": most} if most > USUAL_DETECTORS else None)
         module.launch(name, (blocks, count, chunks), (ANY_THREADS,), args, stream=lane.stream)
-        self._best(lane, module, shape, arrays, flags)
+        self._best(lane, shape, arrays, flags)
         self._home(lane, work, arrays)
         return work
 
-    def _best(self, lane: Lane, module: Module, shape: Any, arrays: dict[str, Any], flags: Any) -> None:
+    def _best(self, lane: Lane, shape: Any, arrays: dict[str, Any], flags: Any) -> None:
         """Join the slots of every template."""
         for slots, answers, marked in (("slots", "answers", flags), ("line_slots", "line_answers", None)):
             if arrays[slots] is not None:
                 args = (shape[0], arrays[slots], marked, arrays[answers])
-                module.launch("any_best", (int(shape["templates"][0]),), (ANY_THREADS,), args, stream=lane.stream)
+                blocks = (int(shape["templates"][0]),)
+                self.module("pack").launch("best_slot", blocks, (BEST_THREADS,), args, stream=lane.stream)
 
     def _away(self, lane: Lane, tables: DeviceTables, bank: Bank, job: Job, i: int) -> tuple[Any, int]:
         """Distances to the next bin of a bank that holds data."""

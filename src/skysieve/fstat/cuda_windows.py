@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.device import Device
+from skysieve.core.memory import parse_budget
 from skysieve.core.staging import Lane
 
 from .cuda_launch import Launcher, Work, line_struct
@@ -44,8 +45,10 @@ SLOW_DOUBLES = 8.0
 """Architectures that have many float64 units, and by how much transforms take longer without; the latter estimated."""
 TILE_BYTES = 2**27
 """Bytes of the weights, or of the correlations, of a tile of columns."""
+TILES = 16
+"""Tiles that the budget of memory must hold: a few are in use, the rest is for atoms and maps."""
 KEPT = 0.1
-"""Share of the device's memory that weights may keep."""
+"""Share of that budget that weights may keep."""
 TILE = np.dtype([("column0", "i4"), ("width", "i4"), ("slot0", "i4"), ("each", "i4"), ("skip", "i4")])
 
 
@@ -121,6 +124,8 @@ class WindowLauncher(Launcher):
 
     fourier: bool | None = None
     """The method of windows of any shape; by default the one that is expected to take less."""
+    memory: str | float | None = None
+    """Budget of device memory, as the engine's."""
     _held: Held | None = None
 
     def _held_of(self, job: Job, tables: DeviceTables) -> Held:
@@ -168,7 +173,7 @@ class WindowLauncher(Launcher):
         module = self.module("sum", Terms(self.spec.window.function).defines(banks))
         shared = banks * 7 * SUM_TILE * SUM_COLUMNS * 8
         module.launch("sum_march", (blocks, count, chunks), (SUM_THREADS,), args, shared, lane.stream)
-        self._best(lane, self.module("any"), shape, arrays, None)
+        self._best(lane, shape, arrays, None)
         self._home(lane, work, arrays)
         return work
 
@@ -204,7 +209,7 @@ class WindowLauncher(Launcher):
             for t, sums in enumerate(self._correlations(spectra, weights, held.size)):
                 args = (rows, sums, np.int32(held.size), np.int32(t), *ends)
                 module.launch("cells", grid, (CELL_THREADS,), args, stream=lane.stream)
-        self._best(lane, self.module("any"), shape, arrays, None)
+        self._best(lane, shape, arrays, None)
         self._home(lane, work, arrays)
         return work
 
@@ -245,10 +250,13 @@ class Held:
             self.terms = xp.asarray(Terms(spec.window.function).values)
             return
         self.size = fast_length(2 * tables.host.n)
-        self.pieces = pieces_of(job, tables.host, self.dtype, launcher.runtime.device, launcher.fourier)
+        device = launcher.runtime.device
+        budget = parse_budget(launcher.memory, device.total_memory, default=0.8)
+        tile = min(TILE_BYTES, budget // TILES)
+        self.pieces = pieces_of(job, tables.host, self.dtype, device, launcher.fourier, tile)
         self.lengths = {p.group: xp.asarray(tables.host.length[p.group]) for p in self.pieces}
-        room = KEPT * launcher.runtime.device.total_memory
-        self._room = sum(p.bins * (p.b - p.a) for p in self.pieces) * self.dtype.itemsize <= room
+        held = sum(p.bins * (p.b - p.a) for p in self.pieces) * self.dtype.itemsize
+        self._room = held <= KEPT * budget
         self._weights: dict[int, Any] = {}
 
     def weights(self, job: Job, i: int) -> Any:
@@ -275,7 +283,9 @@ def weights_of(job: Job, p: Piece, window: Window, lengths: NDArray[np.int32], d
     return np.ascontiguousarray(w.T.astype(dtype))
 
 
-def pieces_of(job: Job, host: Tables, dtype: np.dtype[Any], device: Device, fourier: bool | None = None) -> list[Piece]:
+def pieces_of(
+    job: Job, host: Tables, dtype: np.dtype[Any], device: Device, fourier: bool | None, tile: float
+) -> list[Piece]:
     """All cells, cut into groups of rows and tiles of columns; by the cheaper method, or by the one given."""
     out: list[Piece] = []
     slot, banks, size = 0, 1 + len(job.detectors), fast_length(2 * host.n)
@@ -284,10 +294,10 @@ def pieces_of(job: Job, host: Tables, dtype: np.dtype[Any], device: Device, four
         while a < len(bins):
             by_fourier = a >= change
             if by_fourier:
-                b = min(len(bins), a + max(EACH_COLUMNS, TILE_BYTES // (8 * banks * 14 * size)))
+                b = min(len(bins), a + max(EACH_COLUMNS, int(tile / (8 * banks * 14 * size))))
             else:
                 b = max(change, a + 1)
-                b = min(b, a + max(CELL_COLUMNS, TILE_BYTES // (dtype.itemsize * max(1, int(bins[b - 1])))))
+                b = min(b, a + max(CELL_COLUMNS, int(tile / (dtype.itemsize * max(1, int(bins[b - 1]))))))
             piece = Piece(g, low, high, a, b, max(1, int(bins[b - 1])), by_fourier)
             if by_fourier:
                 slots = -(-(high - low) // CELL_THREADS) * -(-(b - a) // EACH_COLUMNS) * CELL_WARPS

@@ -214,18 +214,3 @@ extern "C" __global__ void __launch_bounds__(128) rect_any0(RECT_ARGUMENTS) { re
 extern "C" __global__ void __launch_bounds__(128) rect_any1(RECT_ARGUMENTS) { rect_any<1>(RECT_NAMES); }
 extern "C" __global__ void __launch_bounds__(128) rect_any2(RECT_ARGUMENTS) { rect_any<2>(RECT_NAMES); }
 extern "C" __global__ void __launch_bounds__(128) rect_any_most(RECT_ARGUMENTS) { rect_any<MOST_DETECTORS>(RECT_NAMES); }
-
-// A block joins the slots of a template.
-extern "C" __global__ void __launch_bounds__(128)
-any_best(Shape s, const Slot* slots, const int* flags, Answer* answers) {
-  __shared__ Gather each[MOST_WARPS];
-  __shared__ Gather all;
-  const int t = blockIdx.x;
-  gather(slots + (size_t)t * s.slots, s.slots, each, all);
-  if (threadIdx.x == 0) {
-    Answer a;
-    a.top = (double)all.top; a.sum = all.sum; a.lost = all.lost; a.flag = flags ? (unsigned)flags[t] : 0u;
-    a.cell = all.row == NOWHERE ? NOWHERE : all.row * (unsigned)s.columns + all.column;
-    answers[t] = a;
-  }
-}

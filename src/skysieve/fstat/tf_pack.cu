@@ -1,4 +1,5 @@
-// Planar atoms into the rows that the other kernels read, and which templates have loud bins.
+// What goes before and after the other kernels: planar atoms into the rows that they read; which templates have loud bins;
+// the best of what the warps of the kernels of any grid and window have found.
 //
 // pack: a thread is one bin of one group of K templates; 28 bytes a bin and template in, 16 (K + 1) / K out, twice for
 // exponential windows.  Limit: memory, far below the time of the maps.
@@ -113,4 +114,19 @@ loud(const T* antenna, const T* data, int bins, int shared, T ratio, int again, 
   if (data_loud || antenna_loud) found = 1;
   __syncthreads();
   if (threadIdx.x == 0) flags[t] = found | (again ? flags[t] : 0);
+}
+
+// A block joins the slots of a template.
+extern "C" __global__ void __launch_bounds__(1024)
+best_slot(Shape s, const Slot* slots, const int* flags, Answer* answers) {
+  __shared__ Gather each[MOST_WARPS];
+  __shared__ Gather all;
+  const int t = blockIdx.x;
+  gather(slots + (size_t)t * s.slots, s.slots, each, all);
+  if (threadIdx.x == 0) {
+    Answer a;
+    a.top = (double)all.top; a.sum = all.sum; a.lost = all.lost; a.flag = flags ? (unsigned)flags[t] : 0u;
+    a.cell = all.row == NOWHERE ? NOWHERE : all.row * (unsigned)s.columns + all.column;
+    answers[t] = a;
+  }
 }
