@@ -233,9 +233,9 @@ class DirectEngine:
             kernels.stencil_weights(o, rows, first, last, *geometry, start, count, low, weights, True)
             both = (weights, *self._odd(weights, plan, start, count, low))
             for side in range(sides):
-                at = places[first - i0 : last - i0] + low[: last - first] + side * rings * size
+                begin = places[first - i0 : last - i0] + low[: last - first] + side * rings * size
                 for k, (w, line) in enumerate((w, line) for w in both for line in lines):
-                    kernels.stencil_rows(n, self.block, w, start, count, line, at, last - first, sums[k], row)
+                    kernels.stencil_rows(n, self.block, w, start, count, line, begin, last - first, sums[k], row)
                 self._join(sums, side)
                 for k in range(rows):
                     ring = self._south(o + k) if side else o + k

@@ -78,7 +78,8 @@ def _pairs(nside: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
             total += share * np.bincount(low + 1, part, BINS + 2)
     total /= total.sum()
     used = np.flatnonzero(total)
-    return used * (limit / BINS), total[used]
+    x: NDArray[np.float64] = used * (limit / BINS)
+    return x, total[used]
 
 
 def _interleave(x: int, y: int) -> int:
