@@ -78,7 +78,7 @@ def _pairs(nside: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
             total += share * np.bincount(low + 1, part, BINS + 2)
     total /= total.sum()
     used = np.flatnonzero(total)
-    x: NDArray[np.float64] = used * (limit / BINS)
+    x = np.asarray(used * (limit / BINS), np.float64)
     return x, total[used]
 
 
