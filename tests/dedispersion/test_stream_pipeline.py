@@ -12,9 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import xml.etree.ElementTree as ET
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,9 +22,8 @@ from typer.testing import CliRunner
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.losses import Losses
-from skysieve.dedispersion.stream.beams import Options, Row
+from skysieve.dedispersion.stream.beams import Options
 from skysieve.dedispersion.stream.channelise import Channeliser
-from skysieve.dedispersion.stream.coincidence import Coincidence
 from skysieve.dedispersion.stream.commands import ignored, parser_of, place, times_rate
 from skysieve.dedispersion.stream.dada import DadaFile, write_dada
 from skysieve.dedispersion.stream.emulate import emulate, source_geometry, source_steps
@@ -244,138 +241,6 @@ def test_a_feed_that_fails_ends_it(data, tmp_path):
 
     with pytest.raises(OSError, match="unplugged"):
         run_feed(lambda i: Broken(i, data.fb), data.options, tmp_path)
-
-
-# ---------------------------------------------------------------- the sink
-
-
-def row(data, snr=9.0, time=1.3, beam=0, raw=None, **more):
-    columns = dict.fromkeys(COLUMNS, 0) | {
-        "snr": snr, "dm": 100.0, "time": time, "width": 4e-3, "mjd_top": 60000.5, "mjd_infinite": 60000.5, "beam": beam,
-        "latency": 0.5, "live": 1.0, "dm_low": 90.0, "dm_high": 110.0, "time_first": 1.0, "time_last": 2.0, **more,
-    }  # fmt: skip
-    return Row(columns, data.fb.observation, time, raw, 0)
-
-
-def wait_for(condition, seconds=20.0):
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert condition()
-
-
-def test_a_full_disk_loses_nothing(data, tmp_path):
-    """While the table is a device that is full, candidates wait; none is announced before its line is on the disk."""
-    said = []
-    sink = Sink(tmp_path, pictures=False, raw=False, say=said.append)
-    sink.add(row(data, 9.0))
-    wait_for(lambda: sink.counts["written"] == 1)
-    table, aside = tmp_path / "candidates.csv", tmp_path / "aside"
-    table.rename(aside)
-    table.symlink_to("/dev/full")
-    for i in range(5):
-        sink.add(row(data, 10.0 + i))
-    wait_for(lambda: sink.counts["write_errors"] >= 1)
-    assert sum("S/N" in line for line in said) == 1
-    table.unlink()
-    aside.rename(table)
-    wait_for(lambda: sink.counts["written"] == 6)
-    sink.close()
-    assert [float(r["snr"]) for r in rows_of(tmp_path)] == [9.0, 10.0, 11.0, 12.0, 13.0, 14.0]
-    assert sink.counts["dropped"] == 0
-    assert any("No space left" in line for line in said)
-
-
-def test_a_table_is_continued_not_overwritten(data, tmp_path):
-    for _ in range(2):
-        sink = Sink(tmp_path, pictures=False, raw=False)
-        sink.add(row(data))
-        sink.close()
-        with open(tmp_path / "candidates.csv", "a", encoding="ascii") as file:
-            file.write("0,0,9.00")  # cut off by a kill
-    assert len(rows_of(tmp_path)) == 3
-    Sink(tmp_path, pictures=False, raw=False).close()
-    assert len(rows_of(tmp_path)) == 2
-    (tmp_path / "candidates.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="is no table of candidates"):
-        Sink(tmp_path)
-    for options, message in [({"url": "file:///x"}, "url='file:"), ({"command": ""}, "command=''")]:
-        with pytest.raises(ValueError, match=message):
-            Sink(tmp_path / "other", **options)
-
-
-def test_triggers(data, tmp_path):
-    """A command and a VOEvent for each candidate that is loud enough and no interference; failures are counted."""
-    got = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            got.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(500 if len(got) > 1 else 200)
-            self.end_headers()
-
-        def log_message(self, *args):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    said = []
-    sink = Sink(
-        tmp_path, pictures=False, raw=False, least=8.0, command=f"tee -a {tmp_path}/heard", say=said.append,
-        url=f"http://127.0.0.1:{server.server_port}/", ivorn="org.example/frb", role="test",
-    )  # fmt: skip
-    observed = replace(data.fb.observation, ra=83.6, dec=22.0, source="Crab", telescope="GBT")
-    for one in (row(data, 9.0), row(data, 7.0), row(data, 20.0, flagged=1), row(data, 10.0)):
-        sink.add(replace(one, observation=observed))
-    sink.close()
-    server.shutdown()
-    server.server_close()
-    heard = (tmp_path / "heard").read_text().replace("}{", "}\n{").splitlines()
-    assert [json.loads(line)["snr"] for line in heard] == [9.0, 10.0]
-    assert (sink.counts["triggers"], sink.counts["triggers_failed"]) == (3, 1)
-    assert any("a trigger failed: HTTP Error 500" in line for line in said)
-    root = ET.fromstring(got[0])
-    assert root.tag == "{http://www.ivoa.net/xml/VOEvent/v2.0}VOEvent"
-    assert (root.get("version"), root.get("role")) == ("2.0", "test")
-    assert root.get("ivorn").startswith("ivo://org.example/frb#60000.5")
-    assert [e.tag for e in root] == ["Who", "What", "WhereWhen", "Why"]
-    assert {p.get("name"): p.get("value") for p in root.iter("Param")}["dm"] == "100.0"
-    assert root.find(".//ISOTime").text == "2023-02-25T12:00:00.000000"
-    assert (root.find(".//C1").text, root.find(".//C2").text) == ("83.6", "22.0")
-
-
-def test_a_command_that_fails(data, tmp_path):
-    sink = Sink(tmp_path, pictures=False, raw=False, command="false")
-    sink.add(row(data))
-    sink.close()
-    assert sink.counts["triggers_failed"] == 1
-
-
-def test_pictures_and_raw_samples(data, tmp_path):
-    pytest.importorskip("matplotlib")
-    sink = Sink(tmp_path)
-    sink.add(row(data, raw=data.fb.block(1000, 4000).T.copy(), time=1.3))
-    wait_for(lambda: sink.counts["pictures"] + sink.counts["pictures_failed"] == 1, 60)
-    sink.close()
-    (picture,) = tmp_path.glob("pulses/*.png")
-    (kept,) = tmp_path.glob("pulses/*.fil")
-    assert picture.read_bytes()[:4] == b"\x89PNG"
-    with Filterbank.open(kept) as fb:
-        assert np.array_equal(fb.read(), data.fb.block(1000, 4000))
-
-
-def test_coincidence_waits_for_the_slowest_beam(data):
-    c = Coincidence(0.5)
-    start = data.fb.observation.tstart * 86400
-    c.add([row(data, beam=0)], 0.5)
-    assert c.release({0: start + 5.0, 1: start + 1.0}) == []
-    c.add([row(data, beam=1, time=1.302), row(data, beam=1, time=1.7)], 0.5)
-    out = c.release({0: start + 5.0, 1: start + 5.0})
-    assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, 1), (2, 1), (1, 0)]
-    c.add([row(data, beam=0)], 0.5)
-    assert [r.columns["flagged"] for r in c.release({}, last=True)] == [0]
-    with pytest.raises(ValueError, match="part=0"):
-        Coincidence(0)
 
 
 # ---------------------------------------------------------------- metrics and the command

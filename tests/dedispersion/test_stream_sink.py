@@ -1,0 +1,159 @@
+"""Where candidates go: the table and a full disk, triggers, pictures, what all beams see."""
+
+from __future__ import annotations
+
+import csv
+import json
+import threading
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+
+from skysieve.dedispersion import Filterbank, fake
+from skysieve.dedispersion.stream.beams import Row
+from skysieve.dedispersion.stream.coincidence import Coincidence
+from skysieve.dedispersion.stream.sink import COLUMNS, Sink
+
+
+@pytest.fixture(scope="module")
+def fb():
+    made = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=100, times=[1.3], width=4e-3, snr=25, seed=4)
+    return Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=5e-4, tstart=60000.5)
+
+
+def rows_of(folder):
+    with open(folder / "candidates.csv", encoding="ascii") as file:
+        return list(csv.DictReader(file))
+
+
+def row(fb, snr=9.0, time=1.3, beam=0, raw=None, **more):
+    columns = dict.fromkeys(COLUMNS, 0) | {
+        "snr": snr, "dm": 100.0, "time": time, "width": 4e-3, "mjd_top": 60000.5, "mjd_infinite": 60000.5, "beam": beam,
+        "latency": 0.5, "live": 1.0, "dm_low": 90.0, "dm_high": 110.0, "time_first": 1.0, "time_last": 2.0, **more,
+    }  # fmt: skip
+    return Row(columns, fb.observation, time, raw, 0)
+
+
+def wait_for(condition, seconds=20.0):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_a_full_disk_loses_nothing(fb, tmp_path):
+    """While the table is a device that is full, candidates wait; none is announced before its line is on the disk."""
+    said = []
+    sink = Sink(tmp_path, pictures=False, raw=False, say=said.append)
+    sink.add(row(fb, 9.0))
+    wait_for(lambda: sink.counts["written"] == 1)
+    table, aside = tmp_path / "candidates.csv", tmp_path / "aside"
+    table.rename(aside)
+    table.symlink_to("/dev/full")
+    for i in range(5):
+        sink.add(row(fb, 10.0 + i))
+    wait_for(lambda: sink.counts["write_errors"] >= 1)
+    assert sum("S/N" in line for line in said) == 1
+    table.unlink()
+    aside.rename(table)
+    wait_for(lambda: sink.counts["written"] == 6)
+    sink.close()
+    assert [float(r["snr"]) for r in rows_of(tmp_path)] == [9.0, 10.0, 11.0, 12.0, 13.0, 14.0]
+    assert sink.counts["dropped"] == 0
+    assert any("No space left" in line for line in said)
+
+
+def test_a_table_is_continued_not_overwritten(fb, tmp_path):
+    for _ in range(2):
+        sink = Sink(tmp_path, pictures=False, raw=False)
+        sink.add(row(fb))
+        sink.close()
+        with open(tmp_path / "candidates.csv", "a", encoding="ascii") as file:
+            file.write("0,0,9.00")  # cut off by a kill
+    assert len(rows_of(tmp_path)) == 3
+    Sink(tmp_path, pictures=False, raw=False).close()
+    assert len(rows_of(tmp_path)) == 2
+    (tmp_path / "candidates.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="is no table of candidates"):
+        Sink(tmp_path)
+    for options, message in [({"url": "file:///x"}, "url='file:"), ({"command": ""}, "command=''")]:
+        with pytest.raises(ValueError, match=message):
+            Sink(tmp_path / "other", **options)
+
+
+def test_triggers(fb, tmp_path):
+    """A command and a VOEvent for each candidate that is loud enough and no interference; failures are counted."""
+    got = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(500 if len(got) > 1 else 200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    said = []
+    sink = Sink(
+        tmp_path, pictures=False, raw=False, least=8.0, command=f"tee -a {tmp_path}/heard", say=said.append,
+        url=f"http://127.0.0.1:{server.server_port}/", ivorn="org.example/frb", role="test",
+    )  # fmt: skip
+    observed = replace(fb.observation, ra=83.6, dec=22.0, source="Crab", telescope="GBT")
+    for one in (row(fb, 9.0), row(fb, 7.0), row(fb, 20.0, flagged=1), row(fb, 10.0)):
+        sink.add(replace(one, observation=observed))
+    sink.close()
+    server.shutdown()
+    server.server_close()
+    heard = (tmp_path / "heard").read_text().replace("}{", "}\n{").splitlines()
+    assert [json.loads(line)["snr"] for line in heard] == [9.0, 10.0]
+    assert (sink.counts["triggers"], sink.counts["triggers_failed"]) == (3, 1)
+    assert any("a trigger failed: HTTP Error 500" in line for line in said)
+    root = ET.fromstring(got[0])
+    assert root.tag == "{http://www.ivoa.net/xml/VOEvent/v2.0}VOEvent"
+    assert (root.get("version"), root.get("role")) == ("2.0", "test")
+    assert root.get("ivorn").startswith("ivo://org.example/frb#60000.5")
+    assert [e.tag for e in root] == ["Who", "What", "WhereWhen", "Why"]
+    assert {p.get("name"): p.get("value") for p in root.iter("Param")}["dm"] == "100.0"
+    assert root.find(".//ISOTime").text == "2023-02-25T12:00:00.000000"
+    assert (root.find(".//C1").text, root.find(".//C2").text) == ("83.6", "22.0")
+
+
+def test_a_command_that_fails(fb, tmp_path):
+    sink = Sink(tmp_path, pictures=False, raw=False, command="false")
+    sink.add(row(fb))
+    sink.close()
+    assert sink.counts["triggers_failed"] == 1
+
+
+def test_pictures_and_raw_samples(fb, tmp_path):
+    pytest.importorskip("matplotlib")
+    sink = Sink(tmp_path)
+    sink.add(row(fb, raw=fb.block(1000, 4000).T.copy(), time=1.3))
+    wait_for(lambda: sink.counts["pictures"] + sink.counts["pictures_failed"] == 1, 60)
+    sink.close()
+    (picture,) = tmp_path.glob("pulses/*.png")
+    (kept,) = tmp_path.glob("pulses/*.fil")
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    with Filterbank.open(kept) as held:
+        assert np.array_equal(held.read(), fb.block(1000, 4000))
+
+
+def test_coincidence_waits_for_the_slowest_beam(fb):
+    c = Coincidence(0.5)
+    start = fb.observation.tstart * 86400
+    c.add([row(fb, beam=0)], 0.5)
+    assert c.release({0: start + 5.0, 1: start + 1.0}) == []
+    c.add([row(fb, beam=1, time=1.302), row(fb, beam=1, time=1.7)], 0.5)
+    out = c.release({0: start + 5.0, 1: start + 5.0})
+    assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, 1), (2, 1), (1, 0)]
+    c.add([row(fb, beam=0)], 0.5)
+    assert [r.columns["flagged"] for r in c.release({}, last=True)] == [0]
+    with pytest.raises(ValueError, match="part=0"):
+        Coincidence(0)
