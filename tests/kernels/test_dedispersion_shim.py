@@ -200,11 +200,14 @@ def test_events_are_the_cpus(kind, noise, every):
     assert len(found[0][0]) > 3
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_pulses_of_every_width_in_long_series(seed):
-    """Default widths on series of several pieces: pulses of all widths and heights around the threshold, anywhere."""
+@pytest.mark.parametrize(
+    ("seed", "widths"),
+    [*((i, WIDTHS) for i in range(6)), (6, (1, 5, 300, 2000)), (7, (3,)), (8, (1, 2, 3, 4, 5, 6, 8, 10, 20))],
+)
+def test_pulses_of_every_width_in_long_series(seed, widths):
+    """Series of several pieces: pulses of all widths and heights around the threshold, anywhere."""
     rng = np.random.default_rng([9, seed])
-    n, block = 13_000, 2500
+    n, block = 13_000, 4500 if seed == 6 else 2500
     x = rng.normal(100, 10, (2, n))
     for _ in range(25):
         at, width = int(rng.integers(0, n)), int(rng.choice([1, 2, 3, 5, 8, 9, 12, 17, 40, 90, 200, 300]))
@@ -213,7 +216,7 @@ def test_pulses_of_every_width_in_long_series(seed):
         x[:, 4000:4100] = 255  # samples that are clipped
     fb = Filterbank.from_array(x.clip(0, 255).astype(np.uint8), freqs=[400.0, 399.0], tsamp=1e-3)
     t = Table(np.array([[0, 0], [0, 3]], np.int32))
-    what = Detection(block, WIDTHS, 6.0, "robust", False, np.array([n, n - 3]))
+    what = Detection(block, widths, 6.0, "robust", False, np.array([n, n - 3]))
     found = []
     for engine in (
         cuda.Engine(Cleaned(fb, None, block), [t], method="brute", capacity=n, runtimes=[shim_runtime()]),
@@ -223,7 +226,7 @@ def test_pulses_of_every_width_in_long_series(seed):
         found.append(engine.search(0, 0, n - t.maxshift, 0, n, what))
         engine.close()
     assert np.array_equal(*found)
-    assert len(found[0]) > 5
+    assert len(found[0]) > 2
 
 
 def test_more_events_than_there_is_room_for(monkeypatch):
