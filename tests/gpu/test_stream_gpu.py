@@ -16,8 +16,8 @@ OPTIONS = {"threshold": 5.0, "block": 1.1}
 @pytest.fixture(scope="module")
 def fb():
     made = fake(
-        nchan=64, duration=12, tsamp=1e-3, fch1=1500, foff=-4, dm=100, times=[0.3, 2.0, 3.302, 8.01], width=8e-3, snr=20,
-        seed=5,
+        nchan=64, duration=12, tsamp=1e-3, fch1=1500, foff=-4, dm=100, width=8e-3, snr=20, seed=5,
+        times=[0.3, 2.0, 3.302, 8.01],
     )  # fmt: skip
     return Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
 
