@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -218,8 +219,13 @@ class Engine:
     def _unbinned(self) -> list[Plane]:
         if not _in_bytes(self.maximum, self.tables):
             return [Plane(self._x, self.maximum, 1)]
-        low, high = (np.zeros(self._x.shape, np.uint8) for _ in range(2))
-        cpu_load.split_bytes(self._x, low, high)
+        for i in range(2):
+            if (1, i) not in self._binned:
+                self._binned[1, i] = np.zeros(self._x.shape, np.uint8)
+        low, high = self._binned[1, 0], self._binned[1, 1]
+        raw = self._x.view(np.uint8) if sys.byteorder == "little" else self._x.byteswap().view(np.uint8)
+        split = partial(cpu_load.split_bytes, raw, low, high)
+        self.pool.run([partial(split, c, min(c + ROWS, self.nchan)) for c in range(0, self.nchan, ROWS)])
         return [Plane(low, 255, 1), Plane(high, self.maximum >> 8, 256)]
 
     def _largest(self, table: Table) -> int:

@@ -110,13 +110,13 @@ def halve_often(src, width, first, count, times, out, out_width, start, stop):
 
 
 @njit(**JIT)
-def split_bytes(src, low, high):
-    """Low and high bytes of 16-bit rows."""
-    for c in range(src.shape[0]):
-        for t in range(src.shape[1]):
-            v = src[c, t]
-            low[c, t] = v & 255
-            high[c, t] = v >> 8
+def split_bytes(src, low, high, start, stop):
+    """Low and high bytes of rows of 16 bits, channels ``start : stop``; ``src`` are the rows' bytes."""
+    for c in range(start, stop):
+        row, below, above = src[c], low[c], high[c]
+        for t in range(len(below)):
+            below[t] = row[2 * t]
+            above[t] = row[2 * t + 1]
 
 
 @njit(**JIT)
