@@ -117,7 +117,7 @@ def test_several_kernels_weights_and_a_batch(runtime):
             for k in range(2):
                 expected = truth(spec, k, x[b])
                 assert np.abs(found[b, k] - expected).max() <= 1e-10 * np.abs(expected).max()
-        assert x[0] @ found[1, 0] == pytest.approx(back[0, 0] @ x[1], rel=1e-12)
+        assert x[0] @ found[1, 0] == pytest.approx(back[0, 0] @ x[1], rel=1e-12 if method == "direct" else 1e-9)
         engine.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 LOOKS = 64
 """Blocks of threads that tell a map's mean and deviation."""
+
+
+@functools.cache
+def _runtime(device: Device) -> CudaRuntime:
+    """One for each GPU, so that plans share what has been compiled."""
+    return CudaRuntime(device)
 
 
 class Engine:
@@ -67,7 +74,7 @@ class Engine:
         if runtime is None:
             if device is None:
                 raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
-            runtime = CudaRuntime(device)
+            runtime = _runtime(device)
         self.spec, self.runtime = spec, runtime
         self.parts = 2 if spec.spin else 1
         with self._on_device():
@@ -81,7 +88,6 @@ class Engine:
                 raise MemoryBudgetError(f"the plan on the GPU (method={self._engine.name!r})", self.nbytes, budget)
             self._maps = runtime.module(PACKAGE, "sp_maps.cu", "f32" if item == 4 else "f64")
             self._flags = runtime.xp.zeros(len(spec.radials), np.int32)
-            self._looked = runtime.xp.zeros(2 * LOOKS, np.float64)
         self.method = self._engine.name
         self._weights: list[tuple[Any, Any, Any]] = []
         self._buffers: dict[str, Any] = {}
@@ -138,7 +144,7 @@ class Engine:
         with self._on_device():
             weights = self._ring_weights(w_in, w_out)
             for x, y in zip(maps, out, strict=True):
-                self._one(x, y, *weights)
+                self._one(x, y, *weights, self._flags)
 
     def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:
         """The result for a map of ones, (K, npix) on the device."""
@@ -148,9 +154,9 @@ class Engine:
             self.convolve(self.runtime.xp.ones((1, npix), dtype), out, w_in, w_out)
             return out[0]
 
-    def _one(self, x: Any, y: Any, w_in: Any, w_out: list[Any]) -> None:
+    def _one(self, x: Any, y: Any, w_in: Any, w_out: list[Any], flags: Any) -> None:
         side = self._fork()
-        self._engine.one(x, y, w_in, w_out, self._flags, side)
+        self._engine.one(x, y, w_in, w_out, flags, side)
         self._join(side)
 
     def _ring_weights(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> tuple[Any, list[Any]]:
@@ -202,18 +208,22 @@ class Engine:
             weights = self._ring_weights(w_in, w_out)
             good = None if mask is None else self.runtime.xp.asarray(mask)
             if is_device_array(maps) or self.runtime.xp is np:
-                for x, y in zip(maps, out, strict=True):
-                    self._whole(x, y, weights, nest, good, steady, offset)
+                self._several(maps, out, weights, nest, good, steady, offset)
                 return
             shape = maps.shape[1:]
+            if not len(maps):
+                return
             if self._pool is None and len(maps) > 1:
                 self._pool = ThreadPoolExecutor(1, "skysieve-upload")
+            self._down.touch(out[0].reshape(-1))
             following = self._upload(maps, 0)
             for b in range(len(maps)):
                 x = following() if callable(following) else following
                 following = self._upload(maps, b + 1)
+                if b:
+                    self._down.touch(out[b].reshape(-1))
                 y = self._buffer("result", (len(self.spec.radials), *shape))
-                self._whole(x, y, weights, nest, good, steady, offset)
+                self._several(x[None], y[None], weights, nest, good, steady, offset)
                 self.runtime.xp.cuda.get_current_stream().synchronize()
                 self._down.down(out[b].reshape(-1), y.reshape(-1))
 
@@ -245,8 +255,27 @@ class Engine:
             held = self._buffers[name] = self.runtime.xp.empty(shape, self.spec.dtype)
         return held
 
+    def _several(
+        self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float
+    ) -> None:
+        """Maps on the device: nothing waits for them but a look at their means before and at their flags after."""
+        means = [0.0] * len(maps) if steady is None else self._means(maps, offset)
+        flags = self.runtime.xp.zeros((len(maps), len(self.spec.radials)), np.int32)
+        for x, y, mean, flag in zip(maps, out, means, flags, strict=True):
+            self._whole(x, y, weights, nest, good, steady, mean, flag)
+        marked = flags.sum(axis=1)
+        for b in np.flatnonzero(marked if self.runtime.xp is np else marked.get()):
+            if not bool(self.runtime.xp.isfinite(maps[b] if good is None else self._clean(maps[b], nest, good)).all()):
+                out[b] = np.nan
+
+    def _clean(self, x: Any, nest: bool, good: Any) -> Any:
+        """A map in RING order without what is masked."""
+        if nest:
+            x = self._reorder(self.runtime.xp.ascontiguousarray(x, self.spec.dtype), back=False)
+        return self.runtime.xp.where(good, x, self.spec.dtype.type(0))
+
     def _whole(
-        self, x: Any, y: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float
+        self, x: Any, y: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, mean: float, flag: Any
     ) -> None:
         """One map, ([2,] npix), into ``y`` (K, [2,] npix), in the grid's order."""
         xp, dtype = self.runtime.xp, self.spec.dtype
@@ -256,20 +285,14 @@ class Engine:
         target = y
         if y.dtype != dtype or not y.flags.c_contiguous or (xp is not np and y.data.ptr % 16):
             target = xp.empty(y.shape, dtype)
-        if nest:
-            x = self._reorder(x, back=False)
         if good is not None:
-            x = xp.where(good, x, dtype.type(0))
-        mean = 0.0
-        if steady is not None:
-            mean = self._offset(x, offset)
-            if mean:
-                x = x - dtype.type(mean)
-        self._flags.fill(0)
-        self._one(x, target, *weights)
-        if int(self._flags.sum()) and not bool(xp.isfinite(x).all()):
-            target[...] = np.nan
-        elif mean and steady is not None:
+            x = self._clean(x, nest, good)
+        elif nest:
+            x = self._reorder(x, back=False)
+        if mean:
+            x = x - dtype.type(mean)
+        self._one(x, target, *weights, flag)
+        if mean:
             constant = steady()
             for k in range(len(target)):
                 target[k] += mean * constant[k]
@@ -280,20 +303,22 @@ class Engine:
         if target is not y:
             y[...] = target
 
-    def _offset(self, x: Any, most: float) -> float:
-        """The mean of some pixels, rounded to the maps' dtype, where it is more than ``most`` times their deviation."""
-        count = min(x.size, 1 << 16)
-        stride = x.size // count
-        shift = float(x[0])
-        if not np.isfinite(shift):
-            return 0.0
-        self._maps.launch(
-            "look", (LOOKS,), (256,), (x, self._looked, np.int64(count), np.int64(stride), np.float64(shift))
-        )
-        sums = self._looked.get() if self.runtime.xp is not np else self._looked
-        s, t = float(sums[::2].sum()) / count, float(sums[1::2].sum()) / count
-        mean, deviation = shift + s, np.sqrt(max(0.0, t - s * s))
-        return float(self.spec.dtype.type(mean)) if abs(mean) > most * deviation else 0.0
+    def _means(self, maps: Any, most: float) -> list[float]:
+        """Means of some pixels of maps (B, npix) where they are above ``most`` deviations, rounded to the dtype."""
+        xp, dtype, npix = self.runtime.xp, self.spec.dtype, maps.shape[-1]
+        count = min(npix, 1 << 16)
+        sums = xp.empty((len(maps), 2 * LOOKS), np.float64)
+        for x, found in zip(maps, sums, strict=True):
+            seen = xp.ascontiguousarray(x, dtype)
+            self._maps.launch("look", (LOOKS,), (256,), (seen, found, np.int64(count), np.int64(npix // count)))
+        found = (sums if xp is np else sums.get()).reshape(len(maps), LOOKS, 2).sum(axis=1) / count
+        first = xp.asarray(maps[:, 0], np.float64)
+        shift = first if xp is np else first.get()
+        means = []
+        for (s, t), start in zip(found, shift, strict=True):
+            mean, deviation = float(start + s), float(np.sqrt(max(0.0, t - s * s)))
+            means.append(float(dtype.type(mean)) if abs(mean) > most * deviation else 0.0)
+        return means
 
     def _reorder(self, x: Any, back: bool) -> Any:
         out = self.runtime.xp.empty_like(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from skysieve.core.staging import Copier, Lane, is_pinned, make_lane
@@ -11,9 +12,15 @@ if TYPE_CHECKING:
 
     from skysieve.core.kernels import Runtime
 
-PIECE = 1 << 24
+PIECE = 1 << 26
 """Bytes that cross the bus at a time."""
+PAGE, TOUCHING = 4096, 4
+"""Bytes of a page of memory, and threads that touch them."""
 _LANES = 3
+
+
+def _zero(some: NDArray[Any]) -> None:
+    some[...] = 0
 
 
 class Transfers:
@@ -23,6 +30,8 @@ class Transfers:
         self.runtime = runtime
         self._copier = Copier()
         self._lanes: list[Lane] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._touching: list[Future[None]] = []
 
     def _ready(self) -> list[Lane]:
         if not self._lanes:
@@ -35,6 +44,9 @@ class Transfers:
             lane.free()
         self._lanes.clear()
         self._copier.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
 
     def up(self, target: Any, source: NDArray[Any]) -> None:
         """Copy ``source`` (n,) of any dtype into the device array ``target`` (n,); back when it is there."""
@@ -56,6 +68,8 @@ class Transfers:
 
     def down(self, target: NDArray[Any], source: Any) -> None:
         """Copy the device array ``source`` (n,) into ``target`` (n,) of its dtype."""
+        wait(self._touching)
+        self._touching.clear()
         lanes, dtype = self._ready(), target.dtype
         if is_pinned(self.runtime, target):
             lanes[0].to_host(target, source)
@@ -73,6 +87,15 @@ class Transfers:
             waiting.append((lane, buffer, piece))
         for one in waiting:
             self._finish(one)
+
+    def touch(self, target: NDArray[Any]) -> None:
+        """Begin to give the pages of a fresh host array (n,) their memory, which takes as long as to fill them."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(TOUCHING, "skysieve-touch")
+        step = PAGE // target.dtype.itemsize
+        size = -(-len(target) // (TOUCHING * step)) * step
+        for a in range(0, len(target), size):
+            self._touching.append(self._pool.submit(_zero, target[a : a + size : step]))
 
     def _finish(self, one: tuple[Lane, NDArray[Any], NDArray[Any]]) -> None:
         lane, buffer, piece = one

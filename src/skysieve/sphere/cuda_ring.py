@@ -6,6 +6,7 @@ Kernels: ``sp_ring.cu`` (around the transforms), ``sp_band.cu`` (sums); see ther
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
@@ -32,16 +33,20 @@ TILE = np.dtype(
     [("place", "i8"), ("counts", "i8"), ("o0", "i4"), ("rows", "i4"), ("i0", "i4"), ("i1", "i4"), ("nphi", "i4"),
      ("terms", "i4"), ("most", "i4"), ("spare", "i4")], align=True,
 )  # fmt: skip
-BLOCK, BAND = 256, 128
-AHEAD, LONGEST = 4, 32
+BLOCK, BAND, LONGEST = 256, 128, 32
+SHAPE = {0: (8, 2, 4), 2: (8, 1, 2)}
+"""By spin: output rows of a tile, modes of a thread, rings whose samples are brought at a time."""
 LIKE = 8
 """So many rows of one length are transformed as they are."""
 LEAST = 64
 SCRATCH = 1 << 28
 """Bytes of rows that are transformed at a time."""
 MOST_ROWS = 65535
-NS_BYTE, NS_TERM = 4.5e-4, 6e-5
-"""Nanoseconds for a byte of the transforms and for a multiply-add of the sums, in float32 on an H100."""
+FUSED = (512, 16384)
+"""Shortest and longest transform of ``sp_fft.cu``, of float32."""
+NS_BYTE, NS_FUSED, NS_TERM, LAUNCH = 7e-4, 2.3e-4, 1.1e-4, 2e-5
+"""Nanoseconds for a byte of the transforms (and where one kernel does all of a row) and for a multiply-add of the sums,
+in float32, and seconds of a launch; measured on an H100 at nside 2048."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Run:
     length: int
     residues: int
     chirped: bool
+    fused: bool
 
     @property
     def size(self) -> int:
@@ -60,27 +66,46 @@ class Run:
         return self.length * self.residues
 
 
+def fusable(length: int, item: int) -> bool:
+    """Whether ``sp_fft.cu`` transforms rows of this length."""
+    return item == 4 and FUSED[0] <= length <= FUSED[1] and length & (length - 1) == 0
+
+
 def make_runs(n: NDArray[np.int64], item: int) -> list[Run]:
-    """How rows of lengths ``n`` are transformed."""
-    keys: list[tuple[bool, int, int]] = []
+    """How rows of lengths ``n`` are transformed: few lengths, since each is compiled."""
     cuts = np.concatenate([[0], np.flatnonzero(np.diff(n)) + 1, [len(n)]])
+    found: list[tuple[int, int, int, int]] = []
     for a, b in pairwise(cuts.tolist()):
         size = int(n[a])
         residues = 4 if size % 4 == 0 else 1
-        m = size // residues
-        chirped = b - a < LIKE
-        length = max(LEAST, 1 << (2 * m - 2).bit_length()) if chirped else size
-        keys += [(chirped, length, residues if chirped else 1)] * (b - a)
+        needed = 1 << (2 * (size // residues) - 2).bit_length() if b - a < LIKE else 0
+        found.append((b - a, size, residues, max(needed, LEAST) if needed else 0))
+    longest = max(needed for *_, needed in found)
+    allowed = [longest, longest >> 1, *(longest >> k for k in range(3, 30, 2))]
+    keys: list[tuple[bool, int, int]] = []
+    for count, size, residues, needed in found:
+        if needed:
+            keys += [(True, min(x for x in allowed if x >= needed), residues)] * count
+        else:
+            keys += [(False, size, 1)] * count
     runs = []
     start = 0
     for k in range(1, len(keys) + 1):
         if k < len(keys) and keys[k] == keys[start]:
             continue
         chirped, length, residues = keys[start]
+        if chirped and item == 4:
+            length = max(length, FUSED[0])
         step = max(1, min(SCRATCH // (2 * item * length * residues), MOST_ROWS // residues))
-        runs += [Run(r, min(step, k - r), length, residues, chirped) for r in range(start, k, step)]
+        fused = fusable(length, item)
+        runs += [Run(r, min(step, k - r), length, residues, chirped, fused) for r in range(start, k, step)]
         start = k
     return runs
+
+
+def band_shape(spin: int) -> dict[str, object]:
+    """Defines of ``sp_band.cu``."""
+    return dict(zip(("TILE", "EACH", "AHEAD"), SHAPE[spin], strict=True))
 
 
 class Sums:
@@ -90,7 +115,8 @@ class Sums:
         self, runtime: Runtime, spec: Spec, radial: Radial, rows: int, most: NDArray[np.int64], theta: Any
     ) -> None:
         xp, t, item = runtime.xp, spec.table, spec.dtype.itemsize
-        self.waves, tall = (2, 8) if spec.spin else (1, 16)
+        self.waves = 2 if spec.spin else 1
+        tall, each, ahead = SHAPE[spec.spin]
         first, last = reach(t.theta, radial.radius)
         begin = np.arange(0, rows, tall)
         tiles = np.zeros(len(begin), TILE)
@@ -107,12 +133,12 @@ class Sums:
         tiles["place"] = np.concatenate([[0], np.cumsum(size)[:-1]])
         tiles["counts"] = np.concatenate([[0], np.cumsum(many)[:-1]])
         self.size, self.count = int(size.sum()), len(tiles)
-        self.blocks = int(tiles["most"].max()) // BAND + 1
+        self.blocks = int(tiles["most"].max()) // (BAND * each) + 1
         self.longest = min(LONGEST, int(tiles["terms"].max()))
-        self.shared = self.longest * self.waves * (BAND + AHEAD * tall) * item
+        self.shared = self.longest * self.waves * (BAND * each + ahead * tall) * item
         self.terms = float((many * tall * (tiles["most"] // BAND + 1) * BAND * (self.waves * tiles["terms"] + 4)).sum())
         self.build = ("f32" if item == 4 else "f64") + ("_spin" if spec.spin else "")
-        self.module = runtime.module(PACKAGE, "sp_band.cu", self.build)
+        self.module = runtime.module(PACKAGE, "sp_band.cu", self.build, band_shape(spec.spin))
         self.tiles = xp.asarray(tiles.view(np.uint8))
         self.held = xp.empty(self.size, spec.dtype)
         self.counts = xp.zeros(int(many.sum()), np.int32)
@@ -168,14 +194,31 @@ class RingEngine:
         self.most = most
         self.runs = make_runs(t.n[some], item)
         self.complex = np.dtype(np.complex64 if item == 4 else np.complex128)
-        self.module = runtime.module(PACKAGE, "sp_ring.cu", "f32" if item == 4 else "f64")
         theta = xp.asarray(t.theta)
         self._rows = xp.asarray(row.view(np.uint8))
         self._place, self._top = xp.asarray(place[:-1]), xp.asarray(most[some].astype(np.int32))
+        self._compile()
         self.kernels = [Sums(runtime, spec, r, self.rows, most, theta) for r in spec.radials]
         self.scratch = max(r.count * r.size for r in self.runs)
         self._spectra: list[Any] | None = None
         self._work: tuple[Any, Any, Any] | None = None
+
+    def _compile(self) -> None:
+        """All modules at once: the compiler runs in several threads."""
+        xp, wide = self.runtime.xp, "f32" if self.spec.dtype.itemsize == 4 else "f64"
+        lengths = sorted({(r.length, r.chirped) for r in self.runs if r.fused})
+        band = wide + ("_spin" if self.spec.spin else "")
+        with ThreadPoolExecutor(2 + len(lengths)) as pool:
+            fused = [
+                pool.submit(self.runtime.module, PACKAGE, "sp_chirp.cu" if chirped else "sp_fft.cu", None, {"L": n})
+                for n, chirped in lengths
+            ]
+            pool.submit(self.runtime.module, PACKAGE, "sp_band.cu", band, band_shape(self.spec.spin))
+            self.module = self.runtime.module(PACKAGE, "sp_ring.cu", wide)
+        self.fused = dict(zip(lengths, (f.result() for f in fused), strict=True))
+        self.turns = {
+            n: xp.asarray(np.exp(-2j * np.pi / n * np.arange(n)).astype(self.complex)) for n in {n for n, _ in lengths}
+        }  # fmt: skip
 
     def _modes(self, radial: Radial) -> NDArray[np.int64]:
         spec = self.spec
@@ -184,7 +227,7 @@ class RingEngine:
                 "the kernel has an edge, so that its modes do not end: method='ring' cannot add it up on a GPU; "
                 "use method='direct' or 'auto'"
             )
-        bound = mode_bounds(spec.table, radial, spec.eps, spec.spin)
+        bound = mode_bounds(spec.table, radial, 0.5 * spec.eps, spec.spin)
         if not np.isfinite(bound).all():
             raise NotBandLimited(
                 f"the kernel's modes do not fall below eps={spec.eps:g}: method='ring' cannot add it up; "
@@ -202,10 +245,11 @@ class RingEngine:
     def seconds(self) -> float:
         """Expected seconds of one map."""
         wide = self.spec.dtype.itemsize / 4
-        transforms = sum(r.count * r.size * (9 if r.chirped else 4) for r in self.runs) * (1 + len(self.kernels))
-        total = NS_BYTE * self.parts * (transforms + 3 * self.size * len(self.kernels)) * 8
-        total += NS_TERM * self.parts * sum(k.terms for k in self.kernels)
-        return 1e-9 * wide * total + 6e-5 * len(self.runs) * self.parts * (1 + len(self.kernels))
+        total = sum(
+            r.count * r.size * (9 if r.chirped else 4) * (NS_FUSED if r.fused else NS_BYTE) for r in self.runs
+        )  # fmt: skip
+        total = 8 * self.parts * (1 + len(self.kernels)) * total + NS_TERM * sum(k.terms for k in self.kernels)
+        return 1e-9 * wide * total + LAUNCH * len(self.runs) * self.parts * (1 + len(self.kernels))
 
     def free(self) -> None:
         """Give back the working memory."""
@@ -225,9 +269,9 @@ class RingEngine:
                 self._forward(r, spectrum, x, w_in, buffer, modes[part * self.size :], part)
         for k, kernel in enumerate(self.kernels):
             kernel.module.launch(
-                "band", (kernel.count, kernel.blocks, self.parts), (BAND,),
+                "band", (kernel.count, kernel.blocks), (BAND,),
                 (modes, self._place, self._top, kernel.tiles, kernel.held, kernel.counts, sums, np.int64(self.size),
-                 *_ints(self.rows, self.rings, kernel.longest)),
+                 *_ints(self.rows, self.rings, self.parts, kernel.longest)),
                 shared_mem=kernel.shared,
             )  # fmt: skip
             for part in range(self.parts):
@@ -258,9 +302,26 @@ class RingEngine:
         self._launch("multiply", r.length, r.count * r.residues, (z, spectrum, *_ints(r.length, r.residues)))
         self._transform(z)
 
+    def _launch_fused(self, kernel: str, r: Run, grid: tuple[int, ...], args: tuple[Any, ...]) -> None:
+        padded = r.length + r.length // 32
+        self.fused[r.length, r.chirped].launch(
+            kernel, grid, (r.length // 16,), args, shared_mem=2 * padded * self.spec.dtype.itemsize
+        )  # fmt: skip
+
     def _forward(self, r: Run, spectrum: Any, x: Any, w: Any, buffer: Any, modes: Any, part: int) -> None:
-        z = buffer[: r.count * r.size].reshape(-1, r.length)
         npix, kind = np.int64(self.spec.table.npix), _ints(self.rings, r.first, self.spec.spin, part)
+        if r.fused and r.chirped:
+            self._launch_fused(
+                "forward_chirped", r, (r.residues, r.count),
+                (x, w, self._rows, self.turns[r.length], spectrum, modes, npix, *kind),
+            )  # fmt: skip
+            return
+        if r.fused:
+            self._launch_fused(
+                "forward_plain", r, (r.count,), (x, w, self._rows, self.turns[r.length], modes, npix, *kind)
+            )  # fmt: skip
+            return
+        z = buffer[: r.count * r.size].reshape(-1, r.length)
         if r.chirped:
             self._launch(
                 "load_chirped", r.length, r.count, (x, w, self._rows, z, npix, np.int32(r.length), *kind)
@@ -274,23 +335,36 @@ class RingEngine:
         self._launch("modes", wide, r.count, (z, self._rows, modes, *_ints(length, r.first)))
 
     def _back(self, r: Run, spectrum: Any, sums: Any, w: Any, buffer: Any, y: Any, flag: Any, part: int) -> None:
-        z = buffer[: r.count * r.size].reshape(-1, r.length)
         npix, kind = np.int64(self.spec.table.npix), _ints(self.rings, r.first, self.spec.spin, part)
-        if r.chirped:
+        if r.fused and not r.chirped:
+            self._launch_fused(
+                "back_plain", r, (r.count,), (sums, w, self._rows, self.turns[r.length], y, flag, npix, *kind)
+            )  # fmt: skip
+            return
+        z = buffer[: r.count * r.size].reshape(-1, r.length)
+        if r.fused:
+            self._launch_fused(
+                "back_chirped", r, (r.residues, r.count),
+                (sums, self._rows, self.turns[r.length], spectrum, z, np.int32(r.first)),
+            )  # fmt: skip
+        elif r.chirped:
             self._launch("fold_chirped", r.size, r.count, (sums, self._rows, z, *_ints(r.length, r.first)))
             self._chirped(r, z, spectrum)
-            self._launch(
-                "store_chirped", r.length, r.count, (z, w, self._rows, y, flag, npix, np.int32(r.length), *kind)
-            )  # fmt: skip
         else:
             self._launch("fold", r.length, r.count, (sums, self._rows, z, np.int32(r.first)))
             self._transform(z)
             self._launch("store", r.length, r.count, (z, w, self._rows, y, flag, npix, *kind))
+            return
+        stride = r.length // 2 if r.fused else r.length
+        self._launch(
+            "store_chirped", -(-r.length // 2), r.count,
+            (z, w, self._rows, y, flag, npix, *_ints(stride, not r.fused), *kind),
+        )  # fmt: skip
 
 
 def least_seconds(spec: Spec) -> float:
     """Less than the ring engine needs for one map: its transforms alone."""
-    return 1e-9 * NS_BYTE * spec.table.npix * spec.dtype.itemsize * 8 * (1 + len(spec.radials))
+    return 1e-9 * NS_FUSED * spec.table.npix * spec.dtype.itemsize * 8 * (1 + len(spec.radials))
 
 
 def _ints(*values: Any) -> tuple[np.int32, ...]:

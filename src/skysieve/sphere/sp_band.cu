@@ -1,21 +1,23 @@
 // Sums over rings, mode by mode: S_o(m) = sum_i k_m(o, i) F_i(m).
 //
-// A block takes TILE output rows and 128 modes, a thread one m with both signs.  k_m is formed on the way, from about
+// A block takes TILE output rows and 128 EACH modes, a thread EACH of them, with both signs.  k_m is formed on the way, from about
 // ten samples of the kernel at azimuths 2 pi j / nphi that the tile shares and cosines of its thread (in shared
 // memory), and used for four (spin 2: eight) multiply-adds: to store it would cost more traffic than to form it.
 // Bytes: F once from memory, (TILE + 2 W) / TILE times through the second-level cache, S once; operations for one
 // output row, ring and m: J + 4 multiply-adds.  Limited by them for wide kernels, by the caches for narrow ones.
 // archs: 75 80 86 89 90 100 120
-// build: f32 -DREAL=float -DSPIN=0
-// build: f64 -DREAL=double -DSPIN=0
-// build: f32_spin -DREAL=float -DSPIN=2
-// build: f64_spin -DREAL=double -DSPIN=2
+// build: f32 -DREAL=float -DSPIN=0 -DTILE=8 -DEACH=2 -DAHEAD=2
+// build: f64 -DREAL=double -DSPIN=0 -DTILE=8 -DEACH=2 -DAHEAD=2
+// build: f32_spin -DREAL=float -DSPIN=2 -DTILE=8 -DEACH=1 -DAHEAD=2
+// build: f64_spin -DREAL=double -DSPIN=2 -DTILE=8 -DEACH=1 -DAHEAD=2
 #include "sp_common.cuh"
 
 #define WAVES (SPIN ? 2 : 1)
-#define TILE (SPIN ? 8 : 16)
+#define PARTS (SPIN ? 2 : 1)
 #define BLOCK 128
-#define AHEAD 4
+#ifndef BLOCKS
+#define BLOCKS (!SINGLE ? 2 : SPIN ? 4 : TILE * EACH <= 16 ? 4 : 2)
+#endif
 
 struct __align__(2 * sizeof(REAL)) Two { REAL x, y; };
 
@@ -71,34 +73,47 @@ DI void fetch(const Two* __restrict__ modes, const i64* __restrict__ place, cons
   else { a.x = v.y; a.y = v.x; b.x = u.y; b.y = u.x; }
 }
 
-// grid: tiles, blocks of modes, parts of spin 2.  `rows` are stored of `rings` rings; `longest` samples at a time.
-extern "C" __global__ void __launch_bounds__(BLOCK, SINGLE ? 4 : 2) band(const Two* __restrict__ modes,
+// grid: tiles, blocks of modes.  `rows` are stored of `rings` rings; `longest` samples at a time.
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(const Two* __restrict__ modes,
     const i64* __restrict__ place, const int* __restrict__ top, const Tile* __restrict__ tiles,
     const REAL* __restrict__ weights, const int* __restrict__ counts, Two* __restrict__ sums, i64 size, int rows,
-    int rings, int longest) {
+    int rings, int parts, int longest) {
   extern __shared__ REAL shared[];
   const Tile t = tiles[blockIdx.x];
-  int m = blockIdx.y * BLOCK + threadIdx.x, part = blockIdx.z;
-  if ((int)(blockIdx.y * BLOCK) > t.most) return;
-  REAL* waves = shared;                                   // [terms][WAVES][BLOCK]
-  REAL* held = shared + longest * WAVES * BLOCK;          // [AHEAD][terms][WAVES][TILE]
-  Two sa[TILE], sb[TILE];
+  int m0 = blockIdx.y * BLOCK * EACH + threadIdx.x;
+  if ((int)(blockIdx.y * BLOCK * EACH) > t.most) return;
+  REAL* waves = shared;                                   // [terms][WAVES][EACH][BLOCK]
+  REAL* held = shared + longest * WAVES * EACH * BLOCK;   // [AHEAD][terms][WAVES][TILE]
+  Two sa[PARTS][EACH][TILE], sb[PARTS][EACH][TILE];
 #pragma unroll
-  for (int r = 0; r < TILE; r++) sa[r].x = sa[r].y = sb[r].x = sb[r].y = 0;
+  for (int r = 0; r < PARTS * EACH * TILE; r++) {
+    (&sa[0][0][0])[r].x = (&sa[0][0][0])[r].y = 0;
+    (&sb[0][0][0])[r].x = (&sb[0][0][0])[r].y = 0;
+  }
   int row = t.terms * WAVES * TILE;
   for (int j0 = 0; j0 < t.terms; j0 += longest) {
     int some = t.terms - j0 < longest ? t.terms - j0 : longest, part_of_row = some * WAVES * TILE / 4;
-    for (int j = 0; j < some; j++) {
-      REAL s, c;
-      sincospi((REAL)2 * (REAL)((i64)(j0 + j) * m % t.nphi) / t.nphi, &s, &c);
-      waves[j * WAVES * BLOCK + threadIdx.x] = c;
-      if (SPIN) waves[(j * WAVES + WAVES - 1) * BLOCK + threadIdx.x] = s;
-    }
+    for (int j = 0; j < some; j++)
+#pragma unroll
+      for (int e = 0; e < EACH; e++) {
+        REAL s, c;
+        sincospi((REAL)2 * (REAL)((i64)(j0 + j) * (m0 + e * BLOCK) % t.nphi) / t.nphi, &s, &c);
+        waves[(j * WAVES * EACH + e) * BLOCK + threadIdx.x] = c;
+        if (SPIN) waves[((j * WAVES + WAVES - 1) * EACH + e) * BLOCK + threadIdx.x] = s;
+      }
     for (int i0 = t.i0; i0 < t.i1; i0 += AHEAD) {
-      Two a[AHEAD], b[AHEAD];
+      Two a[AHEAD][PARTS][EACH], b[AHEAD][PARTS][EACH];
 #pragma unroll
       for (int u = 0; u < AHEAD; u++)
-        if (i0 + u < t.i1) fetch(modes, place, top, i0 + u, m, rows, rings, part, size, a[u], b[u]);
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+#pragma unroll
+          for (int e = 0; e < EACH; e++) {
+            Two &x = a[u][p][e], &y = b[u][p][e];
+            x.x = x.y = y.x = y.y = 0;
+            if (i0 + u < t.i1 && p < parts)
+              fetch(modes, place, top, i0 + u, m0 + e * BLOCK, rows, rings, p, size, x, y);
+          }
       int many = t.i1 - i0 < AHEAD ? t.i1 - i0 : AHEAD;
       __syncthreads();
       for (int k = threadIdx.x; k < many * part_of_row; k += BLOCK) {
@@ -112,33 +127,51 @@ extern "C" __global__ void __launch_bounds__(BLOCK, SINGLE ? 4 : 2) band(const T
         if (i0 + u >= t.i1) break;
         int terms = counts[t.counts + i0 + u - t.i0] - j0;
         if (terms > some) terms = some;
-        REAL even[TILE], odd[SPIN ? TILE : 1];
+        REAL even[EACH][TILE], odd[EACH][SPIN ? TILE : 1];
 #pragma unroll
-        for (int r = 0; r < TILE; r++) { even[r] = 0; if (SPIN) odd[r] = 0; }
+        for (int e = 0; e < EACH; e++)
+#pragma unroll
+          for (int r = 0; r < TILE; r++) { even[e][r] = 0; if (SPIN) odd[e][r] = 0; }
         const REAL* w = held + 4 * u * part_of_row;
         const REAL* c = waves + threadIdx.x;
 #pragma unroll 2
         for (int j = 0; j < terms; j++) {
-          REAL x = c[j * WAVES * BLOCK], y = SPIN ? c[(j * WAVES + WAVES - 1) * BLOCK] : 0;
-          const Four* e = (const Four*)(w + j * WAVES * TILE);
+          REAL x[EACH], y[EACH];
+#pragma unroll
+          for (int e = 0; e < EACH; e++) {
+            x[e] = c[(j * WAVES * EACH + e) * BLOCK];
+            y[e] = SPIN ? c[((j * WAVES + WAVES - 1) * EACH + e) * BLOCK] : 0;
+          }
+          const Four* f = (const Four*)(w + j * WAVES * TILE);
 #pragma unroll
           for (int r = 0; r < TILE / 4; r++) {
-            Four v = e[r];
-            even[4 * r] += v.x * x; even[4 * r + 1] += v.y * x;
-            even[4 * r + 2] += v.z * x; even[4 * r + 3] += v.w * x;
+            Four v = f[r];
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+              even[e][4 * r] += v.x * x[e]; even[e][4 * r + 1] += v.y * x[e];
+              even[e][4 * r + 2] += v.z * x[e]; even[e][4 * r + 3] += v.w * x[e];
+            }
             if (SPIN) {
-              Four o = e[TILE / 4 + r];
-              odd[4 * r] += o.x * y; odd[4 * r + 1] += o.y * y;
-              odd[4 * r + 2] += o.z * y; odd[4 * r + 3] += o.w * y;
+              Four o = f[TILE / 4 + r];
+#pragma unroll
+              for (int e = 0; e < EACH; e++) {
+                odd[e][4 * r] += o.x * y[e]; odd[e][4 * r + 1] += o.y * y[e];
+                odd[e][4 * r + 2] += o.z * y[e]; odd[e][4 * r + 3] += o.w * y[e];
+              }
             }
           }
         }
 #pragma unroll
-        for (int r = 0; r < TILE; r++) {
-          REAL p = SPIN ? even[r] + odd[SPIN ? r : 0] : even[r], n = SPIN ? even[r] - odd[SPIN ? r : 0] : even[r];
-          sa[r].x += p * a[u].x; sa[r].y += p * a[u].y;
-          sb[r].x += n * b[u].x; sb[r].y += n * b[u].y;
-        }
+        for (int e = 0; e < EACH; e++)
+#pragma unroll
+          for (int r = 0; r < TILE; r++) {
+            REAL k = even[e][r], l = SPIN ? odd[e][SPIN ? r : 0] : 0, plus = k + l, minus = k - l;
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) {
+              sa[p][e][r].x += plus * a[u][p][e].x; sa[p][e][r].y += plus * a[u][p][e].y;
+              sb[p][e][r].x += minus * b[u][p][e].x; sb[p][e][r].y += minus * b[u][p][e].y;
+            }
+          }
       }
     }
   }
@@ -146,9 +179,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK, SINGLE ? 4 : 2) band(const T
   for (int r = 0; r < TILE; r++) {
     if (r >= t.rows) break;
     int o = t.o0 + r, most = top[o];
-    if (m > most) continue;
-    Two* to = sums + part * size + place[o] + m;
-    to[0] = sa[r];
-    to[most + 1] = sb[r];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      int m = m0 + e * BLOCK;
+      if (m > most) continue;
+#pragma unroll
+      for (int p = 0; p < PARTS; p++) {
+        if (p >= parts) break;
+        Two* to = sums + p * size + place[o] + m;
+        to[0] = sa[p][e][r];
+        to[most + 1] = sb[p][e][r];
+      }
+    }
   }
 }

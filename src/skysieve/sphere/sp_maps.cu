@@ -4,13 +4,13 @@
 // build: f64 -DREAL=double
 #include "sp_common.cuh"
 
-// Sums of `count` pixels, `stride` apart, and of their squares, one pair a block; less than `shift` each.
+// Sums of `count` pixels, `stride` apart, less the first one, and of their squares: one pair a block.
 extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ in, double* __restrict__ found, i64 count,
-    i64 stride, double shift) {
+    i64 stride) {
   __shared__ double a[256], b[256];
   double s = 0, t = 0;
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < count; k += (i64)gridDim.x * 256) {
-    double v = (double)in[k * stride] - shift;
+    double v = (double)in[k * stride] - (double)in[0];
     s += v;
     t += v * v;
   }

@@ -9,43 +9,7 @@
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double
 // budget: f32 kernel=load_chirped spills<=16
-#include "sp_common.cuh"
-
-struct __align__(2 * sizeof(REAL)) Two { REAL x, y; };
-
-// place: of modes 0 .. most, followed by modes 0 .. -most; south < 0: there is no mirror image; phi in units of pi.
-struct Row { double phi; i64 north, south, place; int n, most, m, residues; };
-
-DI Two times(Two a, Two b) { Two c = {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x}; return c; }
-DI Two conj(Two a) { Two c = {a.x, -a.y}; return c; }
-DI Two turned(REAL half_turns) { Two c; sincospi(half_turns, &c.y, &c.x); return c; }
-// exp(-i pi p / h), p >= 0 reduced exactly
-DI Two chirp(i64 p, int h) { return turned(-(REAL)(p % (2LL * h)) / h); }
-// a (-i)^k
-DI Two quarter_turns(Two a, int k) {
-  k &= 3;
-  Two r = a;
-  if (k & 1) { r.x = a.y; r.y = -a.x; }
-  if (k & 2) { r.x = -r.x; r.y = -r.y; }
-  return r;
-}
-
-// Pixel j of a row, weighted; `part` of spin 2: 0 the ring, 1 its mirror image.
-DI Two pixel(const REAL* map, const REAL* w, const Row& r, int ring, int rings, i64 j, int spin, i64 npix, int part) {
-  Two v = {0, 0};
-  REAL here = w[ring], there = w[rings - 1 - ring];
-  if (spin == 0) {
-    v.x = map[r.north + j] * here;
-    if (r.south >= 0) v.y = map[r.south + j] * there;
-  } else if (part == 0) {
-    v.x = map[r.north + j] * here;
-    v.y = map[npix + r.north + j] * here;
-  } else {
-    v.x = map[r.south + j] * there;
-    v.y = -map[npix + r.south + j] * there;
-  }
-  return v;
-}
+#include "sp_rows.cuh"
 
 // Rows first .. (grid.y of them) of one length into buffer [row][n].
 extern "C" __global__ void __launch_bounds__(256) load(const REAL* __restrict__ map, const REAL* __restrict__ w,
@@ -116,23 +80,7 @@ extern "C" __global__ void __launch_bounds__(256) modes(const Two* __restrict__ 
   } else {
     z = buffer[(i64)blockIdx.y * r.n + at];
   }
-  double turn = m * r.phi;
-  turn -= 2 * rint(0.5 * turn);
-  out[r.place + k] = times(z, turned(-(REAL)turn));
-}
-
-// One element of the conjugated transform of an output row: modes that repeat each other are added.
-DI Two folded(const Two* __restrict__ sums, const Row& r, int at) {
-  Two s = {0, 0};
-  int m = at - (at + r.most) / r.n * r.n;  // the lowest mode from -most on
-  for (; m <= r.most; m += r.n) {
-    double turn = m * r.phi;
-    turn -= 2 * rint(0.5 * turn);
-    Two z = times(sums[r.place + (m >= 0 ? m : r.most + 1 - m)], turned((REAL)turn));
-    s.x += z.x;
-    s.y += z.y;
-  }
-  return conj(s);
+  out[r.place + k] = times(z, phase(r, m));
 }
 
 extern "C" __global__ void __launch_bounds__(256) fold(const Two* __restrict__ sums, const Row* __restrict__ rows,
@@ -153,21 +101,6 @@ extern "C" __global__ void __launch_bounds__(256) fold_chirped(const Two* __rest
   buffer[((i64)blockIdx.y * r.residues + e) * L + q] = z;
 }
 
-DI bool put(REAL* map, const REAL* w, const Row& r, int ring, int rings, i64 j, int spin, i64 npix, int part, Two z) {
-  REAL here = w[ring], there = w[rings - 1 - ring];
-  if (spin == 0) {
-    map[r.north + j] = z.x * here;
-    if (r.south >= 0 && r.south != r.north) map[r.south + j] = z.y * there;
-  } else if (part == 0) {
-    map[r.north + j] = z.x * here;
-    map[npix + r.north + j] = z.y * here;
-  } else if (r.south != r.north) {
-    map[r.south + j] = z.x * there;
-    map[npix + r.south + j] = -z.y * there;
-  }
-  return strange(z.x) || strange(z.y);
-}
-
 // Output rows of one length from their transforms (which are conjugated).
 extern "C" __global__ void __launch_bounds__(256) store(const Two* __restrict__ buffer, const REAL* __restrict__ w,
     const Row* __restrict__ rows, REAL* __restrict__ map, int* __restrict__ flag, i64 npix, int rings, int first,
@@ -178,10 +111,10 @@ extern "C" __global__ void __launch_bounds__(256) store(const Two* __restrict__ 
   if (put(map, w, r, row, rings, j, spin, npix, part, conj(buffer[(i64)blockIdx.y * r.n + j]))) *flag = 1;
 }
 
-// As `store` from [row][residue][L].
+// As `store` from the four residues [row][residue][stride], with their last chirp yet to come or (`chirped` 0) not.
 extern "C" __global__ void __launch_bounds__(256) store_chirped(const Two* __restrict__ buffer,
     const REAL* __restrict__ w, const Row* __restrict__ rows, REAL* __restrict__ map, int* __restrict__ flag, i64 npix,
-    int L, int rings, int first, int spin, int part) {
+    int stride, int chirped, int rings, int first, int spin, int part) {
   int row = first + blockIdx.y, t = blockIdx.x * 256 + threadIdx.x;
   const Row r = rows[row];
   if (t >= r.m) return;
@@ -189,8 +122,9 @@ extern "C" __global__ void __launch_bounds__(256) store_chirped(const Two* __res
 #pragma unroll
   for (int e = 0; e < 4; e++)
     if (e < r.residues) {
-      v[e] = conj(buffer[((i64)blockIdx.y * r.residues + e) * L + t]);
-      v[e] = times(v[e], r.residues == 1 ? chirp((i64)t * t, r.m) : chirp(2LL * e * t + 4LL * t * t, 4 * r.m));
+      v[e] = buffer[((i64)blockIdx.y * r.residues + e) * stride + t];
+      if (chirped)
+        v[e] = times(conj(v[e]), r.residues == 1 ? chirp((i64)t * t, r.m) : chirp(2LL * e * t + 4LL * t * t, 4 * r.m));
     }
   bool bad = false;
   if (r.residues == 1) {
