@@ -76,7 +76,7 @@ def test_exact_fits(runtime, nterms):
     out = check(
         engine(runtime, nterms=nterms, method="direct"), batch([12, 40, 333]), shared_grid(0.16, STEP, 700), 1e-9
     )
-    assert (out.method == 1).all()
+    assert set(out.method[out.status == 0]) == {1}  # 12 points have no fit of 21 columns
 
 
 def test_list_of_frequencies(runtime):

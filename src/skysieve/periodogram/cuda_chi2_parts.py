@@ -21,7 +21,7 @@ EXACT_SPAN, FIND_SPAN = 256, 2048
 """Powers of a block of ``chi2_exact`` and of ``chi2_find``."""
 HALVES, SLOT, CHUNK = 24, MODES, 64
 """Half warps of a block, complex numbers of a slot, points whose turns are held: as in ``ls_chi2.cu``."""
-MOST_COMBS = 16
+COMBS = (16, 12, 8, 6, 4, 2, 1)
 RESERVED = 1024
 """Bytes of shared memory left for what the kernel declares itself."""
 SMALLEST_COMB = 64
@@ -81,9 +81,9 @@ def layouts(terms: int, shared: int) -> tuple[Chi2Layout, ...]:
     most = max(1, HALVES // (3 * terms)) if terms else 0
     together = [g for g in (16, 8, 4, 2, 1) if g <= most]
     for g in together:
-        for combs in (MOST_COMBS, 8, 4, 2, 1):
+        for combs in COMBS:
             left = (shared - RESERVED - slot_bytes(terms, g)) // 16
-            if g > combs or cells(terms, combs, 0.0) > left:
+            if combs % g or cells(terms, combs, 0.0) > left:
                 continue
             low, high = 0.0, 64.0 / combs
             for _ in range(50):

@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) chi2_comb(const __grid_
     const int each = ((n + SEGMENTS - 1) / SEGMENTS + 7) & ~7;
     const Frequency centre = frequency_of(f0, ((double)band * MODES + MODES / 2) * P, df);
     for (int job0 = 0; job0 < SEGMENTS * HARMONICS; job0 += HALVES) {
-      const int job = job0 + half, seg = job / HARMONICS, m = job % HARMONICS;
+      const int job = job0 + half, seg = job / HARMONICS, m = (job + 2 * seg) % HARMONICS;      // turned: a scheduler gets all sorts
       const bool live = job < SEGMENTS * HARMONICS;
       const int begin = live ? min(n, seg * each) : 0, mine = live ? min(each, n - begin) : 0;
       double2 acc = make_double2(0, 0), acc2 = make_double2(0, 0);
@@ -307,7 +307,7 @@ struct Exact {
 #define ENTRIES ((COLUMNS + 1) * (COLUMNS + 2) / 2 - 1)        // lower triangle with the right-hand side as a last row
 #define PER_LANE ((ENTRIES + 31) / 32)
 #define ROW (COLUMNS + 1)
-#define NEAR_SINGULAR 1e-6                                     // of a column's square left: below, pairs of float64 are needed
+#define NEAR_SINGULAR 1e-6      // parts of the columns' squares that are left, multiplied: below, pairs of float64 are needed
 
 // Pairs of float64: a value and what is left of it.
 __device__ __forceinline__ double rounded(double a, double b) {
@@ -383,12 +383,14 @@ template <bool PAIRS> __device__ __noinline__ double exact_fit(const double* t, 
       if (place[e] >> 8 == (place[e] & 255)) own[place[e] & 255] = sum[e].x;
     }
   __syncwarp();
-  double trace = 0, power = 0;
+  double trace = 0, power = 0, left = 1;
   for (int j = 0; j < columns; j++) trace += own[j];
   const double2* right = matrix + columns * (columns + 1) / 2;
   for (int j = 0; j < columns; j++) {
     const double2 pivot = matrix[j * (j + 1) / 2 + j], z = right[j];
-    if (!(pivot.x > (PAIRS ? SINGULAR : NEAR_SINGULAR) * own[j] + COLUMN_NOISE * trace)) return missing64();      // all lanes alike
+    if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * trace)) return missing64();      // all lanes alike
+    left *= pivot.x / own[j];
+    if (!PAIRS && !(left > NEAR_SINGULAR)) return missing64();
     power = fma(z.x / pivot.x, z.x, power);
     for (int e = 0; e < PER_LANE; e++) {
       const int i = place[e] >> 8, k = place[e] & 255;
