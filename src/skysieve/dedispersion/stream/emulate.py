@@ -17,7 +17,7 @@ from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.sigproc import pack
 from skysieve.dedispersion.stream.dada import DadaFile
 from skysieve.dedispersion.stream.packets import POWER, Geometry, chunks_for, epoch_of, packets
-from skysieve.dedispersion.stream.receive import message_headers
+from skysieve.dedispersion.stream.receive import check_system, message_headers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -195,6 +195,7 @@ def emulate(
     """
     from skysieve.dedispersion.stream import cpu_receive
 
+    check_system()
     check_faults(loss, reorder, duplicate, rate, repeat)
     g = source_geometry(source, packet_bytes)
     per_second = g.chunks / (g.nsamp * g.tsamp) * rate

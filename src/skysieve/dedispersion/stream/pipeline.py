@@ -137,7 +137,7 @@ class Pipeline:
         """Candidates through the coincidence to the sink; after the end of a stream they tell nothing of latency."""
         frontiers = {}
         hold = 0.0
-        for number, beam in self.intake.beams.items():
+        for number, beam in list(self.intake.beams.items()):
             if beam.segments and (search := beam.segments[0].search) is not None:
                 frontiers[number] = search.observation.tstart * 86400 + search.frontier
                 hold = max(hold, search.widest)

@@ -73,8 +73,7 @@ class UdpReceiver:
         self, host: str, port: int, *, slot_bytes: int = 9216, memory: int = 2**26, policy: str = "drop",
         socket_buffer: int | None = None,
     ) -> None:  # fmt: skip
-        if sys.platform != "linux" or struct.calcsize("P") != 8:
-            raise RuntimeError("UDP packets are received on 64-bit Linux only")
+        check_system()
         if policy not in ("drop", "block"):
             raise ValueError(f"policy={policy!r}: expected 'drop' or 'block'")
         if not 64 <= slot_bytes <= 65535:
@@ -169,6 +168,12 @@ class UdpReceiver:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def check_system() -> None:
+    """Refuse systems that lack ``recvmmsg`` and ``sendmmsg``, or have other structures."""
+    if sys.platform != "linux" or struct.calcsize("P") != 8:
+        raise RuntimeError("UDP packets are sent and received on 64-bit Linux only")
 
 
 def first_served() -> bool:

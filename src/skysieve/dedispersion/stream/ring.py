@@ -160,10 +160,11 @@ class Ring:
         numbers = np.arange(a, b)
         held = numbers[numbers < int(self.state[OPEN]) + self.places]  # a gap may be longer than the ring
         slots = held % self.places
-        data = np.zeros((len(numbers), *self.ring.shape[1:]), np.uint8)
-        there = np.zeros(data.shape[:2], bool)
-        data[: len(held)] = self.ring[slots]
-        there[: len(held)] = self.seen[slots] == held[:, None] + 1
+        data, there = self.ring[slots], self.seen[slots] == held[:, None] + 1
+        if len(held) < len(numbers):
+            more = len(numbers) - len(held)
+            data = np.concatenate([data, np.zeros((more, *data.shape[1:]), np.uint8)])
+            there = np.concatenate([there, np.zeros((more, there.shape[1]), bool)])
         gulp = Gulp(self.at, data, a * self.geometry.nsamp, n, self._missing(there, a, self.at, self.at + n))
         with self._ready:
             self.at += n
@@ -203,10 +204,8 @@ class Ring:
 
     def arrived(self, sample: int) -> float | None:
         """`time.monotonic` when the first packet past a sample came, where it is remembered."""
-        for end, when in list(self._arrivals):
-            if end >= sample:
-                return when
-        return None
+        with self._ready:
+            return next((when for end, when in self._arrivals if end >= sample), None)
 
     def counts(self) -> dict[str, int]:
         """What became of the packets so far; ``lost`` are those that were not there when their time was taken."""

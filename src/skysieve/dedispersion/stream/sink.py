@@ -185,7 +185,7 @@ class Sink:
             except queue.Empty:
                 pass
             if self._waiting and self._inbox.empty():
-                tries += not self._flush()
+                tries = 0 if self._flush() else tries + 1
             if over and (not self._waiting or tries > 20):
                 self._count("dropped", len(self._waiting))
                 return
