@@ -241,9 +241,41 @@ def test_rows_without_geometry(tmp_path: Path) -> None:
     assert abs(np.nanmean(10 ** (-0.4 * rest.y)) - 1) < 0.01  # equal phases: the mean of each band was taken out
     plain = reduced(replace(curves, phase=None), "none")
     np.testing.assert_allclose(plain.y, curves.y - 5 * np.log10(curves.r * curves.delta))
+    assert rest.notes[-1].startswith("mag is taken as magnitudes")
     with pytest.raises(ValueError, match="--r and --delta"):
         reduced(replace(curves, r=None), "none")
     with pytest.raises(ValueError, match="--phase"):
         reduced(replace(curves, phase=None), "hg1g2")
     with pytest.raises(ValueError, match="phase model 'hg'"):
         reduced(curves, "hg")
+
+
+def test_brightness_without_a_name_is_in_magnitudes(tmp_path: Path) -> None:
+    """Columns told by number: magnitudes lose 5 log10(r delta), they are not multiplied like fluxes."""
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"{t} {20 + t / 100} 2.0 1.5 {t}\n" for t in range(1, 13)))
+    curves = read_light_curves(path, Wanted(time="1", mag="2", r="3", delta="4", phase="5"))
+    assert curves.is_magnitude
+    np.testing.assert_allclose(reduced(curves, "none").y, curves.y - 5 * np.log10(3.0))
+    path.write_text("t V_calib r delta\n" + "".join(f"{t} {20 + t / 100} 2.0 1.5\n" for t in range(1, 13)))
+    told = reduced(read_light_curves(path, Wanted(mag="V_calib", r="r", delta="delta")), "none").notes
+    assert told[-1].startswith("V_calib is taken as fluxes")
+
+
+@pytest.mark.parametrize("model", ["linear", "hg1g2"])
+def test_fluxes_that_are_noise(model: str) -> None:
+    """No slope fits noise: such objects keep their numbers but for a scale, and cost the others nothing."""
+    rng = np.random.default_rng(0)
+    n, k = 300, 20
+    flux = rng.normal(0, 900, n * k)
+    flux[-k:] = 0.0
+    curves = LightCurves(
+        path=Path("x"), ids=np.arange(n), t=np.tile(np.linspace(0.0, 30, k), n), y=flux, dy=None,
+        offsets=np.arange(0, n * k + 1, k), taken="", value_name="psfFlux",
+        r=np.full(n * k, 2.0), delta=np.ones(n * k), phase=np.tile(np.linspace(1.0, 25, k), n),
+    )  # fmt: skip
+    with np.errstate(all="raise", under="ignore"):
+        rest = reduced(curves, model)
+    assert np.isfinite(rest.y).all()
+    assert (rest.y[-k:] == 0).all()
+    assert np.array_equal(np.sign(rest.y), np.sign(flux))

@@ -166,7 +166,7 @@ def by_count(n: int, first_is_id: bool, wanted: Wanted) -> tuple[list[str], Colu
 
     Two are time and magnitude; three are time, magnitude, error, or id, time, magnitude where the
     first looks like an identifier; four are id, time, magnitude, error.  Once the user gives one by
-    its number nothing is guessed: time and magnitude must both be given.
+    its number nothing is guessed: time and magnitude must both be given.  Brightness without a name is in magnitudes.
 
     >>> by_count(4, True, Wanted())[0]
     ['id', 'time', 'mag', 'err']
@@ -177,7 +177,9 @@ def by_count(n: int, first_is_id: bool, wanted: Wanted) -> tuple[list[str], Colu
         for role in ("time", "mag"):
             if role not in asked_names:
                 raise MissingColumn(f"the file has no header: give --{role} too, as a number from 1 to {n}")
-        return names, Columns(**{role: _position(names, name, role) for role, name in asked_names.items()})
+        columns = Columns(**{role: _position(names, name, role) for role, name in asked_names.items()})
+        names[columns.mag] += " (mag)"
+        return names, columns
     if n < 2:
         raise MissingColumn(f"a light curve needs at least a time and a magnitude; the file has {n} column")
     order = ["id", "time", "mag", "err"] if first_is_id and n > 2 else ["time", "mag", "err"]

@@ -95,8 +95,10 @@ def reduced(curves: LightCurves, model: str) -> LightCurves:
         if flat:
             notes.append(
                 f"{flat:,} light curves have too few points or under {SMALLEST_RANGE:g} degrees of phase angle for a "
-                "phase function; only their mean was taken out"
+                "phase function; only their scale was taken out"
             )
+    kind = "magnitudes" if curves.is_magnitude else "fluxes"
+    notes.append(f"{curves.value_name} is taken as {kind}: names of magnitudes hold 'mag' or are one letter")
     name = curves.value_name if len(curves.value_name) > 1 else f"magnitude {curves.value_name}"
     return replace(curves, t=curves.t - delta * LIGHT_TIME, y=y, dy=dy, notes=notes, value_name=f"reduced {name}")
 
@@ -127,7 +129,7 @@ def _without_phase(
         if found is None or not enough:
             flat += 1
         if found is None:
-            found = np.full(kept.size, np.max(np.abs(flux)))
+            found = np.full(kept.size, np.max(np.abs(flux)) or 1.0)
         if curves.is_magnitude:
             out[kept] = -np.log(flux / found) / PER_MAGNITUDE
             continue

@@ -25,6 +25,8 @@ _PHI_3 = (
 _ENDS_3 = (-1.0630097e-1, 0.0)
 """Derivatives at the first and last node, per radian."""
 STEPS = 30
+STEEPEST = 50.0
+"""Largest change of the logarithm of the flux over the phase angles seen, that a slope may make: 54 magnitudes."""
 
 
 @lru_cache(maxsize=1)
@@ -79,13 +81,18 @@ def fit_hg1g2(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> N
 
     shape = basis(phase)
     scale = np.max(np.abs(flux))
+    if scale == 0:
+        return None
     amplitude, _ = nnls((shape / (error / scale)).T, flux / error)
     model = scale * (amplitude @ shape)
     return model if np.all(model > 0) else None
 
 
 def fit_linear(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Flux of the best ``F 10^(-0.4 b phase)`` at each phase angle, by Gauss-Newton; None if it is not positive."""
+    """Flux of the best ``F 10^(-0.4 b phase)`` at each phase angle, by Gauss-Newton; None if it is not positive.
+
+    None too where the steps run away: fluxes that are mostly noise fit no slope.
+    """
     scale = float(np.sum(flux / error**2) / np.sum(error**-2.0))
     if not scale > 0:
         return None
@@ -98,7 +105,9 @@ def fit_linear(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> 
         jacobian = np.stack([slope, -theta[0] * middle * slope], axis=1) / sigma[:, None]
         step = np.linalg.lstsq(jacobian, left, rcond=None)[0]
         theta = theta + step
+        if abs(theta[1]) * np.ptp(phase) > STEEPEST:
+            return None
         if np.max(np.abs(step)) < 1e-12:
             break
     model = np.asarray(scale * theta[0] * np.exp(-theta[1] * middle))
-    return model if np.all(model > 0) and np.all(np.isfinite(model)) else None
+    return model if np.all(model > 0) else None
