@@ -364,7 +364,7 @@ def test_a_file_through_a_socket():
         rows = receive_all(receiver, result.sent)
         counts = receiver.counts()
     assert result.sent == 100 + result.doubled > 100
-    assert 0.39 < result.seconds < 4
+    assert result.seconds > 0.39  # paced: 400 samples of 1 ms
     assert counts["datagrams"] == result.sent
     assert counts["kernel_drops"] == counts["ring_overflow"] == counts["oversized"] == 0
     found = parse(rows)

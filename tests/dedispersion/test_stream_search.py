@@ -185,3 +185,22 @@ def test_bad_input(fb):
         Losses([[5, 5, 0, 1]])
     with pytest.raises(ValueError, match="start=-1"):
         Losses([], start=-1)
+
+
+def test_a_storm_of_events_is_bounded(fb, monkeypatch):
+    """More events than may wait: the loudest are kept, groups that go on for too long are given out in pieces."""
+    from skysieve.dedispersion.stream import search as module
+
+    monkeypatch.setattr(module, "MOST_WAITING", 40)
+    monkeypatch.setattr(module, "LONGEST", 0.5)
+    found = []
+    with StreamSearch(fb.observation, DMS, threshold=2.0, block=1.1, threads=1, link_time=5.0) as live:
+        for at in range(0, fb.nsamp, 500):
+            found += live.feed(at, fb.block(at, 500).T)
+        found += live.finish()
+    assert live.dropped > 0
+    assert live.forced > 0
+    assert live.events == sum(len(f.events) for f in found)
+    assert live.events <= 40 * -(-fb.nsamp // live.length)
+    loudest = max(f.columns["snr"].max() for f in found)
+    assert loudest == search(fb, DMS, **OPTIONS).snr.max()

@@ -176,8 +176,8 @@ class Pipeline:
         counts = self.counts()
         busy, span = sum(times.values()), now - self._last_time
         worked, passed = busy - self._last["busy"], data - self._last["data"]
-        fills = [s.ring.fill for beam in self.intake.beams.values() for s in list(beam.segments)]
-        latest = [s.latest for beam in self.intake.beams.values() for s in list(beam.segments)]
+        fills = [s.ring.fill for beam in list(self.intake.beams.values()) for s in list(beam.segments)]
+        latest = [s.latest for beam in list(self.intake.beams.values()) for s in list(beam.segments)]
         state = {
             "seconds": now - self._began, "data_seconds": data, "stages": times, "counts": counts,
             "rate": 8 * (counts["bytes"] - self._last["bytes"]) / span,
