@@ -20,6 +20,7 @@ from skysieve.core.pipeline import TaskPool
 from .cpu_direct import DirectEngine
 from .cpu_stencil import span
 from .cpu_tables import JIT, radial_value
+from .kernels import Harmonic
 from .pairs import highest_mode, mode_bounds, reach
 from .radial import make_radial
 from .workload import Spec
@@ -125,6 +126,7 @@ class Ones:
         self.fold = 4 if (table.n % 4 == 0).all() else 1
         kept = np.ones(self.half, np.int64) if table.uniform else table.n[: self.half] // self.fold
         self._place = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+        self._direct = [self._endless(k) for k in self.kernels]
         self._values: NDArray[np.float64] | None = None
 
     @property
@@ -133,12 +135,22 @@ class Ones:
         t = self.table
         held = 8 * len(self.kernels) * int(self._place[-1])
         banded = 0
-        for k in self.kernels:
-            if k.hard:
-                halo = int(k.support() / max(1e-9, float(np.diff(t.theta).min()))) + 1 if len(t.n) > 1 else 1
+        for k, direct in zip(self.kernels, self._direct, strict=True):
+            if direct:
+                halo = int(k.support(self.eps) / max(1e-9, float(np.diff(t.theta).min()))) + 1 if len(t.n) > 1 else 1
                 rings = min(len(t.n), BAND + 2 * halo)
                 banded = max(banded, 8 * 5 * rings * int(t.n.max()))
         return held + banded + _SCRATCH
+
+    def _endless(self, kernel: Kernel) -> bool:
+        """Whether the kernel's modes do not end, and the direct engine is needed."""
+        if kernel.hard or isinstance(kernel, Harmonic):
+            return kernel.hard
+        return not math.isfinite(highest_mode(make_radial(kernel, self.eps), 1.0, EPS, self._most(kernel), 0))
+
+    def _most(self, kernel: Kernel) -> int:
+        """Where the search for the last mode ends: windows end, and functions are not asked beyond the grid."""
+        return MOST_DEGREES if isinstance(kernel, Harmonic) else 8 * int(self.table.n.max())
 
     def ring(self, kernel: int, r: int) -> NDArray[np.float64]:
         """The result on ring ``r``, (n,) or, where it is the same for all pixels, (1,)."""
@@ -152,18 +164,18 @@ class Ones:
             found = np.zeros((len(self.kernels), int(self._place[-1])))
             pool = TaskPool(self.threads)
             try:
-                for kernel, out in zip(self.kernels, found, strict=True):
-                    self._form(kernel, out, pool)
+                for kernel, direct, out in zip(self.kernels, self._direct, found, strict=True):
+                    self._form(kernel, direct, out, pool)
             finally:
                 pool.close()
             self._values = found
         return self._values
 
-    def _form(self, kernel: Kernel, out: NDArray[np.float64], pool: TaskPool) -> None:
+    def _form(self, kernel: Kernel, direct: bool, out: NDArray[np.float64], pool: TaskPool) -> None:
         t = self.table
         radial = make_radial(kernel, self.eps)
-        modes = np.full(1, math.inf) if kernel.hard else mode_bounds(t, radial, EPS)
-        band = highest_mode(radial, 1.0, EPS, MOST_DEGREES, 0) if np.isfinite(modes).all() else math.inf
+        modes = np.full(1, math.inf) if direct else mode_bounds(t, radial, EPS)
+        band = highest_mode(radial, 1.0, EPS, self._most(kernel), 0) if np.isfinite(modes).all() else math.inf
         if not math.isfinite(band):
             self._banded(kernel, radial, out, pool)
             return
