@@ -43,12 +43,18 @@ def test_single_pixels_of_q_and_u(pixel, part, method):
     assert np.abs(found[:, rows] - truth).max() <= 1e-6 * np.abs(truth).max()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_spin_2_of_narrow_beams(dtype):
-    """Where a kernel value serves four quarters and two hemispheres: pole, cap, edge, belt; ring beside direct."""
+@pytest.fixture(scope="module")
+def narrow():
+    """A narrow beam, maps, pixels of the pole, the cap's edge and the belt, and the sums there."""
     k, g = Gaussian(fwhm=0.1), Healpix(32)
     x, rows = sky(g.table().npix, count=2), np.array([1, 2015, 6100])
-    truth = reference.convolve_spin(g.table(), k.window(190, spin=2), x, rows)
+    return k, g, x, rows, reference.convolve_spin(g.table(), k.window(190, spin=2), x, rows)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_spin_2_of_narrow_beams(dtype, narrow):
+    """Where a kernel value serves four quarters and two hemispheres: pole, edge, belt; ring beside direct."""
+    k, g, x, rows, truth = narrow
     found = {}
     for method in METHODS:
         with ConvolvePlan(k, g, spin=2, eps=EPS[dtype], method=method, dtype=dtype, device="cpu", threads=1) as plan:

@@ -462,8 +462,8 @@ def test_bad_pixels_at_another_nside():
 
 
 def test_the_pixel_window_is_that_of_the_pixels():
-    """Harmonics of every pixel's indicator, from a map 64 times finer."""
-    nside, fine, lmax = 4, 128, 16
+    """Harmonics of every pixel's indicator, from a map 16 times finer."""
+    nside, fine, lmax = 4, 64, 16
     power, size = np.zeros(lmax + 1), (fine // nside) ** 2
     for face, share in ((0, 2.0), (4, 1.0)):  # a face of the cap for eight, one of the belt for four
         for pixel in range(face * nside**2, (face + 1) * nside**2):
