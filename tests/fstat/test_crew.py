@@ -36,6 +36,12 @@ def test_two_threads_work_at_once():
     crew.close()
 
 
+def test_a_short_job_is_the_callers_alone():
+    crew = Crew(3)
+    assert set(crew.run([threading.get_ident] * 9, alone=True)) == {threading.get_ident()}
+    crew.close()
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_errors_reach_the_caller(workers):
     crew, done = Crew(workers), []

@@ -26,6 +26,8 @@ from .workload import FALLBACK, Job, Output, Spec, blank
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+FEW_CELLS = 500_000
+"""Cells and sums of rectangular and exponential windows: half a millisecond, in which no other thread wakes up."""
 SMALL_MAP = 2**26
 """Bytes of maps that are allocated unasked: to ask for the free memory takes longer than a small map."""
 
@@ -129,9 +131,12 @@ class Engine:
             whole = [partial(self._template, job, i, live, output, None) for i in range(job.n_templates)]
             self.pool.run(whole, progress=progress)
             return output
+        rows, columns = job.schedule.shape
+        steps = job.n * (columns if self.spec.window.kind == "exp" else rows)
+        small = not self._general() and max(rows * columns, steps) < FEW_CELLS
         for i in range(job.n_templates):
             inner = progress if job.n_templates == 1 else None
-            self._template(job, i, live, output, partial(self.crew.run, progress=inner))
+            self._template(job, i, live, output, partial(self.crew.run, progress=inner, alone=small))
             if progress is not None and job.n_templates > 1:
                 progress(i + 1, job.n_templates)
         return output

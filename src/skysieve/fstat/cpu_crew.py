@@ -39,8 +39,10 @@ class Crew:
         if self._others is not None:
             self._others.shutdown(wait=True, cancel_futures=True)
 
-    def run(self, tasks: Sequence[Callable[[], R]], progress: Callable[[int, int], Any] | None = None) -> list[R]:
-        """Call every task once; their results in the order of ``tasks``.
+    def run(
+        self, tasks: Sequence[Callable[[], R]], progress: Callable[[int, int], Any] | None = None, alone: bool = False
+    ) -> list[R]:
+        """Call every task once, without help if ``alone``; their results in the order of ``tasks``.
 
         ``progress(done, total)`` is called in the caller's thread.  The first error of a task is raised, after the
         running ones have ended; no further one starts.
@@ -63,7 +65,7 @@ class Crew:
                     told(len(results), len(tasks))
 
         helpers = []
-        if self._others is not None:
+        if self._others is not None and not alone:
             helpers = [self._others.submit(work) for _ in range(min(self.workers, len(tasks)) - 1)]
         try:
             work(progress)
