@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import Filterbank, Mask, cpu, cuda, cuda_plan, cuda_worker, reference
+from skysieve.dedispersion import Filterbank, Mask, cpu, cuda, cuda_plan, cuda_rows, cuda_worker, reference
+from skysieve.dedispersion.api import Place, engine_that_fits
 from skysieve.dedispersion.grid import sample_delays
 from skysieve.dedispersion.masks import Cleaned
 from skysieve.dedispersion.searching import WIDTHS
@@ -278,3 +280,37 @@ def test_a_cut_fits_shared_memory_and_covers_every_channel():
             assert np.array_equal(np.concatenate([np.arange(a, a + n) for a, n, *_ in cut.chunks]), np.arange(C))
             assert cut.chunks["count"].max() <= cuda_plan.MOST_CHANNELS
             assert (8 * cut.chunks["count"] * cut.chunks["pitch"]).max() <= shared
+
+
+def test_a_chunk_that_does_not_fit_is_halved(caplog):
+    place = Place((shim_runtime().device,), 2**40)
+    tried = []
+
+    def make(step):
+        tried.append(step)
+        if step > 300:
+            raise MemoryBudgetError(f"{step} samples", 2, 1)
+        return "engine"
+
+    with caplog.at_level(logging.WARNING, "skysieve"):
+        assert engine_that_fits(make, 2000, 100, 8, place) == ("engine", 248)
+    assert tried == [2000, 1000, 496, 248]
+    assert "going on with chunks of 496 samples" in caplog.text
+    with pytest.raises(MemoryBudgetError, match="400 samples"):
+        engine_that_fits(make, 2000, 400, 8, place)
+
+
+def test_memory_is_given_back_where_a_gpu_has_too_little(monkeypatch):
+    runtime = shim_runtime()
+    lanes = []
+
+    def refuse(self, *args):
+        lanes.extend(self.lanes)
+        raise MemoryBudgetError("rows", 2, 1)
+
+    monkeypatch.setattr(cuda_rows.Store, "_allocate", refuse)
+    fb = bank("u1", 4, 100)
+    with pytest.raises(MemoryBudgetError):
+        cuda.Engine(Cleaned(fb, None, 64), [table(fb, [0.0])], method="brute", capacity=100, runtimes=[runtime])
+    assert lanes
+    assert not any(lane._device for lane in lanes)

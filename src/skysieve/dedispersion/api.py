@@ -107,8 +107,9 @@ def engine_that_fits(make: Callable[[int], R], step: int, least: int, multiple: 
         except MemoryBudgetError as error:
             if not place.gpu or step <= least:
                 raise
-            step = max(least, step // 2 // multiple * multiple)
-            logger.warning("%s; going on with chunks of %d samples", error, step)
+            reason = str(error)  # the error itself would keep alive what was taken on the way to it
+        step = max(least, step // 2 // multiple * multiple)
+        logger.warning("%s; going on with chunks of %d samples", reason, step)
 
 
 def dedisperse(

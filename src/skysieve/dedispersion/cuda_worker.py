@@ -69,26 +69,39 @@ class Worker:
         self.delays: list[Any] = []
         self.plans: list[TensorPlan | None] = []
         self.words: list[int] = []
-        tensor = not self.real and runtime.device.compute_capability >= (8, 0)
-        tensor = tensor and runtime.device.shared_per_block > TURN["plain"]
+        self.detector: Detector | None = None
+        try:
+            self.store = Store(
+                runtime, source, [t.downsamp for t in tables if t is not None], capacity, self._plan(), self.lanes,
+                self.copier,
+            )  # fmt: skip
+            runtime.synchronize()  # the lanes' streams do not wait for the one that brought the delays
+        except BaseException:
+            for lane in self.lanes:
+                lane.free()
+            self.plans.clear()
+            self.delays.clear()
+            raise
+
+    def _plan(self) -> dict[int, int]:
+        """Bring the delays and plan each table; bytes that its kernels read beyond the samples, by binning."""
+        device = self.runtime.device
+        tensor = not self.real and device.compute_capability >= (8, 0) and device.shared_per_block > TURN["plain"]
         tails: dict[int, int] = {}
-        for table in tables:
+        for table in self.tables:
             if table is None:
                 self.delays.append(None)
                 self.plans.append(None)
                 self.words.append(0)
                 continue
             delays = np.ascontiguousarray(table.delays, np.int32)
-            self.delays.append(runtime.xp.asarray(delays))
-            plan = make_plan(runtime, delays, self.delays[-1], budget) if tensor else None
+            self.delays.append(self.runtime.xp.asarray(delays))
+            plan = make_plan(self.runtime, delays, self.delays[-1], self.budget) if tensor else None
             self.plans.append(plan)
             self.words.append(0 if plan is not None or self.real else self._packed_words(delays))
             reach = plan.reach if plan is not None else 2 * self.words[-1] + ALIGN
             tails[table.downsamp] = max(tails.get(table.downsamp, 0), reach + TAIL)
-        binnings = [t.downsamp for t in tables if t is not None]
-        self.store = Store(runtime, source, binnings, capacity, tails, self.lanes, self.copier)
-        self.detector: Detector | None = None
-        runtime.synchronize()  # the lanes' streams do not wait for the one that brought the delays
+        return tails
 
     @property
     def nbytes(self) -> int:
