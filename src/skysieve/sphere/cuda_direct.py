@@ -10,7 +10,7 @@ import numpy as np
 
 from .cuda_profile import DeviceProfile, make_profile
 from .healpix import ring_table
-from .pairs import chord_terms, reach
+from .pairs import reach
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,13 +77,17 @@ def healpix_nside(table: RingTable) -> int:
     return nside if same and np.array_equal(phi0, table.phi0) and np.array_equal(theta, table.theta) else 0
 
 
-def half_angles(table: RingTable, radial: Radial, o: NDArray[np.int64], d: int) -> NDArray[np.float64]:
-    """Half of the difference of azimuth at which rings o + d leave the support of rings o; negative without any."""
-    i = np.clip(o + d, 0, len(table.n) - 1)
-    a, b = chord_terms(table.theta, o, i)
-    s = (radial.xmax - a) / np.maximum(b, 1e-300)
-    half = np.where(s < 1, np.arcsin(np.sqrt(np.clip(s, 0, 1))), np.pi / 2)
-    return np.where((a > radial.xmax) | (o + d != i), -1.0, half)
+def chord_ratios(
+    theta: NDArray[np.float64], sine: NDArray[np.float64], xmax: float, low: int, high: int, d: int
+) -> NDArray[np.float64]:
+    """sin^2 of half the difference of azimuth at which ring o + d leaves the support of ring o, for o from ``low`` to
+    ``high`` - 1; below 0 without any."""
+    out = np.full(high - low, -1.0)
+    a, b = max(low, -d), min(high, len(theta) - d)
+    if b > a:
+        half = np.sin(0.5 * (theta[a + d : b + d] - theta[a:b]))
+        out[a - low : b - low] = (xmax / 4 - half * half) / np.maximum(sine[a + d : b + d] * sine[a:b], 1e-300)
+    return out
 
 
 def widest(table: RingTable, radial: Radial) -> NDArray[np.float64]:
@@ -103,13 +107,14 @@ def find_caps(table: RingTable, radial: Radial, nside: int, belt: Belt | None) -
     first, last = reach(table.theta, radial.radius)
     width = int(max((o - first[o]).max(), (last[o] - 1 - o).max()))
     worst, pixels = np.zeros(len(o)), 0.0
+    sine, most = np.sin(table.theta), math.sin(SMALL_ANGLE) ** 2
     for d in range(-width, width + 1):
-        half = half_angles(table, radial, o, d)
-        worst = np.maximum(worst, half)
-        ok = half <= SMALL_ANGLE
-        inside = np.clip(o + d, 0, len(table.n) - 1)
-        pixels = max(pixels, float((half * table.n[inside] / math.pi)[ok].max(initial=0)))
-    wide = np.flatnonzero(worst > SMALL_ANGLE)
+        s = chord_ratios(table.theta, sine, radial.xmax, 0, len(o), d)
+        np.maximum(worst, s, out=worst)
+        # the arc is at most 1.002 times its sine, and ring o + d at most d / o longer than ring o
+        reached = np.sqrt(np.where(s <= most, np.maximum(s, 0), 0)) * table.n[: len(o)]
+        pixels = max(pixels, float((reached * (1 + max(0, d) / (1.0 + o))).max()) * 1.002 / math.pi)
+    wide = np.flatnonzero(worst > most)
     low = 1 + (int(wide[-1]) + 1 if wide.size else 0)
     if low >= high or high + width + ROWS > 3 * nside or low < ROWS + 1:
         return None
@@ -144,8 +149,11 @@ def find_belt(table: RingTable, radial: Radial, item: int) -> Belt | None:
     o = np.arange(low, high)
     width = int(max((o - first[o]).max(), (last[o] - 1 - o).max()))
     need = []
+    sine = np.sin(table.theta)
     for d in range(width + 1):
-        far = max(half_angles(table, radial, o, d).max(), half_angles(table, radial, o, -d).max()) * size / math.pi
+        both = (d,) if table.symmetric and low + high == rings else (d, -d)
+        s = max(float(chord_ratios(table.theta, sine, radial.xmax, low, high, e).max()) for e in both)
+        far = math.asin(math.sqrt(min(1.0, max(0.0, s)))) * size / math.pi
         need.append(max(1, math.floor(far - (0.5 if shifted and d % 2 else 0.0) + 1e-9) + 1))
     parity = int(off < 0)  # of the rows to the left
     return Belt(a, b - a, low - a, high - a, width, tuple(need), shifted, parity)

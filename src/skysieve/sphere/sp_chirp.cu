@@ -7,6 +7,7 @@
 // build: f32_512 -DREAL=float -DL=512
 // build: f32_4096 -DREAL=float -DL=4096
 // build: f32_16384 -DREAL=float -DL=16384
+// budget: f32_512 kernel=forward_chirped regs<=128 spills<=32
 // budget: f32_4096 kernel=forward_chirped regs<=128 spills<=512
 // budget: f32_4096 kernel=back_chirped regs<=128 spills<=512
 // budget: f32_16384 kernel=forward_chirped regs<=64 spills<=1024
