@@ -10,7 +10,7 @@ import pytest
 
 from skysieve.periodogram.colnames import MissingColumn, Wanted, choose
 from skysieve.periodogram.demo import star_file
-from skysieve.periodogram.io import BadFile, read_light_curves, write_table
+from skysieve.periodogram.io import BadFile, check_output, read_light_curves, write_table
 
 T = np.array([1.5, 2.25, 3.0, 4.75])
 Y = np.array([15.1, 15.2, 15.3, 15.4])
@@ -196,3 +196,57 @@ def test_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
         write_table({"a": np.arange(3)}, tmp_path / "p.txt")
     with pytest.raises(BadFile, match="does not exist"):
         write_table({"a": np.arange(3)}, tmp_path / "no" / "p.csv")
+
+
+def test_rows_without_an_id_are_left_out(tmp_path: Path) -> None:
+    """They are no object of their own, nor part of object 0."""
+    pa = pytest.importorskip("pyarrow")
+    from astropy.table import MaskedColumn, Table
+    from pyarrow import parquet
+
+    t, y = np.arange(1.0, 5), np.arange(4.0)
+    gaps = {
+        "csv": lambda p: p.write_text("id,t,y\n0,1,0\n,2,1\n0,3,2\n7,4,3\n"),
+        "parquet": lambda p: parquet.write_table(pa.table({"id": pa.array([0, None, 0, 7]), "t": t, "y": y}), p),
+        "ecsv": lambda p: Table({"id": MaskedColumn([0, 5, 0, 7], mask=[0, 1, 0, 0]), "t": t, "y": y}).write(p),
+        "fits": lambda p: Table({"id": [0, np.nan, 0, 7], "t": t, "y": y}).write(p),
+    }
+    for suffix, write in gaps.items():
+        path = tmp_path / f"a.{suffix}"
+        write(path)
+        got = read_light_curves(path)
+        assert got.ids.tolist() == [0, 7], suffix
+        assert got.t.tolist() == [1, 3, 4], suffix
+        assert got.notes == ["1 rows without a id were left out"], suffix
+    path.write_bytes(b"")
+    Table({"id": [np.nan, np.nan], "t": t[:2], "y": y[:2]}).write(path, overwrite=True)
+    with pytest.raises(BadFile, match="has no row with a id"):
+        read_light_curves(path)
+
+
+def test_columns_of_one_name(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    twice = pa.table([pa.array([1.0]), pa.array([1.0]), pa.array([2.0])], names=["t", "mag", "mag"])
+    parquet.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(BadFile, match="2 columns of the name 'mag'"):
+        read_light_curves(tmp_path / "a.parquet")
+
+
+def test_names_beyond_ascii_in_fits(tmp_path: Path) -> None:
+    path = tmp_path / "a.fits"
+    write_table({"id": np.array(["\u03b1 Cen", "b"]), "t": np.arange(2.0), "mag": np.zeros(2)}, path)
+    assert read_light_curves(path).ids.tolist() == ["\u03b1 Cen", "b"]
+
+
+def test_outputs_that_cannot_be_written_are_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "d.csv"
+    folder.mkdir()
+    with pytest.raises(BadFile, match="is a folder"):
+        check_output(folder)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(BadFile, match="nothing may be written"):
+        check_output(tmp_path / "a.csv")

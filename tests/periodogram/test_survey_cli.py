@@ -91,6 +91,25 @@ def test_jitter(tmp_path: Path) -> None:
         expected = skysieve.lombscargle(made.t, y, np.hypot(dy, 1.0 if good else 0.0), **arguments)
         assert read(out)["power"][0] == pytest.approx(float(expected.best_power), rel=1e-12)
     assert "--jitter -1: a number of at least 0" in run("period", path, "--jitter", "-1").stderr
+    dy[7] = -1  # a mark of something wrong; scatter does not make it good
+    write_table({"t": made.t, "mag": y, "err": dy}, path)
+    assert "dy has values that are not positive" in run("period", path, *GRID, "--jitter", "1").stderr
+    assert run("period", path, *GRID, "--no-err", "--jitter", "0", "-q", "-o", out).exit_code == 0
+    assert read(out)["status"][0] == "ok"
+
+
+def test_times_that_carry_a_unit_keep_it(tmp_path: Path) -> None:
+    from astropy.table import Table
+    from astropy.units import s
+
+    made = simulate_light_curves([0.77], 0.5, [60], seed=1)
+    path, out = tmp_path / "a.fits", tmp_path / "p.csv"
+    Table({"time": made.t * 86400 * s, "mag": made.y}).write(path)
+    expected = skysieve.lombscargle(made.t, made.y, fmin=0.2, fmax=5, nf=4000, device="cpu").period
+    for unit, told in (("d", False), ("s", False), ("h", True)):
+        result = run("period", path, *GRID, "--time-unit", unit, "-o", out)
+        assert ("--time-unit is for those that carry none" in result.stderr) == told
+        assert read(out)["period"][0] == pytest.approx(float(expected), rel=1e-9)
 
 
 @pytest.fixture

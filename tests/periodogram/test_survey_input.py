@@ -74,7 +74,9 @@ def test_missing_ids_do_not_cost_digits(tmp_path: Path) -> None:
     assert got.t.tolist() == [1, 3, 4]
     names = pa.table({"name": ["a", None], "t": [1.0, 2], "y": [1.0, 2]})
     parquet.write_table(names, tmp_path / "b.parquet")
-    assert read_light_curves(tmp_path / "b.parquet").ids.tolist() == ["a", ""]
+    got = read_light_curves(tmp_path / "b.parquet")
+    assert got.ids.tolist() == ["a"]
+    assert got.notes == ["1 rows without a name were left out"]
 
 
 def test_votable_with_units_and_masks(tmp_path: Path) -> None:

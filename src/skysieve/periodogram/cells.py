@@ -35,13 +35,26 @@ def numbers(name: str, values: Any) -> NDArray[np.float64]:
 
 
 def labels(values: Any) -> NDArray[Any]:
-    """A column of names or whole numbers; masked cells are "" or 0."""
+    """A column of names or whole numbers; as text where cells are missing, which are ""."""
     values = getattr(values, "value", values)
     if isinstance(values, np.ma.MaskedArray):
-        values = values.filled(0 if values.dtype.kind in "iu" else b"" if values.dtype.kind == "S" else "")
+        mask = np.ma.getmaskarray(values)
+        values = np.where(mask, "", labels(values.data)) if mask.any() else values.data
     array = np.asarray(values)
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8")
     if array.dtype.kind in "iu":
         return array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind == "f":  # whole numbers that passed through a table with gaps
+        whole = np.where(np.abs(array) < 2**53, array, 0.0).astype(np.int64)
+        text = np.where(whole == array, whole.astype(str), array.astype(str))
+        return np.where(np.isnan(array), "", text)
     return array.astype(str)
+
+
+def unit_of_times(values: Any) -> str:
+    """Unit that a column of times carries, "" for none: `numbers` makes days of it."""
+    if hasattr(values, "mjd"):
+        return str(getattr(values, "format", "mjd"))
+    unit = getattr(values, "unit", None)
+    return str(unit) if unit is not None and getattr(unit, "physical_type", None) == "time" else ""

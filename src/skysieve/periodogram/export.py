@@ -111,6 +111,7 @@ def _bare(x: Any) -> Any:
 def _save_fits(result: LombScargleResult, path: Path) -> None:
     table = to_table(result)
     table.meta = {name[:8].upper(): value for name, value in table.meta.items()}  # the width of a FITS keyword
+    table.convert_unicode_to_bytestring()  # text of FITS is ASCII for astropy; UTF-8 goes as bytes
     table.write(path, format="fits", overwrite=True)
 
 

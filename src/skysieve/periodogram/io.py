@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.cells import labels, numbers
+from skysieve.periodogram.cells import labels, numbers, unit_of_times
 from skysieve.periodogram.colnames import LABELS, MOVING, ROLES, STARS, Columns, MissingColumn, Wanted, choose, plain
 from skysieve.periodogram.parquet import read_parquet
-from skysieve.periodogram.textfile import BadFile, read_text
+from skysieve.periodogram.textfile import BadFile, read_text, tidy_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,6 +52,8 @@ class LightCurves:
     r: NDArray[np.float64] | None = None
     delta: NDArray[np.float64] | None = None
     phase: NDArray[np.float64] | None = None
+    time_unit: str = ""
+    """Unit that the file gave its times, which are days now; "" where it gave none."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -124,19 +126,20 @@ def read_light_curves(
         magic = f.read(512)
     if not magic:
         raise BadFile("is empty")
+    time_unit = ""
     if magic[:4] == b"PAR1":
         names, columns, data = read_parquet(path, wanted)
     elif b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and path.suffix.lower() != ".csv"):
-        names, columns, data = _read_astropy(path, wanted, "VOTable")
+        names, columns, data, time_unit = _read_astropy(path, wanted, "VOTable")
     elif magic[:9] == b"SIMPLE  =" or magic.startswith(b"# %ECSV") or path.suffix.lower() == ".ecsv":
-        names, columns, data = _read_astropy(path, wanted, "FITS" if magic[:1] == b"S" else "ECSV")
+        names, columns, data, time_unit = _read_astropy(path, wanted, "FITS" if magic[:1] == b"S" else "ECSV")
     elif path.name.lower().endswith((".fits.gz", ".fit.gz")):
-        names, columns, data = _read_astropy(path, wanted, "FITS")
+        names, columns, data, time_unit = _read_astropy(path, wanted, "FITS")
     else:
         names, columns, data = read_text(path, wanted)
     if len(data["time"]) == 0:
         raise BadFile("has no rows")
-    return _group(path, names, columns, data, band)
+    return replace(_group(path, names, columns, data, band), time_unit=time_unit)
 
 
 def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, NDArray[Any]]:
@@ -149,7 +152,8 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, N
     return data
 
 
-def _read_astropy(path: Path, wanted: Wanted, kind: str) -> tuple[list[str], Columns, dict[str, NDArray[Any]]]:
+def _read_astropy(path: Path, wanted: Wanted, kind: str) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str]:
+    """Names of all columns, those taken, their values, the unit of the times."""
     import warnings
 
     from astropy.io import fits as pyfits
@@ -175,14 +179,15 @@ def _read_astropy(path: Path, wanted: Wanted, kind: str) -> tuple[list[str], Col
             reason = str(e).strip().splitlines() or [type(e).__name__]
             raise BadFile(f"cannot be read as {kind}: {reason[0]}") from None
         columns = choose(table.colnames, wanted)
-        return table.colnames, columns, _collect(table.colnames, columns, table.__getitem__)
+        data = _collect(table.colnames, columns, table.__getitem__)
+        return table.colnames, columns, data, unit_of_times(table[table.colnames[columns.time]])
 
 
 def _group(
     path: Path, names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], band: str | None
 ) -> LightCurves:
     notes: list[str] = []
-    if columns.id is not None and plain(names[columns.id]) in (STARS, MOVING):
+    if columns.id is not None:
         data = _owned(names[columns.id], data, notes)
     if band is not None:
         if "band" not in data:
@@ -212,13 +217,18 @@ def _group(
 def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[str, NDArray[Any]]:
     """Rows that belong to an object: Rubin gives 0 or nothing to those of the other kind."""
     ids = data["id"]
-    nobody = ids == 0 if ids.dtype.kind in "iu" else np.isin(ids, ("0", "", "--", "nan", "None", "<NA>"))
+    rubin = plain(name) in (STARS, MOVING)
+    if ids.dtype.kind in "iu":
+        nobody = (ids == 0) & rubin
+    else:
+        nobody = np.isin(ids, ("0", "", "--", "nan", "None", "<NA>") if rubin else ("",))
     if not nobody.any():
         return data
     if nobody.all():
         raise BadFile(f"has no row with a {name}; --id names another column")
     notes.append(f"{int(nobody.sum()):,} rows without a {name} were left out")
-    return {role: a[~nobody] for role, a in data.items()}
+    kept = {role: a[~nobody] for role, a in data.items()}
+    return kept | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(kept["id"])})
 
 
 def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None, NDArray[np.int64]]:
@@ -241,12 +251,17 @@ def check_output(path: Path) -> None:
     Raises
     ------
     BadFile
-        Unknown suffix, no such folder, or pyarrow missing for Parquet.
+        Unknown suffix, no such folder or none that may be written, a folder of that name, or pyarrow missing for
+        Parquet.
     """
     if path.suffix.lower() not in OUTPUT_SUFFIXES:
         raise BadFile(f"unknown output format {path.suffix!r}; use one of {', '.join(OUTPUT_SUFFIXES)}")
     if not path.parent.is_dir():
         raise BadFile(f"the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise BadFile("is a folder")
+    if not os.access(path.parent, os.W_OK):
+        raise BadFile(f"nothing may be written into the folder {path.parent.resolve()}")
     if path.suffix.lower() == ".parquet":
         from importlib.util import find_spec
 
@@ -277,6 +292,8 @@ def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mappi
             from astropy.table import Table
 
             table = Table({k: (v.astype(str) if v.dtype.kind == "O" else v) for k, v in columns.items()})
+            if kind == ".fits":  # its text is ASCII for astropy; UTF-8 goes as bytes
+                table.convert_unicode_to_bytestring()
             for name, unit in (units or {}).items():
                 table[name].unit = unit
             table.write(part, format="fits" if kind == ".fits" else "ascii.ecsv", overwrite=True)

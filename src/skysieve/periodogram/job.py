@@ -171,12 +171,19 @@ class Job:
         from skysieve.periodogram.search import HOURS, UNIT_HOURS
 
         how = self.treatment
-        if how.time_unit != "d":
+        if curves.time_unit and how.time_unit not in ("d", curves.time_unit):
+            curves.notes.append(
+                f"the file gives its times in {curves.time_unit}; --time-unit is for those that carry none"
+            )
+        if not curves.time_unit and how.time_unit != "d":
             curves = replace(curves, t=curves.t * (UNIT_HOURS[how.time_unit] / HOURS))
         if how.no_err:
             curves = replace(curves, dy=None)
-        if how.jitter is not None:
-            dy = np.full(len(curves.t), how.jitter) if curves.dy is None else np.hypot(curves.dy, how.jitter)
+        if how.jitter:
+            if curves.dy is None:
+                dy = np.full(len(curves.t), how.jitter)
+            else:  # a negative error is a mark of something wrong, and stays one
+                dy = np.where(curves.dy < 0, curves.dy, np.hypot(curves.dy, how.jitter))
             curves = replace(curves, dy=dy)
         return curves if how.phase_model is None else reduced(curves, how.phase_model)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram.cells import labels, numbers
-from skysieve.periodogram.colnames import LABELS, ROLES, Columns, MissingColumn, Wanted, choose, plain
+from skysieve.periodogram.colnames import LABELS, MOVING, ROLES, STARS, Columns, MissingColumn, Wanted, choose, plain
 from skysieve.periodogram.textfile import BadFile
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         names = list(schema.names)
         columns = choose(names, wanted)
         needed = [names[i] for role in ROLES if (i := getattr(columns, role)) is not None]
+        for name in needed:
+            if names.count(name) > 1:
+                raise BadFile(f"has {names.count(name)} columns of the name {name!r}")
         table = file.read(columns=needed)
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
@@ -55,12 +58,12 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
 
 
 def _values(column: Any, name: str, role: str) -> NDArray[Any]:
-    """A flat column; whole numbers stay whole where some are missing (0)."""
+    """A flat column; labels are text where some are missing, but Rubin's ids stay whole numbers (0)."""
     import pyarrow as pa
 
     if role not in LABELS:
         return numbers(name, column.to_numpy())
-    if column.null_count and pa.types.is_integer(column.type):
+    if column.null_count and pa.types.is_integer(column.type) and plain(name) in (STARS, MOVING):
         column = column.fill_null(0)
     elif column.null_count:
         column = column.cast(pa.string()).fill_null("")
