@@ -82,7 +82,9 @@ Methods = Annotated[Method, option("--method", help="How sums are formed (auto: 
 Constant = Annotated[
     float | None, option("--dm-constant", help="MHz^2 s cm^3/pc (1/2.41e-4).", panel=SEARCH, metavar="K")
 ]
-Device = Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=SEARCH, metavar="DEVICE")]
+Device = Annotated[
+    str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=SEARCH, metavar="DEVICE")
+]
 Threads = Annotated[int | None, option("--threads", help="CPU threads.", panel=SEARCH, metavar="N", min=1)]
 Memory = Annotated[str | None, option("--memory", help="Working memory: 2GiB, 50%.", panel=SEARCH, metavar="SIZE")]
 Quiet = Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)]
