@@ -157,3 +157,39 @@ def test_coincidence_waits_for_the_slowest_beam(fb):
     assert [r.columns["flagged"] for r in c.release({}, last=True)] == [0]
     with pytest.raises(ValueError, match="part=0"):
         Coincidence(0)
+
+
+def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
+    """Where more wait than there is room for, candidates keep their lines and lose their pictures, and that is told."""
+    from skysieve.dedispersion.stream import sink as module
+
+    raw = fb.block(1000, 400).T.copy()
+    monkeypatch.setattr(module, "MOST_RAW", 2 * raw.nbytes)
+    sink = Sink(tmp_path, pictures=False)
+    for i in range(5):
+        sink.add(row(fb, raw=raw, mjd_infinite=60000.0 + i))
+    sink.close()
+    assert sink.counts["written"] == 5
+    assert sink.counts["pictures_failed"] == 0
+    assert sink.counts["pictures"] + sink.counts["pictures_skipped"] == 5
+    assert sink.counts["pictures"] == len(list(tmp_path.glob("pulses/*.fil"))) >= 2
+
+
+def test_a_process_that_draws_is_killed(fb, tmp_path):
+    """Its candidate keeps its line; later ones get their samples from a new process."""
+    raw = fb.block(1000, 400).T.copy()
+    sink = Sink(tmp_path, pictures=False)
+    sink.add(row(fb, raw=raw))
+    wait_for(lambda: sink.counts["pictures"] == 1, 60)
+    for process in list(sink._pool._processes.values()):
+        process.kill()
+        process.join()
+    for i in range(100):
+        sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i))
+        wait_for(lambda i=i: sink.counts["pictures"] + sink.counts["pictures_failed"] == 2 + i, 60)
+        if sink.counts["pictures"] == 2:
+            break
+    sink.close()
+    assert sink.counts["pictures"] == 2
+    assert sink.counts["pictures_failed"] == i >= 0
+    assert len(rows_of(tmp_path)) == 2 + i

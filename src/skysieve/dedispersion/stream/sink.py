@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ COLUMNS = (
 FORMATS = {"snr": ".4f", "dm": ".9g", "mjd_top": ".12f", "mjd_infinite": ".12f", "live": ".4f", "latency": ".3f"}
 MOST_LINES = 100_000
 """Candidates that wait for the disk; more are dropped, oldest first, and counted."""
-MOST_PICTURES = 8
+MOST_RAW = 2**28
+"""Bytes of samples that wait to be written and drawn; candidates beyond keep their lines alone."""
 MOST_TRIGGERS = 1000
 COMMAND_SECONDS, POST_SECONDS = 30.0, 10.0
 
@@ -141,7 +143,7 @@ class Sink:
         self._inbox: queue.Queue[Row | None] = queue.Queue()
         self._triggers: queue.Queue[Row | None] = queue.Queue(MOST_TRIGGERS)
         self._pool: ProcessPoolExecutor | None = None
-        self._drawing = 0
+        self._drawing = self._raw_bytes = 0
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
         self._trigger = threading.Thread(target=self._run_triggers, name="triggers", daemon=True)
@@ -151,12 +153,22 @@ class Sink:
     # ------------------------------------------------------------------ in
     def add(self, row: Row) -> None:
         """A candidate; its samples are let go of when many wait."""
-        if row.raw is not None and self._inbox.qsize() + len(self._waiting) > MOST_PICTURES:
-            self._count("pictures_skipped")
-            row = Row(row.columns, row.observation, row.top_time)
+        if row.raw is not None:
+            with self._lock:
+                fits = self._raw_bytes + row.raw.nbytes <= MOST_RAW
+                self._raw_bytes += row.raw.nbytes if fits else 0
+                self.counts["pictures_skipped"] += 0 if fits else 1
+            if not fits:
+                row = Row(row.columns, row.observation, row.top_time)
         self._inbox.put(row)
 
-    def close(self, seconds: float = 60.0) -> None:
+    def _release(self, row: Row) -> None:
+        """The samples of a candidate are done with."""
+        if row.raw is not None:
+            with self._lock:
+                self._raw_bytes -= row.raw.nbytes
+
+    def close(self, seconds: float = 120.0) -> None:
         """Write, draw and send what is left, for at most so many seconds."""
         until = time.monotonic() + seconds
         self._inbox.put(None)
@@ -180,7 +192,7 @@ class Sink:
                     self._count("candidates")
                     self._count("flagged", int(row.columns["flagged"]))
                     if len(self._waiting) > MOST_LINES:
-                        self._waiting.popleft()
+                        self._release(self._waiting.popleft())
                         self._count("dropped")
             except queue.Empty:
                 pass
@@ -214,10 +226,13 @@ class Sink:
             f"S/N {c['snr']:.1f}  DM {c['dm']:.2f}  width {c['width'] * 1e3:.3g} ms  MJD {c['mjd_infinite']:.9f}  "
             f"beam {c['beam']}  {c['latency']:.2f} s after its last sample{mark}"
         )
-        if c["snr"] < self.least or c["flagged"]:
-            return
-        if row.raw is not None and len(row.raw):
+        wanted = c["snr"] >= self.least and not c["flagged"]
+        if wanted and row.raw is not None and len(row.raw) and (self.raw or self.pictures):
             self._keep(row)
+        else:
+            self._release(row)
+        if not wanted:
+            return
         if self.command or self.url:
             try:
                 self._triggers.put_nowait(row)
@@ -231,25 +246,27 @@ class Sink:
     # ------------------------------------------------------------------ pictures
     def _keep(self, row: Row) -> None:
         """Raw samples and a picture, made by another process."""
-        from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
         from multiprocessing import get_context
 
-        if not (self.raw or self.pictures):
-            return
-        if self._drawing >= MOST_PICTURES:
-            self._count("pictures_skipped")
-            return
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_attend, initargs=(os.getpid(),))
+        try:
+            task = self._pool.submit(
+                draw, row.raw, row.raw_start, row.observation, row.columns, row.top_time,
+                str(self.pulses / name_of(row)), self.raw, self.pictures,
+            )  # fmt: skip
+        except BrokenExecutor:  # the process that draws was killed: the next candidate gets a new one
+            self._pool = None
+            self._count("pictures_failed")
+            self._release(row)
+            return
         with self._lock:
             self._drawing += 1
-        task = self._pool.submit(
-            draw, row.raw, row.raw_start, row.observation, row.columns, row.top_time,
-            str(self.pulses / name_of(row)), self.raw, self.pictures,
-        )  # fmt: skip
-        task.add_done_callback(self._drawn)
+        task.add_done_callback(partial(self._drawn, row))
 
-    def _drawn(self, task: Any) -> None:
+    def _drawn(self, row: Row, task: Any) -> None:
+        self._release(row)
         with self._lock:
             self._drawing -= 1
         error = None if task.cancelled() else task.exception()
@@ -257,8 +274,6 @@ class Sink:
             self._count("pictures_failed")
             if error is not None and self.counts["pictures_failed"] == 1:
                 self.say(f"a picture failed: {error}")
-            if type(error).__name__ == "BrokenProcessPool":
-                self._pool = None
         else:
             self._count("pictures")
 
