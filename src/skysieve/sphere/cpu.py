@@ -24,9 +24,6 @@ from .workload import Spec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HARMONIC = 0.9
-"""Harmonics are taken where they are expected to need less than this part of the time of the others."""
-
 
 def ring_seconds(spec: Spec) -> float:
     """Less than the ring engine needs for one map: its transforms alone."""
@@ -100,7 +97,7 @@ class Engine:
                 best = ring if ring.seconds() < best.seconds() else best
         cheap = cpu_harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
         lmax = max(k.bandlimit(self.spec.eps / 4) for k in self.spec.kernels) if cheap else np.inf
-        if harmonic_seconds(self.spec, lmax) < HARMONIC * best.seconds():
+        if harmonic_seconds(self.spec, lmax) < best.seconds():
             return HarmonicEngine(self.spec, self.pool)
         return best
 
