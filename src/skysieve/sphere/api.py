@@ -352,7 +352,8 @@ class ConvolvePlan:
             factors = self._factors
             apart = self._mask is None and not self.spin and w_out is self._ones and factors is None
             if factors is not None:
-                factors = array_module(given).asarray(reorder(factors, to="nest") if self.grid.nest else factors)
+                factors = reorder(factors, to="nest") if self.grid.nest else factors
+                factors = array_module(given).asarray(factors, self.dtype)
                 x = x * factors if w_out is self._ones else x
             gpu: Any = self._engine
             gpu.run(

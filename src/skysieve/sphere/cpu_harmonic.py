@@ -50,8 +50,8 @@ class Transforms:
     def __init__(self, table: RingTable, lmax: int, mmax: int, threads: int) -> None:
         if not available():
             raise ValueError(
-                "method='harmonic' (and iter, lmax, mmax, weights or quadrature='healpy') needs ducc0: "
-                "pip install 'skysieve[harmonic]'"
+                "method='harmonic' (and iter, lmax, mmax, weights, quadrature='healpy', nside_out, different windows "
+                "of E and B) needs ducc0: pip install 'skysieve[harmonic]'"
             )
         import ducc0
 
