@@ -67,7 +67,10 @@ def make_engine(
     spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
     """The backend for a device: the one place where it is chosen."""
-    found = host(device) if method == "harmonic" or spec.compat else resolve(device)[0]
+    devices = (host(device),) if method == "harmonic" or spec.compat else resolve(device)
+    if len(devices) > 1:
+        raise ValueError(f"device={device!r}: a plan runs on one of the {len(devices)} GPUs; expected 'cuda:N'")
+    found = devices[0]
     if found.kind == "cuda":
         from skysieve.sphere import cuda
 

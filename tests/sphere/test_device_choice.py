@@ -1,0 +1,50 @@
+"""Which device a plan takes, with GPUs that are made up."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from skysieve.core.device import Device, resolve
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api, cuda
+
+GPU = Device("cuda", 0, "made up", 2**30, (9, 0), 132, 2**17)
+BEAM = Gaussian(fwhm=0.3)
+
+
+def pretend(monkeypatch, count):
+    devices = {"cpu": resolve("cpu"), "auto": (GPU,), "cuda": (GPU,), "cuda:all": (GPU,) * count}
+    monkeypatch.setattr(api, "resolve", lambda device: (device,) if isinstance(device, Device) else devices[device])
+
+
+def full(*args, **options):
+    raise MemoryBudgetError("the plan on the GPU", 2, 1)
+
+
+def test_auto_takes_the_cpu_where_a_gpu_has_no_room_and_says_so(monkeypatch, caplog):
+    pretend(monkeypatch, 1)
+    monkeypatch.setattr(cuda, "Engine", full)
+    with caplog.at_level(logging.INFO, "skysieve"), ConvolvePlan(BEAM, Healpix(4)) as plan:
+        assert plan.device.kind == "cpu"
+        found = plan(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2)
+    assert "device='auto' takes the CPU: the plan on the GPU" in caplog.text
+    with ConvolvePlan(BEAM, Healpix(4), device="cpu") as plan:
+        assert (plan(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2) == found).all()
+    for options in ({"device": "cuda"}, {"memory": "1 MB"}):
+        with pytest.raises(MemoryBudgetError):
+            ConvolvePlan(BEAM, Healpix(4), **options)
+
+
+def test_harmonics_stay_on_the_cpu(monkeypatch):
+    pretend(monkeypatch, 1)
+    with pytest.raises(DeviceUnavailable, match="run on the CPU alone"):
+        ConvolvePlan(BEAM, Healpix(4), method="harmonic", device="cuda")
+
+
+def test_one_plan_runs_on_one_gpu(monkeypatch):
+    pretend(monkeypatch, 2)
+    with pytest.raises(ValueError, match="a plan runs on one of the 2 GPUs; expected 'cuda:N'"):
+        ConvolvePlan(BEAM, Healpix(4), device="cuda:all")
