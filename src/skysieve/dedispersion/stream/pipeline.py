@@ -48,7 +48,8 @@ class Pipeline:
     status : callable, optional
         Takes the state every second, see `state`.
     nice : int
-        Added to the niceness of this thread and those that search, so that receiving goes first.
+        Added to the niceness of this thread and those that search, so that receiving goes first; not where the
+        receivers have real-time priority.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class Pipeline:
         """
         self._began = self._tick = self._last_time = time.monotonic()
         self.feed.start()
-        if self.nice and hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
+        urgent = bool(self.receivers) and all(r.real_time for r in self.receivers)
+        if self.nice and not urgent and hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
             own = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + self.nice))
         try:
