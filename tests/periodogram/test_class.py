@@ -343,3 +343,84 @@ def test_prewhiten():
     assert len(ours(t, rng.normal(size=500)).prewhiten(3, maximum_frequency=3.0, fap_limit=1e-6)) == 0
     with pytest.raises(ValueError, match="have 6 usable rows"):
         ours(t[:6], y[:6]).prewhiten(2)
+
+
+# ---------------------------------------------------------------- odd input
+
+
+def odd(**changes):
+    rng = np.random.default_rng(5)
+    t = np.sort(rng.uniform(0, 30, 60))
+    data = {"t": t, "y": np.sin(2 * np.pi * 0.7 * t) + 0.2 * rng.normal(size=60), "dy": np.full(60, 0.2)}
+    return skysieve.LombScargle(**(data | changes), device="cpu")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda ls: ls.window([0.5]),
+        lambda ls: ls.model([1.0], 0.7),
+        lambda ls: ls.offset(),
+        lambda ls: ls.power([0.7]),
+        lambda ls: ls.false_alarm_probability(0.5, maximum_frequency=2),
+    ],
+)
+def test_errors_that_are_none_and_rows_that_are_none(ask) -> None:
+    """Every method says what is wrong; none answers NaN."""
+    with pytest.raises(ValueError, match=r"dy\[3\] is 0; every error must be positive"):
+        ask(odd(dy=np.where(np.arange(60) == 3, 0.0, 0.2)))
+    with pytest.raises(ValueError, match="no usable row: of 60 none is finite in t, y and dy"):
+        ask(odd(y=np.full(60, np.nan)))
+
+
+def test_masked_rows_are_not_prewhitened() -> None:
+    whole = odd()
+    y = np.ma.MaskedArray(whole.y, mask=np.arange(60) < 5)
+    found = odd(y=y).prewhiten(1, maximum_frequency=2)
+    alone = odd(t=whole.t[5:], y=whole.y[5:], dy=whole.dy[5:]).prewhiten(1, maximum_frequency=2)
+    np.testing.assert_allclose(found.frequency, alone.frequency, rtol=1e-9)
+    assert np.isnan(found.residual.y[:5]).all()
+    np.testing.assert_allclose(found.residual.y[5:], alone.residual.y, atol=1e-6)
+
+
+def test_prewhitening_ends_where_rounding_begins() -> None:
+    t = odd().t
+    found = odd(y=15 + np.sin(2 * np.pi * 0.7 * t), dy=None).prewhiten(3, maximum_frequency=2)
+    np.testing.assert_allclose(found.frequency, [0.7], rtol=1e-9)
+
+
+def test_grids_without_frequencies() -> None:
+    for ask in (
+        lambda **grid: odd().peaks(2, **grid),
+        lambda **grid: odd().prewhiten(1, **grid),
+        lambda **grid: odd().false_alarm_probability(0.5, **grid),
+    ):
+        with pytest.raises(ValueError, match="from 2 to 1 there are none; a grid of at least one"):
+            ask(minimum_frequency=2, maximum_frequency=1)
+    with pytest.raises(ValueError, match="frequency is empty"):
+        odd().peaks(2, frequency=[])
+
+
+def test_negative_and_positive_frequencies_said_to_be_regular() -> None:
+    frequency = np.linspace(-1, 2, 101)
+    np.testing.assert_allclose(
+        odd().power(frequency, assume_regular_frequency=True), odd().power(np.abs(frequency)), rtol=1e-8, atol=1e-10
+    )
+
+
+def test_bootstrap_of_what_is_no_number() -> None:
+    few = {"n_bootstraps": 10, "random_seed": 1}
+    assert np.isnan(odd().false_alarm_probability(np.nan, "bootstrap", maximum_frequency=2, method_kwds=few))
+    for method, keywords in (("bootstrap", few), ("baluev", None)):
+        for wrong in (2, -1, np.nan):
+            with pytest.raises(ValueError, match="numbers from 0 to 1 are expected"):
+                odd().false_alarm_level(wrong, method, maximum_frequency=2, method_kwds=keywords)
+
+
+def test_density_at_the_end_of_the_range() -> None:
+    from astropy.timeseries import LombScargle
+
+    ls = odd()
+    with np.errstate(all="raise", under="ignore"):
+        got = ls.distribution([0.0, 0.3, 1.0])
+    np.testing.assert_allclose(got, LombScargle(ls.t, ls.y, ls.dy).distribution([0.0, 0.3, 1.0]), rtol=1e-12)

@@ -90,6 +90,16 @@ def bootstrap_maxima(
     return maxima
 
 
+def exceeding(maxima: NDArray[np.float64], power: Any) -> NDArray[np.float64]:
+    """Part of the (rising) maxima that reach each power; NaN for NaN.
+
+    >>> exceeding(np.array([0.1, 0.2, 0.3, 0.4]), [0.25, 0.4, 0.5, np.nan])
+    array([0.5 , 0.25, 0.  ,  nan])
+    """
+    z = np.asarray(power, np.float64)
+    return np.where(np.isnan(z), np.nan, 1 - np.searchsorted(maxima, z) / len(maxima))[()]
+
+
 def power_at(
     t: NDArray[Any],
     y: NDArray[Any],

@@ -37,10 +37,16 @@ class Curve:
         self._relative, self.y, self.dy = _together(relative, y, dy)
 
     def _rows(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-        """Bare finite rows: times since the start of a Time (as they are otherwise), values, errors."""
-        t, y = _plain(self._relative), _plain(self.y)
-        dy = None if self.dy is None else _plain(self.dy)
+        """Bare finite rows: times since the start of a Time (as they are otherwise), values, errors above 0."""
+        t, y = plain(self._relative), plain(self.y)
+        dy = None if self.dy is None else plain(self.dy)
         good = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
+        if not good.any():
+            names = "t and y" if dy is None else "t, y and dy"
+            raise ValueError(f"t and y have no usable row: of {len(t)} none is finite in {names}")
+        if dy is not None and (dy[good] <= 0).any():
+            odd = int(np.argmax(good & (dy <= 0)))
+            raise ValueError(f"dy[{odd}] is {dy[odd]:g}; every error must be positive")
         if good.all():
             return t, y, dy
         return t[good], y[good], None if dy is None else dy[good]
@@ -153,7 +159,7 @@ def _as_quantity(x: Any) -> Any:
     return Quantity(x)
 
 
-def _plain(x: Any) -> NDArray[np.float64]:
+def plain(x: Any) -> NDArray[np.float64]:
     """Bare float64; masked entries NaN."""
     if isinstance(x, np.ma.MaskedArray):
         return np.ma.filled(x.astype(np.float64), np.nan)

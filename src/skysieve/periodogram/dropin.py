@@ -202,6 +202,7 @@ class LombScargle(Significance):
             if not (regular or _is_regular(flat)):
                 raise ValueError(f"method={method!r}: frequency must be a regular grid")
             regular = True
+        regular &= not (np.any(bare < 0) and np.any(bare > 0))  # the sizes of both signs make no regular grid
         zero = flat == 0
         if not zero.any():
             power = self._powers(flat, shape, chosen, regular)
@@ -282,12 +283,7 @@ class LombScargle(Significance):
         from skysieve.periodogram.peaklist import make_peaks
 
         shape = normalization or self.normalization
-        if frequency is None:
-            grid = self.autofrequency(samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
-        else:
-            grid = frequency
-        wanted = self._frequency(grid)
-        bare = np.asarray(getattr(wanted, "value", wanted), np.float64).ravel()
+        bare = self._grid(frequency, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
         result = self._search(bare, shape, self._method(method, None), frequency is None, n_peaks=n, return_power=False)
         return make_peaks(self, result, bare, shape, false_alarm, dict(method_kwds or {}), aliases)
 
@@ -302,6 +298,8 @@ class LombScargle(Significance):
         fap_limit: float | None = None,
     ) -> Prewhitened:
         """Find a sinusoid, take it out, find the next: up to ``n`` of them, all fitted together each time.
+
+        It ends before where nothing but rounding errors is left.
 
         Parameters
         ----------
@@ -319,10 +317,8 @@ class LombScargle(Significance):
         """
         from skysieve.periodogram.prewhiten import prewhiten
 
-        grid = self._frequency(
-            self.autofrequency(samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
-        )
-        return prewhiten(self, n, np.asarray(getattr(grid, "value", grid), np.float64), fap_limit)
+        grid = self._grid(None, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
+        return prewhiten(self, n, grid, fap_limit)
 
     # ------------------------------------------------------------------ inside
     def _method(self, method: str, keywords: Mapping[str, Any] | None) -> str:

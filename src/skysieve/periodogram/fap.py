@@ -102,7 +102,9 @@ def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: i
     at = single(z, n, normalization, parameters)
     half = 0.5 * (n - parameters)
     if normalization == "standard":
-        return np.asarray(half * at / (1 - z))
+        with np.errstate(divide="ignore"):
+            inside = half * np.exp((half - 1) * np.log1p(-np.minimum(z, 1.0)))
+        return np.asarray(np.where(z < 1, inside, np.where(np.isnan(z), np.nan, 0.0)))
     if normalization == "model":
         return np.asarray(half * at / (1 + z))
     return at if normalization == "psd" else half * at
@@ -220,10 +222,7 @@ class Noise:
 
     def level(self, fap: ArrayLike, method: str = "baluev") -> NDArray[Any]:
         """Power that a peak of noise reaches with the probability ``fap``: the inverse of `probability`."""
-        p = np.asarray(fap, np.float64)
-        outside = ~((p >= 0) & (p <= 1))
-        if np.any(outside):
-            raise ValueError(f"false_alarm_probability={p[outside].flat[0]:g}; numbers from 0 to 1 are expected")
+        p = checked(fap)
         if method == "single":
             return single_level(p, self.n, self.normalization)
         if method == "naive":
@@ -243,6 +242,15 @@ class Noise:
         if self.normalization == "standard":
             return float(1.0 / max(model, 1))
         return float(1.0 / max(null - 2, 1))
+
+
+def checked(probability: ArrayLike) -> NDArray[np.float64]:
+    """Probabilities as an array, if they are such."""
+    p = np.asarray(probability, np.float64)
+    outside = ~((p >= 0) & (p <= 1))
+    if np.any(outside):
+        raise ValueError(f"false_alarm_probability={p[outside].flat[0]:g}; numbers from 0 to 1 are expected")
+    return p
 
 
 def invert(

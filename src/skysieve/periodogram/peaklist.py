@@ -9,6 +9,7 @@ import numpy as np
 
 from skysieve.periodogram import fap
 from skysieve.periodogram.aliases import days_in, find_aliases
+from skysieve.periodogram.bootstrap import exceeding
 from skysieve.periodogram.curve import has_unit
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def make_peaks(
         reason = fap.no_formula(false_alarm, normalization, curve.nterms, centred, curve.dy is not None) or ""
     if false_alarm == "bootstrap":
         maxima = curve._maxima(grid, normalization, False, {"refined": True} | keywords)
-        chance = 1 - np.searchsorted(maxima, power) / len(maxima)
+        chance = exceeding(maxima, power)
     elif false_alarm is not None and not reason:
         chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
     told: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}

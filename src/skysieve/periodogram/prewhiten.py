@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.curve import has_unit, unit_of
+from skysieve.periodogram.curve import has_unit, plain, unit_of
 from skysieve.periodogram.fap import Noise
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 STEPS = 20
 """Gauss-Newton steps for the frequencies at most; from a peak a handful is enough."""
+ROUNDING = 16 * float(np.finfo(np.float64).eps)
+"""Error of a sinusoid over its amplitude times the radians it turned through, and of a constant over its size."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,7 +133,11 @@ def prewhiten(curve: LombScargle, n: int, grid: NDArray[np.float64], fap_limit: 
     f, theta, left = np.empty(0), np.zeros(1), y
     covariance = np.ones((1, 1))
     power, chance = [], []
-    for _ in range(n):
+    turns = 2 * np.pi * float(grid.max()) * float(np.ptp(t))
+    rounding = ROUNDING * float(turns * np.max(np.abs(y - y.mean())) + np.max(np.abs(y)))
+    for found in range(n):
+        if found and float(np.max(np.abs(left))) <= rounding:
+            break
         result = curve._search(grid, "standard", "auto", True, (t, left, dy), return_power=False)
         height = float(result.best_power)
         probability = float(noise.probability(height))
@@ -168,10 +174,10 @@ def _with_values(curve: LombScargle, left: NDArray[Any]) -> LombScargle:
     """The same light curve with other values in its usable rows; the others stay as they are."""
     from copy import copy
 
-    y = np.array(getattr(curve.y, "value", curve.y), np.float64)
-    usable = np.isfinite(y) & np.isfinite(np.asarray(curve._relative, np.float64))
+    y = np.array(plain(curve.y))
+    usable = np.isfinite(y) & np.isfinite(plain(curve._relative))
     if curve.dy is not None:
-        usable &= np.isfinite(np.asarray(curve.dy, np.float64))
+        usable &= np.isfinite(plain(curve.dy))
     y[usable] = left
     rest = copy(curve)
     rest.y = y * unit_of(curve.y)

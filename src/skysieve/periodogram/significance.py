@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram import fap
-from skysieve.periodogram.bootstrap import bootstrap_maxima
+from skysieve.periodogram.bootstrap import bootstrap_maxima, exceeding
 from skysieve.periodogram.curve import has_unit
 from skysieve.periodogram.fitted import FittedCurve
 from skysieve.periodogram.workload import MIN_POINTS
@@ -100,7 +100,7 @@ class Significance(FittedCurve, ABC):
         bare = self._grid(frequency, grid)
         if method == "bootstrap":
             maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
-            return 1 - np.searchsorted(maxima, z) / len(maxima)
+            return exceeding(maxima, z)
         _no_keywords(method, method_kwds)
         found = self._noise(bare, self.normalization, full_band).probability(z, method)[()]
         return self._dimensionless(found, method)
@@ -137,7 +137,7 @@ class Significance(FittedCurve, ABC):
         grid = (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
         if not self._formula_holds(method, self.normalization):
             return None
-        p = np.asarray(false_alarm_probability, np.float64)
+        p = fap.checked(false_alarm_probability)
         bare = self._grid(frequency, grid)
         if method == "bootstrap":
             maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
@@ -161,7 +161,12 @@ class Significance(FittedCurve, ABC):
     def _grid(self, frequency: Any, rule: tuple[Any, ...]) -> NDArray[np.float64]:
         """Bare frequencies: the user's, or those of the rule."""
         wanted = self._frequency(self.autofrequency(*rule) if frequency is None else frequency)
-        return np.atleast_1d(np.asarray(getattr(wanted, "value", wanted), np.float64)).ravel()
+        bare = np.atleast_1d(np.asarray(getattr(wanted, "value", wanted), np.float64)).ravel()
+        if bare.size == 0:
+            low, high = rule[2:]
+            told = "frequency is empty" if frequency is not None else f"from {low} to {high} there are none"
+            raise ValueError(f"{told}; a grid of at least one frequency is expected")
+        return bare
 
     def _formula_holds(self, method: str, normalization: str, stacklevel: int = 3) -> bool:
         """Whether there is an answer; a warning says why not."""
