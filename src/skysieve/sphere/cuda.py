@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,7 @@ class Engine:
         self._weights: list[tuple[Any, Any, Any]] = []
         self._buffers: dict[str, Any] = {}
         self._side: Any = None
+        self._lock = threading.Lock()
         self._up, self._down = Transfers(runtime), Transfers(runtime)
         self._pool: ThreadPoolExecutor | None = None
 
@@ -141,7 +143,7 @@ class Engine:
     # ------------------------------------------------------------------ one map on the device
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `workload.Engine.convolve`: arrays of the device, one map after the other on the current stream."""
-        with self._on_device():
+        with self._lock, self._on_device():
             weights = self._ring_weights(w_in, w_out)
             for x, y in zip(maps, out, strict=True):
                 self._one(x, y, *weights, self._flags)
@@ -204,7 +206,7 @@ class Engine:
             Gives the result for a map of ones, (K, npix) float64 on the device: then the mean of a map that is more
             than ``offset`` times its deviation is taken off and convolved apart.
         """
-        with self._on_device():
+        with self._lock, self._on_device():
             weights = self._ring_weights(w_in, w_out)
             good = None if mask is None else self.runtime.xp.asarray(mask)
             if is_device_array(maps) or self.runtime.xp is np:
