@@ -51,8 +51,8 @@ app = typer.Typer(
 )
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
-for _name, _command in {"stream": stream, "emulate": emulate}.items():
-    dedisp.command(_name)(_command)
+dedisp.command("stream")(stream)
+dedisp.command("emulate")(emulate)
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 
