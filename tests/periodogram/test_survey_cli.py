@@ -163,6 +163,41 @@ def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
         assert message in run("period", asteroids, *options).stderr
 
 
+def test_motion_is_taken_out_a_part_at_a_time(asteroids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits of phase functions are work of the part that they belong to: a run that goes on does not repeat them."""
+    from skysieve.periodogram import moving
+
+    reduce_part, execute = moving.reduce_part, skysieve.LombScarglePlan.execute
+    reduced: list[int] = []
+    searched: list[int] = []
+
+    def counted(curves, model):
+        reduced.extend(curves.ids % 10)
+        return reduce_part(curves, model)
+
+    def broken(*args, **options):
+        searched.append(1)
+        if len(searched) == 2:
+            raise KeyboardInterrupt
+        return execute(*args, **options)
+
+    monkeypatch.setattr(moving, "reduce_part", counted)
+    whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
+    command = ("period", asteroids, "--asteroid", *GEOMETRY, *GRID)
+    run(*command, "-o", whole)
+    command = (*command, "--resume", "--partition", "1", "-o", out)
+    monkeypatch.setattr(skysieve.LombScarglePlan, "execute", broken)
+    reduced.clear()
+    assert run(*command).exit_code == 130
+    assert reduced == [0, 1]
+    reduced.clear()
+    result = run(*command)
+    assert result.exit_code == 0
+    assert reduced == [1]
+    assert "psfFlux is taken as fluxes" in result.stderr
+    assert out.read_text() == whole.read_text()
+
+
 def test_both_readings_with_several_terms(asteroids: Path, tmp_path: Path) -> None:
     """Four terms take one turn or half a turn for the period; the table gives both and what tells them apart.
 

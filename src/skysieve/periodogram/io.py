@@ -64,12 +64,6 @@ class LightCurves:
         name = plain(self.value_name)
         return "mag" in name or (len(self.value_name) == 1 and name != "y")
 
-    def rows(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, NDArray[np.int64]]:
-        """``t, y, dy, offsets`` of objects ``start:stop``, offsets from 0; views, not copies."""
-        a, b = int(self.offsets[start]), int(self.offsets[stop])
-        dy = None if self.dy is None else self.dy[a:b]
-        return self.t[a:b], self.y[a:b], dy, self.offsets[start : stop + 1] - a
-
     def part(self, start: int, stop: int) -> LightCurves:
         """Objects ``start:stop`` alone; views, not copies."""
         rows = slice(int(self.offsets[start]), int(self.offsets[stop]))

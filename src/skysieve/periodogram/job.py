@@ -6,11 +6,12 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
@@ -62,7 +63,8 @@ class Job:
     plotted: int = 0
     pictures: set[str] = field(default_factory=set)
     noted: set[str] = field(default_factory=set)
-    total: int = 0
+    lost: int = 0
+    flat: int = 0
     parts: Parts | None = None
 
     def complain(self, text: str) -> None:
@@ -129,7 +131,7 @@ class Job:
             if self.parts is not None and (done := self.parts.complete(number)):
                 self.say(f"{file}: all {done} partitions were done before")
                 for k in range(done):
-                    self._keep(label, self._done_before(number, k))
+                    self.found.append((label, self._done_before(number, k)))
                 continue
             try:
                 curves = self._treated(read_light_curves(file, wanted, band=self.treatment.band))
@@ -142,6 +144,7 @@ class Job:
             self._search(number, file, label, curves)
         if not self.found:
             return USER_ERROR
+        self._join()
         seconds = time.monotonic() - started
         merged = join([f for _, f in self.found])
         if not self.quiet:
@@ -162,12 +165,11 @@ class Job:
         self.complain(text)
 
     def _treated(self, curves: LightCurves) -> LightCurves:
-        """Times in days, errors with the jitter, motion taken out."""
+        """Times in days, errors with the jitter."""
         from dataclasses import replace
 
         import numpy as np
 
-        from skysieve.periodogram.moving import reduced
         from skysieve.periodogram.search import HOURS, UNIT_HOURS
 
         how = self.treatment
@@ -185,20 +187,39 @@ class Job:
             else:  # a negative error is a mark of something wrong, and stays one
                 dy = np.where(curves.dy < 0, curves.dy, np.hypot(curves.dy, how.jitter))
             curves = replace(curves, dy=dy)
-        return curves if how.phase_model is None else reduced(curves, how.phase_model)
+        return curves
+
+    def _still(self) -> Callable[[LightCurves], LightCurves] | None:
+        """Takes the motion out of some objects and counts what that cost; None where nothing moves."""
+        from skysieve.periodogram.moving import reduce_part
+
+        model = self.treatment.phase_model
+        if model is None:
+            return None
+
+        def still(curves: LightCurves) -> LightCurves:
+            out, lost, flat = reduce_part(curves, model)
+            self.lost, self.flat = self.lost + lost, self.flat + flat
+            return out
+
+        return still
 
     def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
         from skysieve.core.errors import SkysieveError
+        from skysieve.periodogram.moving import what_was_done
 
         self.say(
             f"{file}: {len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows; {curves.taken}"
         )
         for line in curves.notes:
             self.say(f"note: {line}")
-        self.total = len(curves)
+        self.lost = self.flat = 0
         try:
             for part in self._answers(number, file, curves):
-                self._keep(label, part)
+                self.found.append((label, part))
+            if self.treatment.phase_model is not None:
+                for line in what_was_done(curves, self.lost, self.flat):
+                    self.say(f"note: {line}")
             if self.plot is not None:
                 self._plot(curves, self.plot)
         except ValueError as e:
@@ -216,7 +237,7 @@ class Job:
 
         if self.parts is None:
             with progress_bar(self.log, file.name, len(curves), self.quiet) as progress:
-                yield from search(curves, self.request, progress=progress, note=self._note)
+                yield from search(curves, self.request, progress=progress, note=self._note, prepare=self._still())
             return
         edges = self.parts.cut(number, curves, self.partition or PARTITION)
         n = len(edges) - 1
@@ -229,7 +250,8 @@ class Job:
                 part = curves.part(edges[k], edges[k + 1])
                 label = f"{file.name}, {k + 1} of {n}"
                 with progress_bar(self.log, label, len(part), self.quiet) as progress:
-                    found = join(list(search(part, self.request, progress=progress, note=self._note)))
+                    answers = search(part, self.request, progress=progress, note=self._note, prepare=self._still())
+                    found = join(list(answers))
                 self.parts.save(number, k, found)
             yield found
 
@@ -246,18 +268,18 @@ class Job:
             self.noted.add(kind)
             self.say(f"note: {text}")
 
-    def _keep(self, name: str, part: Found) -> None:
+    def _join(self) -> None:
+        """Bring the answers of each file together."""
         from skysieve.periodogram.search import join
 
-        if self.found and self.found[-1][0] == name:
-            self.found[-1] = (name, join([self.found[-1][1], part]))
-        else:
-            self.found.append((name, part))
+        files = groupby(self.found, key=lambda pair: pair[0])
+        self.found = [(name, join([part for _, part in pairs])) for name, pairs in files]
 
     def _plot(self, curves: LightCurves, folder: Path) -> None:
         from skysieve.periodogram.plotfiles import plot_objects
 
-        self.plotted += plot_objects(curves, self.request, folder, self.plot_limit - self.plotted, self.pictures)
+        limit = self.plot_limit - self.plotted
+        self.plotted += plot_objects(curves, self.request, folder, limit, self.pictures, self._still())
 
     def _write(self, path: Path) -> None:
         import numpy as np
@@ -278,6 +300,7 @@ class Job:
         done = sum(len(f) for _, f in self.found)
         if not done or self.output is None:
             return "interrupted; nothing was written"
+        self._join()
         part = self.output.with_name(f"{self.output.stem}.partial{self.output.suffix}")
         try:
             self._write(part)

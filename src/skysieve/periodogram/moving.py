@@ -74,6 +74,26 @@ def reduced(curves: LightCurves, model: str) -> LightCurves:
     ValueError
         For an unknown model or a missing column.
     """
+    out, lost, flat = reduce_part(curves, model)
+    return replace(out, notes=[*curves.notes, *what_was_done(curves, lost, flat)])
+
+
+def what_was_done(curves: LightCurves, lost: int, flat: int) -> list[str]:
+    """Notes on a reduction: rows that were left out, light curves without a phase function, how brightness was read."""
+    notes = []
+    if lost:
+        notes.append(f"{lost:,} rows without a usable distance or phase angle are left out")
+    if flat:
+        notes.append(
+            f"{flat:,} light curves have too few points or under {SMALLEST_RANGE:g} degrees of phase angle for a "
+            "phase function; only their scale was taken out"
+        )
+    kind = "magnitudes" if curves.is_magnitude else "fluxes"
+    return [*notes, f"{curves.value_name} is taken as {kind}: names of magnitudes hold 'mag' or are one letter"]
+
+
+def reduce_part(curves: LightCurves, model: str) -> tuple[LightCurves, int, int]:
+    """As `reduced`, for some of a file's objects: without notes, but with the numbers that go into them."""
     if model not in MODELS:
         raise ValueError(f"phase model {model!r}; expected one of {', '.join(map(repr, MODELS))}")
     if curves.r is None or curves.delta is None:
@@ -87,20 +107,12 @@ def reduced(curves: LightCurves, model: str) -> LightCurves:
     r, delta = np.where(good, curves.r, 1.0), np.where(good, curves.delta, 1.0)
     y, dy = reduce_brightness(curves.y, curves.dy, r, delta, curves.is_magnitude)
     y = np.where(good, y, np.nan)
-    notes = list(curves.notes)
-    if not good.all():
-        notes.append(f"{int((~good).sum()):,} rows without a usable distance or phase angle are left out")
+    flat = 0
     if model != "none":
         y, dy, flat = _without_phase(curves, y, dy, phase, model)
-        if flat:
-            notes.append(
-                f"{flat:,} light curves have too few points or under {SMALLEST_RANGE:g} degrees of phase angle for a "
-                "phase function; only their scale was taken out"
-            )
-    kind = "magnitudes" if curves.is_magnitude else "fluxes"
-    notes.append(f"{curves.value_name} is taken as {kind}: names of magnitudes hold 'mag' or are one letter")
     name = curves.value_name if len(curves.value_name) > 1 else f"magnitude {curves.value_name}"
-    return replace(curves, t=curves.t - delta * LIGHT_TIME, y=y, dy=dy, notes=notes, value_name=f"reduced {name}")
+    out = replace(curves, t=curves.t - delta * LIGHT_TIME, y=y, dy=dy, value_name=f"reduced {name}")
+    return out, int((~good).sum()), flat
 
 
 def _without_phase(

@@ -13,6 +13,8 @@ import numpy as np
 from skysieve.periodogram.workload import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from skysieve.periodogram.io import LightCurves
@@ -83,16 +85,26 @@ def unused(name: str, used: set[str]) -> str:
     return chosen
 
 
-def plot_objects(curves: LightCurves, request: Request, folder: Path, limit: int, used: set[str]) -> int:
+def plot_objects(
+    curves: LightCurves,
+    request: Request,
+    folder: Path,
+    limit: int,
+    used: set[str],
+    prepare: Callable[[LightCurves], LightCurves] | None = None,
+) -> int:
     """Draw the first ``limit`` objects that have a period; returns how many were drawn.
 
-    ``used`` holds the names of the pictures drawn before, so that none is drawn over.
+    ``used`` holds the names of the pictures drawn before, so that none is drawn over.  ``prepare`` is called with each
+    object before it is searched.
     """
     drawn = 0
     for i in range(len(curves)):
         if drawn >= limit:
             break
-        t, y, dy, _ = curves.rows(i, i + 1)
+        one = curves.part(i, i + 1)
+        one = one if prepare is None else prepare(one)
+        t, y, dy = one.t, one.y, one.dy
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said already by the search of the whole file
             result = search_with_units(t, y, dy, **request.arguments)
@@ -105,7 +117,7 @@ def plot_objects(curves: LightCurves, request: Request, folder: Path, limit: int
             title = f"{label}: rotation period {period:.6g} or {2 * period:.6g} {request.unit}"
         save_plot(
             result, t, y, dy, folder / unused(file_name(curves.path.stem, label, len(curves)), used),
-            title=title if request.asteroid else label, magnitudes=curves.is_magnitude, value=curves.value_name,
+            title=title if request.asteroid else label, magnitudes=one.is_magnitude, value=one.value_name,
         )  # fmt: skip
         drawn += 1
     return drawn

@@ -224,11 +224,13 @@ def search(
     *,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
+    prepare: Callable[[LightCurves], LightCurves] | None = None,
 ) -> Iterator[Found]:
     """Search the objects of a file, yielding the answers of each chunk.
 
     ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once,
-    and at the end the range of periods where the user left an end of it open.
+    and at the end the range of periods where the user left an end of it open.  ``prepare`` is called with each chunk
+    before it is searched.
     """
     import skysieve
 
@@ -238,13 +240,15 @@ def search(
     with skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
         while start < len(curves):
             stop = curves.stop_after(start, size, MAX_ROWS)
-            t, y, dy, offsets = curves.rows(start, stop)
 
             def report(done: int, _total: int, before: int = start) -> None:
                 if progress is not None:
                     progress(before + done, len(curves))
 
             started = time.monotonic()
+            part = curves.part(start, stop)
+            part = part if prepare is None else prepare(part)
+            t, y, dy, offsets = part.t, part.y, part.dy, part.offsets
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 result = plan.execute(t, y, dy, offsets=offsets, progress=report)
