@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import skysieve
+from skysieve.periodogram.columns import pieces
 from skysieve.periodogram.io import BadFile, LightCurves, MissingColumn, Wanted, read_light_curves, write_table
 from skysieve.periodogram.moving import LIGHT_TIME, reduced
 from skysieve.periodogram.phasecurve import basis, fit_hg1g2, fit_linear
@@ -151,6 +152,11 @@ def test_bad_lists(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"a": [1.0], "z": [[1.0, 2]]}), path)
     with pytest.raises(MissingColumn, match="times"):
         read_light_curves(path)
+
+
+def test_list_columns_without_rows() -> None:
+    pa = pytest.importorskip("pyarrow")
+    assert pieces(pa.array([], pa.list_(pa.float64()))) == []
 
 
 def test_list_columns_from_python() -> None:

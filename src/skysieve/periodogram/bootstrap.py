@@ -6,7 +6,7 @@ light curves on the same times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,6 +98,12 @@ def exceeding(maxima: NDArray[np.float64], power: Any) -> NDArray[np.float64]:
     """
     z = np.asarray(power, np.float64)
     return np.where(np.isnan(z), np.nan, 1 - np.searchsorted(maxima, z) / len(maxima))[()]
+
+
+def no_keywords(method: str, keywords: Mapping[str, Any] | None) -> None:
+    """Refuse keywords where a formula takes none."""
+    if keywords:
+        raise TypeError(f"method_kwds has {next(iter(keywords))!r}, but method={method!r} takes none")
 
 
 def power_at(

@@ -81,7 +81,7 @@ def _arrow_pieces(x: Any) -> Any:
         return x
     lengths = pc.list_value_length(x).fill_null(0).to_numpy()
     values = numeric(pa.chunked_array([pc.list_flatten(x)]) if isinstance(x, pa.Array) else pc.list_flatten(x), "list")
-    return np.split(values, np.cumsum(lengths)[:-1])
+    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
 def is_ragged(x: Any) -> bool:

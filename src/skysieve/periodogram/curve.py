@@ -141,6 +141,10 @@ def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
     for name, x in zip(("t", "y", "dy"), given, strict=False):
         if x.dtype.kind not in "iuf":
             raise TypeError(f"{name} has dtype {x.dtype}; real numbers are expected")
+    shapes = [x.shape for x in given if x.size != 1]
+    if any(shape != shapes[0] for shape in shapes):
+        told = ", ".join(f"{name} {x.shape}" for name, x in zip(("t", "y", "dy"), given, strict=False))
+        raise ValueError(f"arrays of one length are expected; the shapes are {told}")
     arrays = np.broadcast_arrays(*given, subok=True)
     if arrays[0].ndim != 1:
         raise ValueError(f"t, y and dy have shape {arrays[0].shape} together; 1-D arrays are expected")

@@ -282,6 +282,8 @@ class LombScargle(Significance):
         """
         from skysieve.periodogram.peaklist import make_peaks
 
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise ValueError(f"n={n!r}; a whole number of peaks, at least 1, is expected")
         shape = normalization or self.normalization
         bare = self._grid(frequency, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
         result = self._search(bare, shape, self._method(method, None), frequency is None, n_peaks=n, return_power=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from skysieve.periodogram import fap
 from skysieve.periodogram.aliases import days_in, find_aliases
-from skysieve.periodogram.bootstrap import exceeding
+from skysieve.periodogram.bootstrap import exceeding, no_keywords
 from skysieve.periodogram.curve import has_unit
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def make_peaks(
         maxima = curve._maxima(grid, normalization, False, {"refined": True} | keywords)
         chance = exceeding(maxima, power)
     elif false_alarm is not None and not reason:
+        no_keywords(false_alarm, keywords)
         chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
     told: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
     if aliases:

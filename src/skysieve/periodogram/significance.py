@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram import fap
-from skysieve.periodogram.bootstrap import bootstrap_maxima, exceeding
+from skysieve.periodogram.bootstrap import bootstrap_maxima, exceeding, no_keywords
 from skysieve.periodogram.curve import has_unit
 from skysieve.periodogram.fitted import FittedCurve
 from skysieve.periodogram.workload import MIN_POINTS
@@ -101,7 +101,7 @@ class Significance(FittedCurve, ABC):
         if method == "bootstrap":
             maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
             return exceeding(maxima, z)
-        _no_keywords(method, method_kwds)
+        no_keywords(method, method_kwds)
         found = self._noise(bare, self.normalization, full_band).probability(z, method)[()]
         return self._dimensionless(found, method)
 
@@ -143,7 +143,7 @@ class Significance(FittedCurve, ABC):
             maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
             place = np.clip(np.floor((1 - p) * len(maxima)).astype(int), 0, len(maxima) - 1)
             return maxima[place] * self._power_unit(self.normalization)
-        _no_keywords(method, method_kwds)
+        no_keywords(method, method_kwds)
         return self._noise(bare, self.normalization, full_band).level(p, method)[()]
 
     @abstractmethod
@@ -212,8 +212,3 @@ class Significance(FittedCurve, ABC):
         from astropy.units import dimensionless_unscaled
 
         return value * dimensionless_unscaled
-
-
-def _no_keywords(method: str, keywords: Mapping[str, Any] | None) -> None:
-    if keywords:
-        raise TypeError(f"method_kwds has {next(iter(keywords))!r}, but method={method!r} takes none")
