@@ -16,8 +16,10 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.io import write_table
 from skysieve.periodogram.phasecurve import basis
+from skysieve.periodogram.resume import Parts
 from skysieve.periodogram.simulate import simulate_light_curves
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")
@@ -261,6 +263,40 @@ def test_resume_gives_what_one_run_gives(survey: Path, tmp_path: Path, monkeypat
     assert len(calls) == 4  # two searches, not three
     assert out.read_text() == whole.read_text()
     assert not parts.exists()
+
+
+def test_errors_cost_no_finished_work(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second file meets a broken device, or a disk that is full: what the first gave is kept."""
+    second, out = tmp_path / "second.csv", tmp_path / "p.csv"
+    second.write_bytes(survey.read_bytes())
+    execute, save = skysieve.LombScarglePlan.execute, Parts.save
+    errors: list[Exception] = [SkysieveError("the device is gone")]
+    calls: list[int] = []
+
+    def broken(*args, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise errors[0]
+        return execute(*args, **options)
+
+    monkeypatch.setattr(skysieve.LombScarglePlan, "execute", broken)
+    result = run("period", survey, second, *GRID, "-o", out)
+    assert (result.exit_code, out.exists()) == (2, False)
+    assert "the device is gone" in result.stderr
+    assert "stopped; the periods of the 60 objects that were done are in" in result.stderr.replace("\n", " ")
+    assert len(read(tmp_path / "p.partial.csv")) == 60
+
+    def full(self, file, k, found):
+        if file == 1:
+            raise OSError(28, "No space left on device", "part")
+        save(self, file, k, found)
+
+    monkeypatch.setattr(Parts, "save", full)
+    result = run("period", survey, second, *GRID, "--resume", "-o", out)
+    assert result.exit_code == 2
+    assert "part: No space left on device" in result.stderr
+    assert "stopped; the same command goes on" in result.stderr
+    assert (tmp_path / "p.csv.parts" / "00000-000000.npz").exists()
 
 
 def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> None:

@@ -206,6 +206,8 @@ def period(
         code = job.run(files, wanted)
     except UserError as e:
         job.complain(str(e))
+        if job.found:
+            job.complain(job.keep_finished("stopped"))
         code = USER_ERROR
     except KeyboardInterrupt:
         job.complain(job.keep_finished())

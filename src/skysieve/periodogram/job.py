@@ -228,6 +228,8 @@ class Job:
             self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files keep what they have
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
+        except OSError as e:  # a finished part or a picture that cannot be written
+            raise UserError(f"{e.filename or file}: {e.strerror or e}") from e
 
     def _answers(self, number: int, file: Path, curves: LightCurves) -> Iterator[Found]:
         """Answers for the objects of a file, a chunk or a partition at a time."""
@@ -293,17 +295,17 @@ class Job:
         except OSError as e:
             raise UserError(f"{path}: {e.strerror or e}") from None
 
-    def keep_finished(self) -> str:
-        """After Ctrl-C: write what is done beside the wanted output, and say so."""
+    def keep_finished(self, why: str = "interrupted") -> str:
+        """After Ctrl-C or an error: write what is done beside the wanted output, and say so."""
         if self.parts is not None:
-            return f"interrupted; the same command goes on from the finished partitions in {self.parts.folder}"
+            return f"{why}; the same command goes on from the finished partitions in {self.parts.folder}"
         done = sum(len(f) for _, f in self.found)
         if not done or self.output is None:
-            return "interrupted; nothing was written"
+            return f"{why}; nothing was written"
         self._join()
         part = self.output.with_name(f"{self.output.stem}.partial{self.output.suffix}")
         try:
             self._write(part)
         except UserError as e:
-            return f"interrupted; nothing was written ({e})"
-        return f"interrupted; the periods of the {done:,} objects that were done are in {part}"
+            return f"{why}; nothing was written ({e})"
+        return f"{why}; the periods of the {done:,} objects that were done are in {part}"
