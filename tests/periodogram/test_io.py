@@ -250,3 +250,17 @@ def test_outputs_that_cannot_be_written_are_told_before_the_work(
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(BadFile, match="nothing may be written"):
         check_output(tmp_path / "a.csv")
+
+
+def test_columns_that_are_no_real_numbers(tmp_path: Path) -> None:
+    from astropy.table import Table
+
+    path = tmp_path / "a.fits"
+    for values, message in (([1j, 2j], "'mag' holds complex numbers"), (["12", "high"], "row 2: 'high' in column")):
+        Table({"t": [1.0, 2.0], "mag": values}).write(path, overwrite=True)
+        with pytest.raises(BadFile, match=message):
+            read_light_curves(path)
+    text = tmp_path / "a.csv"
+    text.write_bytes("t,mag,id\n1,2,\xe9\n".encode("latin-1"))
+    with pytest.raises(BadFile, match="not a text table in UTF-8"):
+        read_light_curves(text)

@@ -25,12 +25,15 @@ def numbers(name: str, values: Any) -> NDArray[np.float64]:
     array = np.asarray(values)
     if array.ndim != 1:
         raise BadFile(f"column {name!r} holds arrays; one number a row is expected")
+    if array.dtype.kind == "c":
+        raise BadFile(f"column {name!r} holds complex numbers; real ones are expected")
     if array.dtype.kind not in "iufb":
         for i, cell in enumerate(array):
             try:
                 float(cell)
             except (TypeError, ValueError):
-                raise BadFile(f"row {i + 1}: {str(cell)!r} in column {name!r} is not a number") from None
+                told = cell.decode(errors="replace") if isinstance(cell, bytes) else str(cell)
+                raise BadFile(f"row {i + 1}: {told!r} in column {name!r} is not a number") from None
     return np.ascontiguousarray(array, dtype=np.float64)
 
 
