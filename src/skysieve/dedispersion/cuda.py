@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -76,31 +76,35 @@ class Engine:
         self._pool = ThreadPoolExecutor(len(self.runtimes), "skysieve-gpu") if together else None
         self.workers: list[Worker] = []
 
-        def make(i: int) -> Worker:
+        built: dict[int, Worker] = {}
+
+        def make(i: int) -> None:
             runtime = self.runtimes[i]
             parts = [t if len(t.delays) else None for t in self._shares(i)]
             try:
-                return Worker(runtime, source, parts, capacity, budget)
+                built[i] = Worker(runtime, source, parts, capacity, budget)
             except out_of_memory(runtime) as error:
                 what = f"{capacity} samples of {source.nchan} channels on {runtime.device}"
                 raise MemoryBudgetError(what, need, free_memory([runtime.device])) from error
 
         try:
-            self.workers = self._each(make)
+            self._each(make)
         except BaseException:
+            self.workers = list(built.values())
             self.close()
             raise
+        self.workers = [built[i] for i in range(len(self.runtimes))]
         self._kernels = [self.workers[0].kernel(i) for i in range(len(self.tables))]
         self._bytes = sum(w.nbytes for w in self.workers)
 
     def close(self) -> None:
         """Give back threads and the devices' memory."""
+        if self._pool is not None:  # first: nobody works on what is given back
+            self._pool.shutdown(wait=True)
         for worker in self.workers:
             with _current(worker.runtime):
                 worker.close()
         self.workers = []
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
         for runtime in self.runtimes:
             if runtime.xp is not np:
                 with _current(runtime):
@@ -188,7 +192,10 @@ class Engine:
         return parts
 
     def _each(self, work: Callable[[int], R]) -> list[R]:
-        """``work(i)`` of every worker, each in a thread of its own where there are several."""
+        """``work(i)`` of every worker, each in a thread of its own where there are several.
+
+        All have ended when an error of one is raised: what it gives back is in nobody's use.
+        """
 
         def there(i: int) -> R:
             with _current(self.runtimes[i]):
@@ -197,6 +204,7 @@ class Engine:
         if self._pool is None:
             return [there(i) for i in range(len(self.runtimes))]
         waiting = [self._pool.submit(there, i) for i in range(len(self.runtimes))]
+        wait(waiting)
         return [w.result() for w in waiting]
 
 
