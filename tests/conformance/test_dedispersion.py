@@ -378,6 +378,7 @@ def test_progress_ends_at_its_total():
         ({"dms": [1e5]}, ValueError, r"its delay across the band is \d+ samples, the data have 2000"),
         ({"method": "fast"}, ValueError, "method='fast'"),
         ({"max_loss": 1.0}, ValueError, "max_loss=1.0"),
+        ({"method": "subband", "width": float("nan")}, ValueError, "width=nan"),
         ({"downsamp": 0}, ValueError, "downsamp=0"),
         ({"downsamp": 129}, ValueError, "from 1 to 128"),
         ({"downsamp": 2.5}, ValueError, "downsamp=2.5"),
@@ -424,5 +425,7 @@ def test_sums_past_32_bits_are_refused():
     fb = Filterbank.from_array(np.zeros((1024, 300), np.uint16), fch1=1400, foff=-0.1, tsamp=1e-3)
     with pytest.raises(ValueError, match="pass 32 bits"):
         dedisperse(fb, [0.0], downsamp=128)
+    with pytest.raises(ValueError, match="downsamp=100: the data have 9 samples"):
+        dedisperse(Filterbank.from_array(np.zeros((8, 9), np.uint8), fch1=1400, foff=-2, tsamp=1e-3), [0.0], downsamp=100)
     with pytest.raises(TypeError, match="fb is a ndarray"):
         dedisperse(np.zeros((4, 4)), [0.0])

@@ -9,6 +9,7 @@ import pytest
 from astropy.io import fits
 from rich.console import Console
 from tests.dedispersion.test_formats import psrfits
+from tests.dedispersion.test_outputs import mask_bytes
 from typer.testing import CliRunner
 
 from skysieve.cli import app
@@ -140,12 +141,43 @@ def test_demo_finds_its_pulses(tmp_path):
         (("--dm-max", 9, "--ignore", "0:99999999999999"), "--ignore 0:99999999999999"),
         (("--dm-max", 9, "-o", "nowhere/a.csv"), "there is no folder nowhere"),
         (("--dm-max", 9, "--plot", "a.fil"), "a.fil: expected a name that ends in"),
+        (("--dm-max", 9, "-o", "folder.csv"), "folder.csv: is a folder"),
+        (("--dm-max", 9, "--cutouts", "file"), "--cutouts file: is a file, expected a folder"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused_before_any_work(path, words, message):
+def test_options_that_contradict_each_other_are_refused_before_any_work(path, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").touch()
     said = run("search", path, *words, code=2)
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_pulses_come_evenly_or_at_random(tmp_path):
+    assert "--rate goes without --period" in run("fake", tmp_path / "a.fil", "--rate", 1, "--period", 2, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named(path, tmp_path):
+    said = run("inject", path, "--dm", 9, "--time", 1, "--snr", 9, "--width", 4e-3, "-o", tmp_path / "no/b.fil", code=2)
+    assert said == f"skysieve: {tmp_path / 'no'}: there is no such folder\n"
+
+
+def test_a_series_keeps_the_dm_that_it_has(path, tmp_path):
+    """De-dispersed at 60, then only binned: still at 60."""
+    run("dedisperse", path, "--dm-min", 60, "--num-dms", 1, "-o", tmp_path / "a")
+    run("dedisperse", tmp_path / "a_DM60.00.dat", "--downsamp", 2, "-o", tmp_path / "b")
+    with Filterbank.open(tmp_path / "b_DM60.00.dat") as fb:
+        assert (fb.observation.dm, fb.tsamp) == (60.0, 2e-3)
+
+
+def test_a_mask_of_another_file_is_told(path, tmp_path):
+    mask = tmp_path / "a.mask"
+    mask.write_bytes(mask_bytes(64, 12, 1000, [], list(range(6, 12)), [[]] * 12))
+    said = run("search", path, "--dm-max", 1, "--mask", mask, "--device", "cpu")
+    assert "note:" in said and "12 intervals of 1000 samples, the data have 6000" in said  # noqa: PT018
+    assert "masked: 0.00% of the data" in said  # what is masked lies past the end
 
 
 def test_a_plan_brings_its_own_options(path, tmp_path):

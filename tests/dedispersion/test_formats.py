@@ -183,6 +183,10 @@ def test_files_that_follow_each_other(tmp_path):
         Filterbank.open([a, other])
     with pytest.raises(ValueError, match="at least one file"):
         Filterbank.open([])
+    for name, dm, start in (("a", 10, 58000), ("b", 20, 58000 + 4e-3 / 86400)):
+        write_tim(tmp_path / f"{name}.tim", np.ones(4), fb.observation.replace(tstart=start), dm=dm, tsamp=1e-3)
+    with pytest.raises(BadFile, match=r"DM=20\.0, but 10\.0 in"):
+        Filterbank.open([tmp_path / "a.tim", tmp_path / "b.tim"])
 
 
 def test_real_widths_agree(test_data):
@@ -371,6 +375,13 @@ def test_time_series_that_lies(tmp_path):
     for number in ("-5", "nan", "inf"):
         (tmp_path / "s.inf").write_text(text.replace("=  37", f"=  {number}"))
         with pytest.raises(BadFile, match=f"Number of bins in the time series' is '{number}'"):
+            Filterbank.open(tmp_path / "s.dat")
+    for value, message in (("nan", "reaches nan MHz"), ("1.4", "in MHz, not GHz")):
+        lines = [
+            f" Central freq of low channel (MHz) =  {value}" if "Central" in line else line for line in text.split("\n")
+        ]
+        (tmp_path / "s.inf").write_text("\n".join(lines).replace("Number of channels  ", "Number of them  "))
+        with pytest.raises(BadFile, match=message):
             Filterbank.open(tmp_path / "s.dat")
     (tmp_path / "s.inf").unlink()
     with pytest.raises(BadFile, match="missing"):

@@ -309,6 +309,26 @@ def test_masks_join():
         Mask.channels(4, [4])
 
 
+@pytest.mark.parametrize("which", [[False, True, False, True], [1.7], [[0, 1]], "12"])
+def test_channels_are_whole_numbers(which):
+    """True and 1.7 would both be taken for channel 1."""
+    with pytest.raises(TypeError, match="expected a list of whole numbers"):
+        Mask.channels(4, which)
+
+
+def test_what_is_no_mask_is_refused(data):
+    with pytest.raises(TypeError, match="mask is a ndarray, expected a Mask"):
+        dedisperse(data, [0.0], mask=np.zeros((data.nchan, 1), bool))
+
+
+def test_the_weight_of_a_mask_counts_samples_of_the_data():
+    cells = np.zeros((2, 4), bool)
+    cells[:, 2:] = True
+    assert Mask(cells, 10).weight == 0.5
+    assert [Mask(cells, 10).weight_of(n) for n in (5, 20, 25, 40, 60)] == [1.0, 1.0, 0.8, 0.5, pytest.approx(1 / 3)]
+    assert Mask.channels(4, [1]).weight_of(7) == 0.75
+
+
 @pytest.mark.parametrize("kind", ["u1", "i1", "u2", "f4"])
 def test_zero_dm_takes_the_mean_off(kind):
     rng = np.random.default_rng(2)
@@ -391,6 +411,26 @@ def test_bits_between_those_of_files_are_widened(tmp_path):
     write_fil(tmp_path / "a.fil", made)
     with Filterbank.open(tmp_path / "a.fil") as fb:
         assert fb.observation.nbits == 4
+        np.testing.assert_array_equal(fb.read(), made.read())
+
+
+def test_bits_are_widened_until_spectra_fill_bytes(tmp_path):
+    made = Filterbank.from_array(np.eye(3, 9, dtype=bool), fch1=1500, foff=-1, tsamp=1e-3)
+    write_fil(tmp_path / "a.fil", made)
+    with Filterbank.open(tmp_path / "a.fil") as fb:
+        assert fb.observation.nbits == 8
+        np.testing.assert_array_equal(fb.read(), made.read())
+
+
+@pytest.mark.parametrize(("value", "fits"), [(-128, True), (127, True), (-129, False), (128, False)])
+def test_signed_bytes_reach_from_128_below_to_127(tmp_path, value, fits):
+    made = Filterbank.from_array(np.full((2, 3), value, np.int16), fch1=1500, foff=-1, tsamp=1e-3)
+    if not fits:
+        with pytest.raises(ValueError, match=f"the data reach from {value} to {value}"):
+            write_fil(tmp_path / "a.fil", made, nbits=8)
+        return
+    write_fil(tmp_path / "a.fil", made, nbits=8)
+    with Filterbank.open(tmp_path / "a.fil") as fb:
         np.testing.assert_array_equal(fb.read(), made.read())
 
 

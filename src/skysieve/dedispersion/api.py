@@ -199,6 +199,8 @@ def dedisperse(
         raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
     if not 0 <= max_loss < 1:
         raise ValueError(f"max_loss={max_loss!r}: expected 0 to below 1")
+    if width is not None and not (math.isfinite(width) and width > 0):
+        raise ValueError(f"width={width!r}: expected seconds, above 0")
     stages, constant = stages_of(fb, dms, dm_constant, downsamp)
     stages = [(listed, binning, nsub or bands, per_call or call) for listed, binning, bands, call in stages]
     results = []
@@ -325,9 +327,11 @@ def block_samples(tsamp: float, seconds: float = BLOCK_SECONDS) -> int:
 
 
 def check_binning(fb: Filterbank, downsamp: int) -> None:
-    """Refuse binnings that are none, or whose sums would not fit 32 bits."""
+    """Refuse binnings that are none, longer than the data, or whose sums would not fit 32 bits."""
     if isinstance(downsamp, bool) or not isinstance(downsamp, (int, np.integer)) or not 1 <= downsamp <= MOST_BINNED:
         raise ValueError(f"downsamp={downsamp!r}: expected a whole number from 1 to {MOST_BINNED}")
+    if downsamp > fb.nsamp:
+        raise ValueError(f"downsamp={downsamp!r}: the data have {fb.nsamp} samples")
     if fb.dtype.kind != "f":
         top = fb.maximum if fb.dtype.kind == "u" and fb.maximum else 256**fb.dtype.itemsize - 1
         if fb.nchan * downsamp * top >= 2 ** (32 if fb.dtype.kind == "u" else 31):

@@ -71,18 +71,24 @@ def told() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def opened(files: list[Path], bit_order: str = "little") -> Filterbank:
-    """The files as one filterbank; warnings of the readers are told in a line."""
+@contextmanager
+def noted() -> Iterator[None]:
+    """Warnings of what reads files, each told in a line."""
     import warnings
-
-    from skysieve.dedispersion.filterbank import Filterbank
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        fb = Filterbank.open(files[0] if len(files) == 1 else files, bit_order=bit_order)
+        yield
     for warning in said:
         typer.echo(f"note: {warning.message}", err=True)
-    return fb
+
+
+def opened(files: list[Path], bit_order: str = "little") -> Filterbank:
+    """The files as one filterbank."""
+    from skysieve.dedispersion.filterbank import Filterbank
+
+    with noted():
+        return Filterbank.open(files[0] if len(files) == 1 else files, bit_order=bit_order)
 
 
 def numbers(text: str, nchan: int) -> list[int]:
@@ -108,7 +114,8 @@ def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, qui
 
     parts: list[Mask] = []
     if mask is not None:
-        parts.append(read_rfifind(mask, fb))
+        with noted():
+            parts.append(read_rfifind(mask, fb))
     if ignore:
         parts.append(Mask.channels(fb.nchan, numbers(ignore, fb.nchan)))
     if rfi:
@@ -119,7 +126,7 @@ def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, qui
     for part in parts[1:]:
         whole = whole.union(part)
     if not quiet:
-        typer.echo(f"masked: {1 - whole.weight:.2%} of the data", err=True)
+        typer.echo(f"masked: {1 - whole.weight_of(fb.nsamp):.2%} of the data", err=True)
     return whole
 
 
@@ -327,6 +334,8 @@ def search(
         if output is not None:
             check_suffix(output)
         check_places(output, plot)
+        if cutouts is not None and cutouts.exists() and not cutouts.is_dir():
+            raise ValueError(f"--cutouts {cutouts}: is a file, expected a folder")
         made = planned(
             fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,
@@ -370,6 +379,8 @@ def check_places(output: Path | None, plot: Path | None) -> None:
     for path in (output, plot):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"{path}: there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise ValueError(f"{path}: is a folder, expected the name of a file")
     if plot is not None:
         from matplotlib.backend_bases import FigureCanvasBase
 
@@ -410,6 +421,8 @@ def fake(
     from skysieve.dedispersion.simulate import fake as make
 
     with told():
+        if rate is not None and period is not None:
+            raise ValueError("--rate goes without --period: pulses come at random, or evenly")
         made = make(
             nchan=nchan, duration=duration, tsamp=tsamp, fch1=fch1, foff=foff, nbits=nbits, dm=dm,
             period=None if rate is not None else 1.0 if period is None else period, rate=rate, width=width, snr=snr,
@@ -427,6 +440,7 @@ def inject(
     snr: Annotated[float, option("--snr", help="S/N.", panel=DATA, metavar="X")],
     width: Annotated[float, option("--width", help="Seconds.", panel=DATA, metavar="S")],
     scatter: Annotated[float, option("--scatter", help="Scattering at mid band, s.", panel=DATA, metavar="S")] = 0.0,
+    bit_order: BitOrder = "little",
 ) -> None:
     """Add a pulse of known S/N to files.
 
@@ -435,7 +449,7 @@ def inject(
     from skysieve.dedispersion.io import write_fil
     from skysieve.dedispersion.simulate import inject as make
 
-    with told(), opened(files) as fb:
+    with told(), opened(files, bit_order) as fb:
         if any(output.resolve() == f.resolve() for f in files):
             raise ValueError(f"{output} is one of the files to read")
         write_fil(output, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))

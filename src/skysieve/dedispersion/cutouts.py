@@ -14,7 +14,7 @@ from skysieve.dedispersion.api import dedisperse
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.grid import delay_seconds, sample_delays
 from skysieve.dedispersion.io import written
-from skysieve.dedispersion.masks import Mask
+from skysieve.dedispersion.masks import Mask, check_mask
 from skysieve.dedispersion.observation import DM_CONSTANT, Observation
 
 if TYPE_CHECKING:
@@ -201,8 +201,8 @@ class WindowReader:
     """A stretch of a filterbank as float32, which may reach past its ends; medians where nothing is to be believed."""
 
     def __init__(self, fb: Filterbank, mask: Mask | None, start: int, nsamp: int) -> None:
-        if mask is not None and len(mask.cells) != fb.nchan:
-            raise ValueError(f"mask has {len(mask.cells)} channels, the data {fb.nchan}")
+        if mask is not None:
+            check_mask(mask, fb)
         self.fb, self.mask, self.start, self.nsamp, self.maximum = fb, mask, start, nsamp, 0
         self.observation, self.order, self.dtype = fb.observation, np.arange(fb.nchan), np.dtype(np.float32)
         self._middle = self._medians()

@@ -344,6 +344,8 @@ def joined(readers: list[Reader], names: list[str]) -> list[Reader]:
             raise BadFile(f"{names[after]}: its channels differ from those of {names[before]}")
         if a.observation.tsamp != b.observation.tsamp:
             raise BadFile(f"{names[after]}: tsamp={b.observation.tsamp}, but {a.observation.tsamp} in {names[before]}")
+        if a.observation.dm != b.observation.dm:
+            raise BadFile(f"{names[after]}: DM={b.observation.dm}, but {a.observation.dm} in {names[before]}")
         if a.dtype != b.dtype or a.maximum != b.maximum:
             raise BadFile(f"{names[after]}: {b.dtype} samples do not go with the {a.dtype} of {names[before]}")
         tsamp = a.observation.tsamp

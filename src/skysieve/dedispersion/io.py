@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,8 +27,18 @@ BLOCK_BYTES = 2**24
 
 @contextmanager
 def written(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file of another name in the same folder, renamed to `path` when all of it is there."""
+    """A file of another name in the same folder, renamed to `path` when all of it is there.
+
+    Raises
+    ------
+    OSError
+        Where there is no such folder, or a folder of the file's own name; the message names what was asked for.
+    """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(target.parent))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder, expected the name of a file", str(target))
     part = target.with_name(f".{target.stem}-{uuid4().hex[:8]}{target.suffix}")
     try:
         yield part
@@ -45,7 +56,8 @@ def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None
     fb : Filterbank
         Left as it is; signed integers keep their sign.
     nbits : {1, 2, 4, 8, 16, 32}, optional
-        Bits of a sample in the file; by default those of ``fb``.  Values are not scaled.
+        Bits of a sample in the file; by default those of ``fb``, or more where spectra of these would not fill whole
+        bytes.  Values are not scaled.
 
     Raises
     ------
@@ -64,7 +76,7 @@ def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None
     bits = fb.observation.nbits if nbits is None else nbits
     if nbits is None and 8 * fb.dtype.itemsize != bits:
         narrow = kind == "u" and fb.dtype.itemsize == 1
-        bits = min(b for b in SAMPLE_BITS if b >= bits) if narrow else 8 * fb.dtype.itemsize
+        bits = min(b for b in SAMPLE_BITS if b >= bits and b * fb.nchan % 8 == 0) if narrow else 8 * fb.dtype.itemsize
     if bits not in SAMPLE_BITS:
         raise ValueError(f"nbits={nbits}: expected one of {', '.join(map(str, SAMPLE_BITS))}")
     if bits * fb.nchan % 8:
@@ -82,8 +94,8 @@ def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None
             rows = np.ascontiguousarray(block.T)
             if kind == "u" and bits < 8 * fb.dtype.itemsize and int(rows.max()) >> bits:
                 raise ValueError(f"nbits={bits}: the data reach {int(rows.max())}, which needs more bits")
-            if kind == "i" and bits == 8 and fb.dtype.itemsize == 2 and np.abs(rows.astype(np.int32)).max() > 127:
-                raise ValueError("nbits=8: the data reach beyond -127 to 127")
+            if kind == "i" and bits == 8 and not (rows.min() >= -128 and rows.max() <= 127):
+                raise ValueError(f"nbits=8: the data reach from {rows.min()} to {rows.max()}; 8 bits hold -128 to 127")
             file.write(pack(rows.astype(stored, copy=False), bits).tobytes())
 
 

@@ -52,7 +52,12 @@ class Mask:
     @classmethod
     def channels(cls, nchan: int, which: Any) -> Mask:
         """A mask of whole channels, by number (0 has the highest frequency)."""
-        numbers = np.atleast_1d(np.asarray(which, np.int64)) if np.size(which) else np.empty(0, np.int64)
+        given = np.atleast_1d(np.asarray(which)) if np.size(which) else np.empty(0, np.int64)
+        if given.ndim != 1 or given.dtype.kind not in "ui":
+            raise TypeError(
+                f"channels of shape {given.shape} and dtype {given.dtype}: expected a list of whole numbers"
+            )
+        numbers = given.astype(np.int64)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < nchan):
             raise ValueError(f"channels {numbers.tolist()}: expected numbers from 0 to {nchan - 1}")
         cells = np.zeros((nchan, 1), bool)
@@ -61,8 +66,19 @@ class Mask:
 
     @property
     def weight(self) -> float:
-        """Part of the cells that is not masked."""
+        """Part of the cells that is not masked; see `weight_of`."""
         return 1 - float(self.cells.mean())
+
+    def weight_of(self, nsamp: int) -> float:
+        """Part of ``nsamp`` samples of all channels that is not masked.
+
+        >>> Mask(np.array([[True, False]]), 10).weight_of(30)
+        0.6666666666666666
+        """
+        count = min(self.cells.shape[1], -(-nsamp // self.block))
+        samples = np.full(count, min(self.block, nsamp), np.float64)
+        samples[-1] = nsamp - (count - 1) * self.block
+        return 1 - float(self.cells[:, :count].mean(axis=0) @ samples) / nsamp
 
     def at(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Cells of blocks by number, those beyond the last as the last: shape (nchan, len(blocks))."""
@@ -77,6 +93,14 @@ class Mask:
         count = small.cells.shape[1] if large.cells.shape[1] == 1 else count
         numbers = np.arange(count)
         return Mask(small.at(numbers) | large.at(numbers * small.block // large.block), small.block)
+
+
+def check_mask(mask: Any, fb: Filterbank) -> None:
+    """Refuse what is no mask, or one of other channels."""
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask is a {type(mask).__name__}, expected a Mask")
+    if len(mask.cells) != fb.nchan:
+        raise ValueError(f"mask has {len(mask.cells)} channels, the data {fb.nchan}")
 
 
 class Cleaned:
@@ -102,8 +126,7 @@ class Cleaned:
         self._last: tuple[int, NDArray[np.float32]] | None = None
         self._means: NDArray[np.float64] | None = None
         if mask is not None:
-            if len(mask.cells) != fb.nchan:
-                raise ValueError(f"mask has {len(mask.cells)} channels, the data {fb.nchan}")
+            check_mask(mask, fb)
             self._means = self._stand_ins(mask)
 
     def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:

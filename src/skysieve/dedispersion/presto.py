@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.dedispersion.observation import Observation, check_tsamp
+from skysieve.dedispersion.observation import Observation, check_freqs, check_tsamp
 from skysieve.dedispersion.sigproc import BadFile
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ def read_inf(path: Path) -> tuple[Observation, int]:
     except ValueError as error:
         raise BadFile(f"{path}: {error}") from None
     low, width, nchan = number("low", 1000.0), number("width", 1.0), number("nchan", 1)
+    try:
+        check_freqs(np.array([low, low + (nchan - 1) * width]) if nchan > 1 else np.array([low]), NAMES["low"])
+    except ValueError as error:
+        raise BadFile(f"{path}: {error}") from None
     extra = {"nchan": int(nchan), "low_channel": low, "channel_width": width, "breaks": pairs}
     return (
         Observation(

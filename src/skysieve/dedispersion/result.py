@@ -104,10 +104,11 @@ class Dedispersed:
             raise ValueError(f"format={format!r}: expected 'dat' or 'tim'")
         base = Path(stem)
         obs = self.observation.replace(tstart=self.observation.tstart + self.start * self.tsamp / 86400)
-        digits = name_digits(self.dms) if digits is None else digits
+        digits = name_digits(self.dms + (obs.dm or 0.0)) if digits is None else digits
+        base_dm = self.observation.dm or 0.0  # of a series that was de-dispersed before
         paths = []
         ref = None if self.ref_freq == self.observation.top else self.ref_freq
-        for dm, series in zip(self.dms, self.data, strict=True):
+        for dm, series in zip(self.dms + base_dm, self.data, strict=True):
             path = base.with_name(f"{base.name}_DM{dm:.{digits}f}.{format}")
             if format == "dat":
                 write_dat(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +171,8 @@ def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> 
     ----------
     path : path
     fb : Filterbank, optional
-        To check the mask's channels against.
+        To check the mask's channels against, and its length: intervals past the data are left out, and data past the
+        last interval, which is taken to go on, are told by a warning.
 
     Returns
     -------
@@ -210,6 +212,14 @@ def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> 
     cells[:, _within(intervals, nint, path)] = True
     if fb is not None and fb.nchan != nchan:
         raise BadFile(f"{path}: made for {nchan} channels, the data have {fb.nchan}")
+    if fb is not None:
+        wanted = -(-fb.nsamp // points)
+        if abs(wanted - nint) > 1:
+            warnings.warn(
+                f"{path}: {nint} intervals of {points} samples, the data have {fb.nsamp}: is it the mask of this file?",
+                stacklevel=2,
+            )
+        cells = cells[:, :wanted]
     return Mask(cells[::-1], points)
 
 

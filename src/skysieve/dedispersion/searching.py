@@ -285,7 +285,7 @@ def search(
     ref = reference_frequency(fb.freqs, ref_freq)
     columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)
     adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
-    live = (1.0 if mask is None else mask.weight) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
+    live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
     return Candidates(
         **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=job.noise,
         detector=detector, method=ran, device=where, dm_constant=constant, ref_freq=ref, searched=fb.duration,

@@ -208,8 +208,8 @@ class SigprocReader:
             self.dtype = np.dtype(np.int8 if self.signed else np.uint8)
         one = 2**self.nbits - 1 if self.nbits < 32 else 0
         self.maximum = one * len(self.ifs)
-        self.packs = self.nbits < 8 and self.nifs == 1 and direction(self.order) != 0
         """Largest sample of unsigned data after the IFs are added; 0 for floats."""
+        self.packs = self.nbits < 8 and self.nifs == 1 and direction(self.order) != 0
 
     def _head(self) -> bytes:
         """The start of the file: more of it where a list of uneven channels makes the header long."""
