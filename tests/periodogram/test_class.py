@@ -436,3 +436,19 @@ def test_arguments_are_not_ignored() -> None:
         odd(normalization="bogus").false_alarm_probability(0.1)
     with pytest.raises(ValueError, match=r"of one length are expected; the shapes are t \(60,\), y \(5,\), dy \(60,\)"):
         odd(y=np.zeros(5))
+
+
+def test_errors_of_a_sinusoid_are_those_of_theory() -> None:
+    """Many points at random times: Montgomery & O'Donoghue 1999, whatever the phase.
+
+    The times are random: sums over 2,000 of them are off by some 1/sqrt(2000) = 2%.
+    """
+    rng = np.random.default_rng(2)
+    n, span, sigma = 2000, 50.0, 0.2
+    t = rng.uniform(0, span, n)
+    for phase in (0.0, 0.1, 0.3):
+        y = 0.5 * np.sin(2 * np.pi * (0.77 * t + phase)) + sigma * rng.normal(size=n)
+        found = skysieve.LombScargle(t, y, sigma, device="cpu").prewhiten(1, maximum_frequency=1)
+        expected = np.sqrt(2 / n) * sigma
+        assert found.amplitude_error[0] == pytest.approx(expected, rel=0.06)
+        assert found.frequency_error[0] == pytest.approx(np.sqrt(3) / np.pi * expected / (0.5 * span), rel=0.06)

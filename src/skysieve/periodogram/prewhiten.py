@@ -151,7 +151,9 @@ def prewhiten(curve: LombScargle, n: int, grid: NDArray[np.float64], fap_limit: 
     a, b = theta[1 : k + 1], theta[k + 1 :]
     amplitude = np.hypot(a, b)
     scatter = np.sum((left * weight) ** 2) / max(len(t) - 3 * k - 1, 1)
-    sigma = np.sqrt(np.diag(covariance) * scatter)
+    variance = np.diag(covariance) * scatter
+    i, j = np.arange(1, k + 1), np.arange(k + 1, 2 * k + 1)
+    along = a**2 * variance[i] + b**2 * variance[j] + 2 * a * b * covariance[i, j] * scatter
     share = np.where(amplitude > 0, amplitude, 1.0)
     y_unit = unit_of(curve.y)
     f_unit = 1 / curve._relative.unit if has_unit(curve._relative) else 1
@@ -161,8 +163,8 @@ def prewhiten(curve: LombScargle, n: int, grid: NDArray[np.float64], fap_limit: 
         f * f_unit,
         amplitude * y_unit,
         phase - np.floor(phase),
-        (sigma[2 * k + 1 :] if k else np.empty(0)) * f_unit,
-        np.hypot(a * sigma[1 : k + 1], b * sigma[k + 1 : 2 * k + 1]) / share * y_unit,
+        np.sqrt(variance[2 * k + 1 :]) * f_unit,
+        np.sqrt(np.maximum(along, 0)) / share * y_unit,
         np.array(power),
         np.array(chance),
         float(theta[0]) * y_unit,
