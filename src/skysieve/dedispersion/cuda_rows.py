@@ -12,14 +12,14 @@ from skysieve.core.kernels import Runtime
 from skysieve.core.staging import Copier, Lane
 
 from .cuda_plan import FRONT, PACKAGE
-from .workload import Packed, Source
+from .workload import REREAD, Packed, Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 READ = 2**25
 """Bytes that are read and sent at a time."""
-ALIGN = 16
+ALIGN = REREAD
 """Samples that a kernel's first one is a multiple of."""
 TAIL = 2048
 """Bytes of a row beyond its samples at least: kernels read, but do not use, up to a piece more."""

@@ -21,6 +21,8 @@ METHODS = ("auto", "brute", "exact-subband", "subband", "tree")
 MOST_BINNED = 128
 """Most samples that are added in time: 16-bit sums of two 8-bit channels end there."""
 
+REREAD = 16
+"""Samples at hand that an engine may read again when it goes on: a GPU keeps whole words of them."""
 
 NOISE = ("robust", "moments", "clipped")
 """Level and scatter of a block: median and quartiles; mean and standard deviation; these, clipped at 3 sigma."""
@@ -139,7 +141,7 @@ class Engine(Protocol):
     """
 
     def load(self, start: int, stop: int) -> None:
-        """Make samples ``start : stop`` the ones at hand; what was at hand before is not read again."""
+        """Make samples ``start : stop`` the ones at hand; of what was at hand before only the last ``REREAD`` are read again."""
 
     def sums(
         self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None

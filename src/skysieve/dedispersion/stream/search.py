@@ -21,6 +21,7 @@ from skysieve.dedispersion.losses import Filler, Losses, clipped, kept_events, l
 from skysieve.dedispersion.masks import Cleaned
 from skysieve.dedispersion.observation import Observation
 from skysieve.dedispersion.searching import prepare
+from skysieve.dedispersion.workload import REREAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -296,8 +297,8 @@ class StreamSearch:
     def _add(self, at: int, rows: NDArray[Any], rects: NDArray[np.int64]) -> None:
         """Samples of one block: statistics, and what stands in for missing ones."""
         end = at + len(rows)
-        # an engine reads nothing twice; for values that are not finite it reads whole blocks
-        self._held.append(rows, self._loaded // self.length * self.length if self.real else self._loaded)
+        first = self._loaded - REREAD  # for values that are not finite an engine reads whole blocks
+        self._held.append(rows, first // self.length * self.length if self.real else first)
         view = self._held.view(at, end)
         some = Losses(rects).within(at, end) if len(rects) else rects
         some = clipped(some, self.observation.nchan) if len(some) else some
