@@ -425,7 +425,8 @@ def test_sums_past_32_bits_are_refused():
     fb = Filterbank.from_array(np.zeros((1024, 300), np.uint16), fch1=1400, foff=-0.1, tsamp=1e-3)
     with pytest.raises(ValueError, match="pass 32 bits"):
         dedisperse(fb, [0.0], downsamp=128)
+    few = Filterbank.from_array(np.zeros((8, 9), np.uint8), fch1=1400, foff=-2, tsamp=1e-3)
     with pytest.raises(ValueError, match="downsamp=100: the data have 9 samples"):
-        dedisperse(Filterbank.from_array(np.zeros((8, 9), np.uint8), fch1=1400, foff=-2, tsamp=1e-3), [0.0], downsamp=100)
+        dedisperse(few, [0.0], downsamp=100)
     with pytest.raises(TypeError, match="fb is a ndarray"):
         dedisperse(np.zeros((4, 4)), [0.0])

@@ -72,8 +72,8 @@ class Mask:
     def weight_of(self, nsamp: int) -> float:
         """Part of ``nsamp`` samples of all channels that is not masked.
 
-        >>> Mask(np.array([[True, False]]), 10).weight_of(30)
-        0.6666666666666666
+        >>> Mask(np.array([[True, False]]), 10).weight_of(40)
+        0.75
         """
         count = min(self.cells.shape[1], -(-nsamp // self.block))
         samples = np.full(count, min(self.block, nsamp), np.float64)
