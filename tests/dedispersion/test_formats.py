@@ -333,6 +333,45 @@ def test_psrfits_that_lies(tmp_path):
 # ---------------------------------------------------------------- time series
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("NBITS", None, "lacks the key NBITS"),
+        ("NCHAN", "abc", "NCHAN='abc'; expected a number"),
+        ("NPOL", 1.5, "NPOL=1.5; expected a whole number"),
+        ("NPOL", 2, "DAT_SCL has 8 numbers a row, expected 16"),
+        ("TBIN", "*", "lacks the key TBIN"),
+        ("TBIN", -1.0, "tsamp=-1.0"),
+        ("ZERO_OFF", "x", "ZERO_OFF='x'; expected a number"),
+        ("STT_SMJD", "x", "STT_SMJD='x'; expected a number"),
+    ],
+)
+def test_psrfits_headers_that_lie_name_the_key(tmp_path, key, value, message):
+    from astropy.io import fits
+
+    path = psrfits(tmp_path / "a.fits", np.zeros((32, 1, 8), np.uint8), 8)
+    with fits.open(path, mode="update") as file:
+        file["PRIMARY" if key.startswith("STT") else "SUBINT"].header[key] = value
+    with pytest.raises(BadFile, match=f"a.fits: .*{message}"):
+        Filterbank.open(path)
+
+
+@pytest.mark.parametrize("value", ["*", "", None])
+def test_psrfits_keys_that_are_not_filled_in(tmp_path, value):
+    """The standard's template writes "*": no sign, no offset."""
+    from astropy.io import fits
+
+    raw = np.random.default_rng(0).integers(0, 256, (32, 1, 8)).astype(np.uint8)
+    path = psrfits(tmp_path / "a.fits", raw, 8)
+    with fits.open(path, mode="update") as file:
+        for key in ("SIGNINT", "ZERO_OFF", "NSUBOFFS", "NSTOT"):
+            file["SUBINT"].header[key] = value
+        file[0].header["STT_OFFS"] = value
+    with Filterbank.open(path) as fb:
+        assert fb.dtype == np.uint8
+        assert np.array_equal(np.sort(fb.read(), axis=0), np.sort(raw[:, 0].T, axis=0))
+
+
 def test_real_time_series(test_data):
     folder = test_data / "dedispersion"
     dat, tim = Filterbank.open(folder / "GBT_J1807-0847.dat"), Filterbank.open(folder / "GBT_J1807-0847.tim")

@@ -64,12 +64,13 @@ class PsrfitsReader:
         missing = [c for c in COLUMNS if c not in table.columns.names]
         if missing:
             raise BadFile(f"{self.path}: SUBINT lacks {', '.join(missing)}")
+        self.nbits, self.nchan, self.npol, self.nsblk = (
+            self._whole(head, key) for key in ("NBITS", "NCHAN", "NPOL", "NSBLK")
+        )
         try:
-            self.nbits, self.nchan = int(head["NBITS"]), int(head["NCHAN"])
-            self.npol, self.nsblk = int(head["NPOL"]), int(head["NSBLK"])
-            tsamp = check_tsamp(float(head["TBIN"]))
-        except KeyError as error:
-            raise BadFile(f"{self.path}: SUBINT lacks the key {error.args[0]}") from None
+            tsamp = check_tsamp(self._number(head, "TBIN"))
+        except BadFile:
+            raise
         except ValueError as error:
             raise BadFile(f"{self.path}: {error}") from None
         if self.nbits not in (1, 2, 4, 8, 16, 32):
@@ -89,8 +90,8 @@ class PsrfitsReader:
             raise BadFile(f"{self.path}: DAT_FREQ has {len(freqs)} channels, NCHAN={self.nchan}")
         self.order = np.argsort(-freqs, kind="stable")
         self._place(head, tsamp)
-        self.signed = bool(head.get("SIGNINT", 0)) and self.nbits in (8, 16)
-        self.zero = float(head.get("ZERO_OFF", 0) or 0)
+        self.signed = self._number(head, "SIGNINT", 0) != 0 and self.nbits in (8, 16)
+        self.zero = self._number(head, "ZERO_OFF", 0)
         kind = str(head.get("POL_TYPE", "")).strip()
         if ifs == "sum" and self.npol > 1 and not kind.startswith("AABB"):
             ifs = 0
@@ -104,12 +105,35 @@ class PsrfitsReader:
         bare = self.npol == 1 and not self.scaled and not len(self.gaps) and direction(self.order) != 0
         self.packs = self.nbits < 8 and self.nchan * self.nbits % 8 == 0 and bare
         self.maximum = 0 if self.scaled or self.nbits == 32 else (2**self.nbits - 1) * len(self.ifs)
-        mjd = float(primary.get("STT_IMJD", 0)) + (primary.get("STT_SMJD", 0) + primary.get("STT_OFFS", 0.0)) / DAY
-        first = float(head.get("NSUBOFFS", 0) or 0) * self.nsblk * tsamp
+        day, second, rest = (self._number(primary, key, 0) for key in ("STT_IMJD", "STT_SMJD", "STT_OFFS"))
+        mjd = day + (second + rest) / DAY
+        first = self._number(head, "NSUBOFFS", 0) * self.nsblk * tsamp
         self.observation = Observation(
             freqs[self.order], tsamp, self.nbits, mjd + first / DAY, str(primary.get("SRC_NAME", "")).strip(),
             str(primary.get("TELESCOP", "")).strip(), _degrees(primary.get("RA"), 15), _degrees(primary.get("DEC"), 1),
         )  # fmt: skip
+
+    def _number(self, header: Any, key: str, default: float | None = None) -> float:
+        """A number of a header; ``default`` where it is left out, empty or "*", PSRFITS' word for "not filled in"."""
+        value = header.get(key)
+        if value is None or (isinstance(value, str) and value.strip() in ("", "*")):
+            if default is None:
+                raise BadFile(f"{self.path}: SUBINT lacks the key {key}")
+            return default
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise BadFile(f"{self.path}: {key}={value!r}; expected a number") from None
+        if not math.isfinite(number):
+            raise BadFile(f"{self.path}: {key}={value!r}; expected a number")
+        return number
+
+    def _whole(self, header: Any, key: str) -> int:
+        """A whole number that must be there."""
+        number = self._number(header, key)
+        if number != int(number):
+            raise BadFile(f"{self.path}: {key}={number!r}; expected a whole number")
+        return int(number)
 
     def _place(self, head: Any, tsamp: float) -> None:
         """The sample that each row begins at, the gaps between rows, the samples in all.
@@ -165,6 +189,12 @@ class PsrfitsReader:
     def _read_scales(self) -> None:
         """Scales of every row, small beside the data; ``scaled`` is false where they do nothing."""
         rows, width = len(self._rows), self.nchan * self.npol
+        for name, wide in (("DAT_WTS", self.nchan), ("DAT_SCL", width), ("DAT_OFFS", width)):
+            if self._rows[name].size != rows * wide:
+                raise BadFile(
+                    f"{self.path}: {name} has {self._rows[name].size // rows} numbers a row, expected {wide} "
+                    f"(NCHAN={self.nchan}, NPOL={self.npol})"
+                )
         self.weights = np.asarray(self._rows["DAT_WTS"], np.float32).reshape(rows, self.nchan)
         self.scales = np.asarray(self._rows["DAT_SCL"], np.float32).reshape(rows, width)
         self.offsets = np.asarray(self._rows["DAT_OFFS"], np.float32).reshape(rows, width)
