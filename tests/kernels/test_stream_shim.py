@@ -10,16 +10,17 @@ from skysieve.dedispersion.stream import StreamSearch
 from skysieve.dedispersion.stream import search as module
 from tests.kernels.shim import shim_runtime
 
-DMS = np.arange(0, 41, 10.0)
+DMS = np.arange(0, 201, 40.0)
 
 
 @pytest.mark.parametrize("float_samples", [False, True])
-def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples):
-    """Overlaps that are no multiple of the engine's words, in pieces that leave little behind."""
-    made = fake(nchan=16, duration=1.6, tsamp=1e-3, fch1=1500, foff=-8, dm=20, width=5e-3, snr=25, seed=5, times=[0.9])
+@pytest.mark.parametrize("block", [1.1, 0.55])
+def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
+    """Overlaps that are no multiple of the engine's words, in pieces that make room for themselves."""
+    made = fake(nchan=16, duration=6, tsamp=1e-3, fch1=1500, foff=-16, dm=100, width=8e-3, snr=25, seed=5, times=[2.0])
     x = made.read().astype(np.float32) if float_samples else made.read()
     fb = Filterbank.from_array(x, freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
-    p, options = plan(fb, dms=DMS), {"threshold": 6.0, "block": 0.203, "widths": [1, 4, 8]}
+    p, options = plan(fb, dms=DMS), {"threshold": 6.0, "block": block, "widths": [1, 8, 30]}
     offline = search(fb, p, device="cpu", **options)
 
     def engine(source, tables, *, method, capacity, **_):
@@ -28,8 +29,8 @@ def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples):
     monkeypatch.setattr(module, "make_engine", engine)
     found = []
     with StreamSearch(fb.observation, p, device="cpu", dtype=x.dtype, **options) as live:
-        for at in range(0, x.shape[1], 37):
-            found += live.feed(at, x.T[at : at + 37])
+        for at in range(0, x.shape[1], 1024):
+            found += live.feed(at, x.T[at : at + 1024])
         found += live.finish()
     events = {k: np.concatenate([getattr(f.events, k) for f in found]) for k in offline.events.__dataclass_fields__}
     order = np.lexsort((events["width_samples"], events["time"], events["dm_index"]))

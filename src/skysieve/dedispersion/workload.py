@@ -141,7 +141,7 @@ class Engine(Protocol):
     """
 
     def load(self, start: int, stop: int) -> None:
-        """Make samples ``start : stop`` the ones at hand; of what was at hand before only the last ``REREAD`` are read again."""
+        """Make samples ``start : stop`` the ones at hand; of what was so before, ``REREAD`` at most are read again."""
 
     def sums(
         self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None
