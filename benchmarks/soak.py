@@ -90,7 +90,7 @@ def soak(seconds: float, rate: float, folder: Path) -> Outcome:
     faults = [
         Faults(0.01, 0.1, 0.01, seed=1, gap=(half * 0.4, half * 0.4 + 2.0)), Faults(0.01, 0.1, 0.01, seed=2),
     ]  # fmt: skip
-    options = Options(plan=dms, search=SEARCH, window=WINDOW, gulp=0.3, ring=8.0, cutouts=True)
+    options = Options(plan=dms, search=SEARCH, window=WINDOW, gulp=0.3, ring=120.0, cutouts=True)
     warm(options)
     said: list[str] = []
     sink = Sink(folder, pictures=False, raw=True, say=said.append, least=25.0)

@@ -267,7 +267,7 @@ def test_a_gap_keeps_time():
         place(ring, made[:40])
         place(ring, made[180:])
         ring.end()
-        taker.join(10)
+        taker.join(60)
         total = sum(g.count for g in gulps)
         assert (gulps[0].start, total) == (0, 400)
         assert ring.counts()["lost"] == 140
@@ -345,7 +345,7 @@ def test_bad_formats():
 # ---------------------------------------------------------------- sockets
 
 
-def receive_all(receiver, expected, seconds=5.0):
+def receive_all(receiver, expected, seconds=60.0):
     rows, until = [], time.monotonic() + seconds
     while sum(map(len, rows)) < expected and time.monotonic() < until:
         buffers, lengths = receiver.batch(100)
@@ -382,9 +382,7 @@ def test_long_datagrams_and_full_rings_are_counted():
             for _ in range(10):
                 out.sendto(bytes(10), receiver.address)
             time.sleep(0.005)
-        until = time.monotonic() + 5
-        while receiver.counts()["datagrams"] < 301 and time.monotonic() < until:
-            time.sleep(0.01)
+        receiver.halt()  # takes what the kernel has first
         counts = receiver.counts()
         _, lengths = receiver.batch(1)
         assert lengths.tolist() == [-1]
@@ -418,11 +416,34 @@ def test_a_gap_longer_than_the_ring_costs_no_packet():
     taker.start()
     for a in [*range(0, 400, 20), *range(1600, 2000, 20)]:
         place(ring, made[a : a + 20])
-        until = time.monotonic() + 2
+        until = time.monotonic() + 60
         while ring.state[8] > 30 and time.monotonic() < until:
             time.sleep(0.001)
     ring.end()
-    taker.join(10)
+    taker.join(60)
     counts = ring.counts()
     assert (counts["overflow"], counts["accepted"], counts["lost"]) == (0, 800, 1200)
     assert sum(g.count for g in gulps) == 4000
+
+
+@pytest.mark.parametrize("policy", ["drop", "block"])
+def test_what_waits_in_the_kernel_is_received_at_the_end(policy):
+    with (
+        UdpReceiver("127.0.0.1", 0, policy=policy) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
+    ):
+        for i in range(100):
+            out.sendto(bytes([i]), receiver.address)
+        receiver.halt()
+        buffers, lengths = receiver.batch(200)
+        assert lengths.tolist() == [1] * 100
+        assert buffers[:, 0].tolist() == list(range(100))
+
+
+def test_priorities_that_the_system_does_not_know(monkeypatch):
+    def unknown(*args):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("os.sched_setscheduler", unknown)
+    with UdpReceiver("127.0.0.1", 0) as receiver:
+        assert not receiver.real_time

@@ -111,7 +111,6 @@ def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(dat
     def send(pipeline):
         sent.append(emulate(data.fb, *receiver.address, packet_bytes=512, rate=4.0, loss=0.05, reorder=0.2,
                             duplicate=0.1, seed=3))  # fmt: skip
-        time.sleep(0.3)
         pipeline.stop()
 
     with UdpReceiver("127.0.0.1", 0) as receiver:
@@ -162,8 +161,9 @@ def test_voltages_to_candidates(tmp_path):
     same_as_file(rows, search(offline, np.arange(0, 120, 5.0), **SEARCH))
 
 
-def test_beams_and_interference(data, tmp_path):
+def test_beams_and_interference(data, tmp_path, monkeypatch):
     """What all three beams see is flagged; what one sees is not; a fourth beam is too many."""
+    monkeypatch.setattr("skysieve.dedispersion.stream.coincidence.HOLD", 1e9)
     quiet = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=100, times=[], width=4e-3, seed=9)
     made = [packets_of(fb)[1] for fb in (data.fb, quiet, quiet, quiet)]
     both = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=0, times=[2.0], width=4e-3, snr=40, seed=7)
@@ -243,6 +243,96 @@ def test_a_feed_that_fails_ends_it(data, tmp_path):
         run_feed(lambda i: Broken(i, data.fb), data.options, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "changes", [{"kind": 1, "tsamp": 5e-324}, {"kind": 1, "tsamp": 1e-310}, {"fch1": 1e300}, {"tsamp": 1e300}]
+)
+def test_absurd_headers_of_one_beam_end_nothing(data, tmp_path, changes):
+    """Without a plan too, where nothing says what the headers should be."""
+    g, good = packets_of(data.fb)
+    other = replace(g, nsamp=8, **changes)
+    bad = packets(other, np.zeros((8, 1, other.step_bytes), np.uint8), 0, 3)
+    options = replace(data.options, plan=None, dm_max=200.0)
+    batches = [good[:100], bad, *(good[a : a + 100] for a in range(100, 500, 100))]
+    summary, _ = run_feed(lambda i: ListFeed(i, batches), options, tmp_path)
+    assert (summary["counts"]["accepted"], summary["counts"]["lost"]) in ((500, 0), (501, 0))
+    assert len(rows_of(tmp_path)) >= 4
+
+
+def test_a_beam_that_cannot_be_searched_is_refused(data, tmp_path, monkeypatch):
+    """It is told once, its packets are counted, and the other beam's candidates are what they were."""
+    from skysieve.dedispersion.stream.beams import Segment
+
+    prepare = Segment.prepare
+    refused = []
+
+    def picky(self):
+        if self.beam == 5:
+            refused.append(5)
+            raise MemoryError("more than there is")
+        return prepare(self)
+
+    monkeypatch.setattr(Segment, "prepare", picky)
+    _, good = packets_of(data.fb)
+    other = good.copy()
+    other.view("<u2")[:, 4] = 5
+
+    class Slow(ListFeed):
+        def feed(self):
+            for i, made in enumerate(self.batches):
+                while i == 2 and not refused:
+                    time.sleep(0.01)
+                self.intake.take(made, np.full(len(made), made.shape[1]))
+
+    batches = [good[:250], other[:250], good[250:], other[250:]]
+    summary, said = run_feed(lambda i: Slow(i, batches), data.options, tmp_path)
+    assert said.count("beam 5: its packets are refused: more than there is") == 1
+    assert summary["counts"]["refused"] == 250
+    same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
+
+
+@pytest.mark.parametrize("policy", ["block", "drop"])
+def test_gulps_larger_than_the_ring(data, tmp_path, policy):
+    """A gulp that the ring cannot hold would be waited for without end."""
+    options = replace(data.options, ring=0.01, gulp=3.0, policy=policy)
+    summary, _ = run_feed(lambda i: FileFeed(i, data.fb, 512), options, tmp_path)
+    counts = summary["counts"]
+    assert counts["accepted"] + counts["overflow"] == 500
+    assert summary["data_seconds"] > 0
+    if policy == "block":
+        same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
+
+
+@pytest.mark.parametrize("name", ["ring", "gulp", "longest_gap", "dm_max"])
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_options_are_looked_at_before_packets_come(name, value):
+    with pytest.raises(ValueError, match=f"{name}="):
+        Options(**{name: value})
+
+
+def test_an_error_of_the_sink_ends_it(data, tmp_path):
+    intake = Intake(SkysieveParser(), data.options)
+    sink = Sink(tmp_path, pictures=False, raw=False)
+    pipeline = Pipeline(intake, FileFeed(intake, data.fb), sink, nice=0)
+    sink.add(SimpleNamespace(columns={}, raw=None))
+    with pytest.raises(KeyError, match="flagged"):
+        pipeline.run()
+
+
+def test_a_terminal_that_has_gone_away(monkeypatch):
+    from skysieve.dedispersion.stream.commands import Screen
+
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    screen = Screen(False)
+    screen.say("a")
+    screen.line("b")
+    screen.end()
+    assert screen.count == 1
+
+
 # ---------------------------------------------------------------- metrics and the command
 
 
@@ -267,7 +357,7 @@ def start_stream(tmp_path, *more):
                "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1",
                "--ring", "20", *more]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(90, process.kill)
+    watchdog = threading.Timer(400, process.kill)
     watchdog.daemon = True
     watchdog.start()
     for line in process.stderr:
@@ -288,7 +378,7 @@ def test_the_command_ends_well_and_survives_being_killed(data, tmp_path, how):
         if len(told) == 3:
             break
     process.send_signal(signal.SIGTERM if how == "TERM" else signal.SIGKILL)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     told += [line for line in err.splitlines() if "S/N" in line]
     rows = rows_of(tmp_path / "out")
     assert len(rows) >= len(told) >= 3

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import socket
 import threading
 import time
 import xml.etree.ElementTree as ET
@@ -38,7 +41,7 @@ def row(fb, snr=9.0, time=1.3, beam=0, raw=None, **more):
     return Row(columns, fb.observation, time, raw, 0)
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=120.0):
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.01)
@@ -80,7 +83,11 @@ def test_a_table_is_continued_not_overwritten(fb, tmp_path):
     (tmp_path / "candidates.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="is no table of candidates"):
         Sink(tmp_path)
-    for options, message in [({"url": "file:///x"}, "url='file:"), ({"command": ""}, "command=''")]:
+    for options, message in [
+        ({"url": "file:///x"}, "url='file:"),
+        ({"command": ""}, "command=''"),
+        ({"command": "no-such-program -x"}, "no program of the name no-such-program"),
+    ]:
         with pytest.raises(ValueError, match=message):
             Sink(tmp_path / "other", **options)
 
@@ -136,7 +143,7 @@ def test_pictures_and_raw_samples(fb, tmp_path):
     pytest.importorskip("matplotlib")
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=fb.block(1000, 4000).T.copy(), time=1.3))
-    wait_for(lambda: sink.counts["pictures"] + sink.counts["pictures_failed"] == 1, 60)
+    wait_for(lambda: sink.counts["pictures"] + sink.counts["pictures_failed"] == 1)
     sink.close()
     (picture,) = tmp_path.glob("pulses/*.png")
     (kept,) = tmp_path.glob("pulses/*.fil")
@@ -145,7 +152,10 @@ def test_pictures_and_raw_samples(fb, tmp_path):
         assert np.array_equal(held.read(), fb.block(1000, 4000))
 
 
-def test_coincidence_waits_for_the_slowest_beam(fb):
+def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
+    from skysieve.dedispersion.stream import coincidence
+
+    monkeypatch.setattr(coincidence, "HOLD", 1e9)
     c = Coincidence(0.5)
     start = fb.observation.tstart * 86400
     c.add([row(fb, beam=0)], 0.5)
@@ -180,16 +190,88 @@ def test_a_process_that_draws_is_killed(fb, tmp_path):
     raw = fb.block(1000, 400).T.copy()
     sink = Sink(tmp_path, pictures=False)
     sink.add(row(fb, raw=raw))
-    wait_for(lambda: sink.counts["pictures"] == 1, 60)
+    wait_for(lambda: sink.counts["pictures"] == 1)
     for process in list(sink._pool._processes.values()):
         process.kill()
         process.join()
     for i in range(100):
         sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i))
-        wait_for(lambda i=i: sink.counts["pictures"] + sink.counts["pictures_failed"] == 2 + i, 60)
+        wait_for(lambda i=i: sink.counts["pictures"] + sink.counts["pictures_failed"] == 2 + i)
         if sink.counts["pictures"] == 2:
             break
     sink.close()
     assert sink.counts["pictures"] == 2
     assert sink.counts["pictures_failed"] == i >= 0
     assert len(rows_of(tmp_path)) == 2 + i
+
+
+def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
+    """Answers that are no HTTP, and times that no calendar has: counted; the next candidate is sent all the same."""
+    got = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    got.append(connection.recv(65536))
+                    connection.sendall(b"nonsense\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        sink = Sink(tmp_path, pictures=False, raw=False, url=f"http://127.0.0.1:{server.getsockname()[1]}/")
+        for mjd in (60000.5, 1e12, 60001.5):
+            sink.add(row(fb, mjd_infinite=mjd))
+        sink.close()
+        thread.join(60)
+    assert len(got) == 2
+    assert (sink.counts["triggers"], sink.counts["triggers_failed"]) == (0, 3)
+
+
+def test_what_a_command_hears_is_json(fb, tmp_path):
+    """A latency that is not known is null: NaN is no JSON."""
+    sink = Sink(tmp_path, pictures=False, raw=False, command=f"tee {tmp_path}/heard")
+    sink.add(row(fb, latency=float("nan")))
+    sink.close()
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    assert json.loads((tmp_path / "heard").read_text(), parse_constant=refuse)["latency"] is None
+
+
+def test_triggers_that_hang_hold_nothing_up(fb, tmp_path, monkeypatch):
+    from skysieve.dedispersion.stream import sink as module
+
+    monkeypatch.setattr(module, "MOST_TRIGGERS", 2)
+    sink = Sink(tmp_path, pictures=False, raw=False, command="sleep 20")
+    for i in range(6):
+        sink.add(row(fb, mjd_infinite=60000.0 + i))
+    wait_for(lambda: sink.counts["written"] == 6)
+    sink.close(0.5)
+    assert not sink._thread.is_alive()
+    assert sink.counts["triggers_dropped"] >= 5
+
+
+def test_ctrl_c_at_the_terminal_ends_no_drawing(fb, tmp_path):
+    """The terminal sends SIGINT to all processes of the group; the one that draws leaves it to its parent."""
+    raw = fb.block(1000, 400).T.copy()
+    sink = Sink(tmp_path, pictures=False)
+    for i in range(2):
+        sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i))
+        wait_for(lambda i=i: sink.counts["pictures"] + sink.counts["pictures_failed"] == i + 1)
+        for process in sink._pool._processes.values():
+            os.kill(process.pid, signal.SIGINT)
+    sink.close()
+    assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (2, 0)
+
+
+def test_a_sink_that_fails_says_so(fb, tmp_path):
+    def say(line):
+        raise RuntimeError("nobody hears")
+
+    sink = Sink(tmp_path, pictures=False, raw=False, say=say)
+    sink.add(row(fb))
+    sink.close()
+    assert str(sink.error) == "nobody hears"
+    assert len(rows_of(tmp_path)) == 1

@@ -76,6 +76,14 @@ class Options:
     ra: float = float("nan")
     dec: float = float("nan")
 
+    def __post_init__(self) -> None:
+        for name in ("ring", "gulp", "longest_gap"):
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name}={value!r}: expected seconds, above 0")
+        if self.dm_max is not None and not 0 <= self.dm_max < float("inf"):
+            raise ValueError(f"dm_max={self.dm_max!r}: expected pc/cm^3, at least 0")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -129,8 +137,11 @@ class Segment:
             policy=options.policy,
         )  # fmt: skip
         each = geometry.chunks * geometry.step_bytes
-        self.gulp = max(1, min(round(options.gulp / geometry.tsamp), GULP_BYTES // each))
+        # more than a full ring can give would be waited for without end
+        most = max(1, (self.ring.places - options.window - 1) * geometry.nsamp // 2)
+        self.gulp = max(1, min(round(options.gulp / geometry.tsamp), GULP_BYTES // each, most))
         self.search: StreamSearch | None = None
+        self.refused = False
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.samples = 0
         self.latest = 0.0

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -355,8 +355,7 @@ class Screen:
             return
         with self._lock:
             self._clear()
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            self._write(text + "\n")
 
     def line(self, text: str) -> None:
         """The line of this second."""
@@ -365,14 +364,20 @@ class Screen:
             return
         with self._lock:
             self._clear()
-            sys.stderr.write(text if self.terminal else text + "\n")
-            sys.stderr.flush()
+            self._write(text if self.terminal else text + "\n")
             self.drawn = self.terminal
 
     def _clear(self) -> None:
         if self.drawn:
-            sys.stderr.write("\r\x1b[K")
+            self._write("\r\x1b[K")
             self.drawn = False
+
+    @staticmethod
+    def _write(text: str) -> None:
+        """Onto standard error; a terminal that has gone away ends no search."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
     def end(self) -> None:
         """Leave the line that is redrawn."""

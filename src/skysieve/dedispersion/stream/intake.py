@@ -26,7 +26,8 @@ RESTART = 256
 """Packets in a row that all say that the stream has begun anew before that is believed."""
 IDLE = 0.002
 MOST_HOPELESS = 10_000
-"""Forms of packets that are remembered as useless."""
+REFUSED = (ValueError, ArithmeticError, MemoryError)
+"""Forms of packets that are remembered as useless; what is raised by streams that cannot be searched."""
 
 
 class Beam:
@@ -135,6 +136,9 @@ class Intake:
             index = index[same]
         elif beam.changed:
             beam.changed = 0
+        if beam.segments[-1].refused:
+            self.bad["refused"] += len(index)
+            return
         ring = beam.segments[-1].ring
         before = ring.state.copy()
         ring.put(buffers, index, found.number, found.chunk, found.offset)
@@ -165,13 +169,18 @@ class Intake:
             return False
         try:
             beam.begin(self.parser.geometry(buffers[index[0]]), key[index[0]], self.options)
-        except (ValueError, MemoryError) as error:
+        except REFUSED as error:
             self.bad["refused"] += len(index)
             if len(self._hopeless) < MOST_HOPELESS:
                 self._hopeless.add(name)
             self._tell(f"beam {beam.number}: its packets are refused: {error}")
             return False
         return True
+
+    def refuse(self, beam: Beam, segment: Segment, error: Exception) -> None:
+        """A segment cannot be searched: its packets are taken and thrown away, and that is told and counted."""
+        segment.refused = True
+        self._tell(f"beam {beam.number}: its packets are refused: {error}")
 
     def _tell(self, line: str) -> None:
         """Say a thing once."""

@@ -13,7 +13,7 @@ from typing import Any
 from skysieve.dedispersion.io import written
 from skysieve.dedispersion.stream.beams import Row
 from skysieve.dedispersion.stream.coincidence import Coincidence
-from skysieve.dedispersion.stream.intake import Feed, Intake
+from skysieve.dedispersion.stream.intake import REFUSED, Feed, Intake
 from skysieve.dedispersion.stream.receive import UdpReceiver
 from skysieve.dedispersion.stream.sink import Sink
 
@@ -96,6 +96,8 @@ class Pipeline:
                 over = not self.feed.is_alive()
                 worked = self._turn()
                 self._status()
+                if self.sink.error is not None:
+                    raise self.sink.error
                 if over and not any(beam.segments for beam in self.intake.beams.values()):
                     break
                 if not worked:
@@ -103,8 +105,9 @@ class Pipeline:
             self._emit([], last=True)
         finally:
             self.feed.stop.set()
-            self.intake.end()
-            self.feed.join()
+            while self.feed.is_alive():  # it may have begun a ring since, and wait for room in it
+                self.intake.end()
+                self.feed.join(0.1)
             for beam in self.intake.beams.values():
                 for segment in beam.segments:
                     if segment.search is not None:
@@ -124,7 +127,13 @@ class Pipeline:
             ended = segment.ring.ended
             gulp = segment.ring.take(segment.gulp, timeout=0)
             if gulp is not None:
-                self._emit(segment.step(gulp))
+                if not segment.refused:
+                    try:
+                        segment.prepare()
+                    except REFUSED as error:  # one beam's headers must not end the search of the others
+                        self.intake.refuse(beam, segment, error)
+                    else:
+                        self._emit(segment.step(gulp))
                 worked = True
             elif ended:
                 self._emit(segment.finish(), over=True)

@@ -20,7 +20,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HEAD, TAIL, STOP, OVERFLOW, TRUNCATED, CALLS = range(6)
+HEAD, TAIL, STOP, OVERFLOW, TRUNCATED = range(5)
 BATCH = 64
 MOST_BUFFER = 2**26
 HDR = 8
@@ -85,6 +85,9 @@ class UdpReceiver:
         self.lengths = np.zeros(self.slots + BATCH, np.int64)
         self._headers, self._vectors = message_headers(self.buffers)
         self.state = np.zeros(8, np.int64)
+        self.state[STOP] = 1
+        self._receive_from(-1)  # loaded or compiled before a packet can wait
+        self.state[:] = 0
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
@@ -105,12 +108,15 @@ class UdpReceiver:
         self._running.wait()
 
     def _receive(self) -> None:
-        from skysieve.dedispersion.stream import cpu_receive
-
         self.real_time = first_served()
         self._running.set()
+        self._receive_from(self.socket.fileno())
+
+    def _receive_from(self, handle: int) -> None:
+        from skysieve.dedispersion.stream import cpu_receive
+
         cpu_receive.receive(
-            self.socket.fileno(), self._headers, self._headers.ctypes.data, self.lengths, self.slots, BATCH,
+            handle, self._headers, self._headers.ctypes.data, self.lengths, self.slots, BATCH,
             self.policy == "drop", self.state,
         )  # fmt: skip
 
@@ -154,7 +160,7 @@ class UdpReceiver:
         return next((int(words[12]) for words in rows if words[9] == str(self._inode)), -1)
 
     def halt(self) -> None:
-        """Receive no more; what is in the ring stays."""
+        """Receive what waits in the kernel, and no more; what is in the ring stays."""
         self.state[STOP] = 1
         self._thread.join()
 
@@ -184,7 +190,7 @@ def first_served() -> bool:
     """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except PermissionError:
+    except OSError:  # not allowed; some containers know no such priority
         return False
     return True
 

@@ -5,17 +5,21 @@ A candidate is announced (printed, triggered) after its line has reached the dis
 
 from __future__ import annotations
 
+import http.client
 import json
+import math
 import os
 import queue
 import shlex
+import shutil
+import signal
 import subprocess
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +132,8 @@ class Sink:
         self.command = shlex.split(command) if command is not None else []
         if command is not None and not self.command:
             raise ValueError(f"command={command!r}: expected a program")
+        if self.command and shutil.which(self.command[0]) is None:
+            raise ValueError(f"command={command!r}: no program of the name {self.command[0]}")
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.pulses = self.folder / "pulses"
@@ -145,6 +151,9 @@ class Sink:
         self._pool: ProcessPoolExecutor | None = None
         self._drawing = self._raw_bytes = 0
         self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._refusing = False
+        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
         self._trigger = threading.Thread(target=self._run_triggers, name="triggers", daemon=True)
         self._thread.start()
@@ -173,14 +182,24 @@ class Sink:
         until = time.monotonic() + seconds
         self._inbox.put(None)
         self._thread.join(max(0.0, until - time.monotonic()))
-        self._triggers.put(None)
-        self._trigger.join(max(0.0, until - time.monotonic()))
+        if self._trigger.is_alive():
+            self._over.set()
+            with suppress(queue.Full):  # a full queue has something to wake up for
+                self._triggers.put_nowait(None)
+            self._trigger.join(max(0.0, until - time.monotonic()))
+            self._count("triggers_dropped", sum(row is not None for row in list(self._triggers.queue)))
         if self._pool is not None:
             while self._drawing and time.monotonic() < until:
                 time.sleep(0.02)
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
+        try:
+            self._keep_all()
+        except Exception as error:  # noqa: BLE001 - handed to the pipeline, which ends: nothing would be kept any more
+            self.error = error
+
+    def _keep_all(self) -> None:
         over = False
         tries = 0
         while True:
@@ -208,12 +227,16 @@ class Sink:
         try:
             self.table.append([line_of(row.columns) for row in rows])
         except OSError as error:
-            if self.counts["write_errors"] == 0:
+            if not self._refusing:
                 self.say(f"{self.table.path}: {error.strerror}; candidates wait")
+            self._refusing = True
             self._count("write_errors")
             return False
         self._waiting.clear()
         self._count("written", len(rows))
+        if self._refusing:
+            self.say(f"{self.table.path}: written again")
+        self._refusing = False
         for row in rows:
             self._announce(row)
         return True
@@ -256,7 +279,7 @@ class Sink:
                 draw, row.raw, row.raw_start, row.observation, row.columns, row.top_time,
                 str(self.pulses / name_of(row)), self.raw, self.pictures,
             )  # fmt: skip
-        except BrokenExecutor:  # the process that draws was killed: the next candidate gets a new one
+        except (BrokenExecutor, OSError):  # killed, or the system gives none: the next candidate gets a new one
             self._pool = None
             self._count("pictures_failed")
             self._release(row)
@@ -279,7 +302,10 @@ class Sink:
 
     # ------------------------------------------------------------------ triggers
     def _run_triggers(self) -> None:
-        while (row := self._triggers.get()) is not None:
+        while not (self._over.is_set() and self._triggers.empty()):
+            row = self._triggers.get()
+            if row is None:
+                return
             if self.command:
                 self._one_trigger(self._run_command, row)
             if self.url:
@@ -288,16 +314,18 @@ class Sink:
     def _one_trigger(self, send: Callable[[Row], None], row: Row) -> None:
         try:
             send(row)
-        except (OSError, ValueError, subprocess.SubprocessError, urllib.error.URLError) as error:
+        except (OSError, ValueError, ArithmeticError, subprocess.SubprocessError, http.client.HTTPException) as error:
             self._count("triggers_failed")
             self.say(f"a trigger failed: {error}")
         else:
             self._count("triggers")
 
     def _run_command(self, row: Row) -> None:
-        subprocess.run(
-            self.command, input=json.dumps({**row.columns, "name": name_of(row)}), text=True, check=True,
-            timeout=COMMAND_SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        facts = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.columns.items()}
+        facts["name"] = name_of(row)
+        subprocess.run(  # in a session of its own: the terminal's Ctrl-C is not for it
+            self.command, input=json.dumps(facts, allow_nan=False), text=True, check=True, timeout=COMMAND_SECONDS,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
     def _post(self, row: Row) -> None:
@@ -318,7 +346,8 @@ def name_of(row: Row) -> str:
 
 
 def _attend(parent: int) -> None:
-    """Begin a process that draws: everything else goes first, and it ends when its parent has."""
+    """Begin a process that draws: everything else goes first, Ctrl-C is the parent's, and it ends when that has."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(15)
 

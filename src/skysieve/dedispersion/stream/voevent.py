@@ -71,7 +71,11 @@ def voevent(
     coords = ET.SubElement(location, "AstroCoords", {"coord_system_id": "UTC-FK5-TOPO"})
     moment = ET.SubElement(ET.SubElement(coords, "Time", {"unit": "s"}), "TimeInstant")
     zero = datetime.datetime(1858, 11, 17, tzinfo=datetime.UTC)
-    ET.SubElement(moment, "ISOTime").text = iso(zero + datetime.timedelta(days=columns["mjd_infinite"]))
+    try:
+        when = zero + datetime.timedelta(days=columns["mjd_infinite"])
+    except OverflowError:
+        raise ValueError(f"mjd_infinite={columns['mjd_infinite']!r}: no time of the years 1 to 9999") from None
+    ET.SubElement(moment, "ISOTime").text = iso(when)
     if math.isfinite(ra) and math.isfinite(dec):
         place = ET.SubElement(coords, "Position2D", {"unit": "deg"})
         ET.SubElement(place, "Name1").text, ET.SubElement(place, "Name2").text = "RA", "Dec"
