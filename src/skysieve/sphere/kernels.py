@@ -55,6 +55,10 @@ class Kernel(ABC):
     def profile(self, theta: Any) -> NDArray[np.float64]:
         """``K(theta)`` per sr at angles theta (rad)."""
 
+    def gain(self) -> float:
+        """Largest modulus of the window, or a bound of it: by so much a harmonic can grow at most."""
+        return abs(float(self.window(0)[0]))
+
     def tensor(self, theta: Any) -> NDArray[np.float64] | None:
         """The sum of `legendre.jacobi_series` for the window of E and B, where there is a quicker way; else None."""
         return None
@@ -101,6 +105,10 @@ class Harmonic(Kernel):
     def profile(self, theta: Any) -> NDArray[np.float64]:
         """See `Kernel.profile`: the sum over all degrees, never cut at a map's lmax (a cut would ring)."""
         return legendre_series(self._coefficients(), np.asarray(theta, np.float64))
+
+    def gain(self) -> float:
+        """See `Kernel.gain`."""
+        return float(np.abs(self._coefficients()).max())
 
     def bandlimit(self, eps: float = 1e-6) -> float:
         """See `Kernel.bandlimit`."""
@@ -163,6 +171,10 @@ class Gaussian(Harmonic):
         k = np.exp(-0.5 * (ell * (ell + 1) - spin**2) * self.sigma**2)
         k[:spin] = 0
         return k
+
+    def gain(self) -> float:
+        """See `Kernel.gain`: that of l = 0."""
+        return 1.0
 
     def profile(self, theta: Any) -> NDArray[np.float64]:
         """See `Kernel.profile`."""
@@ -233,6 +245,9 @@ class Window(Harmonic):
             e = next((found[n] for n in ("E", "GRAD", "GRADIENT") if n in found), None)
             b = next((found[n] for n in ("B", "CURL") if n in found), None)
             return cls(*(None if v is None else np.asarray(v, np.float64).ravel() for v in (main, e, b)))
+
+    def __repr__(self) -> str:
+        return f"Window(lmax={self.degrees})"
 
     @property
     def degrees(self) -> int:
@@ -336,9 +351,12 @@ def check_eps(eps: Any) -> None:
 
 
 def _window(values: Any, name: str) -> NDArray[np.float64]:
-    k = np.array(values, np.float64)
+    k = np.asarray(values)
+    if k.dtype.kind not in "buif":
+        raise ValueError(f"{name} has dtype {k.dtype}: expected a row of finite numbers, from l = 0 on")
+    k = k.astype(np.float64)
     if k.ndim != 1 or not k.size or not np.isfinite(k).all():
         raise ValueError(f"{name}: expected a row of finite numbers, from l = 0 on")
-    if name == "bl" and not k.any():
-        raise ValueError("bl: is zero at every degree")
+    if name in ("bl", "cl") and not k.any():
+        raise ValueError(f"{name}: is zero at every degree")
     return k

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .kernels import GRID, Harmonic, Kernel, check_angle, check_eps, find_support
-from .legendre import window_of
+from .legendre import theta_nodes, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +84,11 @@ class Function(Kernel):
         k = window_of(self.profile, self.radius, lmax, self._panels)
         k[:spin] = 0
         return k
+
+    def gain(self) -> float:
+        """See `Kernel.gain`: the integral of the modulus."""
+        theta, w = theta_nodes(self.radius, 64.0, self._panels)
+        return 2 * math.pi * float((np.abs(self.profile(theta)) * w).sum())
 
     def support(self, eps: float = 1e-6) -> float:
         """See `Kernel.support`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import resolve
 from skysieve.core.pipeline import usable_cores
 from skysieve.sphere.api import ConvolvePlan, host
+from skysieve.sphere.arguments import read_dtype
 from skysieve.sphere.grid import Healpix
 from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
 from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window, check_eps
@@ -32,6 +34,8 @@ MASKED = ("zero", "normalize")
 FLUX = ("none", "conserve")
 ROOM = 12
 """So many times the maps' bytes must be free on a GPU for all of the work to be done there."""
+MOST_OWN = 0.3
+"""Part of a kernel in the pixel at its centre above which its sum over pixels of 1 may differ from 1 by 0.01."""
 LEAST_MEAN = 1e-3
 """Integral of a kernel over that of its modulus below which neither flux nor mean can be restored."""
 
@@ -156,8 +160,8 @@ def smoothing(
     if is_device_array(map_in) and (by_harmonics or found.kind != "cuda"):
         what = "what is done by harmonics runs" if by_harmonics else f"device={device!r} computes"
         raise TypeError(f"map_in lives on a GPU, and {what} on the CPU: expected host arrays")
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads={threads}: expected at least 1, or None for all cores")
+    if threads is not None and (not isinstance(threads, int | np.integer) or threads < 1):
+        raise ValueError(f"threads={threads!r}: expected a whole number of at least 1, or None for all cores")
     if by_harmonics and memory is not None:
         raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
@@ -248,7 +252,7 @@ def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) ->
     if not isinstance(width, int | float | np.number | np.ndarray) or np.ndim(width) or not 0 <= width <= math.pi:
         raise ValueError(f"{name}={value!r}: expected an angle of at least 0 and at most pi (rad)")
     if width == 0:
-        return Window(np.ones(1 << 15)) if zero else None
+        return Window(np.ones(1 << 17)) if zero else None
     return Gaussian(sigma=float(width) / (FWHM if sigma is None else 1))
 
 
@@ -273,15 +277,16 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
         map_in = np.ma.stack([np.ma.asarray(m) for m in map_in])
     mask = np.ma.getmaskarray(map_in) if isinstance(map_in, np.ma.MaskedArray) else None
     xp = array_module(map_in)
-    a = map_in if xp is not np else np.asarray(np.ma.getdata(map_in))
+    try:
+        a = map_in if xp is not np else np.asarray(np.ma.getdata(map_in))
+    except ValueError as error:
+        raise ValueError(f"map_in: expected maps of one length ({error})") from None
     if a.ndim < 1 or a.dtype.kind not in "buif":
         raise TypeError(f"map_in has dtype {a.dtype} and shape {a.shape}, expected maps of real numbers")
     npix2nside(a.shape[-1])
     if dtype is None:
         dtype = np.float32 if a.dtype.newbyteorder("=") == np.float32 else np.float64
-    real = np.dtype(dtype)
-    if real not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
+    real = read_dtype(dtype)
     maps = xp.array(a, real, order="C")
     bad = ~xp.isfinite(maps) | (xp.abs(maps - real.type(UNSEEN)) <= 1e-5 * abs(UNSEEN))
     if mask is not None:
@@ -298,18 +303,30 @@ def _restore(out: Any, good: Any, values: Any, mask: Any, on_host: bool) -> Any:
         out = array_module(out).where(good, out, values)
     if on_host and not isinstance(out, np.ndarray):
         out = out.get()
-    return out if mask is None else np.ma.MaskedArray(out, mask.copy())
+    return out if mask is None else np.ma.MaskedArray(out, mask.copy(), fill_value=UNSEEN)  # healpy's
 
 
 # ------------------------------------------------------------------ by the pixel sum
 
 
-def _own_weight(kernel: Kernel, npix: int) -> float:
-    """What a pixel weighs in its own sum, over the kernel's integral: above 1, every positive map grows."""
-    area = 4 * math.pi / npix
-    if isinstance(kernel, Gaussian):  # on a plane: a narrow one has millions of degrees
-        return area / (2 * math.pi * kernel.sigma**2)
-    return float(kernel.profile(0.0)) * area / float(kernel.window(0)[0])
+def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
+    """Refuse kernels that the pixels do not resolve: no convolution gives a pixel more of itself than its gain."""
+    several = [kernel]
+    if polarised and isinstance(kernel, Window):
+        several += [Window(k) for k in kernel.polarised(kernel.degrees) if k.any()]
+    own = max(abs(float(k.profile(0.0))) * math.pi / (3 * grid.nside**2 * k.gain()) for k in several)
+    if own > 1:
+        raise ValueError(
+            f"kernel={kernel!r}: is narrower than the pixels of nside {grid.nside}: its sum over them would multiply "
+            f"the maps by {own:.3g} or more; quadrature='healpy' smooths by harmonics"
+        )
+    if own > MOST_OWN:
+        warnings.warn(
+            f"kernel={kernel!r}: is hardly wider than the pixels of nside {grid.nside} (a Gaussian's FWHM below 1.7 of "
+            "them), so that its sum over them is no longer its integral: a constant may be off by 1 to 25 per cent; "
+            "quadrature='healpy' smooths by harmonics",
+            stacklevel=4,
+        )
 
 
 def _by_pixels(
@@ -319,17 +336,17 @@ def _by_pixels(
     normalize = masked == "normalize" and good is not None
     if normalize and flux == "conserve":
         raise ValueError("masked='normalize' does not go with flux='conserve': a sum over part of the sky is not kept")
-    own = _own_weight(kernel, maps.shape[-1]) if kernel.positive else 0.0
-    if own > 1:
-        raise ValueError(
-            f"kernel={kernel!r}: is narrower than the pixels of nside {grid.nside}: its sum over them would multiply "
-            f"the maps by {own:.3g} or more; quadrature='healpy' smooths by harmonics"
-        )
+    _check_width(kernel, grid, polarised)
     scalar = (..., slice(0, 1), slice(None)) if polarised else (...,)
     xp = array_module(maps)
     out = xp.empty_like(maps)
     with ConvolvePlan(kernel, grid, **options) as plan:
         x = maps[scalar]
+        lift: Any = 0.0
+        if normalize:  # constants are kept: a large mean would only cost digits, and 0 in bad pixels is no part of it
+            ok = good[scalar]
+            lift = x.sum(axis=-1, keepdims=True, dtype=np.float64) / xp.maximum(ok.sum(axis=-1, keepdims=True), 1)
+            x = xp.where(ok, x - lift, 0).astype(maps.dtype)
         if flux == "conserve":
             column = plan.adjoint(xp.ones(plan.npix))
             if column.min() < LEAST_MEAN * xp.abs(column).max():
@@ -344,6 +361,7 @@ def _by_pixels(
             if (share[good] < LEAST_MEAN * share.max()).any():
                 raise ValueError("masked='normalize': the kernel's sum over good pixels is too close to zero somewhere")
             out = xp.where(good, out / xp.where(good, share, 1), out)
+            out[scalar] += lift
     return out
 
 
