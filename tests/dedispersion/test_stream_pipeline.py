@@ -290,6 +290,25 @@ def test_a_beam_that_cannot_be_searched_is_refused(data, tmp_path, monkeypatch):
     same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
 
 
+def test_samples_around_candidates_are_those_of_the_file(data, tmp_path):
+    """Each candidate gets them, those at the end what there is; its latency is told when it is."""
+    said = []
+    intake = Intake(SkysieveParser(), replace(data.options, cutouts=True), say=said.append)
+    sink = Sink(tmp_path, pictures=False, say=said.append)
+    pipeline = Pipeline(intake, FileFeed(intake, data.fb, 512), sink, nice=0)
+    pipeline.run()
+    kept = sorted(tmp_path.glob("pulses/*.fil"))
+    rows = rows_of(tmp_path)
+    assert len(kept) == len(rows) == sink.counts["pictures"] >= 4
+    x = data.fb.read()
+    for path in kept:
+        with Filterbank.open(path) as held:
+            begin = round((held.observation.tstart - 60000.5) * 86400 / 5e-4)
+            assert np.array_equal(held.read(), x[:, begin : begin + held.nsamp])
+            assert held.nsamp > 200
+    assert all(float(r["latency"]) >= 0 for r in rows)
+
+
 @pytest.mark.parametrize("policy", ["block", "drop"])
 def test_gulps_larger_than_the_ring(data, tmp_path, policy):
     """A gulp that the ring cannot hold would be waited for without end."""

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from skysieve.dedispersion import Filterbank, fake
-from skysieve.dedispersion.stream.beams import Row
+from skysieve.dedispersion.stream.beams import Cut, Row
 from skysieve.dedispersion.stream.coincidence import Coincidence
 from skysieve.dedispersion.stream.sink import COLUMNS, Sink
 
@@ -275,3 +275,26 @@ def test_a_sink_that_fails_says_so(fb, tmp_path):
     sink.close()
     assert str(sink.error) == "nobody hears"
     assert len(rows_of(tmp_path)) == 1
+
+
+def test_candidates_do_not_wait_for_their_samples(fb, tmp_path):
+    """The line is on the disk before the samples around a candidate have come; those may come before it, too."""
+    raw = fb.block(1000, 400).T.copy()
+    sink = Sink(tmp_path, pictures=False, least=8.0)
+    numbered = [replace(row(fb, snr, mjd_infinite=60000.0 + i), number=i + 1) for i, snr in enumerate([9, 7, 9, 7, 9])]
+    for one in numbered[:2]:
+        sink.add(one)
+    wait_for(lambda: sink.counts["written"] == 2)
+    for number in (1, 2, 3, 4):
+        sink.add_cut(Cut(number, 1000, raw))
+    for one in numbered[2:]:
+        sink.add(one)
+    sink.add_cut(Cut(5, 1000, None))
+    sink.close()
+    assert sink.counts["pictures"] == 2
+    assert sorted(p.name[:5] for p in tmp_path.glob("pulses/*.fil")) == ["60000", "60002"]
+    assert sink._raw_bytes == 0
+    assert not sink._early
+    assert not sink._expected
+    with Filterbank.open(next(iter(tmp_path.glob("pulses/60002*.fil")))) as held:
+        assert np.array_equal(held.read(), fb.block(1000, 400))

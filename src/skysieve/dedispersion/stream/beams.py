@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ GULP_BYTES = 2**20
 """Bytes of a gulp at most: temporaries of larger ones cost more in mapped pages than in arithmetic."""
 MOST_CUTTING = 64
 """Cut-outs that may wait for their samples."""
+NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,38 @@ class Options:
 
 @dataclass(frozen=True)
 class Row:
-    """A candidate on its way to the sink: its columns, and the samples around it where they are wanted."""
+    """A candidate on its way to the sink.
+
+    Attributes
+    ----------
+    columns : dict
+    observation : Observation
+    top_time : float
+        Seconds of its arrival at the top of the band.
+    raw, raw_start
+        Samples around it, and the number of the first, where they are there already.
+    number : int
+        Of the `Cut` that follows with them; 0: none follows.
+    when : float or None
+        `time.monotonic` when the packet with its last sample came, where that is remembered.
+    """
 
     columns: dict[str, Any]
     observation: Observation
     top_time: float
     raw: NDArray[Any] | None = None
     raw_start: int = 0
+    number: int = 0
+    when: float | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The samples around a candidate, which come after it; ``raw`` is None where there was no room for them."""
+
+    number: int
+    start: int
+    raw: NDArray[Any] | None
 
 
 class Segment:
@@ -144,8 +171,8 @@ class Segment:
         self.refused = False
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.samples = 0
-        self.latest = 0.0
-        self._cutting: deque[tuple[int, int, dict[str, Any], float]] = deque()
+        self._cutting: deque[tuple[int, int, int]] = deque()
+        self._cuts: list[Cut] = []
 
     def prepare(self) -> StreamSearch:
         """Make the search, with its kernels loaded."""
@@ -212,26 +239,29 @@ class Segment:
 
     # ------------------------------------------------------------------ candidates
     def _rows(self, found: Sequence[Found], last: bool = False) -> list[Row]:
-        """Candidates that are ready: with the samples around them, or without, where none are wanted."""
+        """Candidates, at once; the samples around them follow when they have come, see `cuts`."""
         ready: list[Row] = []
         for one in found:
             for i in range(len(one)):
                 columns = {name: values[i].item() for name, values in one.columns.items()}
-                columns = {"beam": self.beam, "segment": self.number, **columns, "latency": self._latency(columns)}
+                columns = {"beam": self.beam, "segment": self.number, **columns}
                 late = float(delay_seconds(self.observation.top, columns["dm"], self._search.ref_freq, self._constant))
                 top = columns["time"] + late
-                if not self.options.cutouts:
-                    ready.append(Row(columns, self.observation, top))
-                    continue
-                low, high = self._span(columns, top)
-                self._cutting.append((low, high, columns, top))
+                number = next(NUMBERS) if self.options.cutouts else 0
+                ready.append(Row(columns, self.observation, top, number=number, when=self._when(columns)))
+                if number:
+                    self._cutting.append((*self._span(columns, top), number))
         while self._cutting and (
             last or len(self._cutting) > MOST_CUTTING or self._cutting[0][1] <= self._search.filled
         ):
-            low, high, columns, top = self._cutting.popleft()
-            start, raw = self._search.recent(low, high)
-            ready.append(Row(columns, self.observation, top, raw, start))
+            low, high, number = self._cutting.popleft()
+            self._cuts.append(Cut(number, *self._search.recent(low, high)))
         return ready
+
+    def cuts(self) -> list[Cut]:
+        """Samples around candidates that are there since the last call; each candidate with a number gets one."""
+        some, self._cuts = self._cuts, []
+        return some
 
     @property
     def _search(self) -> StreamSearch:
@@ -252,13 +282,9 @@ class Segment:
         centre = round(top / o.tsamp)
         return centre - half, min(centre + half + shift, centre + most)
 
-    def _latency(self, columns: dict[str, Any]) -> float:
-        """Seconds since the packet with the pulse's last sample came; NaN where that is not remembered."""
+    def _when(self, columns: dict[str, Any]) -> float | None:
+        """When the packet with the pulse's last sample came, where that is remembered."""
         o = self.observation
         end = columns["time"] + columns["width"] / 2
         end += float(delay_seconds(o.freqs[-1], columns["dm"], self._search.ref_freq, self._constant))
-        when = self.ring.arrived(int(end / o.tsamp) * self.each)
-        if when is None:
-            return float("nan")
-        self.latest = time.monotonic() - when
-        return self.latest
+        return self.ring.arrived(int(end / o.tsamp) * self.each)

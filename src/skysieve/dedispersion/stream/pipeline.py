@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from skysieve.dedispersion.io import written
-from skysieve.dedispersion.stream.beams import Row
+from skysieve.dedispersion.stream.beams import Row, Segment
 from skysieve.dedispersion.stream.coincidence import Coincidence
 from skysieve.dedispersion.stream.intake import REFUSED, Feed, Intake
 from skysieve.dedispersion.stream.receive import UdpReceiver
@@ -134,9 +135,11 @@ class Pipeline:
                         self.intake.refuse(beam, segment, error)
                     else:
                         self._emit(segment.step(gulp))
+                        self._cut(segment)
                 worked = True
             elif ended:
                 self._emit(segment.finish(), over=True)
+                self._cut(segment)
                 beam.retire()
                 for name, seconds in segment.times.items():
                     self.times[name] += seconds
@@ -154,10 +157,17 @@ class Pipeline:
                 hold = max(hold, search.widest)
         self.coincidence.add(rows, 2 * hold)
         for row in self.coincidence.release(frontiers, last):
-            if not (last or over) and row.columns["latency"] == row.columns["latency"]:
-                self.latencies.append(row.columns["latency"])
+            late = math.nan if row.when is None else time.monotonic() - row.when
+            row.columns["latency"] = late
+            if not (last or over) and row.when is not None:
+                self.latencies.append(late)
                 del self.latencies[:-10_000]
             self.sink.add(row)
+
+    def _cut(self, segment: Segment) -> None:
+        """The samples around candidates to the sink."""
+        for cut in segment.cuts():
+            self.sink.add_cut(cut)
 
     # ------------------------------------------------------------------ numbers
     def _work(self) -> tuple[dict[str, float], float]:
@@ -188,13 +198,13 @@ class Pipeline:
         busy, span = sum(times.values()), now - self._last_time
         worked, passed = busy - self._last["busy"], data - self._last["data"]
         fills = [s.ring.fill for beam in list(self.intake.beams.values()) for s in list(beam.segments)]
-        latest = [s.latest for beam in list(self.intake.beams.values()) for s in list(beam.segments)]
         state = {
             "seconds": now - self._began, "data_seconds": data, "stages": times, "counts": counts,
             "rate": 8 * (counts["bytes"] - self._last["bytes"]) / span,
             "realtime": passed / worked if worked > 0 else 0.0, "load": worked / span,
             "ring_fill": max([*fills, *(r.fill for r in self.receivers)], default=0.0),
-            "latency": max(latest, default=0.0), "beams": len(self.intake.beams), "sink": dict(self.sink.counts),
+            "latency": self.latencies[-1] if self.latencies else 0.0, "beams": len(self.intake.beams),
+            "sink": dict(self.sink.counts),
         }  # fmt: skip
         self._tick = self._last_time = now
         self._last = {"bytes": float(counts["bytes"]), "data": data, "busy": busy}

@@ -20,6 +20,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.io import written
-from skysieve.dedispersion.stream.beams import Row
+from skysieve.dedispersion.stream.beams import Cut, Row
 from skysieve.dedispersion.stream.voevent import voevent
 
 if TYPE_CHECKING:
@@ -146,7 +147,9 @@ class Sink:
         )  # fmt: skip
         self.latest: deque[dict[str, Any]] = deque(maxlen=500)
         self._waiting: deque[Row] = deque()
-        self._inbox: queue.Queue[Row | None] = queue.Queue()
+        self._early: dict[int, Cut] = {}
+        self._expected: dict[int, Row | None] = {}
+        self._inbox: queue.Queue[Row | Cut | None] = queue.Queue()
         self._triggers: queue.Queue[Row | None] = queue.Queue(MOST_TRIGGERS)
         self._pool: ProcessPoolExecutor | None = None
         self._drawing = self._raw_bytes = 0
@@ -162,16 +165,23 @@ class Sink:
     # ------------------------------------------------------------------ in
     def add(self, row: Row) -> None:
         """A candidate; its samples are let go of when many wait."""
-        if row.raw is not None:
-            with self._lock:
-                fits = self._raw_bytes + row.raw.nbytes <= MOST_RAW
-                self._raw_bytes += row.raw.nbytes if fits else 0
-                self.counts["pictures_skipped"] += 0 if fits else 1
-            if not fits:
-                row = Row(row.columns, row.observation, row.top_time)
-        self._inbox.put(row)
+        self._inbox.put(row if self._fits(row.raw) else replace(row, raw=None))
 
-    def _release(self, row: Row) -> None:
+    def add_cut(self, cut: Cut) -> None:
+        """The samples around a candidate that was, or will be, added."""
+        self._inbox.put(cut if self._fits(cut.raw) else replace(cut, raw=None))
+
+    def _fits(self, raw: Any) -> bool:
+        """Whether there is room for samples, which is taken then."""
+        if raw is None:
+            return True
+        with self._lock:
+            fits: bool = self._raw_bytes + raw.nbytes <= MOST_RAW
+            self._raw_bytes += raw.nbytes if fits else 0
+            self.counts["pictures_skipped"] += 0 if fits else 1
+        return fits
+
+    def _release(self, row: Row | Cut) -> None:
         """The samples of a candidate are done with."""
         if row.raw is not None:
             with self._lock:
@@ -206,12 +216,14 @@ class Sink:
             try:
                 row = self._inbox.get(timeout=1.0 if not self._waiting else 0.2)
                 over |= row is None
-                if row is not None:
+                if isinstance(row, Cut):
+                    self._match(row)
+                elif row is not None:
                     self._waiting.append(row)
                     self._count("candidates")
                     self._count("flagged", int(row.columns["flagged"]))
                     if len(self._waiting) > MOST_LINES:
-                        self._release(self._waiting.popleft())
+                        self._picture(self._waiting.popleft(), False)
                         self._count("dropped")
             except queue.Empty:
                 pass
@@ -245,15 +257,13 @@ class Sink:
         c = row.columns
         self.latest.append({**c, "name": name_of(row)})
         mark = f"  in {c['beams']} beams: interference" if c["flagged"] else ""
+        late = f"  {c['latency']:.2f} s after its last sample" if math.isfinite(c["latency"]) else ""
         self.say(
             f"S/N {c['snr']:.1f}  DM {c['dm']:.2f}  width {c['width'] * 1e3:.3g} ms  MJD {c['mjd_infinite']:.9f}  "
-            f"beam {c['beam']}  {c['latency']:.2f} s after its last sample{mark}"
+            f"beam {c['beam']}{late}{mark}"
         )
         wanted = c["snr"] >= self.least and not c["flagged"]
-        if wanted and row.raw is not None and len(row.raw) and (self.raw or self.pictures):
-            self._keep(row)
-        else:
-            self._release(row)
+        self._picture(row, wanted and (self.raw or self.pictures))
         if not wanted:
             return
         if self.command or self.url:
@@ -267,6 +277,29 @@ class Sink:
             self.counts[name] += by
 
     # ------------------------------------------------------------------ pictures
+    def _picture(self, row: Row, wanted: bool) -> None:
+        """A candidate gets a picture, now or when its samples come, or none."""
+        cut = self._early.pop(row.number, None)
+        if row.number and cut is None:
+            self._expected[row.number] = row if wanted else None
+        elif cut is not None:
+            row = replace(row, raw=cut.raw, raw_start=cut.start)
+        if wanted and row.raw is not None and len(row.raw):
+            self._keep(row)
+        else:
+            self._release(row)
+
+    def _match(self, cut: Cut) -> None:
+        """Samples go to their candidate, or wait for it."""
+        if cut.number not in self._expected:
+            self._early[cut.number] = cut
+            return
+        row = self._expected.pop(cut.number)
+        if row is not None and cut.raw is not None and len(cut.raw):
+            self._keep(replace(row, raw=cut.raw, raw_start=cut.start))
+        else:
+            self._release(cut)
+
     def _keep(self, row: Row) -> None:
         """Raw samples and a picture, made by another process."""
         from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
