@@ -122,6 +122,76 @@ def test_files_that_do_not_fit(tmp_path, sky):
     assert (tmp_path / "there.fits").read_text() == "precious"
 
 
+def test_files_that_contradict_themselves(tmp_path):
+    """NSIDE that is not that of the pixels; pixels cut off; text; the paths are told."""
+    from astropy.io import fits
+
+    def write(name, size=3072, **cards):
+        table = fits.BinTableHDU.from_columns([fits.Column("I", "D", array=np.ones(size))])
+        table.header.update({"ORDERING": "RING", **cards})
+        table.writeto(tmp_path / name)
+        return run(tmp_path / name, tmp_path / "o.fits", "--fwhm", "15deg").output.replace("\n", "")
+
+    assert "NSIDE is 32, and column I has the 3072 pixels of nside 16" in write("nside.fits", NSIDE=32)
+    assert "short.fits: column I: a map of 1000 pixels" in write("short.fits", 1000)
+    assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
+    (tmp_path / "x.fits").write_text("hello")
+    assert "x.fits: is no FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
+
+
+def test_a_value_of_bad_pixels_of_its_own(tmp_path):
+    m = np.random.default_rng(3).normal(size=3072)
+    seen, unseen = m.copy(), m.copy()
+    seen[:200], unseen[:200] = -1e20, -1.6375e30
+    for name, maps, cards in (("a", seen, {"BAD_DATA": -1e20}), ("b", unseen, {})):
+        write_maps(tmp_path / f"{name}.fits", SkyMaps(maps[None], False, ("I",), ("K",), cards))
+        target = tmp_path / f"{name}-out.fits"
+        assert run(tmp_path / f"{name}.fits", target, "--fwhm", "15deg", "--masked", "normalize").exit_code == 0
+    a, b = (read_maps(tmp_path / f"{n}-out.fits").maps[0] for n in "ab")
+    assert (a[:200] == -1e20).all()
+    assert np.array_equal(a[200:], b[200:])
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("T_MAP", "Q_MAP", "U_MAP"), "I, Q, U, nside"),
+        (("INTENSITY", "QUALITY", "UNCERTAINTY"), "INTENSITY, QUALITY, UNCERTAINTY, nside"),
+        (("Q_MAP", "U_MAP"), "can be smoothed together with I alone"),
+    ],
+)
+def test_names_of_columns(tmp_path, names, told):
+    maps = np.random.default_rng(3).normal(size=(len(names), 768))
+    write_maps(tmp_path / "in.fits", SkyMaps(maps, False, names, ("",) * len(names)))
+    assert told in run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "30deg").output
+
+
+def test_another_extension_and_a_device(tmp_path, sky):
+    from astropy.io import fits
+
+    with fits.open(tmp_path / "in.fits") as hdus:
+        fits.HDUList([fits.PrimaryHDU(), fits.ImageHDU(np.zeros((3, 3))), hdus[1]]).writeto(tmp_path / "two.fits")
+    args = ("--fields", "I", "--fwhm", "10deg", "--device", "cpu")
+    assert "extension 1 is no table" in run(tmp_path / "two.fits", tmp_path / "o.fits", *args).output
+    assert run(tmp_path / "two.fits", tmp_path / "o.fits", *args, "--hdu", "2").exit_code == 0
+    assert "device='tpu'" in run(tmp_path / "in.fits", tmp_path / "p.fits", *args[:-1], "tpu").output
+
+
+def test_columns_of_a_window(tmp_path):
+    """Degrees are no window; T is found by its name."""
+    from astropy.io import fits
+
+    from skysieve.sphere import Window
+
+    b = np.exp(-np.arange(50) / 9.0)
+    for name, columns in (("ell", {"ELL": np.arange(50.0), "B_L": b}), ("last", {"E": b**2, "TEMPERATURE": b})):
+        made = [fits.Column(n, "D", array=v) for n, v in columns.items()]
+        fits.BinTableHDU.from_columns(made, name="BEAMWINDOW").writeto(tmp_path / f"{name}.fits")
+        assert np.array_equal(Window.from_fits(tmp_path / f"{name}.fits").window(49), b)
+    with pytest.raises(ValueError, match="column=7"):
+        Window.from_fits(tmp_path / "ell.fits", column=7)
+
+
 def test_the_output_may_be_the_input_and_compressed(tmp_path, sky):
     """Only with --overwrite; a name in .gz is a compressed file."""
     import gzip

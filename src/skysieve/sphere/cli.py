@@ -95,6 +95,10 @@ def smooth(
     fields: Annotated[
         str | None, _option("--fields", "Columns by name or number, as I,Q,U or 0; all by default.", HOW, "LIST")
     ] = None,
+    hdu: Annotated[int, typer.Option("--hdu", help="Extension of the file.", rich_help_panel=HOW)] = 1,
+    device: Annotated[
+        str, typer.Option("--device", help="auto, cpu, cuda, cuda:1.", rich_help_panel=HOW, metavar="DEVICE")
+    ] = "auto",
     method: Annotated[Method, typer.Option("--method", help="Mathematics.", rich_help_panel=HOW)] = Method.auto,
     eps: Annotated[float, typer.Option("--eps", help="Accuracy.", rich_help_panel=HOW)] = 1e-6,
     iterations: Annotated[
@@ -135,13 +139,13 @@ def smooth(
             raise FileExistsError(f"{out} exists: --overwrite replaces it")
         check_outputs(out, plot)
         kernel = read_kernel(fwhm, bl, profile, tophat)
-        sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")])
+        sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")], hdu)
         if pixwin:
             kernel = with_pixels(kernel, sky.nside, nside_out, polarised(sky))
         start = time.perf_counter()
         found = smooth_file(
             sky, kernel=kernel, method=str(method), eps=eps, iter=iterations, lmax=lmax, masked=str(masked),
-            flux=str(flux), threads=threads, nside_out=nside_out,
+            flux=str(flux), threads=threads, nside_out=nside_out, device=device,
             quadrature=None if quadrature is None else str(quadrature),
         )  # fmt: skip
         seconds = time.perf_counter() - start

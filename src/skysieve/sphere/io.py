@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.healpix import check_nside, npix2nside, reorder
+from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,10 @@ STOKES = {
 """Names of the columns of I, Q and U."""
 KEPT = ("COORDSYS", "POLCCONV", "BAD_DATA", "OBJECT", "TELESCOP", "INSTRUME", "FREQ", "DATE-OBS", "CREATOR", "PIXTYPE")
 """Cards that a smoothed map keeps."""
+FAMILIES = {"I": ("I", "T", "TEMPERATURE", "INTENSITY"), "Q": ("Q",), "U": ("U",)}
+"""First words of the names of their columns, such as Q_POLARISATION."""
+UNSEEN_IN_FILES = "BAD_DATA"
+"""The card that says what stands in pixels without data, where it is not UNSEEN."""
 ROW = 1024
 
 
@@ -80,7 +85,7 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
     """
     from astropy.io import fits
 
-    with fits.open(path) as hdus:
+    with _opened(path) as hdus:
         if not 0 < hdu < len(hdus) or not isinstance(hdus[hdu], fits.BinTableHDU):
             raise ValueError(f"{path}: extension {hdu} is no table, expected a HEALPix map")
         table = hdus[hdu]
@@ -93,12 +98,39 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
         chosen = list(range(len(names))) if fields is None else [_column(f, names, path) for f in fields]
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"{path}: fields={list(fields or ())}: a column is named twice")
-        maps = np.stack([np.asarray(table.data.field(i)).ravel() for i in chosen])
+        maps = np.stack([_pixels(table, i, path) for i in chosen])
         maps = maps.astype(maps.dtype.newbyteorder("="))
         kept = {k: header[k] for k in KEPT if k in header}
         units = tuple(str(table.columns[i].unit or "") for i in chosen)
     found = SkyMaps(maps, order != "RING", tuple(names[i] for i in chosen), units, kept)
     check_nside(found.nside, found.nest)
+    return found
+
+
+def _opened(path: str | Path) -> Any:
+    from astropy.io import fits
+
+    try:
+        return fits.open(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{path}: is no FITS file ({error})") from None
+
+
+def _pixels(table: Any, column: int, path: str | Path) -> NDArray[Any]:
+    """One column, checked against the file's NSIDE."""
+    found = np.asarray(table.data.field(column)).ravel()
+    name = table.columns.names[column]
+    if found.dtype.kind not in "buif":
+        raise ValueError(f"{path}: column {name} has dtype {found.dtype}, expected numbers")
+    try:
+        nside = npix2nside(found.size)
+    except ValueError as error:
+        raise ValueError(f"{path}: column {name}: {error}") from None
+    said = table.header.get("NSIDE", nside)
+    if str(said).strip() != str(nside):
+        raise ValueError(f"{path}: NSIDE is {said}, and column {name} has the {found.size} pixels of nside {nside}")
     return found
 
 
@@ -153,8 +185,25 @@ def write_maps(path: str | Path, sky: SkyMaps, overwrite: bool = False) -> None:
 
 def polarised(sky: SkyMaps) -> bool:
     """Whether the maps are I, Q and U by their names."""
-    first = [n.strip().upper()[:1] for n in sky.names]
-    return len(first) == 3 and first[0] in ("I", "T") and first[1:] == ["Q", "U"]
+    return [_stokes(n) for n in sky.names] == ["I", "Q", "U"]
+
+
+def _stokes(name: str) -> str | None:
+    """I, Q or U, by the first word of a column's name."""
+    first = re.split(r"[^A-Z]", name.strip().upper())[0]
+    return next((stokes for stokes, words in FAMILIES.items() if first in words), None)
+
+
+def _bad_pixels(sky: SkyMaps) -> NDArray[np.bool_] | None:
+    """Pixels that hold the file's own value of BAD_DATA, where it has one; UNSEEN is known to `smoothing`."""
+    said = sky.header.get(UNSEEN_IN_FILES)
+    try:
+        value = UNSEEN if said is None else float(said)
+    except ValueError:
+        raise ValueError(f"{UNSEEN_IN_FILES} = {said!r}: expected a number") from None
+    if not np.isfinite(value) or np.isclose(value, UNSEEN, rtol=1e-5):
+        return None
+    return np.abs(sky.maps - value) <= 1e-5 * abs(value)
 
 
 def smooth_file(sky: SkyMaps, **options: Any) -> SkyMaps:
@@ -172,20 +221,25 @@ def smooth_file(sky: SkyMaps, **options: Any) -> SkyMaps:
     from skysieve.sphere.smooth import smoothing
 
     pol = polarised(sky)
-    stray = [n for n in sky.names if n.strip().upper() in (*STOKES["Q"], *STOKES["U"])]
+    stray = [n for n in sky.names if _stokes(n) in ("Q", "U")]
     if stray and not pol:
         raise ValueError(
             f"columns {', '.join(sky.names)}: {' and '.join(stray)} can be smoothed together with I alone; "
             "expected I, Q and U in this order (--fields I,Q,U), or none of Q and U (--fields I)"
         )
+    bad = _bad_pixels(sky)
     maps = sky.maps.copy() if pol and sky.iau else sky.maps
     seen = None
     if pol and sky.iau:
-        seen = np.abs(maps[2] + 1.6375e30) > 1e25
+        seen = np.abs(maps[2] - UNSEEN) > 1e25
         maps[2, seen] *= -1
+    if bad is not None and bad.any():
+        if options.get("nside_out") is not None:
+            raise ValueError(f"{UNSEEN_IN_FILES} = {sky.header[UNSEEN_IN_FILES]} does not go with another nside")
+        maps = np.ma.MaskedArray(maps, bad)
     out = np.asarray(smoothing(maps, pol=pol, nest=sky.nest, **options))
     if seen is not None:
-        out[2, np.abs(out[2] + 1.6375e30) > 1e25] *= -1
+        out[2, np.abs(out[2] - UNSEEN) > 1e25] *= -1
     return replace(sky, maps=out)
 
 

@@ -220,14 +220,20 @@ class Window(Harmonic):
         self._b = self._e if b is None else _window(b, "b")
 
     @classmethod
-    def from_fits(cls, path: Any, column: str | int = 0) -> Window:
+    def from_fits(cls, path: Any, column: str | int | None = None) -> Window:
         """Read a FITS window: the table ``BEAMWINDOW`` or the first one, its columns T (or TEMPERATURE), E, B.
 
         Parameters
         ----------
         path : str or path
-        column : str or int
-            Column of the temperature window, by name or number; E and B are read where they are there.
+        column : str or int, optional
+            Column of the temperature window, by name or number: that named T, TEMPERATURE or BL, or the first one that
+            holds no degrees.  E and B are read where they are there.
+
+        Raises
+        ------
+        ValueError
+            No such table or column.
         """
         from astropy.io import fits
 
@@ -238,10 +244,17 @@ class Window(Harmonic):
             named = [h for h in tables if "WINDOW" in h.name.upper() or "BEAM" in h.name.upper()]
             table = (named or tables)[0]
             names = table.columns.names
-            if isinstance(column, str) and column not in names:
-                raise ValueError(f"{path}: column={column!r}, expected one of {names}")
-            main = table.data[column] if isinstance(column, str) else table.data.field(column)
             found = {n.strip().upper(): table.data[n] for n in names}
+            if column is None:
+                plain = [n for n in found if n not in ("L", "ELL", "MULTIPOLE", "INDEX")]
+                named_so = [n for n in ("T", "TEMPERATURE", "TT", "BL", "B_L", "INTENSITY") if n in found]
+                if not plain:
+                    raise ValueError(f"{path}: has columns {names}, expected a window")
+                main = found[(named_so or plain)[0]]
+            elif column in names or (isinstance(column, int) and 0 <= column < len(names)):
+                main = table.data.field(column)
+            else:
+                raise ValueError(f"{path}: column={column!r}, expected one of {names} or its number")
             e = next((found[n] for n in ("E", "GRAD", "GRADIENT") if n in found), None)
             b = next((found[n] for n in ("B", "CURL") if n in found), None)
             return cls(*(None if v is None else np.asarray(v, np.float64).ravel() for v in (main, e, b)))
