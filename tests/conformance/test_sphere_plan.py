@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.sphere_truth import GRIDS, HARD, KERNELS, METHODS, fast, sky, some
 
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, reference
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Window, reference
 
 
 def test_what_a_plan_tells():
@@ -108,6 +108,8 @@ def test_the_cut_error_is_as_predicted():
         ({"dtype": "int32"}, ValueError, "dtype='int32'"),
         ({"dtype": "many"}, TypeError, "dtype='many'"),
         ({"threads": 0}, ValueError, "threads=0"),
+        ({"threads": 1.5}, ValueError, "threads=1.5"),
+        ({"threads": "2"}, ValueError, "threads='2'"),
         ({"memory": 1000}, MemoryBudgetError, "budget"),
         ({"mask": np.zeros(12, bool)}, ValueError, "mask has shape"),
         ({"mask": np.zeros(768, bool)}, ValueError, "leaves no pixel"),
@@ -128,10 +130,21 @@ def test_bad_maps_are_told():
             plan(np.zeros(767))
         with pytest.raises(TypeError, match="complex128"):
             plan(np.zeros(768, complex))
+        with pytest.raises(TypeError, match="masked array"):
+            plan(np.ma.MaskedArray(np.zeros(768), np.zeros(768, bool)))
         with pytest.raises(ValueError, match="lmax=-1"):
             plan.window(-1)
         with pytest.raises(ValueError, match="power spectrum"):
             plan.truncation_error([-1.0])
+
+
+def test_windows_that_differ_have_no_one_window():
+    pytest.importorskip("ducc0")
+    w = Window(np.ones(9), np.ones(9), np.full(9, 0.9))
+    with ConvolvePlan(w, Healpix(8), spin=2, device="cpu") as plan:
+        assert plan.method == "harmonic"
+        with pytest.raises(ValueError, match="those of E and B differ"):
+            plan.window(8)
 
 
 def test_what_a_gpu_does_not_do(monkeypatch):

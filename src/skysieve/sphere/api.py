@@ -187,12 +187,14 @@ class ConvolvePlan:
             raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
         if spin not in (0, 2):
             raise ValueError(f"spin={spin!r}: expected 0 or 2")
+        check_eps(eps)
+        if threads is not None and (not isinstance(threads, int | np.integer) or threads < 1):
+            raise ValueError(f"threads={threads!r}: expected a whole number of at least 1, or None for all cores")
         self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, read_dtype(dtype)
         self._table = ring_table_of(grid, quadrature, rings)
         self._factors = factors_of(grid, self._table, rings) if quadrature == "pixel" else None
         self._mask, used = self._read_mask(mask)
         self.spin = int(spin)
-        check_eps(eps)
         if (
             method == "auto"
             and self.spin
@@ -246,7 +248,8 @@ class ConvolvePlan:
         Parameters
         ----------
         maps : array_like, shape (..., npix), with spin 2 (..., 2, npix)
-            Any number of maps.  A map that holds NaN or infinite values comes back as NaN, the others unharmed.
+            Any number of maps.  A map that holds NaN or infinite values comes back as NaN, the others unharmed; UNSEEN
+            is a number like others here (see ``mask``, and `smoothing`).
 
         Returns
         -------
@@ -279,6 +282,8 @@ class ConvolvePlan:
         """
         if not isinstance(lmax, int | np.integer) or lmax < 0:
             raise ValueError(f"lmax={lmax!r}: expected a whole number of at least 0")
+        if self.spin and any(isinstance(k, Window) and not k.equal_polarisation for k in self.kernels):
+            raise ValueError("window: those of E and B differ, there is no one b_l; `Window.polarised` gives both")
         if self.method == "harmonic":
             found = np.stack([k.window(int(lmax), self.spin) for k in self.kernels])
         else:
@@ -339,6 +344,8 @@ class ConvolvePlan:
     def _run(self, maps: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> NDArray[Any]:
         if is_device_array(maps) and self.device.kind != "cuda":
             raise TypeError(f"maps live on a GPU, the plan on {self.device}: expected host arrays, or device='cuda'")
+        if isinstance(maps, np.ma.MaskedArray):
+            raise TypeError("maps are a masked array: expected plain arrays and a plan with mask=, or `smoothing`")
         given = as_array(maps)
         if given.dtype.kind not in "buif":
             raise TypeError(f"maps have dtype {given.dtype}, expected real numbers")
