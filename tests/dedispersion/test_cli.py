@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -261,3 +262,18 @@ def test_gaps_are_told(tmp_path):
     said = run("info", made)
     assert "note: " in said
     assert "1, of 0.032 s in all" in said
+
+
+@pytest.mark.parametrize(("device", "given"), [("cpu", 512 * 2**20), ("cuda", "1GiB")])
+def test_memory_is_halved_for_series_on_the_host_only(path, tmp_path, monkeypatch, device, given):
+    """On a GPU it is the GPU's."""
+    asked = []
+
+    def note(*_, memory, **__):
+        asked.append(memory)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("skysieve.core.device.resolve", lambda name: (SimpleNamespace(kind=name),))
+    monkeypatch.setattr("skysieve.dedispersion.api.dedisperse", note)
+    run("dedisperse", path, "--dm-max", 1, "--device", device, "--memory", "1GiB", "-o", tmp_path / "a", code=2)
+    assert asked == [given]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from skysieve.dedispersion import fake, inject, search
+from skysieve.dedispersion import Filterbank, fake, inject, search
 
 
 def test_fake_is_the_same_however_it_is_read(tmp_path):
@@ -73,3 +73,20 @@ def test_inject_refuses():
     ):
         with pytest.raises(ValueError, match=message):
             inject(fb, **{"dm": 50, "time": 0.5, "snr": 10, "width": 5e-3, **options})
+
+
+def test_a_pulse_in_data_without_noise_has_no_snr():
+    fb = Filterbank.from_array(np.full((4, 100), 5, np.uint8), fch1=1500, foff=-1, tsamp=1e-3)
+    with pytest.raises(ValueError, match="noise around the pulse is 0 counts"):
+        inject(fb, dm=1, time=0.05, snr=10, width=2e-3)
+    assert inject(fb, dm=1, time=0.05, snr=10, width=2e-3, sigma=1.0).read().max() > 5
+
+
+def test_what_is_not_finite_spoils_no_pulse():
+    x = np.random.default_rng(0).normal(0, 1, (4, 1000)).astype(np.float32)
+    clean = inject(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3), dm=1, time=0.5, snr=50, width=4e-3).read()
+    holed = x.copy()
+    holed[:, 900] = np.nan
+    found = inject(Filterbank.from_array(holed, fch1=1500, foff=-1, tsamp=1e-3), dm=1, time=0.5, snr=50, width=4e-3)
+    np.testing.assert_allclose(found.read()[:, :900], clean[:, :900], rtol=0.01, atol=0.1)
+    assert np.isnan(found.read()[:, 900]).all()

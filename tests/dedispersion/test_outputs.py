@@ -302,8 +302,8 @@ def test_masks_join():
     assert np.array_equal(a.union(Mask.channels(4, [2])).cells[2], np.ones(6, bool))
     with pytest.raises(ValueError, match="do not go together"):
         a.union(Mask(np.zeros((4, 3), bool), 70))
-    for cells, block in ((np.zeros(4), 5), (np.zeros((4, 4)), 0)):
-        with pytest.raises(ValueError, match=r"cells has shape|block=0"):
+    for cells, block in ((np.zeros(4), 5), (np.zeros((4, 4)), 0), (np.zeros((4, 4)), 2.5)):
+        with pytest.raises(ValueError, match=r"cells has shape|block=0|block=2\.5"):
             Mask(cells, block)
     with pytest.raises(ValueError, match="from 0 to 3"):
         Mask.channels(4, [4])
@@ -436,3 +436,25 @@ def test_signed_bytes_reach_from_128_below_to_127(tmp_path, value, fits):
 
 def test_a_position_that_is_no_number_is_unknown():
     assert all(math.isnan(packed_to_degrees(v)) for v in (math.inf, math.nan))
+
+
+@pytest.mark.parametrize("dead", [[2], range(16)])
+def test_dead_channels_are_masked_in_silence(dead, recwarn):
+    x = np.random.default_rng(0).integers(90, 110, (16, 4000)).astype(np.float32)
+    x[list(dead)] = 7
+    x[5] = np.nan
+    mask = rfi_mask(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3))
+    assert mask.cells[sorted({*dead, 5})].all()
+    assert mask.cells[0].all() == (0 in dead)
+    assert not len(recwarn)
+
+
+@pytest.mark.parametrize("call", [zero_dm, rfi_mask, lambda x: channel_statistics(x, 8)])
+def test_arrays_are_no_filterbanks(call):
+    with pytest.raises(TypeError, match="fb is a ndarray, expected a Filterbank"):
+        call(np.zeros((3, 30)))
+
+
+def test_no_cutout_is_wider_than_the_data(data):
+    with pytest.raises(ValueError, match="width=100000"):
+        cutout(data, dm=10, time=1, width=100000)

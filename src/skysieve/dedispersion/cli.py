@@ -267,6 +267,7 @@ def dedisperse(
 
     - skysieve dedisp dedisperse a.fil --lodm 10 --dmstep 0.5 --numdms 40 -o out/a
     """
+    from skysieve.core.device import resolve
     from skysieve.core.memory import available_host_memory, parse_budget
     from skysieve.dedispersion import api
     from skysieve.dedispersion.result import name_digits
@@ -283,9 +284,10 @@ def dedisperse(
         cut = masked(fb, mask, rfi, ignore, quiet)
         output.parent.mkdir(parents=True, exist_ok=True)
         budget = parse_budget(memory, available_host_memory())
+        beside = memory if resolve(device)[0].kind == "cuda" else budget // 2
         for part in made.split(fb.nsamp, budget // 2):
             [result] = api.dedisperse(
-                data, part, method=method.value, mask=cut, device=device, threads=threads, memory=budget // 2,
+                data, part, method=method.value, mask=cut, device=device, threads=threads, memory=beside,
                 progress=bar(quiet),
             )  # fmt: skip
             paths = result.write(output, format=form.value, digits=digits)

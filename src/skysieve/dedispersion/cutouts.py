@@ -141,6 +141,8 @@ def cutout(
         raise ValueError(f"time={time!r}: the data last {fb.duration:g} s")
     if not (np.isfinite(width) and width > 0):
         raise ValueError(f"width={width!r}: expected seconds, above 0")
+    if width > fb.duration:
+        raise ValueError(f"width={width!r}: the data last {fb.duration:g} s")
     tsamp = fb.tsamp
     b = max(1, int(width / tsamp) // 2)
     half = SIDE * b // 2

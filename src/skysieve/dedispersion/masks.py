@@ -45,8 +45,8 @@ class Mask:
         cells = np.asarray(self.cells, bool)
         if cells.ndim != 2 or cells.size == 0:
             raise ValueError(f"cells has shape {cells.shape}, expected channels x blocks")
-        if self.block < 1:
-            raise ValueError(f"block={self.block}: expected samples of a block, at least 1")
+        if isinstance(self.block, bool) or not isinstance(self.block, (int, np.integer)) or self.block < 1:
+            raise ValueError(f"block={self.block!r}: expected samples of a block, a whole number of at least 1")
         object.__setattr__(self, "cells", cells)
 
     @classmethod

@@ -45,8 +45,10 @@ def channel_statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float
     >>> channel_statistics(fb, 1000)["mean"].round().tolist()[0]
     [96.0, 96.0, 96.0, 96.0]
     """
-    if isinstance(block, bool) or block < 2:
-        raise ValueError(f"block={block!r}: expected at least 2 samples")
+    if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 2:
+        raise ValueError(f"block={block!r}: expected a whole number of at least 2 samples")
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
     count = max(1, fb.nsamp // block + (2 * (fb.nsamp % block) >= block))
     mean, std = np.empty((fb.nchan, count)), np.empty((fb.nchan, count))
     for i in range(count):
@@ -54,9 +56,18 @@ def channel_statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float
     m = min(block, fb.nsamp)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (std / mean) ** 2
-        d = 1 / np.nanmedian(np.where(ratio > 0, ratio, np.nan), axis=1, keepdims=True) if count else ratio
+        d = 1 / _median(np.where(ratio > 0, ratio, np.nan))[:, None]
         kurtosis = (m * d + 1) / (m - 1) * ratio
     return {"mean": mean, "std": std, "kurtosis": kurtosis}
+
+
+def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Medians of rows without what is no number; NaN where that is all there is."""
+    out = np.full(len(values), np.nan)
+    some = ~np.isnan(values).all(axis=1)
+    if some.any():
+        out[some] = np.nanmedian(values[some], axis=1)
+    return out
 
 
 def _moments(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -118,20 +129,22 @@ def rfi_mask(
     unknown = [t for t in tests if t not in TESTS]
     if unknown or not tests:
         raise ValueError(f"tests={tests!r}: expected some of {', '.join(map(repr, TESTS))}")
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
     size = max(16, round(0.5 / fb.tsamp)) if block is None else block
     stats = channel_statistics(fb, min(size, max(2, fb.nsamp)))
     stats["kurtosis"][~_powers(stats, min(size, fb.nsamp))] = 1.0
-    dead = ~(np.nanmax(stats["std"], axis=1) > 0)
+    dead = ~(np.nan_to_num(stats["std"]).max(axis=1) > 0)
     cells = ~np.isfinite(stats["mean"]) | ~np.isfinite(stats["std"])
     live = ~dead
     for name in tests:
         v = stats[name]
         if v.shape[1] >= 4:
-            off = v - np.nanmedian(v, axis=1, keepdims=True)
-            scatter = 1.4826 * np.nanmedian(np.abs(off), axis=1, keepdims=True)
+            off = v - _median(v)[:, None]
+            scatter = 1.4826 * _median(np.abs(off))[:, None]
             typical = np.nanmedian(scatter[live]) if live.any() else 0.0
             cells |= np.abs(off) > sigma * np.maximum(scatter, typical)
-    for typical in (np.nanmedian(stats["std"], axis=1), np.nanmedian(stats["kurtosis"], axis=1)):
+    for typical in (_median(stats["std"]), _median(stats["kurtosis"])):
         cells[_stands_out(typical, live, sigma)] = True
     cells[dead] = True
     cells[cells.mean(axis=1) > most] = True
@@ -274,4 +287,6 @@ def zero_dm(fb: Filterbank) -> Filterbank:
     >>> zero_dm(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).read().tolist()
     [[127, 127], [129, 129]]
     """
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
     return Filterbank([ZeroDmReader(fb)])

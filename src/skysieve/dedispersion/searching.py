@@ -271,6 +271,8 @@ def search(
     budget = parse_budget(memory, available_host_memory())
     looked = [replace(what, most=budget // EVENT_BYTES) for what in job.detections(fb.nsamp)]
     _check_reach(fb, job, looked)
+    if losses is not None and not isinstance(losses, Losses):
+        raise TypeError(f"losses is a {type(losses).__name__}, expected Losses")
     if losses is None and len(fb.gaps):
         losses = Losses(np.insert(fb.gaps, 2, [[0], [fb.nchan]], axis=1))
     data = fb if losses is None else Filterbank([FilledReader(fb, losses, length)])

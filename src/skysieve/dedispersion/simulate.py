@@ -285,7 +285,7 @@ def inject(
     Raises
     ------
     ValueError
-        When the pulse does not lie within the data.
+        When the pulse does not lie within the data, or these have no noise.
 
     Examples
     --------
@@ -311,14 +311,13 @@ def inject(
     if sigma is None:
         middle = max(0, min(int(first[0]) - 8192, fb.nsamp - 16384))
         block = fb.block(middle, min(16384, fb.nsamp))
-        low, high = np.percentile(block, [25, 75], axis=1)
-        spread = np.asarray((high - low) / 1.3489795, np.float64)
-        flat = spread == 0
-        spread[flat] = block[flat].std(axis=1)
+        spread = np.array([_scatter(row[np.isfinite(row)]) for row in block])
     else:
         spread = np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,))
     samples = width / obs.tsamp
     total = math.sqrt(float((spread**2).sum()))
+    if not (math.isfinite(total) and total > 0):
+        raise ValueError(f"snr={snr!r}: the noise around the pulse is {total:g} counts, so it has none; give sigma")
     wanted = unit * (snr * total * math.sqrt(samples) / (fb.nchan * samples))
     if fb.dtype.kind == "f":
         added = wanted.astype(np.float32)
@@ -326,6 +325,14 @@ def inject(
         running = np.rint(np.cumsum(wanted))
         added = np.diff(running, prepend=0.0).reshape(unit.shape).astype(np.int32)
     return Filterbank([PulseReader(_whole(fb), [(first, added)], analog=False)])
+
+
+def _scatter(values: NDArray[Any]) -> float:
+    """Sigma by the quartiles, or where these are equal by the standard deviation; 0 without values."""
+    if not values.size:
+        return 0.0
+    low, high = np.percentile(values, [25, 75])
+    return float((high - low) / 1.3489795 if high > low else values.std(dtype=np.float64))
 
 
 def _whole(fb: Filterbank) -> Reader:
