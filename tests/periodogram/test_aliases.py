@@ -59,6 +59,17 @@ def test_multiples():
     assert (found.flag == [0, 8, 8, 8, 8, 0]).all()
 
 
+def test_peaks_that_no_object_has_cost_nothing():
+    """Of 20,000 peaks asked for three are there: pairs of the others would take minutes."""
+    t = times(1.0)
+    f = np.full((2, 20_000), np.nan)
+    f[0, :3] = 0.31, 1.31, 0.77
+    found = find_aliases(np.tile(t, 2), f, np.ptp(t), offsets=[0, t.size, 2 * t.size])
+    assert found.flag.shape == f.shape
+    assert found.flag[0, :4].tolist() == [0, Alias.DAY, 0, 0]
+    assert not find_aliases(t, f[1], np.ptp(t)).flag.any()
+
+
 def test_batch_equals_singles():
     rng = np.random.default_rng(3)
     sizes = [40, 0, 7, 300, 90]

@@ -231,7 +231,9 @@ def find_aliases(
         power = window_power(relative, weight, bounds, objects, f)
         return power >= np.maximum(LOUD, ABOVE_CHANCE * chance[objects]), power
 
-    for low in range(k):
+    held = np.flatnonzero(np.isfinite(peaks).any(axis=0))
+    peaks = peaks[:, : held[-1] + 1 if held.size else 0]  # no pairs of peaks that no object has
+    for low in range(peaks.shape[1]):
         _sampling(out, peaks, spans, low, is_loud)
         for high in range(low):  # the highest peak that explains another is named
             _mirrors(out, peaks, spans, low, high, is_loud)
