@@ -430,3 +430,12 @@ def test_sums_past_32_bits_are_refused():
         dedisperse(few, [0.0], downsamp=100)
     with pytest.raises(TypeError, match="fb is a ndarray"):
         dedisperse(np.zeros((4, 4)), [0.0])
+
+
+def test_a_pulse_narrower_than_a_sample_is_a_sample_wide():
+    """Of a narrower box nothing would be left anywhere, and no loss could be told."""
+    fb = Filterbank.from_array(np.zeros((64, 4000), np.uint8), fch1=400, foff=-0.5, tsamp=1e-3)
+    dms = np.arange(0, 20, 0.1)
+    loss = [dedisperse(fb, dms, method="tree", width=w, threads=1).loss for w in (1e-9, 1e-3)]
+    assert loss[0] == loss[1] > 0.1
+    assert dedisperse(fb, dms, max_loss=0.01, width=1e-9, threads=1).loss <= 0.01

@@ -458,3 +458,9 @@ def test_arrays_are_no_filterbanks(call):
 def test_no_cutout_is_wider_than_the_data(data):
     with pytest.raises(ValueError, match="width=100000"):
         cutout(data, dm=10, time=1, width=100000)
+
+
+def test_names_are_no_formulas(data):
+    """matplotlib would refuse to draw what stands between two dollars here."""
+    named = Filterbank.from_array(data.read(), freqs=data.freqs, tsamp=data.tsamp, source=r"$\bad{$")
+    cutout(named, dm=10, time=1, width=4e-3).plot().canvas.draw()

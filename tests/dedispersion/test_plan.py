@@ -205,6 +205,11 @@ def test_plot_shows_every_stage():
         ({"stages": [(10, 0, 0.1, 1, 1)]}, "low DM < high DM"),
         ({"stages": [(0, 10, 0.3, 1, 1)]}, "no multiple of the step"),
         ({"dm_max": 5, "dm_constant": 0.0}, "dm_constant=0.0"),
+        ({"dm_max": 5, "method": "tolerance", "downsamp": 4}, "downsamp=4: method='tolerance' has no binning"),
+        ({"stages": TABLE_1, "downsamp": 2}, "the binnings of its stages"),
+        ({"dms": [1], "downsamp": (1, 2)}, "a list of DMs has one binning"),
+        ({"dms": [1], "scattering": "bhat2004"}, "it limits dm_max; the DMs are given"),
+        ({"stages": TABLE_1, "scattering": "bhat2004"}, "it limits dm_max; the DMs are given"),
     ],
 )
 def test_bad_plans(options, message):

@@ -292,6 +292,7 @@ def plan(
         raise ValueError(f"dm_constant={dm_constant!r}: expected a number above 0")
     if nsub and not 1 < nsub <= obs.nchan:
         raise ValueError(f"nsub={nsub}: expected 2 to the {obs.nchan} channels, or 0 for none")
+    _check_meant(chosen, dms, downsamp, scattering)
     band = Band(obs.centre, obs.band, obs.nchan, obs.tsamp)
     notes: list[str] = []
     if scattering is not None:
@@ -332,6 +333,18 @@ def _method(method: str | None, dms: Any, step: float | None, stages: Any) -> st
             wants = "dms or step" if name == "list" else "stages"
             raise ValueError(f"method={method!r}: {wants} {'makes no sense with it' if there else 'is needed'}")
     return method
+
+
+def _check_meant(chosen: str, dms: Any, downsamp: int | str | Sequence[int], scattering: str | None) -> None:
+    """Refuse arguments that the rule would pass over."""
+    whole = isinstance(downsamp, int) or downsamp == "auto"
+    if chosen == "list" and not whole:
+        raise ValueError(f"downsamp={downsamp!r}: a list of DMs has one binning, expected a whole number")
+    if chosen in ("tolerance", "survey") and downsamp not in ("auto", 1):
+        has = "no binning" if chosen == "tolerance" else "the binnings of its stages"
+        raise ValueError(f"downsamp={downsamp!r}: method={chosen!r} has {has}; expected 'auto'")
+    if scattering is not None and (chosen == "survey" or dms is not None):
+        raise ValueError(f"scattering={scattering!r}: it limits dm_max; the DMs are given")
 
 
 def _check_numbers(**values: float) -> None:

@@ -75,12 +75,17 @@ def search_figure(found: Candidates) -> Figure:
         plane.annotate(str(i + 1), (found.time[i], found.dm[i]), textcoords="offset points", xytext=(5, 5), fontsize=8)
     if len(snr):
         figure.colorbar(marks, ax=plane, label="S/N")
-    name = found.observation.source or "data"
+    name = _plain(found.observation.source or "data")
     top.set_title(
         f"{name}: {len(found)} candidates, {len(e)} events above {found.threshold:g} sigma, {len(found.dms)} DMs",
         fontsize=10,
     )
     return figure
+
+
+def _plain(text: str) -> str:
+    """Words of a file's header, which are no formula."""
+    return text.replace("$", r"\$")
 
 
 def cutout_figure(c: Cutout) -> Figure:
@@ -121,7 +126,7 @@ def cutout_figure(c: Cutout) -> Figure:
     o = c.observation
     known = f"S/N {c.snr:.1f}   " if np.isfinite(c.snr) else ""
     lines = (
-        f"{o.source or 'unnamed'}  ({o.telescope or 'telescope unknown'})",
+        _plain(f"{o.source or 'unnamed'}  ({o.telescope or 'telescope unknown'})"),
         f"{known}DM {c.dm:.3f} pc cm$^{{-3}}$   width {c.width * 1e3:.3g} ms",
         f"{c.time:.5f} s after MJD {o.tstart:.9f}",
         f"{o.nchan} channels, {o.freqs[-1]:.2f}-{o.top:.2f} MHz, {o.tsamp * 1e6:.4g} us",

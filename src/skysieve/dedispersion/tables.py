@@ -62,7 +62,7 @@ def make_table(
     method = "subband" if nsub and per_call else "tree" if tree else "exact"
     group = per_call if method == "subband" else 1
     step = max(1, BLOCK_VALUES // (obs.nchan * group)) * group
-    samples = DEFAULT_WIDTH if width is None else width / tsamp
+    samples = DEFAULT_WIDTH if width is None else max(1.0, width / tsamp)  # a narrower pulse fills a sample
     free = available_host_memory()
     if 4 * len(dms) * obs.nchan > free // 2:
         raise MemoryBudgetError(f"delays of {len(dms)} DMs x {obs.nchan} channels", 4 * len(dms) * obs.nchan, free // 2)
