@@ -209,6 +209,18 @@ def truth(order, chunks, window, total):
     return len(have), late, double, (highest + 1 - start) * chunks - len(have)
 
 
+def test_places_are_those_of_the_datagrams_that_are_good():
+    """A datagram that is none, among good ones, shifts nobody's place, chunk or offset."""
+    steps = np.arange(40 * 16, dtype=np.uint32).astype(np.uint8).reshape(40, 1, 16)
+    made = packets(G, steps, 0)
+    mixed = np.insert(made, [0, 3, 3, 11], 0, axis=0)
+    ring = Ring(G, seconds=10.0)
+    assert (place(ring, mixed).status != 0).sum() == 4
+    (gulp,) = drained(ring, 40)
+    assert len(gulp.missing) == 0
+    assert np.array_equal(Unpacker(G).power(gulp), steps[:, 0])
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 9999), loss=st.sampled_from([0.0, 0.01, 0.1, 0.5]), reorder=st.sampled_from([0.0, 0.3]),

@@ -258,6 +258,53 @@ def test_absurd_headers_of_one_beam_end_nothing(data, tmp_path, changes):
     assert len(rows_of(tmp_path)) >= 4
 
 
+def test_beams_and_rubbish_in_one_batch(data, tmp_path):
+    """As one socket gives them: any order, any beam, with datagrams between that are none."""
+    rng = np.random.default_rng(6)
+    _, first = packets_of(data.fb)
+    shifted = Filterbank.from_array(
+        np.roll(data.fb.read(), 1600, axis=1), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5
+    )
+    second = packets_of(shifted)[1]
+    second.view("<u2")[:, 4] = 1
+    rubbish = rng.integers(0, 256, (200, first.shape[1]), dtype=np.uint8)
+    rubbish[::2, :4] = np.frombuffer(b"SKYS", np.uint8)
+    every = np.concatenate([first, second, rubbish])
+    when = np.concatenate([np.arange(500.0), np.arange(500.0), rng.uniform(0, 500, 200)])
+    order = np.argsort(when + rng.uniform(0, 3, len(when)), kind="stable")
+    options = replace(data.options, policy="drop", ring=60.0)
+    batches = [every[order[a : a + 100]] for a in range(0, len(every), 100)]
+    summary, _ = run_feed(lambda i: ListFeed(i, batches), options, tmp_path)
+    counts = summary["counts"]
+    assert (counts["accepted"], counts["lost"], counts["late"]) == (1000, 0, 0)
+    assert counts["foreign"] + counts["version"] == 200
+    rows = rows_of(tmp_path)
+    same_as_file([r for r in rows if r["beam"] == "0"], search(data.fb, data.plan, **SEARCH))
+    same_as_file([r for r in rows if r["beam"] == "1"], search(shifted, data.plan, **SEARCH))
+
+
+def test_a_parser_that_is_wrong_breaks_nothing(data, tmp_path):
+    """Places outside of the ring or the datagram are counted and not used."""
+
+    class Wrong(SkysieveParser):
+        def parse(self, buffers, lengths):
+            found = super().parse(buffers, lengths)
+            at = np.flatnonzero(found.number == 77)
+            for name, value in (("chunk", 10**9), ("chunk", -(10**9)), ("offset", 10**9), ("offset", -(10**9)),
+                                ("number", -5), ("number", 2**62), ("status", 99)):  # fmt: skip
+                if len(at):
+                    getattr(found, name)[at[0]] = value
+                    at = at[1:]
+            return found
+
+    _, good = packets_of(data.fb)
+    batches = [good[:77], good[77:78], np.repeat(good[77:78], 8, axis=0), good[78:]]
+    summary, _ = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path, parser=Wrong())
+    counts = summary["counts"]
+    assert (counts["fields"], counts["accepted"], counts["lost"], counts["duplicate"]) == (8, 500, 0, 0)
+    same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
+
+
 def test_a_beam_that_cannot_be_searched_is_refused(data, tmp_path, monkeypatch):
     """It is told once, its packets are counted, and the other beam's candidates are what they were."""
     from skysieve.dedispersion.stream.beams import Segment
@@ -371,6 +418,27 @@ def test_metrics(data, tmp_path):
     assert all(line.startswith("#") or float(line.split()[1]) == 0 for line in text.splitlines())
 
 
+def test_a_client_that_dawdles_does_not_stay(monkeypatch):
+    """Bytes that trickle in, which no timeout of a single read ends; the server serves others and closes."""
+    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 0.2)
+    over = threading.Event()
+    with MetricsServer(lambda: {"a": ("A.", "gauge", 1.0)}, "127.0.0.1", 0) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+
+            def trickle():
+                while not over.wait(0.02):
+                    try:
+                        slow.sendall(b"x")
+                    except OSError:
+                        over.set()
+
+            thread = threading.Thread(target=trickle, daemon=True)
+            thread.start()
+            assert over.wait(120)
+        text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=120).read().decode()
+    assert text.endswith("skysieve_stream_a 1\n")
+
+
 def start_stream(tmp_path, *more):
     command = [sys.executable, "-m", "skysieve.cli", "dedisp", "stream", "--listen", "0", "-o", str(tmp_path / "out"),
                "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1",
@@ -456,6 +524,8 @@ def test_command_mistakes(data, tmp_path):
             (["stream", "--listen", "0", *common[:2], "-o", tmp_path / "file" / "out"], "Not a directory"),
             (["stream", "--from", tmp_path / "none.fil", *common], "No such file"),
             (["stream", "--listen", "0", *common, "--device", "cuda:99"], "cuda"),
+            (["stream", "--listen", "0", *common, "--ring", "nan"], "ring=nan"),
+            (["stream", "--listen", "0", *common, "--trigger", "no-such-program"], "no program of the name"),
             (["emulate", tmp_path / "none.fil", "--to", "127.0.0.1:1"], "No such file"),
             (["emulate", tmp_path / "a.json", "--to", "127.0.0.1:1"], "a.json"),
         ]:

@@ -14,13 +14,16 @@ HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STATE = r
 def place(buffers, begin, index, number, chunk, offset, window, most_jump, drop, ring, seen, state):
     """Copy the packets ``index[begin:]`` to ``ring[number % places, chunk]``; how many were dealt with.
 
+    ``number``, ``chunk`` and ``offset`` have an entry for each row of ``buffers``.
+
     A packet is late when one ``window`` places after it has come before it, double when its place has it, too far when
     it lies more than ``most_jump`` after the latest.  Ends early at one for which there is no room, unless ``drop`` and
     the ring is at least half full of packets: where it is not, a gap makes it too small, and that is soon taken.
     """
     places, _, size = ring.shape
     for i in range(begin, len(index)):
-        n, c = number[i], chunk[i]
+        j = index[i]
+        n, c = number[j], chunk[j]
         if state[HIGHEST] < 0:
             state[HIGHEST] = n
             state[OPEN] = max(0, n - window)
@@ -45,7 +48,7 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, drop,
         state[START] = min(state[START], n)
         state[ACCEPTED] += 1
         state[HELD] += 1
-        row, at = buffers[index[i]], offset[i]
+        row, at = buffers[j], offset[j]
         line = ring[slot, c]
         for k in range(size):
             line[k] = row[at + k]

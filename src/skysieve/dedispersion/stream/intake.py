@@ -12,7 +12,7 @@ import numpy as np
 
 from skysieve.dedispersion.stream.beams import Options, Segment
 from skysieve.dedispersion.stream.emulate import source_geometry, source_steps
-from skysieve.dedispersion.stream.packets import REASONS, Geometry, Parsed, Parser, packets
+from skysieve.dedispersion.stream.packets import LAST_SAMPLE, REASONS, Geometry, Parsed, Parser, packets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,14 +103,16 @@ class Intake:
         if status.any():
             self.bad["oversized"] += int((status < 0).sum())
             for number, count in zip(*np.unique(status[status > 0], return_counts=True), strict=True):
-                self.bad[REASONS[number]] += int(count)
+                self.bad[REASONS[number] if number < len(REASONS) else "fields"] += int(count)
         good = np.flatnonzero(status == 0)
         for number in np.unique(found.beam[good]):
-            self._beam(int(number), good[found.beam[good] == number], buffers, found.key, found)
+            self._beam(int(number), good[found.beam[good] == number], buffers, lengths, found)
 
     def _beam(
-        self, number: int, index: NDArray[np.int64], buffers: NDArray[np.uint8], key: NDArray[np.uint64], found: Parsed
-    ) -> None:
+        self, number: int, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64],
+        found: Parsed,
+    ) -> None:  # fmt: skip
+        key = found.key
         beam = self.beams.get(number)
         if beam is None:
             if len(self.beams) >= self.most_beams:
@@ -139,6 +141,7 @@ class Intake:
         if beam.segments[-1].refused:
             self.bad["refused"] += len(index)
             return
+        index = self._inside(beam, index, lengths, found)
         ring = beam.segments[-1].ring
         before = ring.state.copy()
         ring.put(buffers, index, found.number, found.chunk, found.offset)
@@ -147,6 +150,20 @@ class Intake:
         beam.stale = beam.stale + len(index) if useless else 0
         if beam.stale >= RESTART:
             self._restart(beam, index[-1:], buffers, key)
+
+    def _inside(
+        self, beam: Beam, index: NDArray[np.int64], lengths: NDArray[np.int64], found: Parsed
+    ) -> NDArray[np.int64]:
+        """Packets that the ring can take: compiled code looks at no bounds, and a parser may be anybody's."""
+        g = beam.geometry
+        assert g is not None
+        chunk, offset, number = found.chunk[index], found.offset[index], found.number[index]
+        fine = (chunk >= 0) & (chunk < g.chunks) & (offset >= 0) & (offset + g.packet_bytes <= lengths[index])
+        fine &= (number >= 0) & (number <= LAST_SAMPLE // g.nsamp)
+        if fine.all():
+            return index
+        self.bad["fields"] += int((~fine).sum())
+        return index[fine]
 
     def _restart(
         self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], key: NDArray[np.uint64]
