@@ -169,6 +169,45 @@ def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
         Coincidence(0)
 
 
+def test_coincidence_is_that_of_its_definition(fb):
+    """Random candidates of three beams, all at once and beam after beam: the last to come knows all."""
+    rng = np.random.default_rng(1)
+    beam, time, width = rng.integers(0, 3, 300), rng.uniform(0, 20, 300), rng.uniform(1e-3, 3e-2, 300)
+    rows = [row(fb, beam=int(b), time=float(t), width=float(w)) for b, t, w in zip(beam, time, width, strict=True)]
+
+    def near(one, others):
+        return len({o.columns["beam"] for o in others if abs(o.top_time - one.top_time)
+                    <= (o.columns["width"] + one.columns["width"]) / 2 + 0.01})  # fmt: skip
+
+    c = Coincidence(0.5)
+    c.add(rows, 0.5)
+    start = fb.observation.tstart * 86400
+    out = c.release(dict.fromkeys(range(3), start + 30.0))
+    assert [r.columns["beams"] for r in out] == [near(one, rows) for one in rows]
+    assert {r.columns["flagged"] for r in out} == {0, 1}
+    c.add(rows[:150], -100.0)  # told at once
+    assert len(c.release(dict.fromkeys(range(3), start))) == 150
+    c.add(rows[:1], -100.0)
+    c.add(rows[1:], 100.0)
+    (first,) = c.release(dict.fromkeys(range(3), start))
+    late = c.release(dict.fromkeys(range(3), start + 200.0))
+    assert first.columns["beams"] == near(rows[0], rows)
+    assert [r.columns["beams"] for r in late] == [near(one, rows) for one in rows[1:]]
+    assert not c._missed
+
+
+def test_two_runs_do_not_share_a_folder(fb, tmp_path):
+    pytest.importorskip("fcntl")
+    first = Sink(tmp_path, pictures=False, raw=False)
+    with pytest.raises(ValueError, match="another run writes there"):
+        Sink(tmp_path)
+    first.add(row(fb))
+    first.close()
+    first.close()
+    Sink(tmp_path, pictures=False, raw=False).close()
+    assert len(rows_of(tmp_path)) == 1
+
+
 def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
     """Where more wait than there is room for, candidates keep their lines and lose their pictures, and that is told."""
     from skysieve.dedispersion.stream import sink as module

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from skysieve.dedispersion.stream.beams import Row
 
 HOLD = 2.0
@@ -28,6 +30,7 @@ class Coincidence:
             raise ValueError(f"part={part!r}: expected a part of the beams, above 0 to 1")
         self.part, self.link = part, link
         self._held: list[tuple[float, Row, float]] = []
+        self._missed: dict[int, set[int]] = {}
 
     def add(self, rows: Iterable[Row], until: float) -> None:
         """Candidates, held until all beams have searched ``until`` seconds past their time."""
@@ -44,29 +47,24 @@ class Coincidence:
         limit = min(frontiers.values(), default=0.0)
         now = time.monotonic()
         count = max(1, len(frontiers))
+        goes = np.array([last or count == 1 or until < limit or now - since > HOLD for until, _, since in self._held])
+        rows = [row for _, row, _ in self._held]
+        moment = np.array([_moment(row) for row in rows])
+        width = np.array([row.columns["width"] for row in rows])
+        beam = np.array([row.columns["beam"] for row in rows])
+        alone = bool((beam == beam[0]).all()) and not self._missed
         ready = []
-        for until, row, since in self._held:
-            if not (last or count == 1 or until < limit or now - since > HOLD):
-                continue
-            moment, width = _moment(row), row.columns["width"]
-            near = {
-                other.columns["beam"]
-                for _, other, _ in self._held
-                if abs(_moment(other) - moment) <= (width + other.columns["width"]) / 2 + self.link
-            }
-            near |= set(row.columns.get("with", ()))
+        for i in np.flatnonzero(goes):
+            near = {int(beam[i])}
+            if not alone:
+                joined = np.abs(moment - moment[i]) <= (width + width[i]) / 2 + self.link
+                near |= set(beam[joined].tolist()) | self._missed.pop(id(rows[i]), set())
+                for other in np.flatnonzero(joined & ~goes):  # those that wait know whom they have missed
+                    self._missed.setdefault(id(rows[other]), set()).add(int(beam[i]))
             flagged = len(near) >= 2 and len(near) > self.part * count
-            ready.append((row, {**row.columns, "beams": len(near), "flagged": int(flagged)}))
-        gone = {id(row) for row, _ in ready}
-        for row, _ in ready:  # those that wait know whom they have missed
-            for _, other, _ in self._held:
-                apart = abs(_moment(other) - _moment(row))
-                if id(other) not in gone and apart <= (row.columns["width"] + other.columns["width"]) / 2 + self.link:
-                    other.columns.setdefault("with", []).append(row.columns["beam"])
-        self._held = [held for held in self._held if id(held[1]) not in gone]
-        for _, columns in ready:
-            columns.pop("with", None)
-        return [replace(row, columns=columns) for row, columns in ready]
+            ready.append(replace(rows[i], columns={**rows[i].columns, "beams": len(near), "flagged": int(flagged)}))
+        self._held = [held for held, gone in zip(self._held, goes, strict=True) if not gone]
+        return ready
 
 
 def _moment(row: Row) -> float:

@@ -70,6 +70,15 @@ def place(text: str, name: str) -> tuple[str, int]:
     return (host.strip("[]") if colon else "127.0.0.1"), int(port)
 
 
+def shown(host: str, port: int) -> str:
+    """What `place` reads.
+
+    >>> shown("::1", 5000)
+    '[::1]:5000'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def parser_of(form: str, frames: int, threads: int, fch1: float | None, foff: float | None) -> Parser:
     """The parser that ``--format`` means."""
     from skysieve.dedispersion.stream.packets import SkysieveParser
@@ -274,6 +283,7 @@ def stream(
             out, pictures=plots, raw=raw, least=least, command=trigger, url=voevent, ivorn=ivorn,
             role="test" if test else "observation", say=screen.say,
         )  # fmt: skip
+        stack.callback(sink.close, 5.0)
         warm(options)
         receivers = [
             stack.enter_context(
@@ -291,12 +301,12 @@ def stream(
         if metrics is not None:
             host, port = place(metrics, "--metrics")
             server = stack.enter_context(MetricsServer(pipeline.metrics, host, port))
-            screen.say(f"metrics on http://{host}:{server.port}/metrics")
+            screen.say(f"metrics on http://{shown(host, server.port)}/metrics")
         for receiver in receivers:
             urgent = "real-time" if receiver.real_time else "ordinary"
             screen.say(
                 f"socket buffer {receiver.granted // 1024} KiB, {urgent} priority; "
-                f"listening on {receiver.address[0]}:{receiver.address[1]}"
+                f"listening on {shown(*receiver.address)}"
             )
         with stopping(pipeline, seconds):
             summary = pipeline.run()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import TCPServer
 
 PREFIX = "skysieve_stream_"
+SECONDS = 2.0
+"""Longest time of a request."""
 
 
 class MetricsServer:
@@ -35,7 +40,20 @@ class MetricsServer:
 
     def __init__(self, read: Callable[[], dict[str, tuple[str, str, float]]], host: str, port: int) -> None:
         class Handler(BaseHTTPRequestHandler):
-            timeout = 2
+            def setup(self) -> None:
+                super().setup()
+                self.limit = threading.Timer(SECONDS, self.cut_off)
+                self.limit.daemon = True
+                self.limit.start()
+
+            def cut_off(self) -> None:
+                """Whoever takes or sends a byte now and then must not hold the others up, nor the end of the run."""
+                with suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
+
+            def finish(self) -> None:
+                self.limit.cancel()
+                super().finish()
 
             def do_GET(self) -> None:
                 if self.path != "/metrics":
@@ -51,8 +69,15 @@ class MetricsServer:
             def log_message(self, format: str, *args: object) -> None:
                 """Requests are not logged."""
 
+        class Server(HTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            server_bind = TCPServer.server_bind  # HTTPServer's asks for the host's name, which may take long
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """Clients that go away are no news."""
+
         try:
-            self._server = HTTPServer((host, port), Handler)
+            self._server = Server((host, port), Handler)
         except (OSError, OverflowError) as error:
             raise OSError(
                 f"cannot serve metrics on {host}:{port}: {getattr(error, 'strerror', None) or error}"

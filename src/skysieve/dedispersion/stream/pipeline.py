@@ -92,6 +92,7 @@ class Pipeline:
         if self.nice and not urgent and hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
             own = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + self.nice))
+        patience = 5.0
         try:
             while True:
                 over = not self.feed.is_alive()
@@ -104,6 +105,7 @@ class Pipeline:
                 if not worked:
                     time.sleep(IDLE)
             self._emit([], last=True)
+            patience = 120.0
         finally:
             self.feed.stop.set()
             while self.feed.is_alive():  # it may have begun a ring since, and wait for room in it
@@ -113,7 +115,7 @@ class Pipeline:
                 for segment in beam.segments:
                     if segment.search is not None:
                         segment.search.close()
-            self.sink.close()
+            self.sink.close(patience)
         if self.feed.error is not None:
             raise self.feed.error
         return self.summary()

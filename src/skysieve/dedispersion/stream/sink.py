@@ -138,7 +138,12 @@ class Sink:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.pulses = self.folder / "pulses"
-        self.table = Table(self.folder / "candidates.csv")
+        self._claim: int | None = claimed(self.folder)
+        try:
+            self.table = Table(self.folder / "candidates.csv")
+        except (OSError, ValueError):
+            self._release_folder()
+            raise
         self.pictures, self.raw, self.least, self.url, self.ivorn, self.role = pictures, raw, least, url, ivorn, role
         self.say = say
         self.counts = dict.fromkeys(
@@ -190,8 +195,9 @@ class Sink:
     def close(self, seconds: float = 120.0) -> None:
         """Write, draw and send what is left, for at most so many seconds."""
         until = time.monotonic() + seconds
-        self._inbox.put(None)
-        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive():
+            self._inbox.put(None)
+            self._thread.join(max(0.0, until - time.monotonic()))
         if self._trigger.is_alive():
             self._over.set()
             with suppress(queue.Full):  # a full queue has something to wake up for
@@ -202,6 +208,13 @@ class Sink:
             while self._drawing and time.monotonic() < until:
                 time.sleep(0.02)
             self._pool.shutdown(wait=False, cancel_futures=True)
+        self._release_folder()
+
+    def _release_folder(self) -> None:
+        """Another run may write there."""
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
 
     def _run(self) -> None:
         try:
@@ -370,6 +383,30 @@ class Sink:
         request = urllib.request.Request(self.url, body.encode(), {"Content-Type": "text/xml"}, method="POST")
         with urllib.request.urlopen(request, timeout=POST_SECONDS):
             pass
+
+
+def claimed(folder: Path) -> int | None:
+    """A lock on a folder, so that two runs do not cut each other's lines; None where the system has none.
+
+    Raises
+    ------
+    ValueError
+        When another run has it.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise ValueError(f"{folder}: another run writes there") from None
+    except OSError:  # file systems of networks may have no locks
+        os.close(handle)
+        return None
+    return handle
 
 
 def name_of(row: Row) -> str:
