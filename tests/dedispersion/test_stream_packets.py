@@ -459,3 +459,15 @@ def test_priorities_that_the_system_does_not_know(monkeypatch):
     monkeypatch.setattr("os.sched_setscheduler", unknown)
     with UdpReceiver("127.0.0.1", 0) as receiver:
         assert not receiver.real_time
+
+
+def test_voltages_that_are_no_numbers_are_none():
+    """Power of NaN or 1e30 would be the level of its channel from then on."""
+    g = replace(G, kind=VOLTAGE, bits=32)
+    sent = np.arange(40 * 32, dtype="<f4").reshape(40, 1, 32)
+    sent[3, 0, 5], sent[9, 0, 0], sent[20, 0, 31], sent[21, 0, 30] = np.nan, np.inf, -np.inf, 1e30
+    ring = Ring(g, seconds=10.0)
+    place(ring, packets(g, sent.view(np.uint8), 0))
+    (gulp,) = drained(ring, 40)
+    expected = np.where(np.abs(sent) < 1e12, sent, 0).view(np.complex64)
+    assert np.array_equal(Unpacker(g).voltages(gulp), expected)

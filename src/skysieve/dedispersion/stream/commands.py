@@ -248,6 +248,7 @@ def stream(
     """
     from skysieve.dedispersion.dmplan import DMPlan
     from skysieve.dedispersion.stream.beams import Options
+    from skysieve.dedispersion.stream.channelise import Channeliser
     from skysieve.dedispersion.stream.emulate import opened_source
     from skysieve.dedispersion.stream.intake import Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.metrics import MetricsServer
@@ -274,6 +275,7 @@ def stream(
             },
             search=search, cutouts=plots or raw, source=source, telescope=telescope, ra=ra, dec=dec,
         )  # fmt: skip
+        Channeliser(1400.0, -1.0, 2, 2, 1e-6, **options.channelise)  # mistakes are told now, not when packets come
         intake = Intake(
             parser_of(form, vdif_frames, vdif_threads, fch1, foff), options, most_beams=beams, say=screen.say
         )

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STATE = range(10)
 POLICIES = ("drop", "block")
+LARGEST_VOLTAGE = 1e12
+"""Power of larger ones, added and squared, would pass the range of floats."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +270,9 @@ class Unpacker:
             signed = (raw ^ np.uint8(0x80) if g.offset_binary else raw).view(np.int8)
             x = signed.astype(np.float32).view(np.complex64)
         else:
-            x = raw.view("<f4").astype(np.float32).view(np.complex64)
+            real = raw.view("<f4").astype(np.float32)
+            real[~(np.abs(real) < LARGEST_VOLTAGE)] = 0  # one that is no number would be its channel's level for ever
+            x = real.view(np.complex64)
         if g.by_pol:
             x = x.transpose(0, 2, 1, 3, 4).reshape(n * g.nsamp, g.chunks, g.total)
         else:
