@@ -164,11 +164,15 @@ class FaultyModule:
 
 
 class FaultyRuntime:
-    """A runtime that raises ``error`` at the given launches of a kernel (counted from 1), or from one on."""
+    """A runtime that raises ``error`` at the given launches of a kernel (counted from 1), or from one on.
 
-    def __init__(self, runtime, kernel="", error=None, at=(), after=None):
+    ``until``: another such runtime, whose first fault every launch waits for, a minute at most.
+    """
+
+    def __init__(self, runtime, kernel="", error=None, at=(), after=None, until=None):
         self._runtime, self._kernel, self._error = runtime, kernel, error
-        self._at, self._after = set(at), after
+        self._at, self._after, self._until = set(at), after, until
+        self.faulty = threading.Event()
         self.launches, self.faults = 0, 0
         self.xp, self.device = runtime.xp, runtime.device
 
@@ -177,7 +181,10 @@ class FaultyRuntime:
             self.launches += 1
             if self.launches in self._at or (self._after is not None and self.launches > self._after):
                 self.faults += 1
+                self.faulty.set()
                 raise self._error
+        if self._until is not None:
+            self._until.faulty.wait(60)
 
     def module(self, *args, **kwargs):
         return FaultyModule(self._runtime.module(*args, **kwargs), self)

@@ -234,14 +234,14 @@ def test_two_runtimes_on_one_gpu(runtime):
 
 
 def test_a_lost_gpu(runtime, caplog):
-    """Two lanes of work on whatever GPUs there are; one is lost on its second chunk."""
+    """Two workers on whatever GPUs there are; one is lost on its second chunk, which the other waits for."""
     devices = resolve("cuda:all")
     other = CudaRuntime(devices[-1])
     source, grids = batch([40] * 600), shared_grid(0.16, STEP, 1500)
     expected = run(engine(runtime, method="nufft"), source, grids)
     lost = FaultyRuntime(other, "ls_comb", RuntimeError("the GPU fell off the bus"), after=1)
     with caplog.at_level(logging.WARNING, "skysieve"):
-        out = run(engine((FaultyRuntime(runtime), lost), memory="8 MB", method="nufft"), source, grids)
+        out = run(engine((FaultyRuntime(runtime, until=lost), lost), memory="8 MB", method="nufft"), source, grids)
     assert lost.faults == 1
     assert "go to the other devices" in caplog.text
     assert np.abs(out.power - expected.power).max() <= 2e-9
