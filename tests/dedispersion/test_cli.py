@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -277,3 +280,15 @@ def test_memory_is_halved_for_series_on_the_host_only(path, tmp_path, monkeypatc
     monkeypatch.setattr("skysieve.dedispersion.api.dedisperse", note)
     run("dedisperse", path, "--dm-max", 1, "--device", device, "--memory", "1GiB", "-o", tmp_path / "a", code=2)
     assert asked == [given]
+
+
+def test_a_command_that_is_ended_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def end(*_, **__):
+        assert [p.suffix for p in tmp_path.iterdir()] == [".fil"]
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr("skysieve.dedispersion.io.pack", end)
+    assert "interrupted" in run("fake", tmp_path / "a.fil", "--nchan", 8, "--duration", 1, code=130)
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

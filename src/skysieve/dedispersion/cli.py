@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +61,13 @@ dedisp = typer.Typer(help="Dispersed radio pulses: de-dispersion and single-puls
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Mistakes of the user's and limits of the machine as one line and exit status 2."""
+    """Mistakes of the user's and limits of the machine as one line and exit status 2.
+
+    SIGTERM ends a command as ^C does: what was half written is removed.
+    """
+    ends = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ends:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ModuleNotFoundError) as error:
@@ -69,6 +77,9 @@ def told() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("skysieve: interrupted", err=True)
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if ends:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
