@@ -506,6 +506,21 @@ def test_commands_on_files(data, tmp_path):
     assert done.output.startswith("sent 31 packets (0 left out")
 
 
+def test_nobody_listens(data, tmp_path):
+    """The loopback tells a sender so; what was refused was not sent."""
+    from skysieve.dedispersion import write_fil
+
+    write_fil(tmp_path / "a.fil", data.fb)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    result = emulate(data.fb, "127.0.0.1", port, rate=float("inf"))
+    assert result.sent + result.refused == 31
+    assert result.refused > 0
+    done = command("emulate", tmp_path / "a.fil", "--to", f"127.0.0.1:{port}", "--rate", "max")
+    assert f"packets were refused: does anybody listen on 127.0.0.1:{port}?" in done.output
+
+
 def test_command_mistakes(data, tmp_path):
     data.plan.save(tmp_path / "a.json")
     common = ["--plan", tmp_path / "a.json", "-o", tmp_path / "out"]

@@ -145,7 +145,9 @@ def emulate(
         int, option("--packet-bytes", help="Samples of a packet, bytes (8192).", panel=INPUT, metavar="N", min=1)
     ] = 8192,
     beam: Annotated[int, option("--beam", help="Beam (0).", panel=INPUT, metavar="N", min=0, max=65535)] = 0,
-    first: Annotated[int, option("--first", help="Number of the first sample.", panel=INPUT, metavar="N", min=0)] = 0,
+    first: Annotated[
+        int, option("--first", help="Number of the first sample.", panel=INPUT, metavar="N", min=0, max=2**55)
+    ] = 0,
     repeat: Annotated[int, option("--repeat", help="Times to send it; 0: for ever (1).", panel=INPUT, metavar="N")] = 1,
     seconds: Annotated[float, option("--seconds", help="Stop after so many.", panel=INPUT, metavar="S")] = math.inf,
     seed: Annotated[int, option("--seed", help="Of the faults (0).", panel=INPUT, metavar="N")] = 0,
@@ -168,6 +170,8 @@ def emulate(
             f"{done.seconds:.2f} s: {8e-6 * done.bytes / max(done.seconds, 1e-9):.1f} Mbit/s, "
             f"{done.cpu / max(done.seconds, 1e-9):.0%} of a core"
         )
+        if done.refused:
+            typer.echo(f"skysieve: {done.refused} packets were refused: does anybody listen on {to}?", err=True)
 
 
 def stream(

@@ -29,7 +29,10 @@ BATCH_BYTES = 2**23
 
 @dataclass(frozen=True)
 class Sent:
-    """Packets sent, left out, moved, sent twice; bytes of samples; seconds, and seconds of processor."""
+    """Packets sent, left out, moved, sent twice; bytes of samples; seconds, and seconds of processor.
+
+    ``refused``: packets that the system did not take, as where nobody listens.
+    """
 
     sent: int
     lost: int
@@ -38,6 +41,7 @@ class Sent:
     bytes: int
     seconds: float
     cpu: float
+    refused: int = 0
 
 
 def source_geometry(source: Filterbank | DadaFile, packet_bytes: int) -> Geometry:
@@ -201,7 +205,7 @@ def emulate(
     per_second = g.chunks / (g.nsamp * g.tsamp) * rate
     faults = Faults(loss, reorder, duplicate, reach, seed, gap)
     first = first // g.nsamp * g.nsamp
-    sent = lost = moved = doubled = 0
+    sent = lost = moved = doubled = refused = 0
     now_at = [(0, 0)]
     departures = faults.departures(g, iter(lambda: now_at[0], None))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -228,6 +232,7 @@ def emulate(
                     time.sleep(max(when - now, 0.0) or BURST / per_second / 2)  # behind: twice the rate, no flood
                 took_in = cpu_receive.send(out.fileno(), headers.ctypes.data, at, min(BURST, len(queue) - at))
                 sent += took_in
+                refused += took_in == 0
                 at += max(took_in, 1)
             del vectors
             due = begun + len(made)
@@ -237,7 +242,7 @@ def emulate(
             left = due / per_second - (time.perf_counter() - clock)
             time.sleep(max(0.0, min(left, 1.0)) if not (cancel is not None and cancel.is_set()) else 0.0)
         took, used = time.perf_counter() - clock, time.thread_time() - cpu
-    return Sent(sent, lost, moved, doubled, sent * g.packet_bytes, took, used)
+    return Sent(sent, lost, moved, doubled, sent * g.packet_bytes, took, used, refused)
 
 
 def opened_source(path: str | os.PathLike[str]) -> Filterbank | DadaFile:
