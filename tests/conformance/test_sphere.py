@@ -88,6 +88,8 @@ def test_auto_takes_what_fits():
 
     assert method(Gaussian(fwhm=np.radians(1)), 64) == "direct"
     assert method(TopHat(0.5), 32) == "direct"  # the only one that can
+    assert method(Gaussian(fwhm=0.7), 128) != "direct"  # 10,000 pixels within the support
+    assert method(Gaussian(fwhm=np.radians(10)), 128, eps=1e-10) != "direct"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -44,6 +44,15 @@ def test_window_and_profile_are_one_kernel(name):
     assert np.abs(found - k.window(64)).max() < 1e-9 * max(1, np.abs(k.window(64)).max())
 
 
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_no_harmonic_grows_by_more_than_the_gain(name):
+    k = KERNELS[name]
+    most = np.abs(k.window(64)).max()
+    assert most * (1 - 1e-9) <= k.gain()
+    if name != "mexican hat":  # whose gain is a bound: the integral of the modulus
+        assert k.gain() == pytest.approx(most, rel=1e-6)
+
+
 def test_gaussian_is_healpys():
     healpy = pytest.importorskip("healpy")
     assert np.abs(Gaussian(fwhm=0.02).window(500) - healpy.gauss_beam(0.02, 500)).max() < 1e-14

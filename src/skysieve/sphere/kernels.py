@@ -57,7 +57,8 @@ class Kernel(ABC):
 
     def gain(self) -> float:
         """Largest modulus of the window, or a bound of it: by so much a harmonic can grow at most."""
-        return abs(float(self.window(0)[0]))
+        theta, w = theta_nodes(self.support(), 64.0, self.edges)
+        return 2 * math.pi * float((np.abs(self.profile(theta)) * w).sum())
 
     def tensor(self, theta: Any) -> NDArray[np.float64] | None:
         """The sum of `legendre.jacobi_series` for the window of E and B, where there is a quicker way; else None."""

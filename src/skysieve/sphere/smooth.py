@@ -127,7 +127,8 @@ def smoothing(
     Returns
     -------
     numpy.ndarray, numpy.ma.MaskedArray or cupy.ndarray
-        Of the shape of ``map_in``; bad pixels keep their values, masked arrays their mask.
+        Of the shape of ``map_in``, but for the pixels of ``nside_out``; bad pixels keep their values, masked arrays
+        their mask (with UNSEEN as fill value).
 
     Raises
     ------
@@ -136,6 +137,11 @@ def smoothing(
         be no smoothing, among them.
     DeviceUnavailable
         If the device asked for cannot be used.
+
+    Warns
+    -----
+    UserWarning
+        If the kernel is hardly wider than the pixels, a Gaussian below 1.7 of them (FWHM).
 
     Examples
     --------
