@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import csv
-import json
-import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.losses import Losses
 from skysieve.dedispersion.stream.beams import Options
 from skysieve.dedispersion.stream.channelise import Channeliser
-from skysieve.dedispersion.stream.commands import ignored, parser_of, place, times_rate
 from skysieve.dedispersion.stream.dada import DadaFile, write_dada
 from skysieve.dedispersion.stream.emulate import emulate, source_geometry, source_steps
 from skysieve.dedispersion.stream.intake import RESTART, FileFeed, Intake, SocketFeed
-from skysieve.dedispersion.stream.metrics import MetricsServer
 from skysieve.dedispersion.stream.packets import SkysieveParser, packets
-from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
+from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive import UdpReceiver
-from skysieve.dedispersion.stream.sink import COLUMNS, Sink
+from skysieve.dedispersion.stream.sink import Sink
 
 SEARCH = {"threshold": 7.0, "block": 0.6, "threads": 1}
 TIMES = [0.4, 1.3, 2.4, 3.1]
@@ -397,187 +387,3 @@ def test_a_terminal_that_has_gone_away(monkeypatch):
     screen.line("b")
     screen.end()
     assert screen.count == 1
-
-
-# ---------------------------------------------------------------- metrics and the command
-
-
-def test_metrics(data, tmp_path):
-    intake = Intake(SkysieveParser(), data.options)
-    sink = Sink(tmp_path, pictures=False, raw=False)
-    pipeline = Pipeline(intake, FileFeed(intake, data.fb), sink)
-    with MetricsServer(pipeline.metrics, "127.0.0.1", 0) as server:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/")
-        with pytest.raises(OSError, match="cannot serve metrics on 127"):
-            MetricsServer(pipeline.metrics, "127.0.0.1", server.port)
-    sink.close()
-    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    assert {"skysieve_stream_lost_total", "skysieve_stream_latency", "skysieve_stream_sink_written_total"} <= names
-    assert all(line.startswith("#") or float(line.split()[1]) == 0 for line in text.splitlines())
-
-
-def test_a_client_that_dawdles_does_not_stay(monkeypatch):
-    """Bytes that trickle in, which no timeout of a single read ends; the server serves others and closes."""
-    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 0.2)
-    over = threading.Event()
-    with MetricsServer(lambda: {"a": ("A.", "gauge", 1.0)}, "127.0.0.1", 0) as server:
-        with socket.create_connection(("127.0.0.1", server.port)) as slow:
-
-            def trickle():
-                while not over.wait(0.02):
-                    try:
-                        slow.sendall(b"x")
-                    except OSError:
-                        over.set()
-
-            thread = threading.Thread(target=trickle, daemon=True)
-            thread.start()
-            assert over.wait(120)
-        text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=120).read().decode()
-    assert text.endswith("skysieve_stream_a 1\n")
-
-
-def start_stream(tmp_path, *more):
-    command = [sys.executable, "-m", "skysieve.cli", "dedisp", "stream", "--listen", "0", "-o", str(tmp_path / "out"),
-               "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1",
-               "--ring", "20", *more]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(400, process.kill)
-    watchdog.daemon = True
-    watchdog.start()
-    for line in process.stderr:
-        if "listening on" in line:
-            return process, int(line.rpartition(":")[2])
-    raise AssertionError(process.communicate())
-
-
-@pytest.mark.parametrize("how", ["TERM", "KILL"])
-def test_the_command_ends_well_and_survives_being_killed(data, tmp_path, how):
-    """SIGTERM: a summary, exit status 0.  SIGKILL: every candidate that was told is in the table."""
-    data.plan.save(tmp_path / "a.json")
-    process, port = start_stream(tmp_path)
-    emulate(data.fb, "127.0.0.1", port, rate=4.0, packet_bytes=512)
-    told = []
-    for line in process.stderr:
-        told += [line] if "S/N" in line else []
-        if len(told) == 3:
-            break
-    process.send_signal(signal.SIGTERM if how == "TERM" else signal.SIGKILL)
-    out, err = process.communicate(timeout=300)
-    told += [line for line in err.splitlines() if "S/N" in line]
-    rows = rows_of(tmp_path / "out")
-    assert len(rows) >= len(told) >= 3
-    assert all(len(r) == len(COLUMNS) and None not in r.values() for r in rows)
-    if how == "KILL":
-        assert process.returncode == -signal.SIGKILL
-        return
-    assert process.returncode == 0, err
-    assert "0 lost" not in out
-    assert "500 accepted" in out
-    assert len(rows) == len(told)
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["counts"]["accepted"] == 500
-    assert summary["latency_median"] > 0
-
-
-def command(*arguments):
-    return CliRunner().invoke(app, ["dedisp", *map(str, arguments)])
-
-
-def test_commands_on_files(data, tmp_path):
-    from skysieve.dedispersion import write_fil
-
-    write_fil(tmp_path / "a.fil", data.fb)
-    data.plan.save(tmp_path / "a.json")
-    out = tmp_path / "out"
-    done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", out, "--no-plots",
-                   "--no-raw", "--block", 0.6, "-t", 7, "--threads", 1)  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "x real time" in done.output
-    nsamp = 8000 // 256 * 256  # whole packets
-    whole = Filterbank.from_array(data.fb.block(0, nsamp), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
-    same_as_file(rows_of(out), search(whole, data.plan, **SEARCH))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
-        hole.bind(("127.0.0.1", 0))
-        done = command("emulate", tmp_path / "a.fil", "--to", f"127.0.0.1:{hole.getsockname()[1]}", "--rate", "max")
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("sent 31 packets (0 left out")
-
-
-def test_nobody_listens(data, tmp_path):
-    """The loopback tells a sender so; what was refused was not sent."""
-    from skysieve.dedispersion import write_fil
-
-    write_fil(tmp_path / "a.fil", data.fb)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    result = emulate(data.fb, "127.0.0.1", port, rate=float("inf"))
-    assert result.sent + result.refused == 31
-    assert result.refused > 0
-    done = command("emulate", tmp_path / "a.fil", "--to", f"127.0.0.1:{port}", "--rate", "max")
-    assert f"packets were refused: does anybody listen on 127.0.0.1:{port}?" in done.output
-
-
-def test_command_mistakes(data, tmp_path):
-    data.plan.save(tmp_path / "a.json")
-    common = ["--plan", tmp_path / "a.json", "-o", tmp_path / "out"]
-    (tmp_path / "file").write_text("")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used:
-        used.bind(("127.0.0.1", 0))
-        for arguments, message in [
-            (["stream", *common], "--listen or --from is needed"),
-            (["stream", "--listen", "1", "-o", tmp_path], "--plan or --dm-max is needed"),
-            (["stream", "--listen", "x:y", *common], "--listen x:y: expected HOST:PORT"),
-            (["stream", "--listen", used.getsockname()[1], *common], "cannot listen on 127.0.0.1"),
-            (["stream", "--listen", "0", *common, "--format", "vdif"], "needs --vdif-frames"),
-            (["stream", "--listen", "0", *common, "--format", "spead"], "--format spead: expected"),
-            (["stream", "--listen", "0", *common, "--ignore", "x"], "--ignore x"),
-            (["stream", "--listen", "0", *common, "-t", "0"], "threshold=0"),
-            (["stream", "--listen", "0", *common[:2], "-o", tmp_path / "file" / "out"], "Not a directory"),
-            (["stream", "--from", tmp_path / "none.fil", *common], "No such file"),
-            (["stream", "--listen", "0", *common, "--device", "cuda:99"], "cuda"),
-            (["stream", "--listen", "0", *common, "--ring", "nan"], "ring=nan"),
-            (["stream", "--listen", "0", *common, "--pfb-window", "kaiser"], "window='kaiser'"),
-            (["stream", "--listen", "0", *common, "--stokes", "V"], "stokes='V'"),
-            (["stream", "--listen", "0", "--plan", tmp_path / "file", *common[2:]], "file"),
-            (["stream", "--listen", "0", *common, "--trigger", "no-such-program"], "no program of the name"),
-            (["emulate", tmp_path / "none.fil", "--to", "127.0.0.1:1"], "No such file"),
-            (["emulate", tmp_path / "a.json", "--to", "127.0.0.1:1"], "a.json"),
-        ]:
-            done = command(*arguments)
-            assert done.exit_code == 2, (arguments, done.output)
-            assert message in done.output
-
-
-def test_small_parts_of_the_command():
-    class Mine:
-        name = "mine"
-
-        def parse(self, buffers, lengths):
-            return SkysieveParser().parse(buffers, lengths)
-
-        def geometry(self, datagram):
-            return SkysieveParser().geometry(datagram)
-
-    sys.modules["a_parser"] = SimpleNamespace(Mine=Mine, none=3)
-    assert parser_of("a_parser:Mine", 0, 1, None, None).name == "mine"
-    assert parser_of("vdif", 10, 1, 1400.0, 1.0).name == "vdif"
-    with pytest.raises(ValueError, match="is no parser"):
-        parser_of("a_parser:none", 0, 1, None, None)
-    del sys.modules["a_parser"]
-    assert place("0.0.0.0:12", "--listen") == ("0.0.0.0", 12)
-    assert ignored(None) == []
-    with pytest.raises(ValueError, match="--rate fast"):
-        times_rate("fast")
-    with pytest.raises(ValueError, match="--listen 70000"):
-        place("70000", "--listen")
-    names = ("lost", "late", "duplicate", "overflow", "short", "foreign", "version", "length", "fields", "oversized",
-             "changed", "refused")  # fmt: skip
-    state = {
-        "counts": dict.fromkeys(names, 1), "sink": {"candidates": 3}, "seconds": 5.0, "rate": 1e6, "realtime": 2.0,
-        "ring_fill": 0.5, "latency": 0.1,
-    }  # fmt: skip
-    assert "lost 1  late 1  double 1  over 1  bad 8" in live_line(state)

@@ -118,6 +118,8 @@ class Pipeline:
             self.sink.close(patience)
         if self.feed.error is not None:
             raise self.feed.error
+        if self.sink.error is not None:
+            raise self.sink.error
         return self.summary()
 
     def _turn(self) -> bool:
