@@ -23,8 +23,8 @@ CHUNK = 1 << 15
 """Pixels that are renumbered at a time: their numbers stay in cache."""
 
 
-def check_nside(nside: Any, nest: bool = False) -> int:
-    """``nside`` as an integer.
+def check_nside(nside: Any, nest: bool = False, name: str = "nside") -> int:
+    """``nside`` as an integer; errors call it ``name``.
 
     Raises
     ------
@@ -38,9 +38,9 @@ def check_nside(nside: Any, nest: bool = False) -> int:
     """
     value = int(nside) if isinstance(nside, int | np.integer) and not isinstance(nside, bool) else 0
     if not 1 <= value <= MAX_NSIDE:
-        raise ValueError(f"nside={nside!r}: expected a whole number from 1 to 2**29")
+        raise ValueError(f"{name}={nside!r}: expected a whole number from 1 to 2**29")
     if nest and value & (value - 1):
-        raise ValueError(f"nside={value}: NESTED order needs a power of two")
+        raise ValueError(f"{name}={value}: NESTED order needs a power of two")
     return value
 
 

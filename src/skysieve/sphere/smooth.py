@@ -179,7 +179,7 @@ def smoothing(
     if pol and maps.ndim > 1 and maps.shape[-2] not in (1, 3):
         raise ValueError(f"map_in holds {maps.shape[-2]} maps: expected 1 or 3 (I, Q, U), or pol=False")
     if nside_out is not None:
-        nside_out = check_nside(nside_out, nest)
+        nside_out = check_nside(nside_out, nest, "nside_out")
         if method in ("direct", "ring") or flux != "none":
             raise ValueError(f"nside_out={nside_out} does not go with method={method!r} and flux={flux!r}")
     on_host = given is None or not is_device_array(map_in)
