@@ -341,6 +341,37 @@ def test_an_error_of_one_gpu_waits_for_the_others():
         assert ended == [1]
 
 
+@pytest.mark.parametrize("start", [500, 1000])
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_what_was_read_in_part_is_not_at_hand(kind, start):
+    """The second load fails after it moved what it keeps of the first; the third must not build on it."""
+    fb = bank("u1", 4, 4000)
+    source, t = Cleaned(fb, None, 64), table(fb, [0.0, 1.0])
+    options = {"method": "brute", "capacity": 3000}
+    engine = (
+        cpu.Engine(source, [t], threads=1, **options)
+        if kind == "cpu"
+        else cuda.Engine(source, [t], runtimes=[shim_runtime()], **options)
+    )
+    engine.load(0, 2000)
+    raw = source.raw
+
+    def fail(start, count):
+        raise OSError("cut off")
+        yield
+
+    source.raw = fail
+    with pytest.raises(OSError, match="cut off"):
+        engine.load(1000, 3000)
+    source.raw = raw
+    engine.load(start, start + 2000)
+    for first in (start + 32, start + 1504):
+        out = np.zeros((2, 100), np.uint32)
+        engine.sums(0, first, 100, out)
+        assert np.array_equal(out[0], fb.block(first, 100).sum(axis=0))
+    engine.close()
+
+
 def test_memory_is_given_back_where_a_gpu_has_too_little(monkeypatch):
     runtime = shim_runtime()
     lanes = []

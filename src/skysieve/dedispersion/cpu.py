@@ -142,6 +142,8 @@ class Engine:
         if self.start <= start < self.stop:
             have = min(self.stop, stop) - start
             gone = start - self.start
+        self.stop = self.start  # nothing is at hand until all is: an error on the way leaves no half of it
+        if have:
             for line in self._x if gone else ():
                 line[:have] = line[gone : gone + have]
         slice_ = max(64, min(READ, self.bytes // 32) // (self.nchan * self.source.dtype.itemsize))

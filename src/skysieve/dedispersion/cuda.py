@@ -126,6 +126,14 @@ class Engine:
         """See `workload.Engine.load`."""
         if stop - start > self.capacity:
             raise ValueError(f"samples {start} to {stop}: more than the {self.capacity} there is room for")
+        try:
+            self._load(start, stop)
+        except BaseException:
+            for worker in self.workers:  # an error on the way leaves no half of it at hand
+                worker.store.stop = worker.store.start
+            raise
+
+    def _load(self, start: int, stop: int) -> None:
         have = min(self._each(lambda i: self.workers[i].store.begin(start, stop)))
         most = max(128, READ // (self.source.nchan * self.source.dtype.itemsize) // 128 * 128)
         at = have
