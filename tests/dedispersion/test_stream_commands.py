@@ -26,6 +26,8 @@ from skysieve.dedispersion.stream.packets import SkysieveParser
 from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
 from skysieve.dedispersion.stream.sink import COLUMNS, Sink
 
+__all__ = ["data"]
+
 
 def test_metrics(data, tmp_path):
     intake = Intake(SkysieveParser(), data.options)
