@@ -186,7 +186,8 @@ def test_a_mask_of_another_file_is_told(path, tmp_path):
 
 def test_a_plan_brings_its_own_options(path, tmp_path):
     run("plan", path, "--dm-max", 80, "-o", tmp_path / "p.json")
-    assert "--plan goes without" in run("search", path, "--plan", tmp_path / "p.json", "--dm-constant", 4150, code=2)
+    for words in (("--dm-constant", 4150), ("--dm-min", 5)):
+        assert "--plan goes without" in run("search", path, "--plan", tmp_path / "p.json", *words, code=2)
 
 
 def test_rfifind_and_rfi_masks_go_together(path, tmp_path):
