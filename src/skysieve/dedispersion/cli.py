@@ -166,8 +166,8 @@ def planned(
     if plan is not None:
         if (dm_max, step, count, rule, downsamp, constant) != (None,) * 6 or dm_min or nsub or scattering:
             raise ValueError(
-                "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, --downsamp "
-                "and --dm-constant: the plan has them"
+                "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, "
+                "--downsamp and --dm-constant: the plan has them"
             )
         return DMPlan.load(plan)
     if count is not None and dm_max is not None:
