@@ -333,6 +333,11 @@ def warm(options: Any) -> None:
     if p is not None and p.nchan > 1:
         with StreamSearch(Observation(np.linspace(p.top, p.bottom, p.nchan), p.tsamp), p, **options.search) as made:
             made.warm()
+            rows = np.random.default_rng(1).integers(80, 112, (made.length, p.nchan), np.uint8)
+            rows[len(rows) // 2] = 255  # a pulse, and something missing: what is done with them is loaded too
+            for at in (0, made.length):
+                made.feed(at, rows, [[at, at + 4, 0, p.nchan]])
+            made.finish()
 
 
 @contextmanager
