@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -220,7 +221,7 @@ class Intake:
         return {"packets": self.packets, "bytes": self.bytes, **total, **self.bad}
 
 
-class Feed(threading.Thread):
+class Feed(threading.Thread, ABC):
     """A thread that feeds an intake until its data end or ``stop`` is set; an error waits in ``error``."""
 
     def __init__(self, intake: Intake) -> None:
@@ -238,9 +239,9 @@ class Feed(threading.Thread):
         finally:
             self.intake.end()
 
+    @abstractmethod
     def feed(self) -> None:
         """Give datagrams to the intake."""
-        raise NotImplementedError
 
 
 class SocketFeed(Feed):
