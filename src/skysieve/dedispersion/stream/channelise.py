@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 WINDOWS = ("hamming", "hann", "blackman", "rectangular")
 MIDDLE, SCATTER = 96.0, 16.0
 """Mean and standard deviation of 8-bit power."""
-SMALL = 64
-"""Channels of a subband up to which the definition of the DFT, on vectors of subbands, beats FFTs."""
 
 
 class Channeliser:
@@ -95,8 +93,7 @@ class Channeliser:
         self._place = place.reshape(freqs.shape)
         self._row_of = np.sort(self._place, axis=0)[0]
         self._filter = np.ones((1, channels), np.float32) if taps == 1 else prototype(channels, taps, window)
-        matrix = np.exp(-2j * np.pi * (np.outer(k, k) % channels) / channels)
-        self._real, self._imag = matrix.real.astype(np.float32), matrix.imag.astype(np.float32)
+        self._passes, self._turns = np.array(radices(channels), np.int64), circle(channels)
         self._tail: NDArray[np.complex64] | None = None
         self._gone: list[NDArray[np.int64]] = []
         self._at = self._out = -1
@@ -171,33 +168,16 @@ class Channeliser:
         """Power of whole spectra."""
         from skysieve.dedispersion.stream import cpu_power
 
-        N = self.channels
         if self.pick is not None:
             x = x[:, self.pick : self.pick + 1]
-        P = x.shape[1]
-        lines = np.ascontiguousarray(x).reshape(-1, N, P * self.nsub)
+        lines = np.ascontiguousarray(x).reshape(-1, self.channels, x.shape[1] * self.nsub)
         n = len(lines) - self.taps + 1
         out = np.empty((n // self.integrate, self.nchan), np.float32)
-        if N <= SMALL:
-            cpu_power.filter_power(
-                lines.view(np.float32), self._filter, self._real, self._imag, self._place, self.integrate, self.nsub,
-                out,
-            )  # fmt: skip
-            return out
-        summed = lines[:n] * self._filter[0][:, None]
-        for t in range(1, self.taps):
-            summed += lines[t : t + n] * self._filter[t][:, None]
-        cpu_power.power(self._fft(summed).reshape(n, N, P, self.nsub), self._place, self.integrate, out)
+        cpu_power.filter_power(
+            lines.view(np.float32), self._filter, self._passes, self._turns, self._place, self.integrate, self.nsub,
+            out,
+        )  # fmt: skip
         return out
-
-    def _fft(self, summed: NDArray[np.complex64]) -> NDArray[np.complex64]:
-        """FFTs, a spectrum at a time: the same arithmetic whatever the number of spectra."""
-        from scipy import fft
-
-        spectra = np.empty(summed.shape, np.complex64)
-        for i, one in enumerate(summed):
-            spectra[i] = fft.fft(one, axis=0)
-        return spectra
 
     def _missing(self, first: int, count: int) -> NDArray[np.int64]:
         """Rectangles of output that miss input."""
@@ -258,6 +238,36 @@ class Channeliser:
         self.scale = np.where(variance > 0, SCATTER / np.sqrt(np.where(variance > 0, variance, 1)), 0).astype(
             np.float32
         )
+
+
+def radices(n: int) -> list[int]:
+    """Radices of the passes of a transform of ``n``, in turn.
+
+    >>> radices(8), radices(360), radices(1)
+    ([4, 2], [4, 2, 3, 3, 5], [])
+    """
+    found = []
+    for r in (4, 2, 3, 5):
+        while n % r == 0:
+            found.append(r)
+            n //= r
+    r = 7
+    while n > 1:
+        while n % r == 0:
+            found.append(r)
+            n //= r
+        r = r + 2 if r * r <= n else max(n, r + 2)
+    return found
+
+
+def circle(n: int) -> NDArray[np.float32]:
+    """``exp(-2 pi i k / n)`` for ``k < n`` as float32 pairs, shape (n, 2); multiples of a quarter are exact."""
+    k = np.arange(n, dtype=np.int64)
+    quarter, rest = 4 * k // n, 4 * k % n
+    c, s = np.cos(np.pi / 2 * (rest / n)), np.sin(np.pi / 2 * (rest / n))
+    re = np.choose(quarter, [c, -s, -c, s])
+    im = np.choose(quarter, [-s, -c, s, c])
+    return np.stack([re, im], axis=1).astype(np.float32)
 
 
 def prototype(channels: int, taps: int, window: str) -> NDArray[np.float32]:

@@ -1,49 +1,37 @@
-"""Power of spectra, in falling order of frequency (numba)."""
+"""Power of voltages, in falling order of frequency (numba); ``st_channelise.cu`` has the same arithmetic."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
+from skysieve.dedispersion.stream.cpu_fft import LANES, transform
+
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)
-def power(spectra, place, integrate, out):
-    """``out[j, place[k, s]] = sum of |spectra[j integrate + i, k, p, s]|^2`` over ``i`` and polarisations ``p``."""
-    n, K, P, S = spectra.shape
-    for j in range(n // integrate):
-        line = out[j]
-        for c in range(len(line)):
-            line[c] = 0
-        for i in range(integrate):
-            for k in range(K):
-                where = place[k]
-                for p in range(P):
-                    y = spectra[j * integrate + i, k, p]
-                    for s in range(S):
-                        v = y[s]
-                        line[where[s]] += v.real * v.real + v.imag * v.imag
+def filter_power(parts, filters, passes, turns, place, integrate, subbands, out):
+    """``out[j, place[k, s]] = sum of |Y[j integrate + i, k, p, s]|^2`` over ``i`` and, inside, ``p``.
 
+    ``Y[q, k]`` are the Fourier transforms of ``sum over t of filters[t, i] x[q + t, i]``.
 
-@njit(**JIT)
-def filter_power(parts, filters, real, imag, place, integrate, subbands, out):
-    """The same from voltages, for few channels: filter bank, DFT by its definition and power, a spectrum at a time.
-
-    ``parts`` (lines, channels, polarisations x subbands x 2): real and imaginary parts; ``filters`` (taps, channels);
-    ``real``, ``imag`` (channels, channels) of the DFT.
+    ``parts`` (lines, channels, polarisations x subbands x 2): real and imaginary parts of ``x``; ``filters`` (taps,
+    channels).  Where columns are few, some spectra are transformed together.
     """
     taps, N = filters.shape
     width = parts.shape[2] // 2
-    xr, xi = np.empty((N, width), np.float32), np.empty((N, width), np.float32)
-    yr, yi = np.empty(width, np.float32), np.empty(width, np.float32)
-    for j in range(len(out)):
-        line = out[j]
-        for c in range(len(line)):
-            line[c] = 0
-        for q in range(j * integrate, (j + 1) * integrate):
+    spectra = len(out) * integrate
+    together = max(1, LANES // width)
+    columns = (together * width + LANES - 1) // LANES * LANES
+    xr, xi = np.zeros(N * columns, np.float32), np.zeros(N * columns, np.float32)
+    yr, yi = np.zeros(N * columns, np.float32), np.zeros(N * columns, np.float32)
+    flat = np.empty(6, np.float32)
+    for q0 in range(0, spectra, together):
+        for q in range(q0, min(q0 + together, spectra)):
             for i in range(N):
-                ar, ai = xr[i], xi[i]
+                at = i * columns + (q - q0) * width
+                ar, ai = xr[at : at + width], xi[at : at + width]
                 for t in range(taps):
                     h, src = filters[t, i], parts[q + t, i]
                     if t == 0:
@@ -54,21 +42,22 @@ def filter_power(parts, filters, real, imag, place, integrate, subbands, out):
                         for s in range(width):
                             ar[s] += h * src[2 * s]
                             ai[s] += h * src[2 * s + 1]
+        swapped = transform(xr, xi, yr, yi, columns, passes, turns, flat)
+        zr, zi = (yr, yi) if swapped else (xr, xi)
+        for q in range(q0, min(q0 + together, spectra)):
+            line = out[q // integrate]
+            if q % integrate == 0:
+                for c in range(len(line)):
+                    line[c] = 0
             for k in range(N):
-                for s in range(width):
-                    yr[s] = xr[0, s]
-                    yi[s] = xi[0, s]
-                for i in range(1, N):
-                    a, b, ar, ai = real[k, i], imag[k, i], xr[i], xi[i]
-                    for s in range(width):
-                        yr[s] += a * ar[s] - b * ai[s]
-                        yi[s] += a * ai[s] + b * ar[s]
                 where = place[k]
-                for s in range(width):
-                    yr[s] = yr[s] * yr[s] + yi[s] * yi[s]
                 for p in range(0, width, subbands):
+                    at = k * columns + (q - q0) * width + p
+                    br, bi = zr[at : at + subbands], zi[at : at + subbands]
                     for s in range(subbands):
-                        line[where[s]] += yr[p + s]
+                        br[s] = br[s] * br[s] + bi[s] * bi[s]
+                    for s in range(subbands):
+                        line[where[s]] += br[s]
 
 
 @njit(**JIT)
