@@ -1,8 +1,8 @@
 """Fourier transforms of many columns at a time, in single precision (numba, explicit vectors).
 
 A Stockham transform: passes of radix 4, 2, 3, 5 and other primes, no reordering, every product and sum rounded
-by itself, in one order.  The kernels of GPUs (``st_channelise.cu``) do the same operations, so that both give the same bits;
-a library's transform promises neither its order nor its roundings.
+by itself, in one order.  The kernels of GPUs (``st_channelise.cu``) do the same operations, so that both give the same
+bits; a library's transform promises neither its order nor its roundings.
 """
 
 from __future__ import annotations

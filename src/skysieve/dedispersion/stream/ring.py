@@ -53,6 +53,32 @@ class Gulp:
     missing: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Loan:
+    """Samples of one beam where they lie in the ring, to be given back.
+
+    Attributes
+    ----------
+    start, first, count, missing
+        As of `Gulp`.
+    there : numpy.ndarray of bool, shape (packets, chunks)
+        Which packets came.
+    pieces : list of numpy.ndarray of uint8, shape (packets, chunks, bytes)
+        Parts of the ring, one after the other in time; packets after their end did not come.
+    done, came : int
+        First packet number that is not done with; packets before it that came.
+    """
+
+    start: int
+    first: int
+    count: int
+    missing: NDArray[np.int64]
+    there: NDArray[np.bool_]
+    pieces: list[NDArray[np.uint8]]
+    done: int
+    came: int
+
+
 class Ring:
     """The packets of one beam.
 
@@ -150,6 +176,18 @@ class Ring:
 
     def take(self, count: int, timeout: float = 0.1) -> Gulp | None:
         """The next ``count`` samples, fewer at the end; None when they do not come within ``timeout``."""
+        loan = self.lend(count, timeout)
+        if loan is None:
+            return None
+        data = np.concatenate(loan.pieces) if len(loan.pieces) > 1 else loan.pieces[0].copy()
+        more = len(loan.there) - len(data)
+        if more:
+            data = np.concatenate([data, np.zeros((more, *data.shape[1:]), np.uint8)])
+        self.give_back(loan)
+        return Gulp(loan.start, data, loan.first, loan.count, loan.missing)
+
+    def lend(self, count: int, timeout: float = 0.1) -> Loan | None:
+        """As `take`, but nothing is copied: the places stay as they are until they are given back."""
         with self._ready:
             if not self._ready.wait_for(lambda: self._enough(count) or self.ended, timeout) and not self._enough(count):
                 return None
@@ -157,26 +195,31 @@ class Ring:
             n = min(count, self.closed - self.at) if self.at >= 0 else 0
             if n <= 0:
                 return None
-            a, b = self.at // self.geometry.nsamp, -(-(self.at + n) // self.geometry.nsamp)
-        # places before `closed` change no more, and are not reused before OPEN has passed them
-        numbers = np.arange(a, b)
-        held = numbers[numbers < int(self.state[OPEN]) + self.places]  # a gap may be longer than the ring
-        slots = held % self.places
-        data, there = self.ring[slots], self.seen[slots] == held[:, None] + 1
-        if len(held) < len(numbers):
-            more = len(numbers) - len(held)
-            data = np.concatenate([data, np.zeros((more, *data.shape[1:]), np.uint8)])
-            there = np.concatenate([there, np.zeros((more, there.shape[1]), bool)])
-        gulp = Gulp(self.at, data, a * self.geometry.nsamp, n, self._missing(there, a, self.at, self.at + n))
+            start, nsamp = self.at, self.geometry.nsamp
+            a, b = start // nsamp, -(-(start + n) // nsamp)
+            # places before `closed` change no more, and are not reused before OPEN has passed them
+            held = max(a, min(b, int(self.state[OPEN]) + self.places))  # a gap may be longer than the ring
+        low, high = a % self.places, a % self.places + held - a
+        cuts = [slice(low, min(high, self.places))] + ([slice(0, high - self.places)] if high > self.places else [])
+        pieces = [self.ring[cut] for cut in cuts]
+        seen = np.concatenate([self.seen[cut] for cut in cuts])
+        there = np.zeros((b - a, self.geometry.chunks), bool)
+        there[: held - a] = seen == np.arange(a, held)[:, None] + 1
+        missing = self._missing(there, a, start, start + n)
         with self._ready:
             self.at += n
-            done = self.at // self.geometry.nsamp
+            done = self.at // nsamp
             whole = there[: done - a]
-            self.lost += int(whole.size - whole.sum())
-            self.state[OPEN] = done
-            self.state[HELD] -= int(whole.sum())
+            came = int(whole.sum())
+            self.lost += int(whole.size) - came
+        return Loan(start, a * nsamp, n, missing, there, pieces, done, came)
+
+    def give_back(self, loan: Loan) -> None:
+        """The places of a loan may be used again; loans go back in the order in which they were made."""
+        with self._ready:
+            self.state[OPEN] = loan.done
+            self.state[HELD] -= loan.came
             self._ready.notify_all()
-        return gulp
 
     def _enough(self, count: int) -> bool:
         if self.state[HIGHEST] < 0:
