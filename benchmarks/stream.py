@@ -1,7 +1,8 @@
 """The live pipeline: the paper's Tables 5 and 6, packets over the loopback at their own rate, a gigabit a second.
 
-``python -m benchmarks.stream [--quick] [--seconds S] [--device cuda] [--only table6 live gigabit]``.  Senders are
-processes of their own on the same cores; sockets have the kernel's default buffers.
+``python -m benchmarks.stream [--quick] [--minutes M] [--device cuda] [--only table6 table5 gigabit]``.  Senders are
+processes of their own on the same cores; sockets have the kernel's default buffers.  ``--sockets 1`` takes one socket
+a port, as a program would that does not know better.
 """
 
 from __future__ import annotations
@@ -138,11 +139,12 @@ def _timed(segment: Segment, clock: dict[str, float], now: Callable[[], float]) 
     watch(search.engine, "search", "de-dispersion")
 
 
-def live(report: Report, case: str, file: Path, options: Options, seconds: float, folder: Path, wanted: str) -> None:
+def live(report: Report, case: str, file: Path, options: Options, seconds: float, folder: Path, wanted: str,
+         sockets: int | None) -> None:  # fmt: skip
     """A file sent at its own rate by another process, searched as it comes."""
     sink = Sink(folder, pictures=False, raw=False)
     intake = Intake(SkysieveParser(), options)
-    with UdpReceiver("127.0.0.1", 0, socket_buffer=0) as receiver:
+    with UdpReceiver("127.0.0.1", 0, socket_buffer=0, sockets=sockets) as receiver:
         pipeline = Pipeline(intake, SocketFeed(intake, [receiver]), sink, receivers=[receiver])
         to = f"127.0.0.1:{receiver.address[1]}"
         command = [sys.executable, "-m", "skysieve.cli", "dedisp", "emulate", str(file), "--repeat", "0",
@@ -167,12 +169,12 @@ def live(report: Report, case: str, file: Path, options: Options, seconds: float
         kernel_drops=c["kernel_drops"], overflow=c["overflow"] + c["ring_overflow"], accepted=c["accepted"],
         realtime=summary["realtime"], own_cores=(time.process_time() - cpu) / took, sender_cores=sender,
         latency_median=summary["latency_median"], latency_most=summary["latency_most"],
-        candidates=summary["sink"]["candidates"], buffer=receiver.granted,
+        candidates=summary["sink"]["candidates"], buffer=receiver.granted, sockets=len(receiver.sockets),
         real_time=receiver.real_time, sender=said[0], wanted=wanted, reached=c["lost"] == 0,
     )  # fmt: skip
 
 
-def table5(report: Report, seconds: float, device: str, folder: Path) -> None:
+def table5(report: Report, seconds: float, device: str, folder: Path, sockets: int | None) -> None:
     """The paper's Table 5 over the loopback, bursts every half second."""
     report.title("Table 5 over UDP at 1x: 256 subbands, 2048 channels, 500 DMs")
     file = folder / "table5.dada"
@@ -181,10 +183,10 @@ def table5(report: Report, seconds: float, device: str, folder: Path) -> None:
     dms = plan(Observation(c.freqs, c.tsamp), dms=DMS)
     search = {"block": 0.25, "threads": 2, "device": device, "threshold": 8.0}
     options = Options(plan=dms, search=search, channelise={"calibrate": 0.3}, gulp=0.125, cutouts=False)
-    live(report, "table5", file, options, seconds, folder / "table5", "no loss; latency 1 s")
+    live(report, "table5", file, options, seconds, folder / "table5", "no loss; latency 1 s", sockets)
 
 
-def gigabit(report: Report, seconds: float, device: str, folder: Path) -> None:
+def gigabit(report: Report, seconds: float, device: str, folder: Path, sockets: int | None) -> None:
     """A gigabit a second of detected power in packets of 8 KiB, 64 DMs x 256 channels."""
     report.title("1 Gbit/s over UDP: 256 channels every 2.048 us, 64 DMs, packets of 8 KiB, default socket buffers")
     file = folder / "gigabit.fil"
@@ -194,29 +196,29 @@ def gigabit(report: Report, seconds: float, device: str, folder: Path) -> None:
         dms = plan(fb, dms=np.arange(64) * 0.1)
     search = {"block": 0.25, "step": 4, "threads": 2, "device": device, "threshold": 8.0}
     options = Options(plan=dms, search=search, gulp=0.1, cutouts=False)
-    live(report, "gigabit", file, options, seconds, folder / "gigabit", "no loss at 1000 Mbit/s")
+    live(report, "gigabit", file, options, seconds, folder / "gigabit", "no loss at 1000 Mbit/s", sockets)
 
 
 def main() -> None:
     """Run the cases that were asked for."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--quick", action="store_true")
-    arguments.add_argument("--seconds", type=float, default=600.0)
+    arguments.add_argument("--minutes", type=float, default=10.0, help="of table5 and of gigabit")
     arguments.add_argument("--device", default="cpu")
-    arguments.add_argument(
-        "--only", nargs="+", choices=("table6", "live", "gigabit"), default=["table6", "live", "gigabit"]
-    )
+    arguments.add_argument("--sockets", type=int, default=None, help="that share the port")
+    cases = ("table6", "table5", "gigabit")
+    arguments.add_argument("--only", nargs="+", choices=cases, default=list(cases))
     given = arguments.parse_args()
-    seconds = 10.0 if given.quick else given.seconds
+    seconds = 10.0 if given.quick else 60 * given.minutes
     report = Report("stream", PACKAGES, given.quick)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "table6" in given.only:
             table6(report, given.quick, given.device)
-        if "live" in given.only:
-            table5(report, seconds, given.device, folder)
+        if "table5" in given.only:
+            table5(report, seconds, given.device, folder, given.sockets)
         if "gigabit" in given.only:
-            gigabit(report, seconds, given.device, folder)
+            gigabit(report, seconds, given.device, folder, given.sockets)
     report.write("" if given.device == "cpu" else f"-{given.device}")
     sys.exit(report.failed)
 

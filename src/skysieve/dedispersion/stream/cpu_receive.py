@@ -1,66 +1,153 @@
-"""Datagrams from a socket into a ring of slots, many a system call, without Python (numba)."""
+"""Datagrams from sockets into a ring of slots, many a system call, without Python (numba)."""
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit, types
+from numba.extending import intrinsic
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
-HEAD, TAIL, STOP, OVERFLOW, TRUNCATED = range(5)
-WAITFORONE, DONTWAIT, TRUNC = 0x10000, 0x40, 0x20
+HEAD, TAIL, STOP, OVERFLOW, TRUNCATED, AT = range(6)
+"""Datagrams published, datagrams given back, whether to stop, dropped, too long; slot that is written next."""
+SWEEP = 256
+"""Datagrams that are published at a time, at most."""
+EACH = 32
+"""Datagrams that are taken from one of several sockets at a time."""
+LAST, WRAP = 1, 2
+"""Marks of a sweep's last slot: the next sweep begins in the next slot, or in slot 0."""
+DONTWAIT, TRUNC = 0x40, 0x20
+CONTROL = 4
+"""Words of 8 bytes of a ``struct cmsghdr`` with a ``struct timespec``."""
 HDR = 8
 """Words of 8 bytes of Linux's ``struct mmsghdr`` on 64-bit machines; the last holds the received length."""
-FLAGS, LENGTH = 6, 7
+ROOM, FLAGS, LENGTH = 5, 6, 7
 
 _recvmmsg = types.ExternalFunction(
     "recvmmsg", types.int32(types.int32, types.intp, types.uint32, types.int32, types.intp)
 )
 _sendmmsg = types.ExternalFunction("sendmmsg", types.int32(types.int32, types.intp, types.uint32, types.int32))
+_epoll_wait = types.ExternalFunction("epoll_wait", types.int32(types.int32, types.intp, types.int32, types.int32))
 _usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
+@intrinsic
+def fence(typingctx):
+    """What was read and written before happens before what comes after, for other threads on any processor.
+
+    The ring's counters are plain words, which are written whole; this keeps their order with what they count.
+    """
+
+    def code(context, builder, signature, args):
+        builder.fence("seq_cst")
+        return context.get_constant(types.int64, 0)
+
+    return types.int64(), code
+
+
+@intrinsic
+def fresh(typingctx, array, index):
+    """An element as it is in memory now: never one that a loop has read before."""
+
+    def code(context, builder, signature, args):
+        held = context.make_array(signature.args[0])(context, builder, args[0])
+        at = builder.gep(held.data, [args[1]])
+        word = builder.load(at, align=8)
+        word.volatile = True
+        return word
+
+    return types.int64(array, types.int64), code
+
+
 @njit(**JIT)
-def receive(fd, headers, address, lengths, slots, batch, drop, state):
+def published(state):
+    """Datagrams whose slots may be read now."""
+    head = fresh(state, HEAD)
+    fence()
+    return head
+
+
+@njit(**JIT)
+def give_back(state, count):
+    """The oldest ``count`` slots have been read."""
+    fence()
+    state[TAIL] += count
+
+
+@njit(**JIT)
+def receive(
+    queue, events, address_of_events, words, word, headers, address, controls, stamps, marks, lengths, slots, drop,
+    pause, state,
+):  # fmt: skip
     """Fill slots until ``state[STOP]``, then with what the kernel still has, at most a ring of it.
 
-    The ring holds ``state[HEAD] - state[TAIL]`` of ``slots``.
-
-    ``headers`` are ``slots + batch`` mmsghdrs at ``address``; the last ``batch`` lead to spare slots, whose datagrams
-    are dropped and counted when the ring is full (``drop``).  A datagram that did not fit its slot has length -1.
+    ``queue`` is an epoll of all sockets, ``events`` room for what it tells: ``words`` of 4 bytes for each, the socket
+    in number ``word``.  ``headers`` are ``slots + SWEEP`` mmsghdrs at ``address``, another ``SWEEP`` follow whose
+    datagrams are dropped and counted when the ring is full (``drop``).  A datagram too long for its slot has length -1.
+    With several sockets ``controls`` get the time at which the kernel took each datagram, and ``stamps`` that in
+    nanoseconds.  A sweep of all sockets lies in slots that follow each other and ends with a mark.  ``pause``:
+    microseconds to wait after a small one, so that the next is larger.
     """
     left = slots
-    while state[STOP] == 0 or (left > 0 and fd >= 0):
-        last = state[STOP] != 0
-        head = state[HEAD]
-        free = slots - (head - state[TAIL])
-        first = head % slots
-        most = min(batch, free, slots - first)
-        spare = most == 0
-        if spare:
-            if not drop:
-                if last:
-                    break
-                _usleep(np.uint32(500))
-                continue
-            first, most = slots, batch
-        n = _recvmmsg(
-            np.int32(fd), address + 8 * HDR * first, np.uint32(most), np.int32(DONTWAIT if last else WAITFORONE), 0
-        )
-        if n <= 0:
-            if last:
+    many = len(stamps) > 0
+    timeout = 100
+    while fresh(state, STOP) == 0 or (left > 0 and queue >= 0):
+        if fresh(state, STOP) != 0:
+            timeout = 0
+        ready = _epoll_wait(types.int32(queue), address_of_events, types.int32(len(events) // words),
+                            types.int32(timeout))  # fmt: skip
+        if ready <= 0:
+            if timeout == 0:
                 break
-            _usleep(np.uint32(200))
+            if ready < 0:
+                _usleep(types.uint32(200))
             continue
-        left -= n if last else 0
-        if spare:
-            state[OVERFLOW] += n
+        head = state[HEAD]
+        free = slots - (head - fresh(state, TAIL))
+        fence()
+        if free <= 0:
+            if not drop:
+                if timeout == 0:
+                    break
+                _usleep(types.uint32(500))
+                continue
+            for e in range(ready):
+                n = _recvmmsg(types.int32(events[words * e + word]), address + 8 * HDR * (slots + SWEEP),
+                              types.uint32(SWEEP), types.int32(DONTWAIT), 0)  # fmt: skip
+                for i in range(slots + SWEEP, slots + SWEEP + max(n, 0)):
+                    headers[i, ROOM] = 8 * CONTROL if many else 0
+                    headers[i, FLAGS] = 0
+                if n > 0:
+                    state[OVERFLOW] += n
+                    left -= n if timeout == 0 else 0
             continue
-        for i in range(first, first + n):
-            cut = headers[i, FLAGS] & TRUNC
-            lengths[i] = -1 if cut else np.int64(headers[i, LENGTH] & 0xFFFFFFFF)
-            state[TRUNCATED] += 1 if cut else 0
-            headers[i, FLAGS] = 0
-        state[HEAD] = head + n
+        first = state[AT]
+        most, taken = min(free, SWEEP), 0
+        for e in range(ready):
+            if taken == most:
+                break
+            at = first + taken
+            count = min(most - taken, EACH if many else SWEEP)
+            n = _recvmmsg(types.int32(events[words * e + word]), address + 8 * HDR * at, types.uint32(count),
+                          types.int32(DONTWAIT), 0)  # fmt: skip
+            for i in range(at, at + n):
+                cut = headers[i, FLAGS] & TRUNC
+                lengths[i] = -1 if cut else types.int64(headers[i, LENGTH] & 0xFFFFFFFF)
+                state[TRUNCATED] += 1 if cut else 0
+                headers[i, FLAGS] = 0
+                marks[i] = 0
+                if many:
+                    stamps[i] = controls[i, 2] * 1_000_000_000 + controls[i, 3]
+                    headers[i, ROOM] = 8 * CONTROL
+            taken += max(n, 0)
+        if taken == 0:
+            continue
+        left -= taken if timeout == 0 else 0
+        end = first + taken
+        marks[end - 1] = LAST if end < slots else WRAP
+        state[AT] = end if end < slots else 0
+        fence()
+        state[HEAD] = head + taken
+        if pause > 0 and taken < EACH and timeout:
+            _usleep(types.uint32(pause))
 
 
 @njit(**JIT)
@@ -68,7 +155,7 @@ def send(fd, address, first, count):
     """Send the mmsghdrs ``first : first + count``; how many the kernel took."""
     sent = 0
     while sent < count:
-        n = _sendmmsg(np.int32(fd), address + 8 * HDR * (first + sent), np.uint32(count - sent), np.int32(0))
+        n = _sendmmsg(types.int32(fd), address + 8 * HDR * (first + sent), types.uint32(count - sent), types.int32(0))
         if n <= 0:
             break
         sent += n

@@ -95,8 +95,10 @@ class Intake:
         self._hopeless: set[bytes] = set()
 
     # ------------------------------------------------------------------ packets
-    def take(self, buffers: NDArray[np.uint8], lengths: NDArray[np.int64]) -> None:
-        """Datagrams, in the rows of ``buffers``."""
+    def take(
+        self, buffers: NDArray[np.uint8], lengths: NDArray[np.int64], order: NDArray[np.int64] | None = None
+    ) -> None:
+        """Datagrams, in the rows of ``buffers``; they came in the order of the rows, or in that of ``order``."""
         self.packets += len(lengths)
         self.bytes += int(lengths.clip(0).sum())
         found = self.parser.parse(buffers, lengths)
@@ -105,7 +107,7 @@ class Intake:
             self.bad["oversized"] += int((status < 0).sum())
             for number, count in zip(*np.unique(status[status > 0], return_counts=True), strict=True):
                 self.bad[REASONS[number] if number < len(REASONS) else "fields"] += int(count)
-        good = np.flatnonzero(status == 0)
+        good = np.flatnonzero(status == 0) if order is None else order[status[order] == 0]
         for number in np.unique(found.beam[good]):
             self._beam(int(number), good[found.beam[good] == number], buffers, lengths, found)
 
@@ -263,7 +265,7 @@ class SocketFeed(Feed):
             for receiver in self.receivers:
                 buffers, lengths = receiver.batch(BATCH)
                 if len(lengths):
-                    self.intake.take(buffers, lengths)
+                    self.intake.take(buffers, lengths, receiver.order(len(lengths)))
                     receiver.release(len(lengths))
                     moved += len(lengths)
             if moved:

@@ -1,13 +1,19 @@
-"""Datagrams from UDP sockets: a thread of compiled code a socket, which waits for nobody.
+"""Datagrams from UDP sockets: a thread of compiled code a port, which waits for nobody.
 
 The thread calls ``recvmmsg`` and never takes Python's lock, so that plots, searches and everything else written in
 Python cannot hold it up.  What it receives waits in a ring of slots for `UdpReceiver.batch`.
+
+A thread that waits for its turn, or whose core the host of a virtual machine has given to another, cannot take what
+comes meanwhile.  A kernel's default buffer of 208 KiB holds 12 datagrams of 8 KiB (measured; each takes 17 KiB), 0.8 ms
+of a gigabit a second.  So where the kernel grants little, up to 64 sockets share the port, each with its own buffer.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import select
 import socket
 import struct
 import sys
@@ -20,10 +26,15 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HEAD, TAIL, STOP, OVERFLOW, TRUNCATED = range(5)
-BATCH = 64
 MOST_BUFFER = 2**26
-HDR = 8
+ENOUGH_BUFFER = 2**23
+"""Bytes that the kernel should be able to hold: of less, several sockets share the port."""
+MOST_SOCKETS = 64
+PAUSE = 200
+"""Microseconds that are waited for more datagrams, where the kernel has room for them."""
+SO_TIMESTAMPNS, SO_ATTACH_REUSEPORT_CBPF = 35, 51
+ANY_SOCKET = (0x20, 0xFFFFF000 + 56), (0x94, 0), (0x16, 0)
+"""A program for the kernel: load a random number, take it modulo a number, return it."""
 
 
 class UdpReceiver:
@@ -42,12 +53,16 @@ class UdpReceiver:
         uncounted (`kernel_drops` tells).
     socket_buffer : int, optional
         Bytes to ask the kernel for; as many as it grants (``net.core.rmem_max``) by default, 0 for its own default.
+    sockets : int, optional
+        Sockets that share the port, each with a buffer of its own, 1 to 64; by default as many as hold 8 MiB.  The
+        kernel gives each datagram to any of them, `order` tells the order in which it took them.
 
     Attributes
     ----------
     address : (str, int)
     granted : int
-        Bytes of the kernel's buffer.
+        Bytes of the kernel's buffer of a socket.
+    sockets : list of socket.socket
     real_time : bool
         Whether the thread runs before all ordinary ones, which takes root or CAP_SYS_NICE.
 
@@ -71,59 +86,78 @@ class UdpReceiver:
 
     def __init__(
         self, host: str, port: int, *, slot_bytes: int = 9216, memory: int = 2**26, policy: str = "drop",
-        socket_buffer: int | None = None,
+        socket_buffer: int | None = None, sockets: int | None = None,
     ) -> None:  # fmt: skip
         check_system()
         if policy not in ("drop", "block"):
             raise ValueError(f"policy={policy!r}: expected 'drop' or 'block'")
         if not 64 <= slot_bytes <= 65535:
             raise ValueError(f"slot_bytes={slot_bytes}: expected 64 to 65535")
+        if sockets is not None and not 1 <= sockets <= MOST_SOCKETS:
+            raise ValueError(f"sockets={sockets}: expected 1 to {MOST_SOCKETS}")
+        from skysieve.dedispersion.stream.cpu_receive import CONTROL, SWEEP
+
         self.policy = policy
-        self.slots = max(4 * BATCH, memory // slot_bytes)
-        self.buffers = np.zeros((self.slots + BATCH, slot_bytes), np.uint8)
+        self.slots = max(SWEEP, memory // slot_bytes)
+        rows = self.slots + 2 * SWEEP
+        self.buffers = np.zeros((rows, slot_bytes), np.uint8)
         self.buffers.fill(0)  # pages are mapped now, not while packets wait
-        self.lengths = np.zeros(self.slots + BATCH, np.int64)
+        self.lengths, self._marks = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._headers, self._vectors = message_headers(self.buffers)
+        self._controls = np.zeros((rows, CONTROL), np.int64)
+        self._stamps = np.zeros(0, np.int64)
+        self._events, self._words, self._word = event_room()
+        self._at = self._pause = 0
         self.state = np.zeros(8, np.int64)
-        self.state[STOP] = 1
-        self._receive_from(-1)  # loaded or compiled before a packet can wait
-        self.state[:] = 0
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.socket = socket.socket(family, socket.SOCK_DGRAM)
-        try:
-            if socket_buffer != 0:
-                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, socket_buffer or MOST_BUFFER)
-            self.socket.bind((host, port))
-        except (OSError, OverflowError) as error:
-            self.socket.close()
-            raise OSError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 100_000))
-        self.granted = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        self.address: tuple[str, int] = self.socket.getsockname()[:2]
-        self._inode = os.fstat(self.socket.fileno()).st_ino
+        self._load()
+        self.sockets = opened(host, port, socket_buffer, sockets)
+        self.granted = self.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        self.address: tuple[str, int] = self.sockets[0].getsockname()[:2]
+        if len(self.sockets) > 1:
+            self._stamps = np.zeros(rows, np.int64)
+            self._headers[:, 4] = self._controls.ctypes.data + np.arange(rows) * 8 * CONTROL
+            self._headers[:, 5] = 8 * CONTROL
+        self._pause = PAUSE if self.granted * len(self.sockets) >= ENOUGH_BUFFER else 0
+        self._inodes = {str(os.fstat(one.fileno()).st_ino) for one in self.sockets}
+        self._queue = select.epoll(len(self.sockets))
+        for one in self.sockets:
+            self._queue.register(one.fileno(), select.EPOLLIN)
         self._thread = threading.Thread(target=self._receive, name=f"udp-{self.address[1]}", daemon=True)
         self.real_time = False
         self._running = threading.Event()
         self._thread.start()
         self._running.wait()
 
+    def _load(self) -> None:
+        """Load or compile what receives, before a packet can wait."""
+        from skysieve.dedispersion.stream import cpu_receive
+
+        self.state[cpu_receive.STOP] = 1
+        self._receive_from(-1)
+        cpu_receive.give_back(self.state, 0)
+        cpu_receive.published(self.state)
+        self.state[:] = 0
+
     def _receive(self) -> None:
         self.real_time = first_served()
         self._running.set()
-        self._receive_from(self.socket.fileno())
+        self._receive_from(self._queue.fileno())
 
     def _receive_from(self, handle: int) -> None:
         from skysieve.dedispersion.stream import cpu_receive
 
         cpu_receive.receive(
-            handle, self._headers, self._headers.ctypes.data, self.lengths, self.slots, BATCH,
-            self.policy == "drop", self.state,
+            handle, self._events, self._events.ctypes.data, self._words, self._word, self._headers,
+            self._headers.ctypes.data, self._controls, self._stamps, self._marks, self.lengths, self.slots,
+            self.policy == "drop", self._pause, self.state,
         )  # fmt: skip
 
     @property
     def waiting(self) -> int:
         """Datagrams in the ring."""
-        return int(self.state[HEAD] - self.state[TAIL])
+        from skysieve.dedispersion.stream.cpu_receive import TAIL, published
+
+        return int(published(self.state) - self.state[TAIL])
 
     @property
     def fill(self) -> float:
@@ -132,17 +166,38 @@ class UdpReceiver:
 
     def batch(self, most: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """The next datagrams, at most so many, and their lengths (-1: too long for a slot); valid until `release`."""
-        head, tail = int(self.state[HEAD]), int(self.state[TAIL])
-        first = tail % self.slots
-        n = min(most, head - tail, self.slots - first)
+        from skysieve.dedispersion.stream.cpu_receive import WRAP
+
+        first, n = self._at, min(most, self.waiting)
+        marks = self._marks[first : first + n]
+        ends = np.flatnonzero(marks)
+        wraps = np.flatnonzero(marks == WRAP)
+        if len(wraps):
+            n = int(wraps[0]) + 1
+        elif len(ends):  # whole sweeps: datagrams of one may be in any order
+            n = int(ends[-1]) + 1
         return self.buffers[first : first + n], self.lengths[first : first + n]
+
+    def order(self, count: int) -> NDArray[np.int64] | None:
+        """Order in which the kernel took the oldest ``count`` datagrams; None where that is how they lie."""
+        if not len(self._stamps):
+            return None
+        return np.argsort(self._stamps[self._at : self._at + count], kind="stable")
 
     def release(self, count: int) -> None:
         """Give back the slots of the oldest datagrams."""
-        self.state[TAIL] += count
+        from skysieve.dedispersion.stream.cpu_receive import WRAP, give_back
+
+        if count:
+            self._at += count
+            if self._marks[self._at - 1] == WRAP:
+                self._at = 0
+            give_back(self.state, count)
 
     def counts(self) -> dict[str, int]:
         """Datagrams received, dropped for want of room, too long; those that the kernel dropped."""
+        from skysieve.dedispersion.stream.cpu_receive import HEAD, OVERFLOW, TRUNCATED
+
         received = int(self.state[HEAD] + self.state[OVERFLOW])
         return {
             "datagrams": received, "ring_overflow": int(self.state[OVERFLOW]), "oversized": int(self.state[TRUNCATED]),
@@ -150,24 +205,29 @@ class UdpReceiver:
         }  # fmt: skip
 
     def kernel_drops(self) -> int:
-        """Datagrams that the kernel dropped because its buffer was full; -1 where it does not tell."""
-        name = "/proc/net/udp6" if self.socket.family == socket.AF_INET6 else "/proc/net/udp"
+        """Datagrams that the kernel dropped because its buffers were full; -1 where it does not tell."""
+        name = "/proc/net/udp6" if self.sockets[0].family == socket.AF_INET6 else "/proc/net/udp"
         try:
             with open(name, encoding="ascii") as table:
                 rows = [line.split() for line in table.readlines()[1:]]
         except OSError:
             return -1
-        return next((int(words[12]) for words in rows if words[9] == str(self._inode)), -1)
+        drops = [int(words[12]) for words in rows if words[9] in self._inodes]
+        return sum(drops) if len(drops) == len(self.sockets) else -1
 
     def halt(self) -> None:
         """Receive what waits in the kernel, and no more; what is in the ring stays."""
+        from skysieve.dedispersion.stream.cpu_receive import STOP
+
         self.state[STOP] = 1
         self._thread.join()
 
     def close(self) -> None:
-        """Stop the thread and close the socket."""
+        """Stop the thread and close the sockets."""
         self.halt()
-        self.socket.close()
+        self._queue.close()
+        for one in self.sockets:
+            one.close()
 
     def __enter__(self) -> UdpReceiver:
         return self
@@ -180,6 +240,53 @@ def check_system() -> None:
     """Refuse systems that lack ``recvmmsg`` and ``sendmmsg``, or have other structures."""
     if sys.platform != "linux" or struct.calcsize("P") != 8:
         raise RuntimeError("UDP packets are sent and received on 64-bit Linux only")
+
+
+def opened(host: str, port: int, buffer: int | None, count: int | None) -> list[socket.socket]:
+    """Sockets that share a port: the kernel gives each datagram to any one of them.
+
+    The first is bound alone, so that a port which is taken is refused; the others join it.
+    """
+    made: list[socket.socket] = []
+    try:
+        while not made or len(made) < (count or 1):
+            one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+            made.append(one)
+            if buffer != 0:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer or MOST_BUFFER)
+            if len(made) > 1:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind((host, port))
+            if len(made) == 1:
+                port = one.getsockname()[1]
+                granted = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+                count = max(1, min(MOST_SOCKETS, ENOUGH_BUFFER // max(1, granted))) if count is None else count
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(count > 1))
+        if len(made) > 1:
+            for one in made:
+                one.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            program = b"".join(
+                struct.pack("HBBI", code, 0, 0, len(made) if code == 0x94 else k) for code, k in ANY_SOCKET
+            )
+            room = ctypes.create_string_buffer(program, len(program))
+            made[0].setsockopt(
+                socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF,
+                struct.pack("HxxxxxxP", len(ANY_SOCKET), ctypes.addressof(room)),
+            )  # fmt: skip
+    except (OSError, OverflowError) as error:
+        for one in made:
+            one.close()
+        raise OSError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+    return made
+
+
+def event_room() -> tuple[NDArray[np.int32], int, int]:
+    """Room for the events of an epoll, words of 4 bytes of each, and which of them holds the socket.
+
+    ``struct epoll_event`` is packed on x86-64 alone.
+    """
+    words, word = (3, 1) if platform.machine() in ("x86_64", "AMD64") else (4, 2)
+    return np.zeros(words * MOST_SOCKETS, np.int32), words, word
 
 
 def first_served() -> bool:
@@ -201,7 +308,7 @@ def message_headers(buffers: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDA
     vectors = np.zeros((n, 2), np.uint64)
     vectors[:, 0] = buffers.ctypes.data + np.arange(n) * buffers.strides[0]
     vectors[:, 1] = size
-    headers = np.zeros((n, HDR), np.uint64)
+    headers = np.zeros((n, 8), np.uint64)
     headers[:, 2] = vectors.ctypes.data + np.arange(n) * 16
     headers[:, 3] = 1
     assert ctypes.sizeof(ctypes.c_void_p) == 8
