@@ -12,7 +12,7 @@ import typer
 
 from skysieve import __version__
 from skysieve.dedispersion.cli import dedisp
-from skysieve.dedispersion.stream.commands import emulate, stream
+from skysieve.dedispersion.stream.commands import emulate, stream, watch
 from skysieve.fstat.cli import fstat
 from skysieve.periodogram.cli import period
 from skysieve.sphere.cli import smooth
@@ -53,6 +53,7 @@ for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 dedisp.command("stream")(stream)
 dedisp.command("emulate")(emulate)
+dedisp.command("watch")(watch)
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 

@@ -66,7 +66,7 @@ def test_a_client_that_dawdles_does_not_stay(monkeypatch):
     assert text.endswith("skysieve_stream_a 1\n")
 
 
-def start_stream(tmp_path, *more):
+def start_stream(tmp_path, *more, said=None):
     command = [sys.executable, "-m", "skysieve.cli", "dedisp", "stream", "--listen", "0", "-o", str(tmp_path / "out"),
                "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1",
                "--ring", "20", *more]  # fmt: skip
@@ -75,6 +75,8 @@ def start_stream(tmp_path, *more):
     watchdog.daemon = True
     watchdog.start()
     for line in process.stderr:
+        if said is not None:
+            said.append(line)
         if "listening on" in line:
             return process, int(line.rpartition(":")[2])
     raise AssertionError(process.communicate())

@@ -1,4 +1,4 @@
-"""``skysieve dedisp stream`` and ``skysieve dedisp emulate``."""
+"""``skysieve dedisp stream``, ``skysieve dedisp emulate`` and ``skysieve dedisp watch``."""
 
 from __future__ import annotations
 
@@ -243,6 +243,9 @@ def stream(
     metrics: Annotated[
         str | None, option("--metrics", help="Prometheus; PORT is the loopback's.", panel=RUN, metavar="[HOST:]PORT")
     ] = None,
+    web: Annotated[
+        str | None, option("--web", help="A live page; PORT is the loopback's.", panel=RUN, metavar="[HOST:]PORT")
+    ] = None,
     seconds: Annotated[float, option("--seconds", help="Stop after so many.", panel=RUN, metavar="S")] = math.inf,
     quiet: Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=RUN)] = False,
 ) -> None:  # fmt: skip
@@ -259,9 +262,14 @@ def stream(
     from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
     from skysieve.dedispersion.stream.receive import UdpReceiver
     from skysieve.dedispersion.stream.sink import Sink
+    from skysieve.dedispersion.stream.status import StatusFile
+    from skysieve.dedispersion.stream.web import PageProcess, check_extra
 
     screen = Screen(quiet)
     with told(), ExitStack() as stack:
+        page = None if web is None else place(web, "--web")
+        if page is not None:
+            check_extra()
         if (file is None) == (not listen):
             raise ValueError("--listen or --from is needed, and not both: where the data come from")
         if (plan is None) == (dm_max is None):
@@ -290,6 +298,10 @@ def stream(
             role="test" if test else "observation", say=screen.say,
         )  # fmt: skip
         stack.callback(sink.close, 5.0)
+        if page is not None:
+            host, port = page
+            port = stack.enter_context(PageProcess(out, host, port, screen.say)).port
+            screen.say(f"page on http://{shown(host, port)}/")
         warm(options)
         receivers = [
             stack.enter_context(
@@ -308,6 +320,8 @@ def stream(
             host, port = place(metrics, "--metrics")
             server = stack.enter_context(MetricsServer(pipeline.metrics, host, port))
             screen.say(f"metrics on http://{shown(host, server.port)}/metrics")
+        about = {"source": source, "telescope": telescope, "folder": str(out)}
+        stack.enter_context(StatusFile(out, pipeline.state, about, screen.say))
         for receiver in receivers:
             urgent = "real-time" if receiver.real_time else "ordinary"
             screen.say(
@@ -320,6 +334,26 @@ def stream(
         if not quiet:
             show(summary)
         pipeline.save_summary(summary)
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The --out of a stream, running or ended.")],
+    port: Annotated[
+        str, option("--port", help="Where; PORT is the loopback's (8780).", panel=RUN, metavar="[HOST:]PORT")
+    ] = "8780",
+) -> None:
+    """Serve the live page of a folder that `skysieve dedisp stream` writes or has written, until Ctrl-C.
+
+    - skysieve dedisp watch night --port 8780
+    """
+    from skysieve.dedispersion.stream.web import check_extra
+
+    with told():
+        host, number = place(port, "--port")
+        check_extra()
+        from skysieve.dedispersion.stream.web_server import watch as serve
+
+        serve(folder, host, number, lambda free: typer.echo(f"page on http://{shown(host, free)}/", err=True))
 
 
 def warm(options: Any) -> None:

@@ -103,5 +103,5 @@ def text(numbers: dict[str, tuple[str, str, float]]) -> str:
     """The exposition format."""
     lines = []
     for name, (words, kind, value) in numbers.items():
-        lines += [f"# HELP {PREFIX}{name} {words}", f"# TYPE {PREFIX}{name} {kind}", f"{PREFIX}{name} {value:.10g}"]
+        lines += [f"# HELP {PREFIX}{name} {words}", f"# TYPE {PREFIX}{name} {kind}", f"{PREFIX}{name} {value:.12g}"]
     return "\n".join(lines) + "\n"

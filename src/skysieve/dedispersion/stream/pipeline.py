@@ -120,6 +120,7 @@ class Pipeline:
             raise self.feed.error
         if self.sink.error is not None:
             raise self.sink.error
+        self._status(last=True)
         return self.summary()
 
     def _turn(self) -> bool:
@@ -193,15 +194,17 @@ class Pipeline:
                     total[name] = total.get(name, 0) + value
         return total
 
-    def _status(self) -> None:
+    def _status(self, last: bool = False) -> None:
         now = time.monotonic()
-        if now - self._tick < 1:
+        if now - self._tick < 1 and not last:
             return
         times, data = self._work()
         counts = self.counts()
-        busy, span = sum(times.values()), now - self._last_time
+        busy, span = sum(times.values()), max(now - self._last_time, IDLE)
         worked, passed = busy - self._last["busy"], data - self._last["data"]
-        fills = [s.ring.fill for beam in list(self.intake.beams.values()) for s in list(beam.segments)]
+        segments = [s for beam in list(self.intake.beams.values()) for s in list(beam.segments)]
+        fills = [s.ring.fill for s in segments]
+        searches = [s.search for s in segments if s.search is not None]
         state = {
             "seconds": now - self._began, "data_seconds": data, "stages": times, "counts": counts,
             "rate": 8 * (counts["bytes"] - self._last["bytes"]) / span,
@@ -209,6 +212,9 @@ class Pipeline:
             "ring_fill": max([*fills, *(r.fill for r in self.receivers)], default=0.0),
             "latency": self.latencies[-1] if self.latencies else 0.0, "beams": len(self.intake.beams),
             "sink": dict(self.sink.counts),
+            "mjd": max(
+                (s.observation.tstart + s.frontier / 86400 for s in searches), default=self._state.get("mjd", 0.0)
+            ),
         }  # fmt: skip
         self._tick = self._last_time = now
         self._last = {"bytes": float(counts["bytes"]), "data": data, "busy": busy}
@@ -235,7 +241,8 @@ class Pipeline:
             ("rate", "Bits received a second."), ("realtime", "Seconds of data for a second of work."),
             ("ring_fill", "Part of the fullest ring that is taken."), ("beams", "Beams."),
             ("latency", "Seconds from a pulse's last sample to its candidate, the latest."),
-            ("data_seconds", "Seconds of data searched."),
+            ("data_seconds", "Seconds of data searched."), ("mjd", "Time up to which the data are searched."),
+            ("load", "Seconds of work in a second of the clock."),
         ):  # fmt: skip
             found[name] = (words, "gauge", float(state.get(name, 0.0)))
         return found
