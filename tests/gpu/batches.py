@@ -54,6 +54,14 @@ def batch(lengths, span=120.0, seed=1, offset=0.0, errors=True):
     return FlatSource(np.concatenate(t), np.concatenate(y), np.concatenate(dy) if errors else None, offsets)
 
 
+def in_bands(source, bands=3, seed=3, codes=None):
+    """The same light curves with a band for each row, at random unless ``codes`` are given."""
+    from skysieve.periodogram.banded import BandedSource
+
+    codes = np.random.default_rng(seed).integers(0, bands, len(source.t)) if codes is None else codes
+    return BandedSource(source, np.asarray(codes, np.int64))
+
+
 def log_normal_lengths(n, seed=1):
     """Numbers of points with median 110 and mean about 165."""
     rng = np.random.default_rng(seed)
@@ -191,3 +199,50 @@ class FaultyRuntime:
 
     def synchronize(self):
         self._runtime.synchronize()
+
+
+BAND_MODELS = {
+    "offsets": ("offsets", 1, None, None, None),
+    "offsets, 2 terms": ("offsets", 2, None, None, None),
+    "separate": ("separate", 1, None, None, None),
+    "flexible": ("flexible", 1, 1, None, 1e-6),
+    "flexible, 2 terms": ("flexible", 2, 1, 1e-3, 1e-3),
+}
+"""Model, terms, terms of a band, and penalties, as `lombscargle_multiband` has them."""
+
+
+def bands_engine(model, bands, runtime, memory=None, **spec):
+    """A GPU engine for one of `BAND_MODELS`."""
+    from skysieve.periodogram import cuda
+    from skysieve.periodogram.multiband import _model
+
+    made, fewest = _model(*BAND_MODELS[model], bands)
+    return cuda.Engine(default_spec(model=made, fewest=fewest, **spec), runtime=runtime, memory=memory)
+
+
+def check_bands(engine, source, grids, tolerance):
+    """Answers against the CPU's direct sums, peaks against those read off the powers, peaks alone against peaks with
+    powers."""
+    from dataclasses import replace
+
+    from skysieve.periodogram import reference
+    from skysieve.periodogram.cpu_chi2_bands import MultibandEngine
+
+    judge = MultibandEngine(replace(engine.spec, method="direct", dtype=np.dtype(np.float64)))
+    out, expected = run(engine, source, grids), run(judge, source, grids)
+    judge.close()
+    assert np.array_equal(out.status, expected.status)
+    assert np.array_equal(out.n_used, expected.n_used)
+    assert np.array_equal(out.n_dropped, expected.n_dropped)
+    assert np.array_equal(np.isnan(out.power), np.isnan(expected.power))
+    scale = np.maximum(1, np.nan_to_num(np.abs(expected.power)))
+    worst = float(np.nanmax(np.abs(out.power - expected.power) / scale, initial=0))
+    assert worst <= tolerance, worst
+    start = grids.offsets(source.n_objects)
+    for i in np.flatnonzero(out.status == 0):
+        mine = out.power[start[i] : start[i + 1]].astype(float)
+        peaks = reference.peaks(grids.frequency(i), mine, engine.spec.n_peaks, float(out.span[i]))
+        assert np.array_equal(peaks.index, out.peak_index[i])
+    alone = run(engine, source, grids, power=False)
+    assert np.array_equal(alone.peak_index, out.peak_index)
+    return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -32,11 +32,36 @@ SMALL_POWER = 2**26
 """Bytes of powers that are allocated unasked: to ask for the free memory takes longer than a small search."""
 
 
+class PlanOptions(TypedDict, total=False):
+    """Grid and search options of `LombScarglePlan` that every kind of periodogram has."""
+
+    frequency: ArrayLike | None
+    fmin: Any
+    fmax: Any
+    nf: int | None
+    samples_per_peak: float
+    nyquist_factor: float
+    grid: str
+    normalization: str
+    n_peaks: int
+    return_power: bool
+    nan_policy: str
+    method: str
+    device: str | Device
+    dtype: Any
+    memory: str | float | None
+    threads: int | None
+
+
 def make_engine(
     spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
     """The backend for a device: the one place where it is chosen."""
     devices = resolve(device)
+    if devices[0].kind == "cpu" and spec.model is not None:
+        from skysieve.periodogram import cpu_chi2_bands
+
+        return cpu_chi2_bands.MultibandEngine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
     if devices[0].kind == "cpu":
         from skysieve.periodogram import cpu
 

@@ -27,7 +27,6 @@ from .workload import MIN_POINTS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .chi2 import Model
     from .workload import Output, Spec
 
 
@@ -127,27 +126,17 @@ class MultibandEngine(Engine):
     Parameters
     ----------
     spec : Spec
-        What to compute; its ``nterms`` and ``fit_mean`` do not count.
-    model : Model
-        Columns of the fit.
-    fewest : int
-        Bands of an object with fewer usable rows are left out.
+        What to compute, with its ``model``.
     device, memory, threads : optional
         As for `cpu.Engine`.
     """
 
     def __init__(
-        self,
-        spec: Spec,
-        model: Model,
-        fewest: int = 1,
-        device: Any = None,
-        memory: str | float | None = None,
-        threads: int | None = None,
+        self, spec: Spec, device: Any = None, memory: str | float | None = None, threads: int | None = None
     ) -> None:
         super().__init__(spec, device=device, memory=memory, threads=threads)
-        self.model = model
-        self.fewest = fewest
+        self.model = spec.model
+        self.fewest = max(1, spec.fewest)
         self._row_of_band: NDArray[np.int64] = np.zeros((0, 0), np.int64)
 
     def _prepare(self, source: Any, start: int, stop: int, output: Output) -> cpu_state.Curves:

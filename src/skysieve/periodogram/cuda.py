@@ -26,6 +26,7 @@ from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.core.staging import Copier, is_pinned
+from skysieve.periodogram.cuda_bands import BandsWorker
 from skysieve.periodogram.cuda_calibrate import costs_of
 from skysieve.periodogram.cuda_chi2 import Chi2Worker
 from skysieve.periodogram.cuda_chi2_parts import choose as choose_chi2
@@ -84,7 +85,7 @@ class Engine:
             runtimes: tuple[Runtime, ...] = tuple(CudaRuntime(d) for d in devices)
         else:
             runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
-        make = Worker if spec.nterms == 1 else Chi2Worker
+        make = BandsWorker if spec.model is not None else Worker if spec.sinusoid else Chi2Worker
         self.workers = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._costs: Costs | None = None
         self._cache = JobCache()
@@ -135,7 +136,7 @@ class Engine:
         offsets = source.offsets
         cycles = self._first_cycles(source, grids)
         nf = int(np.max(grids.nf))
-        if self.spec.nterms != 1:
+        if not self.spec.sinusoid:
             number = int(choose_chi2(plan.chi2_layouts, np.array([cycles]))[0])
             fit = plan.chi2_layouts[number] if number >= 0 else None
             return {
@@ -170,7 +171,7 @@ class Engine:
         """What the methods cost on this GPU: asked for by ``method="auto"`` alone, measured once a GPU."""
         if self._costs is None:
             worker = self.workers[0]
-            measured = self.spec.method == "auto" and self.spec.nterms == 1 and worker.runtime.xp is not np
+            measured = self.spec.method == "auto" and self.spec.sinusoid and worker.runtime.xp is not np
             self._costs = costs_of(worker, self.spec) if measured else DEFAULTS[self.spec.dtype]
         return self._costs
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import array_module, is_device_array, to_host
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.comb import M
-from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, parts_of
+from skysieve.periodogram.cuda_bands_parts import most_terms, spread_bytes
+from skysieve.periodogram.cuda_bands_parts import layouts as bands_layouts
+from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, parts_of
 from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
 from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
 from skysieve.periodogram.cuda_cost import Costs
@@ -40,6 +42,8 @@ class Plan:
 
     def row_bytes(self) -> int:
         """Device bytes of one row of a light curve: raw, prepared, and the weights of the spreading kernel."""
+        if self.spec.model is not None:
+            return 24 + 24 + 8 + 24 + spread_bytes(self.spec.model)
         if self.spec.nterms != 1:
             return 24 + 24 + 8 + 2 * self.spec.nterms * (16 * 8 + 4)
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize
@@ -47,7 +51,7 @@ class Plan:
     def object_bytes(self, nf: int, cycles: float) -> float:
         """Device bytes of one object beside its rows."""
         size, k = self.spec.dtype.itemsize, self.spec.n_peaks
-        if self.spec.nterms != 1:
+        if not self.spec.sinusoid:
             return nf * (8.0 + size) + (nf // 2 + 1) * CANDIDATE_BYTES[8] + 232.0 + 20 * k
         layout = self.layout(nf, cycles)
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
@@ -56,9 +60,11 @@ class Plan:
         return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 232.0 + 20 * k
 
     @property
-    def chi2_layouts(self) -> tuple[Chi2Layout, ...]:
+    def chi2_layouts(self) -> tuple[Any, ...]:
         """The combs of series of several terms to choose from; none where every frequency is fitted by itself."""
         bare = self.grids.values is not None or self.spec.method == "direct"
+        if self.spec.model is not None and not bare:
+            return bands_layouts(self.spec.model, self.shared)
         return () if bare else chi2_layouts(self.spec.nterms, self.shared)
 
     @property
@@ -209,6 +215,17 @@ def make_job(
     cache: JobCache | None = None,
 ) -> Job:
     """What a GPU is given for a chunk."""
+    job = _plain_job(plan, source, chunk, output, all_candidates, cache)
+    if plan.spec.model is not None:
+        banded: Any = source
+        job.code = banded.bands(chunk.start, chunk.stop).astype(np.int32)
+    return job
+
+
+def _plain_job(
+    plan: Plan, source: Source, chunk: Chunk, output: Output, all_candidates: bool, cache: JobCache | None
+) -> Job:
+    """The same without the bands of the rows."""
     start, stop = chunk.start, chunk.stop
     t, y, dy, offsets = source.read(start, stop)
     objects = slice(start, stop)
@@ -244,11 +261,12 @@ def job_of(
     own = slice(None) if grids.shared else objects
     f0, df, nf = grids.f0[own], grids.df[own], grids.nf[own]
     n, k = len(offsets) - 1, spec.n_peaks
-    if spec.nterms != 1:
+    if not spec.sinusoid:
         limits = np.zeros(n, cs.LIMIT)
         limits["least"], limits["most"] = chi2_bounds(plan.chi2_layouts, cycles)
         limits["many"] = np.iinfo(np.int32).max
-        parts, limits["circle"] = parts_of(plan.chi2_layouts, spec, lengths, cycles, nf, grids.shared, all_candidates)
+        terms = spec if spec.model is None else replace(spec, nterms=most_terms(spec.model))
+        parts, limits["circle"] = parts_of(plan.chi2_layouts, terms, lengths, cycles, nf, grids.shared, all_candidates)
         limits["stretch"] = FIND_SPAN
         cap, edges = max(p.cap for p in parts), max(p.edges for p in parts)
         job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, cap, edges, grids.values)
@@ -284,7 +302,7 @@ def job_of(
 
 def _with_powers(job: Job, plan: Plan, output: Output) -> Job:
     """The job with the places of its powers, where there are any: in its own buffer, or in the user's device array."""
-    if plan.power_start is not None or plan.grids.values is not None or plan.spec.nterms != 1:
+    if plan.power_start is not None or plan.grids.values is not None or not plan.spec.sinusoid:
         sizes = np.broadcast_to(job.nf, (job.n_objects,))
         job.start = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
         job.n_powers = int(job.start[-1])

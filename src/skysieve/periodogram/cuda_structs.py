@@ -74,12 +74,12 @@ def address(a: Any) -> int:
 
 
 def fill(struct: np.dtype[Any], **values: Any) -> np.void:
-    """One struct from arrays (their addresses) and numbers; every field must be named."""
+    """One struct from arrays (their addresses), numbers and structs; every field must be named."""
     out = np.zeros(1, struct)
     assert struct.names is not None
     for name in struct.names:
         value = values.pop(name)
-        out[name] = value if isinstance(value, int | float | np.number) else address(value)
+        out[name] = value if isinstance(value, int | float | np.number | np.void) else address(value)
     if values:
         raise TypeError(f"no such fields: {sorted(values)}")
     scalar: np.void = out[0]

@@ -69,6 +69,8 @@ class Job:
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
     copies: list[Future[None]] | None = None
     signature: tuple[Any, ...] | None = None
+    code: NDArray[np.int32] | None = None
+    """Number of the band of each row, where there are several."""
 
     @property
     def n_objects(self) -> int:
@@ -243,9 +245,12 @@ class Worker:
         known = self._known(lane, job)
         if known is None or known.replay is None:
             return
-        rows = {"t": job.t, "y": job.y, "dy": job.dy}
-        host = {k: a for k, a in rows.items() if a is not None and not is_device_array(a)}
+        host = {k: a for k, a in self._rows(job).items() if a is not None and not is_device_array(a)}
         job.copies = self._stage(lane, host)[1] if host else []
+
+    def _rows(self, job: Job) -> dict[str, Any]:
+        """What a chunk has for each row, in the order in which it is uploaded."""
+        return {"t": job.t, "y": job.y, "dy": job.dy}
 
     def _known(self, lane: Lane, job: Job) -> _Recorded | None:
         """The lane's recorded launch, if it serves this job."""
@@ -273,7 +278,7 @@ class Worker:
         }  # fmt: skip
         for i, part in enumerate(job.parts):
             small[f"order{i}"], small[f"tasks{i}"] = part.order, part.tasks
-        data = self._upload(lane, {"t": job.t, "y": job.y, "dy": job.dy, **small})
+        data = self._upload(lane, {**self._rows(job), **small})
         stride = 0 if job.shared else 1
         k, t = spec.n_peaks, spec.dtype
         answers = lane.array("answers", self._answer_bytes(n), np.uint8)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
-from skysieve.core.device import Device, resolve
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram import checks
-from skysieve.periodogram.api import LombScarglePlan
+from skysieve.periodogram.api import LombScarglePlan, PlanOptions
+from skysieve.periodogram.banded import with_bands
 from skysieve.periodogram.chi2 import Model
-from skysieve.periodogram.columns import is_ragged, pick
+from skysieve.periodogram.columns import pick
 from skysieve.periodogram.result import LombScargleResult
-from skysieve.periodogram.series import CurveSet, FlatSource, ListSource, light_curves
+from skysieve.periodogram.series import light_curves
 from skysieve.periodogram.workload import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from matplotlib.figure import Figure
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from skysieve.periodogram.workload import Engine, Source
+    from skysieve.core.device import Device
+    from skysieve.periodogram.workload import Engine
 
 __all__ = ["MultibandResult", "lombscargle_multiband", "multiband_bootstrap"]
 
@@ -81,27 +82,12 @@ def lombscargle_multiband(
     nterms_band: int | None = None,
     reg_base: float | None = None,
     reg_band: float | None = 1e-6,
-    frequency: ArrayLike | None = None,
-    fmin: Any = None,
-    fmax: Any = None,
-    nf: int | None = None,
-    samples_per_peak: float = 5,
-    nyquist_factor: float = 5,
-    grid: str = "auto",
-    normalization: str = "standard",
-    n_peaks: int = 0,
-    return_power: bool = True,
-    nan_policy: str = "omit",
-    method: str = "auto",
-    device: str | Device = "auto",
-    dtype: Any = "float64",
     offsets: ArrayLike | None = None,
     id: Any = None,
     data: Any = None,
-    memory: str | float | None = None,
-    threads: int | None = None,
     progress: bool | Callable[[int, int], None] = False,
     out: Any = None,
+    **options: Unpack[PlanOptions],
 ) -> MultibandResult:
     """Lomb-Scargle periodogram of light curves measured in several bands, one or many.
 
@@ -123,12 +109,12 @@ def lombscargle_multiband(
     reg_base, reg_band : float, optional
         What is added to the diagonal of the normal matrix for the common and the bands' columns, in parts
         of its trace; with "flexible" alone.
-    frequency, fmin, fmax, nf, samples_per_peak, nyquist_factor, grid
-        The frequencies, as for `skysieve.lombscargle`.
-    normalization, n_peaks, return_power, nan_policy, method, dtype, offsets, id, data, memory, threads, progress, out
-        As for `skysieve.lombscargle`; `method` is "auto", "direct" or "nufft".
-    device : {"auto", "cpu"}
-        Several bands are fitted on the CPU.
+    offsets, id, data, progress, out
+        As for `skysieve.lombscargle`.
+    **options
+        Grid (`frequency`, `fmin`, `fmax`, `nf`, `samples_per_peak`, `nyquist_factor`, `grid`) and search
+        (`normalization`, `n_peaks`, `return_power`, `nan_policy`, `method`, `device`, `dtype`, `memory`, `threads`), as
+        for `skysieve.lombscargle`; `method` is "auto", "direct" or "nufft".
 
     Returns
     -------
@@ -140,6 +126,8 @@ def lombscargle_multiband(
     ------
     ValueError, TypeError
         For arguments that do not fit, as `skysieve.lombscargle`.
+    MemoryBudgetError
+        If the powers do not fit into memory.
     DeviceUnavailable
         If the device asked for cannot be used.
 
@@ -163,30 +151,14 @@ def lombscargle_multiband(
     >>> round(float(result.period), 1), result.bands
     (1.7, ('g', 'i', 'r'))
     """
+    for name in options:
+        if name not in PlanOptions.__annotations__:
+            raise TypeError(f"lombscargle_multiband() has no argument {name!r}")
     checks.one_of("model", model, MODELS)
     curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
     names, banded = with_bands(curves, pick(data, bands, "bands") if data is not None else bands)
     columns, fewest = _model(model, nterms, nterms_band, reg_base, reg_band, len(names))
-    with _MultibandPlan(
-        columns,
-        fewest,
-        frequency=frequency,
-        fmin=fmin,
-        fmax=fmax,
-        nf=nf,
-        samples_per_peak=samples_per_peak,
-        nyquist_factor=nyquist_factor,
-        grid=grid,
-        normalization=normalization,
-        n_peaks=n_peaks,
-        return_power=return_power,
-        nan_policy=nan_policy,
-        method=method,
-        device=device,
-        dtype=dtype,
-        memory=memory,
-        threads=threads,
-    ) as plan:
+    with _MultibandPlan(columns, fewest, **options) as plan:
         result = plan._search(banded, progress, out, stacklevel=4)
     return _extended(result, names, model)
 
@@ -299,100 +271,15 @@ def _penalty(name: str, value: Any) -> float:
     return number
 
 
-@dataclass(frozen=True)
-class BandedSource:
-    """A source with the band of every row, as a number."""
-
-    source: Source
-    codes: Any
-
-    @property
-    def n_objects(self) -> int:
-        return self.source.n_objects
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        return self.source.offsets
-
-    @property
-    def has_dy(self) -> bool:
-        return self.source.has_dy
-
-    def row(self, i: int, j: int) -> int:
-        """Where the user finds row ``j`` of object ``i``."""
-        return self.source.row(i, j)
-
-    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
-        """See `skysieve.periodogram.workload.Source`."""
-        return self.source.read(start, stop)
-
-    def bands(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Numbers of the bands of the rows that `read` gives."""
-        if self.codes.ndim == 1 and len(self.codes) != int(self.offsets[-1]):  # one light curve's, for all of them
-            return np.tile(self.codes, stop - start)
-        first, last = int(self.offsets[start]), int(self.offsets[stop])
-        codes: NDArray[np.int64] = self.codes[first:last]
-        return codes
-
-
-def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]:
-    """Names of the bands, and the light curves with the band of each row.
-
-    Raises
-    ------
-    TypeError
-        For bands that are neither text nor whole numbers.
-    ValueError
-        For bands of another shape than the rows.
-    """
-    source = curves.source
-    rows = int(source.offsets[-1])
-    if isinstance(source, ListSource) and is_ragged(bands):
-        if len(bands) != source.n_objects:
-            raise ValueError(f"bands has {len(bands)} light curves, y has {source.n_objects}")
-        for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):
-            if np.shape(one) != (size,):
-                raise ValueError(f"bands[{i}] has shape {np.shape(one)}; ({size},) is expected")
-        flat = np.concatenate([np.asarray(one) for one in bands]) if len(bands) else np.empty(0, int)
-    else:
-        flat = np.asarray(to_host(bands))
-    if flat.dtype.kind == "O" and all(isinstance(x, str) for x in flat.ravel()):
-        flat = flat.astype(str)
-    if flat.dtype.kind == "S":
-        flat = np.char.decode(flat)
-    if flat.dtype.kind not in "Uiub":
-        raise TypeError(f"bands has dtype {flat.dtype}; names or whole numbers are expected")
-    single_row = rows // max(1, source.n_objects)
-    if flat.shape != (rows,) and not (
-        not isinstance(source, FlatSource | ListSource)
-        and flat.shape in ((single_row,), (source.n_objects, single_row))
-    ):
-        raise ValueError(f"bands has shape {flat.shape}; one band for each of {rows} rows is expected")
-    names, codes = np.unique(flat, return_inverse=True)
-    codes = codes.reshape(-1).astype(np.int64)
-    if isinstance(source, FlatSource) and source.order is not None:
-        codes = codes[source.order]
-    values = {f.name: getattr(curves, f.name) for f in fields(CurveSet)}
-    values["source"] = BandedSource(source, codes)
-    return tuple(names.tolist()), CurveSet(**values)
-
-
 class _MultibandPlan(LombScarglePlan):
     """A plan whose engine fits several bands."""
 
-    def __init__(self, model: Model, fewest: int, **options: Any) -> None:
+    def __init__(self, model: Model, fewest: int, **options: Unpack[PlanOptions]) -> None:
         self._model, self._fewest = model, fewest
         super().__init__(**options)
 
     def _make_engine(self, device: str | Device, memory: Any, threads: int | None) -> tuple[Engine, Device]:
         if self._spec.method == "finufft":
             raise ValueError("method='finufft' has one band; use 'auto', 'direct' or 'nufft'")
-        chosen = resolve("cpu" if device == "auto" else device)
-        if chosen[0].kind != "cpu":
-            raise ValueError(f"device={device!r}: several bands are fitted on the CPU; use device='cpu' or 'auto'")
-        from skysieve.periodogram.cpu_chi2_bands import MultibandEngine
-
-        engine = MultibandEngine(
-            self._spec, self._model, max(1, self._fewest), device=chosen[0], memory=memory, threads=threads
-        )
-        return engine, chosen[0]
+        self._spec = replace(self._spec, model=self._model, fewest=self._fewest)
+        return super()._make_engine(device, memory, threads)

@@ -16,6 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.periodogram.chi2 import Model
+
 MIN_POINTS = 4
 """Fewest usable points of a light curve: three parameters are fitted, one degree of freedom is left."""
 
@@ -61,7 +63,9 @@ class Spec:
 
     ``dtype`` is that of the arithmetic and of ``power``; times and phases are always reduced in
     float64.  ``n_peaks`` is at least 1: the best period is always wanted.  ``nterms`` other than 1 is a series
-    (see ``chi2``).
+    (see ``chi2``).  ``model`` is what is fitted to light curves in several bands, whose sources have
+    ``bands(start, stop)`` beside ``read``; ``nterms`` and ``fit_mean`` do not count then, and bands of an object with
+    fewer than ``fewest`` usable rows are left out.
     """
 
     fit_mean: bool = True
@@ -72,6 +76,13 @@ class Spec:
     method: str = "auto"
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
     nterms: int = 1
+    model: Model | None = None
+    fewest: int = 1
+
+    @property
+    def sinusoid(self) -> bool:
+        """Whether the model is one sinusoid for one band, which has kernels of its own."""
+        return self.model is None and self.nterms == 1
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,243 @@
+"""Light curves in several bands on one GPU: the launches of ``ls_bands.cu`` for a chunk of objects.
+
+As with series of several terms, everything is float64 whatever the powers are stored as, and powers of a chunk always
+pass through device memory; peaks are found by the same kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from skysieve.core.errors import SkysieveError
+from skysieve.core.kernels import Module, Runtime
+from skysieve.core.staging import Copier, Lane
+from skysieve.periodogram import cuda_structs as cs
+from skysieve.periodogram.cuda_bands_parts import BandsLayout, harmonics, is_offset
+from skysieve.periodogram.cuda_chi2 import LIMIT, PAD, Chi2Worker
+from skysieve.periodogram.cuda_chi2_parts import Chi2Part
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES
+from skysieve.periodogram.cuda_worker import PACKAGE, SCALE_KIND, Job
+from skysieve.periodogram.workload import Spec
+
+WARPS = 8
+_GRID = ("offsets*", "info*", "order*", "tasks*")
+_FREQUENCIES = ("f0*", "df*", "nf*")
+_ROWS = ("pick*", "first_row*", "share*", "bands")
+_TABLES = ("first*", "second*", "fold*", "deconvolve*")
+ROWS = cs._struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
+CENTRE = cs._struct(
+    "y*", "dy*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "bands", "scale_kind"
+)
+BANDS = cs._struct(*_ROWS)
+WEIGHTS = cs._struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
+
+
+def _with_bands(before: tuple[str, ...], after: tuple[str, ...]) -> np.dtype[Any]:
+    """A struct with ``struct Bands`` between two lists of fields."""
+    a, b = cs._struct(*before), cs._struct(*after)
+    assert a.names is not None
+    assert b.names is not None
+    fields = [(n, a[n]) for n in a.names] + [("rows", BANDS)] + [(n, b[n]) for n in b.names]
+    return np.dtype(fields, align=True)
+
+
+OFFSET = _with_bands(
+    ("tp*", "wv*", "cell*", "at_f*", "at_2f*"),
+    (
+        *_GRID, *_TABLES, *_FREQUENCIES, "start*", "power*", "limit.", "P", "S", "blocks", "stretches", "circles",
+        "grid_stride", "zero",
+    ),
+)  # fmt: skip
+COMB = _with_bands(
+    ("tp*", "wv*", "cell*", "weight*"),
+    (
+        *_GRID, *_TABLES, *_FREQUENCIES, "start*", "power*", "limit.", "penalty.", "band_penalty.", "P", "G",
+        "stretches", "stride", "grid_stride", "room", "slots", "regularised",
+    ),
+)  # fmt: skip
+EXACT = _with_bands(
+    ("tp*", "wv*"),
+    (
+        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "penalty.", "band_penalty.", "members", "blocks",
+        "grid_stride", "all", "regularised",
+    ),
+)  # fmt: skip
+
+
+class _Combs:
+    """What `Worker._device_tables` asks of a layout."""
+
+    def __init__(self, combs: int) -> None:
+        self.combs = combs
+
+
+class BandsWorker(Chi2Worker):
+    """As `Worker`, for fits of several bands."""
+
+    def __init__(self, runtime: Runtime, spec: Spec, lanes: int = 3, copier: Copier | None = None) -> None:
+        super().__init__(runtime, spec, lanes, copier)
+        assert spec.model is not None
+        self.model = spec.model
+        need, have = self._exact_bytes(), runtime.device.shared_per_block
+        if need > have - 1100:
+            raise SkysieveError(
+                f"{self.model.terms} common terms and {self.model.band_terms} of each band need {need} bytes of shared "
+                f"memory, {runtime.device} has {have}; use fewer terms or device='cpu'"
+            )
+
+    @property
+    def chi2(self) -> Module:
+        """The kernels that look for peaks; they are the same for any number of terms."""
+        return self.runtime.module(PACKAGE, "ls_chi2.cu", "t0")
+
+    @property
+    def bands(self) -> Module:
+        """The kernels of this model; other numbers of terms than those tested with are compiled when asked for."""
+        m = self.model
+        defines = {"TERMS": m.terms, "BAND_TERMS": m.band_terms, "CONSTANT": int(m.constant)}
+        return self.runtime.module(PACKAGE, "ls_bands.cu", "offsets", defines)
+
+    def _rows(self, job: Job) -> dict[str, Any]:
+        return {**super()._rows(job), "code": job.code}
+
+    def _launch(self, lane: Lane, job: Job) -> None:
+        n, spec = job.n_objects, self.spec
+        assert job.start is not None
+        direct_out = job.device_power is not None and self.stored == np.float64
+        shift = 0 if direct_out else int(job.start[0])
+        small: dict[str, Any] = {
+            "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
+            "start": job.start - shift, "limit": job.limits.view(np.uint8),
+        }  # fmt: skip
+        for i, part in enumerate(job.parts):
+            assert isinstance(part, Chi2Part)
+            blocks = (part.order, part.tasks, part.exact[0], part.find[0])
+            small |= dict(zip((f"order{i}", f"tasks{i}", f"exact{i}", f"find{i}"), blocks, strict=True))
+        data = self._upload(lane, {**self._rows(job), **small})
+        answers = lane.array("answers", self._answer_bytes(n), np.uint8)
+        info, frequency, best, index, flags = self._answers(answers, n)
+        count, floor = lane.array("count", n, np.uint32), lane.array("floor", n, np.uint32)
+        values = self._device_values(lane, job.values)
+        power = job.device_power if direct_out else lane.array("power64", job.n_powers, np.float64)
+        stride = 0 if job.shared else 1
+        candidates = lane.array("list", n * job.cap * CANDIDATE_BYTES[8], np.uint8)
+        peaks = {
+            "list": candidates, "count": count, "floor": floor,
+            "edge": lane.array("edge", n * job.edges * 2, np.float64), "cap": job.cap, "wanted": spec.n_peaks,
+        }  # fmt: skip
+        grids = {"offsets": data["offsets"], "f0": data["f0"], "df": data["df"], "grid_stride": stride}
+        with lane:
+            work = self._grouped(lane, job, data, info, count, floor, stride)
+            spread: dict[str, Any] = {}
+            if any(part.kind == "comb" for part in job.parts):
+                spread = self._spread_bands(lane, data, work, job.n_rows, stride)
+            common = {k: work[k] for k in ("tp", "wv", "rows")}
+            for i, part in enumerate(job.parts):
+                assert isinstance(part, Chi2Part)
+                to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
+                order = data[f"order{i}"]
+                if part.fit is not None:
+                    self._sums(lane, part, order, data[f"tasks{i}"], **spread, **common, **grids, **to)
+                self._one_by_one(lane, part, order, data[f"exact{i}"], values, **common, **grids, **to)
+                self._find(lane, part, order, data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to)
+                out = {"index": index, "frequency": frequency, "best": best, "flags": flags}
+                self._peaks(lane, part, order, info, data, values, edges=job.edges, grid_stride=stride, **peaks, **out)
+            host = lane.pinned("answers", len(answers), np.uint8)
+            lane.to_host(host, answers)
+            self._deliver_power(lane, job, power)
+        job.results = self._results(lane, n)
+
+    def _grouped(
+        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, count: Any, floor: Any, stride: int
+    ) -> dict[str, Any]:
+        """Rows in order of time, grouped by band and centred on the bands' means."""
+        n, rows, bands, fewest = job.n_objects, job.n_rows, self.model.n_bands, self.spec.fewest
+        row = lane.array("row", rows, np.int32)
+        kept = lane.array("kept", rows, np.float64) if fewest > 1 else None
+        args = cs.fill(
+            ROWS, **{k: data[k] for k in ("t", "y", "dy", "code", "offsets")}, kept=kept, row=row, bands=bands,
+            fewest=fewest,
+        )  # fmt: skip
+        self.bands.launch("bands_rows", (n,), (256,), (args,), shared_mem=4 * bands, stream=lane.stream)
+        work: dict[str, Any] = {
+            "tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64),
+            "owner": lane.array("owner", rows, np.int32),
+        }  # fmt: skip
+        prepared = data if kept is None else {**data, "t": kept}
+        self._prepare(
+            lane, prepared, n, info, df=data["df"], row=row, count=count, floor=floor, limit=data["limit"],
+            grid_stride=stride, **work,
+        )  # fmt: skip
+        by: dict[str, Any] = {
+            "pick": lane.array("pick", rows, np.int32), "first_row": lane.array("first_row", n * (bands + 1), np.int32),
+            "share": lane.array("share", n * bands, np.float64), "bands": bands,
+        }  # fmt: skip
+        args = cs.fill(
+            CENTRE, **{k: data[k] for k in ("y", "dy", "code", "offsets")}, row=row, wv=work["wv"], info=info,
+            scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
+        )  # fmt: skip
+        self.bands.launch("bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=16 * bands, stream=lane.stream)
+        return {**work, "rows": cs.fill(BANDS, **by)}
+
+    def _spread_bands(
+        self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int
+    ) -> dict[str, Any]:
+        """Cells and weights of every point and harmonic."""
+        if is_offset(self.model):
+            return self._weights(lane, data, work, rows, stride)
+        padded, top = rows + PAD, int(harmonics(self.model).max())
+        out = {
+            "cell": lane.array("bands_cell", top * padded, np.int32),
+            "weight": lane.array("bands_weight", 16 * top * padded, np.float64),
+        }
+        args = cs.fill(
+            WEIGHTS, tp=work["tp"], owner=work["owner"], taps=self._chi2_table(lane, 1)[4], df=data["df"],
+            limit=data["limit"], rows=rows, stride=padded, grid_stride=stride, **out,
+        )  # fmt: skip
+        self.bands.launch("bands_weights", (-(-rows // 16),), (256,), (args,), stream=lane.stream)
+        return {**out, "stride": padded}
+
+    def _sums(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
+        fit: Any = part.fit
+        assert isinstance(fit, BandsLayout)
+        combs: Any = _Combs(fit.combs)
+        offset = is_offset(self.model)
+        found = self._device_tables(lane, combs) if offset else self._chi2_table(lane, fit.combs)
+        tables = dict(zip(("first", "second", "fold", "deconvolve"), found[:4], strict=True))
+        common = {"order": order, "tasks": tasks, "limit": LIMIT, "P": fit.combs, "stretches": part.stretches, **tables}
+        if offset:
+            args = cs.fill(OFFSET, S=fit.combs, blocks=1, circles=fit.fold, zero=0, **common, **more)
+            name, threads = "bands_offset", 128
+        else:
+            args = cs.fill(
+                COMB, penalty=self.model.penalty, band_penalty=self.model.band_penalty, G=fit.together, room=fit.room,
+                slots=fit.slots, regularised=int(self.model.regularised), **common, **more,
+            )  # fmt: skip
+            name, threads = "bands_comb", 384
+        self.bands.launch(name, (part.launches,), (threads,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream)
+
+    def _exact_bytes(self) -> int:
+        """Dynamic shared memory of a block of ``bands_exact``."""
+        common = self.model.constant + 2 * self.model.terms
+        front = 1 + 2 * self.model.band_terms + common
+        pairs = sum((c + 1) * (c + 2) // 2 - 1 for c in (front, common))
+        return self._exact_warps(front) * (16 * pairs + 8 * (32 * (front + 1) + front + common))
+
+    @staticmethod
+    def _exact_warps(front: int) -> int:
+        return 4 if front <= 18 else 1
+
+    def _one_by_one(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, values: Any, **more: Any) -> None:
+        """Exact fits of what is not trusted, or of every frequency."""
+        front = 1 + 2 * self.model.band_terms + self.model.constant + 2 * self.model.terms
+        args = cs.fill(
+            EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
+            penalty=self.model.penalty, band_penalty=self.model.band_penalty, all=int(part.fit is None),
+            regularised=int(self.model.regularised), **more,
+        )  # fmt: skip
+        self.bands.launch(
+            "bands_exact", (part.count(part.exact),), (32 * self._exact_warps(front),), (args,),
+            shared_mem=self._exact_bytes(), stream=lane.stream,
+        )  # fmt: skip
