@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import array_module, is_device_array, to_host
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.comb import M
-from skysieve.periodogram.cuda_bands_parts import most_terms, spread_bytes
 from skysieve.periodogram.cuda_bands_parts import layouts as bands_layouts
+from skysieve.periodogram.cuda_bands_parts import most_terms, spread_bytes
 from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, parts_of
 from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
 from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
