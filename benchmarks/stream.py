@@ -219,7 +219,8 @@ def main() -> None:
             table5(report, seconds, given.device, folder, given.sockets)
         if "gigabit" in given.only:
             gigabit(report, seconds, given.device, folder, given.sockets)
-    report.write("" if given.device == "cpu" else f"-{given.device}")
+    some = "" if len(given.only) == len(cases) else "-" + "-".join(given.only)
+    report.write(some if given.device == "cpu" else f"{some}-{given.device}")
     sys.exit(report.failed)
 
 

@@ -82,10 +82,11 @@ def make_engine(
     capacity: int,
     threads: int | None,
     budget: int | None = None,
+    span: int | None = None,
 ) -> Engine:
     """The backend for a device: the one place where it is chosen.
 
-    ``budget`` counts on the host; a `Place` brings its own.
+    ``budget`` counts on the host; a `Place` brings its own.  ``span``: see `cpu.Engine`.
     """
     place = device if isinstance(device, Place) else Place(resolve(device), budget or 0)
     if place.gpu:
@@ -96,7 +97,9 @@ def make_engine(
         )
     from skysieve.dedispersion import cpu
 
-    return cpu.Engine(source, tables, method=method, capacity=capacity, threads=threads, budget=place.budget or budget)
+    return cpu.Engine(
+        source, tables, method=method, capacity=capacity, threads=threads, budget=place.budget or budget, span=span
+    )
 
 
 def engine_that_fits(make: Callable[[int], R], step: int, least: int, multiple: int, place: Place) -> tuple[R, int]:

@@ -89,14 +89,16 @@ class Engine:
         All usable cores by default.
     budget : int, optional
         Bytes that samples may take; more raises `MemoryBudgetError`.
+    span : int, optional
+        Samples, unbinned, that are summed at a time, where they are few: time blocks of their length are taken.
     """
 
     def __init__(
         self, source: Source, tables: Sequence[Table], *, method: str, capacity: int, threads: int | None = None,
-        budget: int | None = None,
+        budget: int | None = None, span: int | None = None,
     ) -> None:  # fmt: skip
         self.source, self.tables, self.method, self.capacity = source, list(tables), method, capacity
-        self.nchan = source.nchan
+        self.nchan, self.span = source.nchan, span
         kind = source.dtype.kind
         self.offset = {"int8": 128, "int16": 32768}.get(source.dtype.name, 0)
         self.dtype = sum_dtype(source.dtype)
@@ -242,16 +244,23 @@ class Engine:
         room = 65535 // largest if largest else 2**30
         if not largest:
             trial = (1, FLOAT_GROUP) if self.method == "brute" else (64, FLOAT_GROUP)
-            return self._try(table, min(trial[0], ndm), trial[1], T, room)
+            return self._try(table, min(trial[0], ndm), trial[1], self._time(table, T), room)
         D = min(64, ndm)
-        direct = Shape(D, 1, _fitting(self.nchan, 1, room, 8), T, DIRECT + STREAM / D)
+        direct = Shape(D, 1, _fitting(self.nchan, 1, room, 8), self._time(table, T), DIRECT + STREAM / D)
         if self.method == "brute":
             return direct
         found = [direct]
         for D, G, samples in (*CANDIDATES, *DEEP) if self.method == "tree" else CANDIDATES:
             if room >= G and 2 * self.nchan >= G and (ndm >= D or CANDIDATES[0][0] == D):
-                found.append(self._try(table, min(D, ndm), G, samples, room))
+                found.append(self._try(table, min(D, ndm), G, self._time(table, samples), room))
         return min(found, key=lambda s: s.cost)
+
+    def _time(self, table: Table, most: int) -> int:
+        """Samples of a time block, at most so many: whole ones fill the span, with little left over."""
+        if self.span is None:
+            return most
+        count = max(1, self.span // table.downsamp)
+        return -(-count // (-(-count // most) * LANES)) * LANES
 
     def _try(self, table: Table, D: int, G: int, samples: int, room: int) -> Shape:
         ndm, NB = len(table.delays), _fitting(self.nchan, G, max(1, room // G), 4)

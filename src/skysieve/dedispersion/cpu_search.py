@@ -194,6 +194,18 @@ def block_noise(y, first, n, noise, counts, spare, out):
 
 
 @njit(**JIT)
+def fixed_points(y, first, n, level, sigma, total, prefix, at):
+    """Go on with prefix sums, ``prefix[at]`` being ``total``, over ``n`` samples of a block; the last sum."""
+    scale = UNIT / sigma if sigma > 0 else 0.0
+    for i in range(n):
+        q = np.rint((np.float64(y[first + i]) - level) * scale)
+        q = min(max(q, -CLIP), CLIP)
+        total = np.int32(total + np.int32(q))
+        prefix[at + i + 1] = total
+    return total
+
+
+@njit(**JIT)
 def normalise(y, count, origin, block, noise, counts, spare, levels, prefix):
     """Prefix sums of the fixed-point samples of a row that begins at sample ``origin``, a block's first.
 
@@ -210,13 +222,7 @@ def normalise(y, count, origin, block, noise, counts, spare, levels, prefix):
             levels[b, 0], levels[b, 1] = out[0], out[1]
         else:
             levels[b, 0], levels[b, 1] = levels[b - 1, 0], levels[b - 1, 1]
-        level = levels[b, 0]
-        scale = UNIT / levels[b, 1] if levels[b, 1] > 0 else 0.0
-        for i in range(first, first + n):
-            q = np.rint((np.float64(y[i]) - level) * scale)
-            q = min(max(q, -CLIP), CLIP)
-            total = np.int32(total + np.int32(q))
-            prefix[i + 1] = total
+        total = fixed_points(y, first, n, levels[b, 0], levels[b, 1], total, prefix, first)
 
 
 @njit(**JIT)

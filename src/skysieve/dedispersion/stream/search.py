@@ -1,11 +1,13 @@
 """The search of a stream: samples in, in any pieces; candidates out, the same bits as `search` of a file gives.
 
-A block of noise is searched when the block after it and the delay of the highest DM have come; a candidate is given out
-when no later event can belong to it.
+On a CPU a block of noise is searched when it and the delay of the highest DM have come, and each sample is summed once
+(`series`); on a GPU when the block after it has come too.  A candidate is given out when no later event can belong to
+it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from skysieve.dedispersion.losses import Filler, Losses, clipped, kept_events, l
 from skysieve.dedispersion.masks import Cleaned
 from skysieve.dedispersion.observation import Observation
 from skysieve.dedispersion.searching import prepare
+from skysieve.dedispersion.stream.series import KeptSeries
 from skysieve.dedispersion.workload import REREAD
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ FAR = 2**45
 """Where an engine is tried before the first sample: nothing of that is used again."""
 MOST_WAITING = 200_000
 """Events of a step, and events that may wait for their group to end; of more, the loudest are kept."""
+LONG_BLOCK = 0.25
+"""Seconds; of longer blocks parts are summed as they come."""
 LONGEST = 30.0
 """Seconds that a group may go on for (noise of radars): after that it is given out in pieces."""
 
@@ -208,7 +213,7 @@ class StreamSearch:
         self.step = step * self.length
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
         self.real = kind.kind == "f"
-        span = self.step + 2 * self.length + self.job.overlap
+        span = 2 * self.step + 2 * self.length + self.job.overlap
         self._held = History(observation, kind, most, history, self.step + 2 * self.length)
         self._fb = Filterbank([self._held])
         self._source = LiveSource(self._fb, sorted(set(ignore)), self.length)
@@ -216,9 +221,14 @@ class StreamSearch:
         tables = [t.table for t in self.job.made]
         how = "brute" if method == "brute" else self.job.how
         place = find_place(device, memory)
-        self.engine = make_engine(self._source, tables, method=how, device=place, capacity=span, threads=threads)
+        pace = self._pace(step)
+        self.engine = make_engine(
+            self._source, tables, method=how, device=place, capacity=span, threads=threads, span=pace
+        )
+        looked = self.job.detections(ENDLESS)
+        self._kept = None if place.gpu else KeptSeries(self.engine, tables, looked, pace, place.budget)
         self._filler = Filler(observation.nchan, self.length, kind, most)
-        self._looked = self.job.detections(ENDLESS)
+        self._looked = looked
         self._rects = np.empty((0, 4), np.int64)
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
@@ -227,13 +237,25 @@ class StreamSearch:
         self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
         self.events = self.forced = self.dropped = 0
 
+    def _pace(self, step: int) -> int:
+        """Samples that are summed at a time on a CPU: blocks, or parts of a long one."""
+        if step > 1:
+            return self.step
+        common = math.lcm(*(t.table.downsamp for t in self.job.made))
+        parts = max(1, math.ceil(self.length * self.observation.tsamp / LONG_BLOCK - 0.2))
+        return -(-self.length // (parts * common)) * common
+
     # ------------------------------------------------------------------ in
     def warm(self) -> None:
         """Load or compile every kernel and make every plan, on zeros, before the first sample."""
         self._held.rows.fill(0)  # pages are mapped now, not while data wait
         self._held.trial = True
+        far = FAR // self.length * self.length
         try:
-            self.job.look(self.engine, self._looked, FAR // self.length * self.length, self.step, ENDLESS)
+            if self._kept is not None:
+                self._kept.warm(far, self._looked)
+            else:
+                self.job.look(self.engine, self._looked, far, self.step, ENDLESS)
         finally:
             self._held.trial = False
 
@@ -286,6 +308,8 @@ class StreamSearch:
         self.low = start // self.length * self.length
         base = self._loaded = max(0, self.low - self.length)
         self._held.begin(base)
+        if self._kept is not None:
+            self._kept.begin(base, self.low)
         self.filled = base
         if start > base:
             self._held.append(np.zeros((start - base, self.observation.nchan), self._held.dtype), base)
@@ -330,6 +354,11 @@ class StreamSearch:
     # ------------------------------------------------------------------ out
     def _search(self) -> list[Found]:
         found: list[Found] = []
+        if self._kept is not None:
+            whole = self.filled // self.length * self.length if self.real else self.filled
+            while (raw := self._kept.search(whole, self._looked, False)) is not None:
+                found += self._taken(raw, False)
+            return found
         while True:
             need = self.low + self.step + self.length + self.job.overlap
             if self.real:
@@ -342,13 +371,19 @@ class StreamSearch:
         raw = self.job.look(self.engine, self._looked, self.low, self.step, nsamp)
         self._loaded = min(nsamp, self.low + self.step + self.length + self.job.overlap)
         self.low += self.step
+        return self._taken(raw, nsamp != ENDLESS and self.low >= nsamp)
+
+    def _taken(self, raw: list[NDArray[np.float64]], last: bool) -> list[Found]:
+        """Events that have become final, together with those that wait for the end of their group."""
+        if self._kept is not None:
+            self._loaded, self.low = self._kept.loaded, min(self._kept.searched)
         self._rects = self._rects[self._rects[:, 1] > self.low - 2 * self.length - self._reach]
         raw = kept_events(self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length)
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)
         if self._waiting is not None:
             events = joined_events(self._waiting, events)
-        return self._close(events, self._frontier(), nsamp != ENDLESS and self.low >= nsamp)
+        return self._close(events, self._frontier(), last)
 
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """No more events than may wait: in a storm of interference the loudest."""
@@ -366,8 +401,10 @@ class StreamSearch:
 
     def _frontier(self) -> float:
         """Seconds before which no event can come any more."""
+        lows = self._kept.searched if self._kept is not None else [self.low] * len(self.job.made)
         return min(
-            (self.low // t.table.downsamp + t.start) * t.table.downsamp * self.observation.tsamp for t in self.job.made
+            (low // t.table.downsamp + t.start) * t.table.downsamp * self.observation.tsamp
+            for low, t in zip(lows, self.job.made, strict=True)
         )
 
     def _close(self, events: Events, frontier: float, last: bool) -> list[Found]:
@@ -426,7 +463,10 @@ class StreamSearch:
         self._looked = self.job.detections(nsamp)
         self._source.nsamp = nsamp
         found: list[Found] = []
-        while self.low < nsamp:
+        if self._kept is not None:
+            while (raw := self._kept.search(nsamp, self._looked, True)) is not None:
+                found += self._taken(raw, False)
+        while self._kept is None and self.low < nsamp:
             found += self._look(nsamp)
         if self._waiting is not None:
             found += self._close(self._waiting, np.inf, True)
