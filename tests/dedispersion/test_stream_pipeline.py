@@ -179,17 +179,23 @@ def test_beams_and_interference(data, tmp_path, monkeypatch):
     assert any("more than 3 beams" in line for line in said)
 
 
-def test_a_sender_that_starts_anew(data, tmp_path):
-    """Another epoch, then the same again from sample 0: three segments, each with its own times."""
+@pytest.mark.parametrize("size", [64, 37, 1500])
+def test_a_sender_that_starts_anew(data, tmp_path, size):
+    """Another epoch, then the same again from sample 0: three segments, each with its own times.
+
+    The packets that it takes to believe it are counted one by one, in reads of any size.
+    """
     g, first = packets_of(data.fb)
     _, second = packets_of(data.fb, epoch=g.epoch + 10**12)
     third = second.copy()
-    batches = [part[a : a + 64] for part in (first, second, third) for a in range(0, 500, 64)]
+    every = np.concatenate([first, second, third])
+    batches = [every[a : a + size] for a in range(0, 1500, size)]
     summary, said = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path)
     counts = summary["counts"]
     assert counts["restarts"] == 2
     assert counts["changed"] == RESTART
-    assert counts["late"] + counts["duplicate"] == RESTART  # four batches of 64
+    assert (counts["late"], counts["duplicate"]) == (RESTART, 0)
+    assert counts["accepted"] == 1500 - 2 * RESTART
     rows = rows_of(tmp_path)
     assert {r["segment"] for r in rows} == {"0", "1", "2"}
     assert sum("started anew" in line for line in said) == 2

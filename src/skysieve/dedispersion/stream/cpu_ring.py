@@ -6,19 +6,21 @@ import numpy as np
 from numba import njit
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
-HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STATE = range(10)
-"""``OPEN``: first packet number that is still held; what lies before has been taken.  ``HELD``: packets in the ring."""
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, STATE = range(11)
+"""``OPEN``: first packet number that is still held; what lies before has been taken.  ``HELD``: packets in the ring.
+``STALE``: late ones and such that lie too far ahead, in a row."""
 
 
 @njit(**JIT)
-def place(buffers, begin, index, number, chunk, offset, window, most_jump, drop, ring, seen, state):
+def place(buffers, begin, index, number, chunk, offset, window, most_jump, restart, drop, ring, seen, state):
     """Copy the packets ``index[begin:]`` to ``ring[number % places, chunk]``; how many were dealt with.
 
     ``number``, ``chunk`` and ``offset`` have an entry for each row of ``buffers``.
 
     A packet is late when one ``window`` places after it has come before it, double when its place has it, too far when
     it lies more than ``most_jump`` after the latest.  Ends early at one for which there is no room, unless ``drop`` and
-    the ring is at least half full of packets: where it is not, a gap makes it too small, and that is soon taken.
+    the ring is at least half full of packets: where it is not, a gap makes it too small, and that is soon taken.  Ends
+    after ``restart`` packets in a row that are late or too far, too.
     """
     places, _, size = ring.shape
     for i in range(begin, len(index)):
@@ -28,12 +30,13 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, drop,
             state[HIGHEST] = n
             state[OPEN] = max(0, n - window)
             state[START] = n
-        if n > state[HIGHEST] + most_jump:
-            state[JUMP] += 1
+        if n > state[HIGHEST] + most_jump or n < state[HIGHEST] - window:
+            state[JUMP if n > state[HIGHEST] else LATE] += 1
+            state[STALE] += 1
+            if state[STALE] >= restart:
+                return i + 1
             continue
-        if n < state[HIGHEST] - window:
-            state[LATE] += 1
-            continue
+        state[STALE] = 0
         state[HIGHEST] = max(state[HIGHEST], n)
         if n >= state[OPEN] + places:
             if not drop or 2 * state[HELD] < places * ring.shape[1]:

@@ -14,6 +14,7 @@ import numpy as np
 from skysieve.dedispersion.stream.beams import Options, Segment
 from skysieve.dedispersion.stream.emulate import source_geometry, source_steps
 from skysieve.dedispersion.stream.packets import LAST_SAMPLE, REASONS, Geometry, Parsed, Parser, packets
+from skysieve.dedispersion.stream.ring import RESTART
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.receive import UdpReceiver
 
 BATCH = 512
-RESTART = 256
-"""Packets in a row that all say that the stream has begun anew before that is believed."""
 IDLE = 0.002
 MOST_HOPELESS = 10_000
 REFUSED = (ValueError, ArithmeticError, MemoryError)
@@ -40,9 +39,10 @@ class Beam:
         self.made = 0
         self.key: NDArray[np.uint64] | None = None
         self.geometry: Geometry | None = None
-        self.changed = self.stale = 0
+        self.changed = 0
         self.strange: NDArray[np.uint64] | None = None
         self.past: dict[str, int] = {}
+        self.over = False
 
     def begin(self, geometry: Geometry, key: NDArray[np.uint64], options: Options) -> None:
         """A new segment."""
@@ -50,7 +50,7 @@ class Beam:
         if self.segments:
             self.segments[-1].ring.end()
         self.geometry, self.key = geometry, key.copy()
-        self.changed = self.stale = 0
+        self.changed = 0
         self.strange = None
         self.made += 1
         self.segments.append(segment)
@@ -126,33 +126,57 @@ class Intake:
             if not self._begin(beam, index, buffers, key):
                 return
             self.beams[number] = beam
-        same = (key[index] == beam.key).all(axis=1)
-        others = index[~same]
-        if len(others):
-            self.bad["changed"] += len(others)
-            last = key[others[-1]]
-            alike = beam.strange is not None and np.array_equal(last, beam.strange) and (key[others] == last).all()
-            beam.changed = beam.changed + len(others) if alike and not same.any() else len(others)
-            beam.strange = last.copy()
-            if not same.any() and beam.changed >= RESTART:
-                self._restart(beam, others[-1:], buffers, key)
-            if not same.any():
-                return
-            index = index[same]
-        elif beam.changed:
+        while len(index):
+            stop, same, anew = self._until_changed(beam, key[index])
+            rest = self._place(beam, index[:stop][same[:stop]], buffers, lengths, found)
+            if len(rest):  # begun anew by its numbers
+                stop, anew = int(np.flatnonzero(index == rest[0])[0]), False
+            self.bad["changed"] += int((~same[:stop]).sum())
+            if anew:
+                self._restart(beam, index[stop - 1 : stop], buffers, key)
+            index = index[stop:]
+
+    def _until_changed(self, beam: Beam, keys: NDArray[np.uint64]) -> tuple[int, NDArray[np.bool_], bool]:
+        """Packets up to one by which the stream begins anew with another header, if there is one; which are the beam's.
+
+        That is so when `RESTART` packets in a row have the same other header, in this batch and those before.
+        """
+        same = np.asarray((keys == beam.key).all(axis=1))
+        if same.all():
             beam.changed = 0
+            return len(keys), same, False
+        edge = np.ones(len(keys), bool)
+        edge[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+        starts = np.flatnonzero(edge)
+        counts = np.where(same[starts], 0, np.diff(np.append(starts, len(keys))))
+        again = beam.strange is not None and np.array_equal(keys[0], beam.strange)
+        before = beam.changed if again else 0
+        counts[0] += before if not same[0] else 0
+        enough = np.flatnonzero(counts >= RESTART)
+        if len(enough):
+            beam.changed = 0
+            run = enough[0]
+            return int(starts[run]) + RESTART - (before if run == 0 else 0), same, True
+        beam.changed, beam.strange = int(counts[-1]), keys[-1].copy()
+        return len(keys), same, False
+
+    def _place(
+        self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64],
+        found: Parsed,
+    ) -> NDArray[np.int64]:  # fmt: skip
+        """Packets of a beam into its ring; those after one by whose number the stream begins anew."""
+        if not len(index):
+            return index
         if beam.segments[-1].refused:
             self.bad["refused"] += len(index)
-            return
+            return index[:0]
         index = self._inside(beam, index, lengths, found)
         ring = beam.segments[-1].ring
-        before = ring.state.copy()
-        ring.put(buffers, index, found.number, found.chunk, found.offset)
-        gone = ring.state - before
-        useless = gone[3] == 0 and gone[4] + gone[7] == len(index)  # nothing placed: all late or far ahead
-        beam.stale = beam.stale + len(index) if useless else 0
-        if beam.stale >= RESTART:
-            self._restart(beam, index[-1:], buffers, key)
+        done = ring.put(buffers, index, found.number, found.chunk, found.offset)
+        if ring.stale:
+            ring.bear()
+            self._restart(beam, index[done - 1 : done], buffers, found.key)
+        return index[done:]
 
     def _inside(
         self, beam: Beam, index: NDArray[np.int64], lengths: NDArray[np.int64], found: Parsed
@@ -208,6 +232,14 @@ class Intake:
             self._refused.add(line)
             self.say(line)
 
+    def over(self, number: int) -> None:
+        """The stream of a beam is over; what comes next is another one, however it looks."""
+        beam = self.beams.get(number)
+        if beam is not None:
+            beam.over = True
+            for segment in list(beam.segments):
+                segment.ring.end()
+
     def end(self) -> None:
         """No packets any more."""
         for beam in list(self.beams.values()):
@@ -240,6 +272,11 @@ class Feed(threading.Thread, ABC):
             self.error = error
         finally:
             self.intake.end()
+
+    @property
+    def fill(self) -> float:
+        """Part of the source's own ring that is taken, where it has one."""
+        return 0.0
 
     @abstractmethod
     def feed(self) -> None:

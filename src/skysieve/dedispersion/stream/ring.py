@@ -22,7 +22,9 @@ from skysieve.dedispersion.stream.packets import POWER, Geometry
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STATE = range(10)
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, STATE = range(11)
+RESTART = 256
+"""Packets in a row that all say that the stream has begun anew before that is believed."""
 POLICIES = ("drop", "block")
 LARGEST_VOLTAGE = 1e12
 """Power of larger ones, added and squared, would pass the range of floats."""
@@ -134,23 +136,38 @@ class Ring:
     def put(
         self, buffers: NDArray[np.uint8], index: NDArray[np.int64], number: NDArray[np.int64], chunk: NDArray[np.int64],
         offset: NDArray[np.int64],
-    ) -> None:  # fmt: skip
-        """Place the datagrams ``index`` of ``buffers``; with "block" waits for room."""
+    ) -> int:  # fmt: skip
+        """Place the datagrams ``index`` of ``buffers``; with "block" waits for room.
+
+        Returns how many were dealt with: all, but where the stream seems to have begun anew, see `stale`.
+        """
         from skysieve.dedispersion.stream import cpu_ring
 
         begin = 0
         with self._ready:
             while begin < len(index) and not self.ended:
                 begin = cpu_ring.place(
-                    buffers, begin, index, number, chunk, offset, self.window, self.most_jump, self.policy == "drop",
-                    self.ring, self.seen, self.state,
+                    buffers, begin, index, number, chunk, offset, self.window, self.most_jump, RESTART,
+                    self.policy == "drop", self.ring, self.seen, self.state,
                 )  # fmt: skip
                 end = (int(self.state[HIGHEST]) + 1) * self.geometry.nsamp
                 if not self._arrivals or self._arrivals[-1][0] < end:
                     self._arrivals.append((end, time.monotonic()))
                 self._ready.notify_all()
+                if self.stale:
+                    return begin
                 if begin < len(index):
                     self._ready.wait(0.1)
+        return len(index)
+
+    @property
+    def stale(self) -> bool:
+        """Whether so many packets in a row were late or far ahead that their stream must be another one."""
+        return bool(self.state[STALE] >= RESTART)
+
+    def bear(self) -> None:
+        """Count those packets anew."""
+        self.state[STALE] = 0
 
     def end(self) -> None:
         """No packet will come any more: what is there can be taken to its end."""
