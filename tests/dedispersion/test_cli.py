@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from astropy.io import fits
 from rich.console import Console
-from tests.dedispersion.test_formats import psrfits
+from tests.dedispersion.test_formats import fil, psrfits
 from tests.dedispersion.test_outputs import mask_bytes
 from typer.testing import CliRunner
 
@@ -266,6 +266,18 @@ def test_gaps_are_told(tmp_path):
     said = run("info", made)
     assert "note: " in said
     assert "1, of 0.032 s in all" in said
+
+
+def test_one_polarisation_is_chosen(tmp_path):
+    x = np.random.default_rng(1).integers(0, 100, (200, 2, 4), np.uint8)
+    two = fil(tmp_path, x, nifs=2)
+    assert "200 (0.2 s)" in run("info", two, "--ifs", 1)
+    for which, truth in (("sum", x[:, 0].astype(int) + x[:, 1]), (0, x[:, 0]), (1, x[:, 1])):
+        run("dedisperse", two, "--dm-max", 0.1, "--dm-step", 1, "--ifs", which, "-q", "-o", tmp_path / f"{which}")
+        [made] = tmp_path.glob(f"{which}_DM*.dat")
+        assert np.array_equal(np.fromfile(made, np.float32)[:200], truth.sum(axis=1))
+    assert "--ifs top: expected sum or the number" in run("info", two, "--ifs", "top", code=2)
+    assert "ifs=2: expected 'sum' or a number from 0 to 1" in run("info", two, "--ifs", 2, code=2)
 
 
 @pytest.mark.parametrize(("device", "given"), [("cpu", 512 * 2**20), ("cuda", "1GiB")])

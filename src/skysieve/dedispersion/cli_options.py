@@ -78,6 +78,7 @@ Ignore = Annotated[
 ]  # fmt: skip
 Requantise = Annotated[bool, option("--requantise", help="8 bits of equal noise in every channel.", panel=DATA)]
 BitOrder = Annotated[str, option("--bit-order", help="little, big (little).", panel=DATA, metavar="ORDER")]
+Ifs = Annotated[str, option("--ifs", help="Polarisation: sum, or a number from 0 (sum).", panel=DATA, metavar="WHICH")]
 Methods = Annotated[Method, option("--method", help="How sums are formed (auto: exact).", panel=SEARCH)]
 Constant = Annotated[
     float | None, option("--dm-constant", help="MHz^2 s cm^3/pc (1/2.41e-4).", panel=SEARCH, metavar="K")
