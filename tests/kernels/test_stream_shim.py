@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.dedispersion import Filterbank, cuda, fake, plan, search
+from skysieve.dedispersion import Filterbank, Losses, cuda, fake, plan, search
 from skysieve.dedispersion.stream import StreamSearch
 from skysieve.dedispersion.stream import search as module
 from tests.kernels.shim import shim_runtime
@@ -37,3 +37,51 @@ def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
     assert len(order) == len(offline.events) > 0
     for name, column in events.items():
         assert np.array_equal(column[order], getattr(offline.events, name)), name
+
+
+@pytest.mark.parametrize(("first", "gulp", "order"), [(0, 1024, "forwards"), (700, 331, "backwards")])
+def test_samples_that_stay_on_a_gpu(monkeypatch, first, gulp, order):
+    """Lost packets, a lost stretch, channels that are ignored: filled and searched there, cut-outs come back."""
+    made = fake(nchan=16, duration=5, tsamp=1e-3, fch1=1500, foff=-16, dm=100, width=8e-3, snr=25, seed=5, times=[3.4])
+    x = made.read()
+    fb = Filterbank.from_array(x, freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
+    p, options = plan(fb, dms=DMS[1:4]), {"threshold": 6.0, "block": 1.1, "widths": [1, 8, 30]}
+    gone = np.flatnonzero(np.random.default_rng(1).random(500) < 0.1) * 10
+    some = np.stack([gone, gone + 10, gone // 10 % 3, gone // 10 % 3 + 9], axis=1)
+    losses = Losses(np.concatenate([some[some[:, 0] < 2000], [[2000, 2300, 0, 16]], some[some[:, 0] >= 2300]]), first)
+    offline = search(fb, p, losses=losses, device="cpu", **options)
+    runtimes = [shim_runtime(order)]
+
+    def engine(source, tables, *, method, capacity, **_):
+        return cuda.Engine(source, tables, method=method, capacity=capacity, runtimes=runtimes)
+
+    monkeypatch.setattr(module, "make_engine", engine)
+    found = []
+    with StreamSearch(fb.observation, p, device="cpu", resident=True, history=900, **options) as live:
+        live.warm()
+        for at in range(first, x.shape[1], gulp):
+            rows = np.ascontiguousarray(x.T[at : at + gulp])
+            rects = losses.within(at, at + len(rows))
+            rects[:, 3] = np.minimum(rects[:, 3], 16)
+            found += live.feed(at, rows, rects)
+            low, held = live.recent(at - 300, at + len(rows))
+            true = np.ones(held.shape, bool)
+            for a, b, c, d in losses.within(low, low + len(held)):
+                true[a - low : b - low, c : min(d, 16)] = False
+            assert len(held) >= min(300, at - first)
+            assert np.array_equal(held[true], x.T[low : low + len(held)][true])
+        found += live.finish()
+    assert any(kernel == "fill" and shape[0] > 1 for kernel, shape, *_ in runtimes[0].launches)
+    events = {k: np.concatenate([getattr(f.events, k) for f in found]) for k in offline.events.__dataclass_fields__}
+    order_of = np.lexsort((events["width_samples"], events["time"], events["dm_index"]))
+    assert len(order_of) == len(offline.events) > 0
+    for name, column in events.items():
+        assert np.array_equal(column[order_of], getattr(offline.events, name)), name
+
+
+def test_samples_stay_where_a_gpu_is():
+    fb = fake(nchan=16, duration=3, tsamp=1e-3, fch1=1500, foff=-16)
+    with pytest.raises(ValueError, match=r"resident=True: expected a GPU"):
+        StreamSearch(fb.observation, DMS, device="cpu", resident=True, threads=1)
+    with pytest.raises(ValueError, match=r"resident=True, dtype='float32'"):
+        StreamSearch(fb.observation, DMS, device="cpu", resident=True, dtype="float32")

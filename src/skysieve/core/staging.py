@@ -125,6 +125,10 @@ class Lane(ABC):
         """Start copying the device array ``source`` into pinned ``target``."""
 
     @abstractmethod
+    def from_peer(self, target: Any, source: Any, index: int) -> None:
+        """Start copying ``source``, an array of the device with another number, into ``target``."""
+
+    @abstractmethod
     def synchronize(self) -> None:
         """Wait for everything started on this lane."""
 
@@ -134,6 +138,10 @@ class Lane(ABC):
 
     def join(self) -> None:
         """Let the lane wait for what was started on its second stream since `fork`; by default there is none."""
+        return
+
+    def after(self, other: Lane) -> None:
+        """Let what is started from now on wait for what another lane has been given; by default that has ended."""
         return
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
@@ -162,6 +170,9 @@ class HostLane(Lane):
 
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
         target[...] = source
+
+    def from_peer(self, target: Any, source: Any, index: int) -> None:
+        target[...] = source.reshape(target.shape)
 
     def synchronize(self) -> None:
         return None
@@ -195,6 +206,11 @@ class CudaLane(Lane):
             target.ctypes.data, source.data.ptr, target.nbytes, runtime.memcpyDeviceToHost, self.stream.ptr
         )
 
+    def from_peer(self, target: Any, source: Any, index: int) -> None:
+        self.xp.cuda.runtime.memcpyPeerAsync(
+            target.data.ptr, self._index, source.data.ptr, index, source.nbytes, self.stream.ptr
+        )
+
     def synchronize(self) -> None:
         self.stream.synchronize()
 
@@ -210,6 +226,12 @@ class CudaLane(Lane):
     def join(self) -> None:
         self._events[1].record(self._side)
         self.stream.wait_event(self._events[1])
+
+    def after(self, other: Lane) -> None:
+        with self.xp.cuda.Device(self._index):
+            event = self.xp.cuda.Event(disable_timing=True)
+            event.record(other.stream)
+            self.stream.wait_event(event)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         with self:

@@ -12,7 +12,7 @@ from skysieve.core.kernels import Runtime
 from skysieve.core.staging import Copier, Lane
 
 from .cuda_plan import FRONT, PACKAGE
-from .workload import REREAD, Packed, Source
+from .workload import REREAD, Packed, Resident, Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,8 +114,11 @@ class Store:
         self._ready = {1}
         return have
 
-    def put(self, rows: NDArray[Any], order: NDArray[np.int64], column: int) -> None:
+    def put(self, rows: NDArray[Any] | Resident, order: NDArray[np.int64], column: int) -> None:
         """Samples x channels as the source gives them, from a sample of those at hand on."""
+        if isinstance(rows, Resident):
+            self.put_resident(rows, order, column)
+            return
         lane = self.lanes[self._pieces % len(self.lanes)]
         self._pieces += 1
         lane.synchronize()
@@ -128,6 +131,18 @@ class Store:
             piece = lane.array("piece", rows.size, rows.dtype)
             lane.to_device(piece, pinned)
             self.turn(piece, n, channels, by_time, self._inverse(order), column, lane.stream)
+
+    def put_resident(self, rows: Resident, order: NDArray[np.int64], column: int) -> None:
+        """Samples x channels that lie on this GPU, or on another one."""
+        lane = self.lanes[self._pieces % len(self.lanes)]
+        self._pieces += 1
+        n, channels = rows.data.shape
+        with lane:
+            piece = rows.data.reshape(-1)
+            if rows.index != self.runtime.device.index:
+                piece = lane.array("piece", rows.data.size, rows.data.dtype)
+                lane.from_peer(piece, rows.data, rows.index)
+            self.turn(piece, n, channels, True, self._inverse(order), column, lane.stream)
 
     def put_packed(self, packed: Packed, column: int) -> None:
         """Samples of fewer than 8 bits, from a sample of those at hand on."""

@@ -111,6 +111,25 @@ class Packed:
     high_first: bool
 
 
+@dataclass(frozen=True)
+class Resident:
+    """Samples that lie on a GPU already, for an engine that works there.
+
+    Attributes
+    ----------
+    data : array of that GPU, shape (samples, channels)
+        It does not change while it is read.
+    index : int
+        The GPU's number.
+    """
+
+    data: Any
+    index: int
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
 class Source(Protocol):
     """Samples by absolute number: a `Filterbank`, or one with cells masked."""
 

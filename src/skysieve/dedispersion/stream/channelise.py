@@ -90,10 +90,11 @@ class Channeliser:
         check_freqs(self.freqs, f"fch1={fch1!r}, foff={foff!r}")
         place = np.empty(freqs.size, np.int64)
         place[order] = np.arange(freqs.size)
-        self._place = place.reshape(freqs.shape)
-        self._row_of = np.sort(self._place, axis=0)[0]
-        self._filter = np.ones((1, channels), np.float32) if taps == 1 else prototype(channels, taps, window)
-        self._passes, self._turns = np.array(radices(channels), np.int64), circle(channels)
+        self.place = place.reshape(freqs.shape)
+        self.rising = bool(self.place[0, 0] > self.place[0, -1])
+        self._row_of = np.sort(self.place, axis=0)[0]
+        self.filter = np.ones((1, channels), np.float32) if taps == 1 else prototype(channels, taps, window)
+        self.passes, self.turns = np.array(radices(channels), np.int64), circle(channels)
         self._tail: NDArray[np.complex64] | None = None
         self._gone: list[NDArray[np.int64]] = []
         self._at = self._out = -1
@@ -134,29 +135,40 @@ class Channeliser:
             spectrum that has one missing sample.  None while there is nothing.
         """
         if self._tail is None:
-            whole = self.channels * self.integrate
-            self._out = -(-start // whole)
-            self._at = start
             self._tail = np.empty((0, *voltages.shape[1:]), np.complex64)
         x = np.concatenate([self._tail, voltages])
-        first = self._out * self.channels * self.integrate
-        if self._at < first:  # before the first whole spectrum
-            skip = min(len(x), first - self._at)
-            x, self._at = x[skip:], self._at + skip
-        gone = np.asarray(missing, np.int64).reshape(-1, 4)
-        self._gone.append(gone)
-        N, each = self.channels, self.channels * self.integrate
-        n = max(0, (len(x) - (self.taps - 1) * N) // each)
-        if self._at < first or n == 0:
-            self._tail = x
+        skip, n, begun = self.advance(start, len(voltages), len(self._tail), missing)
+        x = x[skip:]
+        used = n * self.channels * self.integrate
+        self._tail = x[used:].copy()
+        if n == 0:
             return None
-        rows = self._power(x[: n * each + (self.taps - 1) * N])
-        rects = self._missing(self._out, n)
-        begun = self._out
-        self._tail = x[n * each :].copy()
+        rows = self._power(x[: used + (self.taps - 1) * self.channels])
+        return self.emit(begun, rows, self.missing_rows(begun, n))
+
+    def advance(self, start: int, count: int, held: int, missing: Any = ()) -> tuple[int, int, int]:
+        """Where the next ``count`` voltages lead, after ``held`` that are left from before.
+
+        Returns
+        -------
+        skip, n, begun
+            Voltages of both that lie before the first whole spectrum; rows of output that can be made now; the number
+            of the first.  ``skip`` and those that the rows begin with are done with.
+        """
+        each = self.channels * self.integrate
+        if self._at < 0:
+            self._out = -(-start // each)
+            self._at = start
+        self._gone.append(np.asarray(missing, np.int64).reshape(-1, 4))
+        begun, have = self._out, held + count
+        skip = min(have, max(0, begun * each - self._at))
+        self._at += skip
+        n = max(0, (have - skip - (self.taps - 1) * self.channels) // each)
+        if self._at < begun * each:
+            n = 0
         self._at += n * each
         self._out += n
-        return self._quantised(begun, rows, rects)
+        return skip, n, begun
 
     def finish(self) -> tuple[int, NDArray[Any], NDArray[np.int64]] | None:
         """What is held for calibration, where the stream was shorter than that."""
@@ -174,12 +186,12 @@ class Channeliser:
         n = len(lines) - self.taps + 1
         out = np.empty((n // self.integrate, self.nchan), np.float32)
         cpu_power.filter_power(
-            lines.view(np.float32), self._filter, self._passes, self._turns, self._place, self.integrate, self.nsub,
+            lines.view(np.float32), self.filter, self.passes, self.turns, self.place, self.integrate, self.nsub,
             out,
         )  # fmt: skip
         return out
 
-    def _missing(self, first: int, count: int) -> NDArray[np.int64]:
+    def missing_rows(self, first: int, count: int) -> NDArray[np.int64]:
         """Rectangles of output that miss input."""
         each, reach = self.channels * self.integrate, (self.taps - 1) * self.channels
         gone = np.concatenate(self._gone)
@@ -197,9 +209,10 @@ class Channeliser:
             rects += [[a, b, places[e], places[f - 1] + self.channels] for e, f in pairwise(edges)]
         return disjoint(np.array(rects, np.int64).reshape(-1, 4))
 
-    def _quantised(
+    def emit(
         self, first: int, rows: NDArray[np.float32], rects: NDArray[np.int64]
     ) -> tuple[int, NDArray[Any], NDArray[np.int64]] | None:
+        """Rows of power as they are given out: as bytes once their level is known."""
         if self.nbits == 32:
             return first, rows, rects
         self._held.append(rows)

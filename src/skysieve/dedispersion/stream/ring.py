@@ -22,7 +22,7 @@ from skysieve.dedispersion.stream.packets import POWER, Geometry
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, STATE = range(11)
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WHOLE, STATE = range(12)
 RESTART = 256
 """Packets in a row that all say that the stream has begun anew before that is believed."""
 POLICIES = ("drop", "block")
@@ -178,11 +178,15 @@ class Ring:
     # ------------------------------------------------------------------ out
     @property
     def closed(self) -> int:
-        """First sample that may still come; all before can be taken."""
+        """First sample that may still come; all before can be taken.
+
+        What is whole need not wait for packets that are late; only the first is awaited, which may not be the earliest.
+        """
         highest = int(self.state[HIGHEST])
         if highest < 0:
             return 0
-        return (highest + 1 if self.ended else max(0, highest - self.window)) * self.geometry.nsamp
+        sure = max(0, highest - self.window) if self.at < 0 else max(int(self.state[WHOLE]), highest - self.window)
+        return (highest + 1 if self.ended else sure) * self.geometry.nsamp
 
     @property
     def fill(self) -> float:
@@ -347,13 +351,7 @@ class Unpacker:
 
     def bands(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """Missing chunks as stretches of channels in the order of the band."""
-        g = self.geometry
-        out = missing.copy()
-        if g.by_pol:
-            out[:, 2], out[:, 3] = 0, g.total
-        else:
-            out[:, 2:] *= g.nchan
-        return out
+        return bands(self.geometry, missing)
 
     def rects(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """Missing chunks as stretches of rows in falling order of frequency."""
@@ -361,3 +359,13 @@ class Unpacker:
         if self.flip:
             out[:, 2:] = self.geometry.total - out[:, :1:-1]
         return out
+
+
+def bands(g: Geometry, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Missing chunks as stretches of channels in the order of the band."""
+    out = missing.copy()
+    if g.by_pol:
+        out[:, 2], out[:, 3] = 0, g.total
+    else:
+        out[:, 2:] *= g.nchan
+    return out

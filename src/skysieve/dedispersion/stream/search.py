@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,9 @@ from skysieve.dedispersion.clusters import friends
 from skysieve.dedispersion.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.grid import reference_frequency
 from skysieve.dedispersion.losses import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.masks import Cleaned
 from skysieve.dedispersion.observation import Observation
 from skysieve.dedispersion.searching import prepare
+from skysieve.dedispersion.stream.history import ENDLESS, History, LiveSource
 from skysieve.dedispersion.stream.series import KeptSeries
 from skysieve.dedispersion.workload import REREAD
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "StreamSearch"]
 
-ENDLESS = 2**60
-"""Length of data whose end is not known."""
 FAR = 2**45
 """Where an engine is tried before the first sample: nothing of that is used again."""
 MOST_WAITING = 200_000
@@ -67,66 +65,6 @@ class Found:
         return len(self.columns["snr"])
 
 
-class History:
-    """The latest samples of a stream, (samples x channels): a `filterbank.Reader` by absolute sample numbers."""
-
-    def __init__(self, obs: Observation, dtype: np.dtype[Any], maximum: int, keep: int, room: int = 1) -> None:
-        self.observation, self.dtype, self.maximum, self.nsamp = obs, dtype, maximum, ENDLESS
-        self.order = np.arange(obs.nchan)
-        self.keep = keep
-        self.rows = np.zeros((keep + room, obs.nchan), dtype)
-        self.base = self.stop = 0
-        self.trial = False
-
-    def begin(self, start: int) -> None:
-        """The first sample."""
-        self.base = self.stop = start
-
-    def append(self, rows: NDArray[Any], needed: int) -> None:
-        """Add samples; what lies before ``needed`` and the ``keep`` latest may go."""
-        if self.stop - self.base + len(rows) > len(self.rows):
-            first = max(self.base, min(needed, self.stop + len(rows) - self.keep))
-            left = self.rows[first - self.base : self.stop - self.base]
-            if len(left) + len(rows) > len(self.rows):
-                bigger = np.zeros((2 * (len(left) + len(rows)), self.rows.shape[1]), self.dtype)
-                bigger[: len(left)] = left
-                self.rows = bigger
-            else:
-                self.rows[: len(left)] = left
-            self.base = first
-        at = self.stop - self.base
-        self.rows[at : at + len(rows)] = rows
-        self.stop += len(rows)
-
-    def view(self, start: int, stop: int) -> NDArray[Any]:
-        """Samples that are held, to be changed in place."""
-        return self.rows[start - self.base : stop - self.base]
-
-    def read(self, start: int, count: int) -> NDArray[Any]:
-        """Samples ``start : start + count``, shape (count, nchan)."""
-        if self.trial or count == 0:
-            return np.zeros((count, len(self.order)), self.dtype)
-        if start < self.base or start + count > self.stop:
-            raise ValueError(f"samples {start} to {start + count}: {self.base} to {self.stop} are held")
-        return self.rows[start - self.base : start - self.base + count]
-
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-
-class LiveSource(Cleaned):
-    """What an engine reads: the history, without the channels that are ignored."""
-
-    def __init__(self, fb: Filterbank, ignore: Sequence[int], block: int) -> None:
-        super().__init__(fb, None, block)
-        self.ignore = ignore
-
-    def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
-        """See `workload.Source`."""
-        for row in self.ignore if count else ():
-            yield row, 0, count, 0.0
-
-
 class StreamSearch:
     """Search samples as they come.
 
@@ -150,6 +88,8 @@ class StreamSearch:
         As for `search`.
     device, memory, threads
         As for `search`.
+    resident : bool
+        Keep the samples on the (first) GPU alone: bytes, which `feed` takes as arrays of CuPy or NumPy.
 
     Examples
     --------
@@ -189,6 +129,7 @@ class StreamSearch:
         device: str = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
+        resident: bool = False,
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
@@ -200,6 +141,8 @@ class StreamSearch:
             if not 0 <= number < observation.nchan:
                 raise ValueError(f"ignore={list(ignore)}: expected channels from 0 to {observation.nchan - 1}")
         kind = np.dtype(dtype)
+        if resident and kind != np.uint8:
+            raise ValueError(f"resident=True, dtype={dtype!r}: samples that stay on a GPU are expected to be uint8")
         most = (maximum or 2 ** (8 * kind.itemsize) - 1) if kind.kind == "u" else 0
         self._held = History(observation, kind, most, 1)
         fb = Filterbank([self._held])
@@ -227,7 +170,9 @@ class StreamSearch:
         )
         looked = self.job.detections(ENDLESS)
         self._kept = None if place.gpu else KeptSeries(self.engine, tables, looked, pace, place.budget)
-        self._filler = Filler(observation.nchan, self.length, kind, most)
+        self._filler: Any = Filler(observation.nchan, self.length, kind, most)
+        if resident:
+            self._settle()
         self._looked = looked
         self._rects = np.empty((0, 4), np.int64)
         self._pending: list[NDArray[np.int64]] = []
@@ -236,6 +181,22 @@ class StreamSearch:
         self.start = self.low = self.filled = self._loaded = -1
         self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
         self.events = self.forced = self.dropped = 0
+
+    def _settle(self) -> None:
+        """Move history and filler to the engine's first GPU."""
+        from skysieve.dedispersion.stream.cuda_samples import DeviceFiller, DeviceHistory
+
+        runtimes = getattr(self.engine, "runtimes", None)
+        if not runtimes:
+            self.engine.close()
+            raise ValueError(f"resident=True: expected a GPU, the search runs on {self.engine.describe()['device']}")
+        try:
+            self._held = held = DeviceHistory(self._held, runtimes[0])
+        except BaseException:
+            self.engine.close()
+            raise
+        self._fb.readers[0] = self._held
+        self._filler = DeviceFiller(held.samples, self.length, self.maximum)
 
     def _pace(self, step: int) -> int:
         """Samples that are summed at a time on a CPU: blocks, or parts of a long one."""
@@ -248,7 +209,7 @@ class StreamSearch:
     # ------------------------------------------------------------------ in
     def warm(self) -> None:
         """Load or compile every kernel and make every plan, on zeros, before the first sample."""
-        self._held.rows.fill(0)  # pages are mapped now, not while data wait
+        self._held.touch()
         self._held.trial = True
         far = FAR // self.length * self.length
         try:
@@ -259,7 +220,7 @@ class StreamSearch:
         finally:
             self._held.trial = False
 
-    def feed(self, start: int, rows: NDArray[Any], missing: Any = ()) -> list[Found]:
+    def feed(self, start: int, rows: Any, missing: Any = ()) -> list[Found]:
         """Take the next samples.
 
         Parameters
@@ -318,7 +279,7 @@ class StreamSearch:
             if len(first):
                 self._filler.add(self.low, first, np.array([[self.low, start, 0, self.observation.nchan]]))
 
-    def _add(self, at: int, rows: NDArray[Any], rects: NDArray[np.int64]) -> None:
+    def _add(self, at: int, rows: Any, rects: NDArray[np.int64]) -> None:
         """Samples of one block: statistics, and what stands in for missing ones."""
         end = at + len(rows)
         first = self._loaded - REREAD  # for values that are not finite an engine reads whole blocks
@@ -476,10 +437,11 @@ class StreamSearch:
         """Samples that are still held of a range: the first one's number, and a copy (samples, channels)."""
         low = max(start, self._held.base)
         high = max(low, min(stop, self.filled))
-        return low, self._held.view(low, high).copy()
+        return low, self._held.copy(low, high)
 
     def close(self) -> None:
         """Give back threads and memory."""
+        self._held.close()
         self.engine.close()
 
     def __enter__(self) -> StreamSearch:
