@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.pipeline import TaskPool
 from skysieve.sphere import ECP, Gaussian, Healpix, MexicanHat, Rings, TopHat, cuda, from_function, reference
+from skysieve.sphere.cpu_spin import SpinEngine
+from skysieve.sphere.cuda_spin import turning
 from skysieve.sphere.healpix import nest2ring
 from skysieve.sphere.pairs import NotBandLimited
 from skysieve.sphere.radial import make_radial
@@ -104,6 +109,38 @@ def test_spin_two(runtime):
         engine.close()
 
 
+SPIN = {
+    "caps and belt": (Gaussian(fwhm=0.055), Healpix(21), 1e-10, "float64"),
+    "turned": (Gaussian(fwhm=0.055), Healpix(21), 4e-3, "float32"),
+    "series": (MexicanHat(0.02), Healpix(20), 1e-4, "float32"),
+    "aligned": (Gaussian(fwhm=0.25), ECP(20, 40), 1e-6, "float64"),
+    "any rings": (Gaussian(fwhm=0.3), ODD, 1e-6, "float32"),
+}
+
+
+@pytest.mark.parametrize("case", SPIN)
+def test_the_direct_sum_of_spin_two(runtime, case):
+    kernel, grid, eps, dtype = SPIN[case]
+    spec = spec_of([kernel], grid, eps, dtype, 2)
+    engine = cuda.Engine(spec, "direct", runtime=runtime)
+    part = engine._engine.parts[0]
+    assert part.exact == ("turned" not in case)
+    x = np.random.default_rng(5).normal(size=(1, 2, spec.table.npix)).astype(dtype)
+    found = run(engine, x)[0, 0]
+    with TaskPool(1) as pool:
+        expected = np.empty((1, 1, 2, spec.table.npix))
+        exactly = dataclasses.replace(spec, dtype=np.dtype("float64"))
+        SpinEngine(exactly, pool).convolve(x.astype(float), expected, spec.table.weight, np.ones(len(spec.table.n)))
+    error = found - expected[0, 0]
+    engine.close()
+    if part.exact:
+        assert np.abs(error).max() <= ERROR[dtype] * np.abs(expected).max()
+    else:  # as much as is said, and no more than is allowed
+        said, rms = turning(spec.radials[0]), np.sqrt(np.mean(expected**2))
+        assert 0.5 * said * rms <= np.sqrt(np.mean(error**2)) <= 1.3 * said * rms
+        assert said <= 0.25 * eps
+
+
 def test_several_kernels_weights_and_a_batch(runtime):
     kernels = [Gaussian(fwhm=0.3), Gaussian(fwhm=0.2)]
     x = np.random.default_rng(2).normal(size=(2, 12 * 6**2))
@@ -177,8 +214,6 @@ def test_what_a_gpu_has_no_engine_for():
     spec = spec_of([Gaussian(fwhm=0.3)], Healpix(4), 1e-6, "float32")
     with pytest.raises(ValueError, match="harmonic transforms run on the CPU"):
         cuda.Engine(spec, "harmonic", runtime=runtime)
-    with pytest.raises(ValueError, match="maps of spin 2 need method='ring'"):
-        cuda.Engine(spec_of([Gaussian(fwhm=0.3)], Healpix(4), 1e-6, "float32", 2), "direct", runtime=runtime)
     hard = spec_of([TopHat(0.3)], Healpix(4), 1e-6, "float32")
     with pytest.raises(NotBandLimited, match="has an edge"):
         cuda.Engine(hard, "ring", runtime=runtime)

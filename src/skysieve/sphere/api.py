@@ -86,6 +86,19 @@ def make_engine(
     return cpu.Engine(spec, method, device=found, memory=memory, threads=threads), found
 
 
+def _check_out(out: Any, maps: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an ``out`` that a result cannot be written into."""
+    expected = f"expected a contiguous one of shape {shape} and dtype {dtype}"
+    if type(out) is not (type(maps) if is_device_array(maps) else np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}, {expected}, where the maps are")
+    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out has shape {out.shape}, dtype {out.dtype} and strides {out.strides}: {expected}")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError(f"out is read-only: {expected}")
+    if array_module(out).may_share_memory(out, maps):
+        raise ValueError("out shares its memory with the maps: expected another array")
+
+
 class ConvolvePlan:
     """Convolution with a radial kernel, set up once for any number of maps.
 
@@ -242,7 +255,7 @@ class ConvolvePlan:
         """The method in use."""
         return self._engine.method
 
-    def __call__(self, maps: Any) -> NDArray[Any]:
+    def __call__(self, maps: Any, out: Any = None) -> NDArray[Any]:
         """Convolve maps.
 
         Parameters
@@ -250,20 +263,24 @@ class ConvolvePlan:
         maps : array_like, shape (..., npix), with spin 2 (..., 2, npix)
             Any number of maps.  A map that holds NaN or infinite values comes back as NaN, the others unharmed; UNSEEN
             is a number like others here (see ``mask``, and `smoothing`).
+        out : numpy.ndarray, optional
+            Where to write the result: contiguous, of its shape and dtype, where the maps are, and apart from them.
 
         Returns
         -------
         numpy.ndarray, of the shape of maps, or (..., K, npix), (..., K, 2, npix) for a sequence of K kernels
             Of the plan's dtype.
         """
-        return self._run(maps, self._table.weight, self._ones)
+        return self._run(maps, self._table.weight, self._ones, out)
 
-    def adjoint(self, maps: Any) -> NDArray[Any]:
+    def adjoint(self, maps: Any, out: Any = None) -> NDArray[Any]:
         """The transposed operator, ``r_q = w_q sum_p K(p . q) s_p``, for one kernel.
 
         Parameters
         ----------
         maps : array_like, shape (..., npix)
+        out : numpy.ndarray, optional
+            As in a call.
 
         Returns
         -------
@@ -271,7 +288,7 @@ class ConvolvePlan:
         """
         if self._many:
             raise ValueError("adjoint: expected a plan of one kernel, not of a sequence")
-        return self._run(maps, self._ones, self._table.weight)
+        return self._run(maps, self._ones, self._table.weight, out)
 
     def window(self, lmax: int) -> NDArray[np.float64]:
         """``b_l`` of the kernel as it is applied, cut at its support, for l from 0 to ``lmax``; with spin 2 of E and B.
@@ -341,7 +358,7 @@ class ConvolvePlan:
             m = reorder(m, to="ring")
         return m, np.logical_or.reduceat(m, self._table.start)
 
-    def _run(self, maps: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> NDArray[Any]:
+    def _run(self, maps: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64], out: Any) -> NDArray[Any]:
         if is_device_array(maps) and self.device.kind != "cuda":
             raise TypeError(f"maps live on a GPU, the plan on {self.device}: expected host arrays, or device='cuda'")
         if isinstance(maps, np.ma.MaskedArray):
@@ -357,26 +374,40 @@ class ConvolvePlan:
         batch = given.shape[: given.ndim - 1 - len(parts)]
         x = given.reshape(-1, *parts, self.npix)
         kernels = len(self.kernels)
-        if self.device.kind == "cuda":
-            result: NDArray[Any] = array_module(given).empty((len(x), kernels, *parts, self.npix), self.dtype)
-            factors = self._factors
-            apart = self._mask is None and not self.spin and w_out is self._ones and factors is None
-            if factors is not None:
-                factors = reorder(factors, to="nest") if self.grid.nest else factors
-                factors = array_module(given).asarray(factors, self.dtype)
-                x = x * factors if w_out is self._ones else x
+        shape = (*batch, *((kernels,) if self._many else ()), *parts, self.npix)
+        if out is not None:
+            _check_out(out, given, shape, self.dtype)
+            if self.device.kind == "cpu":
+                out[...] = 0  # rings that are not wanted
+        elif is_device_array(given):
+            out = array_module(given).empty(shape, self.dtype)
+        else:
             gpu: Any = self._engine
-            gpu.run(
-                x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=self._steady if apart else None,
-                offset=OFFSET,
-            )  # fmt: skip
-            if factors is not None and w_out is not self._ones:
-                result *= factors
-            return result.reshape((*batch, *((kernels,) if self._many else ()), *parts, self.npix))
-        out = np.zeros((len(x), kernels, *parts, self.npix), self.dtype)
+            out = gpu.empty(shape) if self.device.kind == "cuda" else np.zeros(shape, self.dtype)
+        result = out.reshape(len(x), kernels, *parts, self.npix)
+        if self.device.kind == "cuda":
+            self._on_gpu(x, result, w_in, w_out)
+            return out  # type: ignore[no-any-return]
+        result[...] = 0
         for i in range(len(x)):
-            self._one(x[i], out[i : i + 1], w_in, w_out)
-        return out.reshape((*batch, *((kernels,) if self._many else ()), *parts, self.npix))
+            self._one(x[i], result[i : i + 1], w_in, w_out)
+        return out  # type: ignore[no-any-return]
+
+    def _on_gpu(self, x: Any, result: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> None:
+        """Maps (B, [2,] npix) into ``result`` (B, K, [2,] npix)."""
+        factors: Any = self._factors
+        apart = self._mask is None and not self.spin and w_out is self._ones and factors is None
+        if factors is not None:
+            factors = reorder(factors, to="nest") if self.grid.nest else factors
+            factors = array_module(x).asarray(factors, self.dtype)
+            x = x * factors if w_out is self._ones else x
+        gpu: Any = self._engine
+        gpu.run(
+            x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=self._steady if apart else None,
+            offset=OFFSET,
+        )  # fmt: skip
+        if factors is not None and w_out is not self._ones:
+            result *= factors
 
     def _steady(self) -> Any:
         """The result for a map of ones, (K, npix) float64 on the GPU."""

@@ -16,8 +16,9 @@ from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
 
 from .cuda_direct import PACKAGE, DirectEngine
-from .cuda_maps import Transfers
+from .cuda_maps import Results, Transfers
 from .cuda_ring import RingEngine, least_seconds
+from .cuda_spin import SpinEngine
 from .pairs import NotBandLimited
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     from .workload import Spec
 
-LOOKS = 64
-"""Blocks of threads that tell a map's mean and deviation."""
+LOOKS, MOST_SEEN = 64, 1 << 16
+"""Blocks of threads that tell a map's mean and deviation, and pixels that they look at."""
 
 
 @functools.cache
@@ -94,7 +95,7 @@ class Engine:
         self._buffers: dict[str, Any] = {}
         self._side: Any = None
         self._lock = threading.Lock()
-        self._up, self._down = Transfers(runtime), Transfers(runtime)
+        self._up, self._down, self._results = Transfers(runtime), Transfers(runtime), Results(runtime)
         self._pool: ThreadPoolExecutor | None = None
 
     def _choose(self, method: str) -> DirectEngine | RingEngine:
@@ -102,11 +103,9 @@ class Engine:
         spec, runtime = self.spec, self.runtime
         if method == "harmonic":
             raise ValueError("method='harmonic': harmonic transforms run on the CPU; use device='cpu'")
-        if spec.spin and method == "direct":
-            raise ValueError("method='direct': maps of spin 2 need method='ring' on a GPU, or device='cpu'")
-        if method == "ring" or spec.spin:
+        if method == "ring":
             return RingEngine(runtime, spec)
-        direct = DirectEngine(runtime, spec)
+        direct = (SpinEngine if spec.spin else DirectEngine)(runtime, spec)
         if method == "direct" or any(r.hard for r in spec.radials) or direct.seconds() < least_seconds(spec):
             return direct
         try:
@@ -124,6 +123,7 @@ class Engine:
         """Give back threads and memory."""
         self._up.close()
         self._down.close()
+        self._results.close()
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
@@ -212,22 +212,22 @@ class Engine:
             if is_device_array(maps) or self.runtime.xp is np:
                 self._several(maps, out, weights, nest, good, steady, offset)
                 return
-            shape = maps.shape[1:]
-            if not len(maps):
-                return
             if self._pool is None and len(maps) > 1:
                 self._pool = ThreadPoolExecutor(1, "skysieve-upload")
-            self._down.touch(out[0].reshape(-1))
+            down = self._down if len(maps) > 1 else self._up
             following = self._upload(maps, 0)
             for b in range(len(maps)):
                 x = following() if callable(following) else following
                 following = self._upload(maps, b + 1)
-                if b:
-                    self._down.touch(out[b].reshape(-1))
-                y = self._buffer("result", (len(self.spec.radials), *shape))
+                y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
                 self._several(x[None], y[None], weights, nest, good, steady, offset)
                 self.runtime.xp.cuda.get_current_stream().synchronize()
-                self._down.down(out[b].reshape(-1), y.reshape(-1))
+                down.down(out[b].reshape(-1), y.reshape(-1))
+
+    def empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An array of the host for results of `run`; see `cuda_maps.Results`."""
+        with self._lock, self._on_device():
+            return self._results.empty(shape, self.spec.dtype)
 
     def _upload(self, maps: Any, b: int) -> Any:
         """Map ``b`` on the device, or what waits for it; nothing beyond the last one."""
@@ -260,15 +260,40 @@ class Engine:
     def _several(
         self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float
     ) -> None:
-        """Maps on the device: nothing waits for them but a look at their means before and at their flags after."""
-        means = [0.0] * len(maps) if steady is None else self._means(maps, offset)
-        flags = self.runtime.xp.zeros((len(maps), len(self.spec.radials)), np.int32)
+        """Maps on the device.
+
+        What is said of them (sums for their means, flags) is read once: a single map is convolved before its mean is
+        known, and again in the rare case that it is large.
+        """
+        count, kernels = len(maps), len(self.spec.radials)
+        state = self.runtime.xp.zeros(count * (8 * (2 * LOOKS + 1) + 4 * kernels), np.uint8)
+
+        def parts(state: Any) -> tuple[Any, Any]:
+            sums = state[: 8 * count * (2 * LOOKS + 1)].view(np.float64).reshape(count, -1)
+            return sums, state[8 * sums.size :].view(np.int32).reshape(count, kernels)
+
+        sums, flags = parts(state)
+        means = [0.0] * count
+        if steady is not None:
+            for x, found in zip(maps, sums, strict=True):
+                self._look(x, found)
+            if count > 1:
+                means = self._means(self._host(sums), maps.shape[-1], offset)
         for x, y, mean, flag in zip(maps, out, means, flags, strict=True):
             self._whole(x, y, weights, nest, good, steady, mean, flag)
-        marked = flags.sum(axis=1)
-        for b in np.flatnonzero(marked if self.runtime.xp is np else marked.get()):
+        said, marked = parts(self._host(state))
+        if steady is not None and count == 1:
+            (mean,) = self._means(said, maps.shape[-1], offset)
+            if mean:
+                flags[...] = 0
+                self._whole(maps[0], out[0], weights, nest, good, steady, mean, flags[0])
+                marked = self._host(flags)
+        for b in np.flatnonzero(marked.any(axis=1)):
             if not bool(self.runtime.xp.isfinite(maps[b] if good is None else self._clean(maps[b], nest, good)).all()):
                 out[b] = np.nan
+
+    def _host(self, a: Any) -> NDArray[Any]:
+        return np.asarray(a if self.runtime.xp is np else a.get())
 
     def _clean(self, x: Any, nest: bool, good: Any) -> Any:
         """A map in RING order without what is masked."""
@@ -299,27 +324,25 @@ class Engine:
             for k in range(len(target)):
                 target[k] += mean * constant[k]
         if good is not None:
-            target *= good
+            xp.copyto(target, 0, where=~good)  # rings that are not wanted hold anything
         if nest:
             target = self._reorder(target, back=True)
         if target is not y:
             y[...] = target
 
-    def _means(self, maps: Any, most: float) -> list[float]:
-        """Means of some pixels of maps (B, npix) where they are above ``most`` deviations, rounded to the dtype."""
-        xp, dtype, npix = self.runtime.xp, self.spec.dtype, maps.shape[-1]
-        count = min(npix, 1 << 16)
-        sums = xp.empty((len(maps), 2 * LOOKS), np.float64)
-        for x, found in zip(maps, sums, strict=True):
-            seen = xp.ascontiguousarray(x, dtype)
-            self._maps.launch("look", (LOOKS,), (256,), (seen, found, np.int64(count), np.int64(npix // count)))
-        found = (sums if xp is np else sums.get()).reshape(len(maps), LOOKS, 2).sum(axis=1) / count
-        first = xp.asarray(maps[:, 0], np.float64)
-        shift = first if xp is np else first.get()
+    def _look(self, x: Any, found: Any) -> None:
+        """Sums of some pixels of a map (npix,), which tell its mean and deviation, into ``found``."""
+        count = min(x.size, MOST_SEEN)
+        seen = self.runtime.xp.ascontiguousarray(x, self.spec.dtype)
+        self._maps.launch("look", (LOOKS,), (256,), (seen, found, np.int64(count), np.int64(x.size // count)))
+
+    def _means(self, sums: NDArray[np.float64], npix: int, most: float) -> list[float]:
+        """Means of maps of npix pixels where they are above ``most`` deviations, rounded to the dtype."""
         means = []
-        for (s, t), start in zip(found, shift, strict=True):
-            mean, deviation = float(start + s), float(np.sqrt(max(0.0, t - s * s)))
-            means.append(float(dtype.type(mean)) if abs(mean) > most * deviation else 0.0)
+        for row in sums:
+            s, t = row[:-1].reshape(LOOKS, 2).sum(axis=0) / min(npix, MOST_SEEN)
+            mean, deviation = float(row[-1] + s), float(np.sqrt(max(0.0, t - s * s)))
+            means.append(float(self.spec.dtype.type(mean)) if abs(mean) > most * deviation else 0.0)
         return means
 
     def _reorder(self, x: Any, back: bool) -> Any:

@@ -5,6 +5,7 @@ A map is one array of pixels, ring after ring from north to south.  What an engi
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -44,12 +45,12 @@ class RingTable:
     start: NDArray[np.int64]
     weight: NDArray[np.float64]
 
-    @property
+    @functools.cached_property
     def npix(self) -> int:
         """Number of pixels."""
         return int(self.n.sum())
 
-    @property
+    @functools.cached_property
     def symmetric(self) -> bool:
         """Whether ring ``i`` from the north is the mirror image of ring ``i`` from the south."""
         same = np.array_equal(self.n, self.n[::-1]) and np.array_equal(self.phi0, self.phi0[::-1])

@@ -5,6 +5,7 @@ Rings are counted from 1 at the north pole to ``4 nside - 1`` at the south pole,
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,14 @@ def ring_table(
     >>> n.tolist(), start.tolist()
     ([4, 8, 8, 8, 8, 8, 4], [0, 4, 12, 20, 28, 36, 44])
     """
+    theta, n, phi0, start = _ring_table(nside)
+    return theta.copy(), n.copy(), phi0.copy(), start.copy()
+
+
+@functools.lru_cache(4)
+def _ring_table(
+    nside: int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     north = np.arange(1, 2 * nside + 1, dtype=np.int64)
     cap = 2 * np.arcsin(np.minimum(north, nside) / (math.sqrt(6) * nside))
     belt = np.arccos(np.clip(4 / 3 - 2 * north / (3 * nside), -1, 1))

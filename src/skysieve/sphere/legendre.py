@@ -6,6 +6,7 @@ A kernel is ``K(theta) = sum_l (2 l + 1) / 4 pi  K_l P_l(cos theta)`` (per sr), 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -64,6 +65,13 @@ def _clenshaw(c: NDArray[np.float64], theta: NDArray[np.float64]) -> NDArray[np.
     return value
 
 
+@functools.cache
+def _hermite_nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The positive ones of 32 Gauss-Hermite nodes, with their weights."""
+    u, w = np.polynomial.hermite.hermgauss(32)
+    return u[16:], w[16:]
+
+
 def heat_kernel(theta: NDArray[np.float64], sigma: float, spin: int = 0) -> NDArray[np.float64]:
     """The sum of `legendre_series` for ``K_l = exp(-l (l + 1) sigma^2 / 2)``, for ``sigma`` up to 0.1, as an integral.
 
@@ -81,8 +89,7 @@ def heat_kernel(theta: NDArray[np.float64], sigma: float, spin: int = 0) -> NDAr
     >>> print(np.abs(heat_kernel(np.array([0.0, 0.2]), 0.1) / series - 1).max() < 1e-13)
     True
     """
-    u, w = np.polynomial.hermite.hermgauss(32)
-    u, w = u[16:], w[16:]
+    u, w = _hermite_nodes()
     t = sigma**2 / 2
     given = np.asarray(theta, np.float64)
     near = np.minimum(given, HEAT_REACH).reshape(-1, 1)

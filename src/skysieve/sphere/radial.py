@@ -9,7 +9,7 @@ anything up.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .kernels import Kernel
 
-__all__ = ["Radial", "make_radial"]
+__all__ = ["Radial", "make_radial", "product"]
 
 DEGREE = 5
 SERIES = (33, 65, 97)
@@ -120,6 +120,28 @@ def make_radial(kernel: Kernel, eps: float, spin: int = 0) -> Radial:
     exact = profile if series is None else partial(_sum_series, series, xmax)
     cells, error = _cells(exact, xmax, peak)
     return Radial(radius, xmax, cells, series, peak, error, kernel.positive and spin == 0, kernel.hard)
+
+
+def product(radial: Radial, factor: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Radial:
+    """A cut kernel times a smooth function of the squared chord.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import Gaussian
+    >>> r = make_radial(Gaussian(fwhm=0.05), 1e-6)
+    >>> x = 1e-4
+    >>> abs(product(r, lambda x: 1 - x)(x) / (r(x) * (1 - x)) - 1) < 1e-12
+    np.True_
+    """
+    whole = radial if radial.series is None else partial(_sum_series, radial.series, radial.xmax)
+
+    def profile(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(whole(x) * factor(x), np.float64)
+
+    series, peak = _series(profile, radial.xmax)
+    exact = profile if series is None else partial(_sum_series, series, radial.xmax)
+    cells, error = _cells(exact, radial.xmax, peak)
+    return replace(radial, cells=cells, series=series, peak=peak, error=error)
 
 
 def _sum_series(series: NDArray[np.float64], xmax: float, x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@
 // budget: f32 kernel=belt regs<=128 spills<=0 arch=90
 // budget: f64 kernel=belt regs<=168 spills<=64
 #include "sp_common.cuh"
+#include "sp_async.cuh"
 
 #define PIXELS (16 / (int)sizeof(REAL))
 #define HALO ((J + PIXELS - 1) / PIXELS * PIXELS)
@@ -26,32 +27,10 @@
 #define BLOCKS (W > 10 ? 4 : SINGLE ? 8 : 5)
 #endif
 
-struct __align__(16) Vector { REAL v[PIXELS]; };
-
 #define VECTORS (32 + WINDOW / PIXELS - 1)      // of a row that a warp reads
 #define SLOT (VECTORS + STRIDE / PIXELS)
 #define SLOTS 4
 #define LOADS ((SLOT + 31) / 32)
-
-// 16 bytes from global to shared memory, ahead where the GPU can
-DI void fetch(Vector* to, const Vector* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
-               : "memory");
-#else
-  *to = *from;
-#endif
-}
-DI void fetched() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int LEFT> DI void wait_for() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-#endif
-}
 
 struct Needs { int of[W + 1]; };
 #define NEEDS Needs{{NEED}}
@@ -64,7 +43,7 @@ __device__ constexpr int weights_of_a_row() {
 }
 constexpr int COUNT = weights_of_a_row(), STRIDE = (COUNT + PIXELS - 1) / PIXELS * PIXELS;
 
-// One input row; with PARITY 1 its pixels are not off by half a pixel, with 0 they are.
+// One input row; with PARITY 1 its pixels are off by half a pixel, with 0 they are not.
 template <int PARITY> DI void row(const Vector* x, const Vector* w, REAL scale, REAL (*acc)[PIXELS]) {
   constexpr Needs need = NEEDS;
   REAL v[WINDOW];

@@ -21,22 +21,10 @@
 // budget: f64_series kernel=any spills<=32
 // budget: f64_table kernel=caps regs<=168 spills<=48
 #include "sp_common.cuh"
+#include "sp_healpix.cuh"
 
-#ifndef CAPS_THREADS
-#define CAPS_THREADS 128
-#endif
-#define CAPS_BLOCKS ((SINGLE ? (ROWS == 2 ? (MODE ? 5 : 6) : ROWS == 3 ? 4 : 3) : 3) * 128 / CAPS_THREADS)
-#ifndef ROWS
 #define ROWS 2
-#endif
-
-// HEALPix: rings are counted from 1; `m` is a quarter of a ring, `shift` 1 where the first pixel is off by half a one.
-DI int quarter(int nside, int i) { return i < nside ? i : nside; }
-DI int shifted(int nside, int i) { return i < nside || ((i - nside) & 1) == 0 ? 1 : 0; }
-DI i64 north(int nside, int i) {
-  return i < nside ? 2LL * i * (i - 1) : 2LL * nside * (nside - 1) + (i64)(i - nside) * 4 * nside;
-}
-DI i64 south(int nside, int i) { return 12LL * nside * nside - north(nside, i) - 4LL * quarter(nside, i); }
+#define CAPS_BLOCKS (SINGLE ? (MODE ? 5 : 6) : 3)
 
 // Rings low .. (grid.y of them): weighted pixels at place[i - low]: two planes (north, its mirror image in the south)
 // of [m + 2 halo][4 quadrants].
@@ -85,8 +73,8 @@ DI void sums(const Four& v, REAL w, REAL* acc) {
 }
 
 // Outputs: rings low <= o < high, `wide` rows of the table (which begins at ring low); inputs from ring packed_low on.
-extern "C" __global__ void __launch_bounds__(CAPS_THREADS, CAPS_BLOCKS) caps(const Four* __restrict__ packed, const i64* __restrict__ place,
-    const Four* __restrict__ table, const REAL* __restrict__ cells, const REAL* __restrict__ weight, REAL* __restrict__ out,
+extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* __restrict__ packed,
+    const i64* __restrict__ place, const Four* __restrict__ table, const REAL* __restrict__ cells, const REAL* __restrict__ weight, REAL* __restrict__ out,
     int* __restrict__ flag, const __grid_constant__ Profile profile, int nside, int low, int high, int width,
     int packed_low, int halo) {
   int o = high - ROWS * (1 + (int)(blockIdx.y * blockDim.y + threadIdx.y)), j = blockIdx.x * blockDim.x + threadIdx.x;
@@ -200,34 +188,25 @@ extern "C" __global__ void belt_plan(const double* __restrict__ theta, const dou
 }
 
 // Any rings (counted from 0).  `rings` lists those wanted, `before` the pixels of the ones listed earlier.
-struct Ring { double theta, phi0; i64 start; int n, first, last, used; };
-
 extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ in, REAL* __restrict__ out,
     const Ring* __restrict__ ring, const int* __restrict__ rings, const i64* __restrict__ before,
     const REAL* __restrict__ cells, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out, int* __restrict__ flag,
     const __grid_constant__ Profile profile, double xmax, int count, i64 offset) {
   i64 p = offset + (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (p >= before[count]) return;
-  int a = 0, b = count;  // before[a] <= p < before[b]
-  while (b - a > 1) { int c = (a + b) / 2; if (before[c] <= p) a = c; else b = c; }
-  int o = rings[a];
+  int listed = ring_of(before, count, p), o = rings[listed];
   const Ring here = ring[o];
-  i64 j = p - before[a];
+  i64 j = p - before[listed];
   double phi = here.phi0 + 2 * PI * j / here.n;
   REAL total = 0;
   for (int i = here.first; i < here.last; i++) {
     const Ring there = ring[i];
     if (!there.used) continue;
-    double c = chord(there.theta, here.theta), d = spread(there.theta, here.theta), s = (xmax - c) / d;
+    double c = chord(there.theta, here.theta), d = spread(there.theta, here.theta);
     if (c > xmax) continue;
     double u = (phi - there.phi0) * there.n / (2 * PI);
-    int q0 = 0, q1 = there.n - 1;
-    if (s < 1) {
-      double reach = asin(sqrt(s)) * there.n / PI + 1e-6;
-      u -= there.n * floor(u / there.n);
-      q0 = (int)ceil(u - reach); q1 = (int)floor(u + reach);
-      if (q1 - q0 >= there.n) { q0 = 0; q1 = there.n - 1; }
-    }
+    int q0, q1;
+    near(there, (xmax - c) / d, u, q0, q1);
     const REAL* x = in + there.start;
     REAL sum = 0;
     for (int q = q0; q <= q1; q++) {

@@ -4,7 +4,7 @@
 // build: f64 -DREAL=double
 #include "sp_common.cuh"
 
-// Sums of `count` pixels, `stride` apart, less the first one, and of their squares: one pair a block.
+// Sums of `count` pixels, `stride` apart, less the first one, and of their squares: one pair a block, and the first one.
 extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ in, double* __restrict__ found, i64 count,
     i64 stride) {
   __shared__ double a[256], b[256];
@@ -19,7 +19,11 @@ extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ 
     __syncthreads();
     if (threadIdx.x < h) { a[threadIdx.x] += a[threadIdx.x + h]; b[threadIdx.x] += b[threadIdx.x + h]; }
   }
-  if (threadIdx.x == 0) { found[2 * blockIdx.x] = a[0]; found[2 * blockIdx.x + 1] = b[0]; }
+  if (threadIdx.x == 0) {
+    found[2 * blockIdx.x] = a[0];
+    found[2 * blockIdx.x + 1] = b[0];
+    if (blockIdx.x == 0) found[2 * gridDim.x] = (double)in[0];
+  }
 }
 
 // Even bits of a number, moved together.

@@ -1,0 +1,44 @@
+"""Results written into arrays of the caller's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+
+BEAM = Gaussian(fwhm=0.3)
+
+
+@pytest.mark.parametrize("kernels", [BEAM, [BEAM, Gaussian(fwhm=0.2)]])
+def test_a_result_goes_where_it_is_wanted(kernels):
+    rng = np.random.default_rng(0)
+    mask = rng.random(12 * 8**2) < 0.5
+    mask[:20] = False  # rings that no engine writes
+    with ConvolvePlan(kernels, Healpix(8), mask=mask, device="cpu") as plan:
+        x = rng.normal(size=(2, 3, plan.npix))
+        expected = plan(x)
+        out = np.full(expected.shape, np.nan)
+        assert plan(x, out=out) is out
+        assert (out == expected).all()
+        if not isinstance(kernels, list):
+            back = np.full(x.shape, np.nan)
+            assert plan.adjoint(x, out=back) is back
+            assert (back == plan.adjoint(x)).all()
+
+
+def test_an_out_that_cannot_be_written_is_refused():
+    with ConvolvePlan(BEAM, Healpix(4), device="cpu") as plan:
+        x = np.ones((2, plan.npix))
+        read_only = np.empty_like(x)
+        read_only.flags.writeable = False
+        for out, error, text in (
+            ([0.0], TypeError, "out is a list"),
+            (np.empty((3, plan.npix)), ValueError, r"expected a contiguous one of shape \(2, 192\)"),
+            (np.empty(x.shape, np.float32), ValueError, "dtype float32"),
+            (np.empty(x.shape, order="F"), ValueError, "strides"),
+            (read_only, ValueError, "read-only"),
+            (x, ValueError, "shares its memory"),
+        ):
+            with pytest.raises(error, match=text):
+                plan(x, out=out)
