@@ -297,6 +297,31 @@ def taken(ring, out):
             return
 
 
+def test_what_is_whole_waits_for_nobody():
+    """After the first samples only missing packets are awaited, as long as they are not late."""
+    made = packets(G, np.zeros((400, 1, 16), np.uint8), 0)
+    ring = Ring(G, seconds=1.0, window=8)
+    place(ring, made[:16])  # numbers 0 to 7, of two packets each
+    assert ring.closed == 0
+    place(ring, made[16:24])
+    assert ring.take(12).start == 0
+    assert ring.closed == 12 * 4
+    place(ring, made[24:25])
+    assert ring.closed == 12 * 4
+    place(ring, made[26:30])  # the second packet of number 12 is missing
+    assert ring.closed == 12 * 4
+    place(ring, made[25:26])
+    assert ring.closed == 15 * 4
+    place(ring, made[32:46])  # up to number 22: number 15 may still come
+    assert ring.closed == 15 * 4
+    place(ring, made[46:60])
+    assert ring.closed == 30 * 4
+    place(ring, made[56:58])
+    place(ring, made[30:32])
+    counts = ring.counts()
+    assert (counts["accepted"], counts["duplicate"], counts["late"]) == (58, 2, 2)
+
+
 def test_overflow_is_dropped_and_counted_or_waits():
     made = packets(G, np.zeros((400, 1, 16), np.uint8), 0)
     ring = Ring(G, seconds=0.1, window=2)

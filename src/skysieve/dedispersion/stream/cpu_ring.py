@@ -6,9 +6,10 @@ import numpy as np
 from numba import njit
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
-HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, STATE = range(11)
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WHOLE, STATE = range(12)
 """``OPEN``: first packet number that is still held; what lies before has been taken.  ``HELD``: packets in the ring.
-``STALE``: late ones and such that lie too far ahead, in a row."""
+``STALE``: late ones and such that lie too far ahead, in a row.  ``WHOLE``: first number of which a packet is awaited.
+"""
 
 
 @njit(**JIT)
@@ -30,6 +31,7 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, resta
             state[HIGHEST] = n
             state[OPEN] = max(0, n - window)
             state[START] = n
+            state[WHOLE] = n
         if n > state[HIGHEST] + most_jump or n < state[HIGHEST] - window:
             state[JUMP if n > state[HIGHEST] else LATE] += 1
             state[STALE] += 1
@@ -48,14 +50,30 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, resta
             state[DUPLICATE] += 1
             continue
         seen[slot, c] = n + 1
-        state[START] = min(state[START], n)
+        if n < state[START]:
+            state[START] = n
+            state[WHOLE] = n
         state[ACCEPTED] += 1
         state[HELD] += 1
         row, at = buffers[j], offset[j]
         line = ring[slot, c]
         for k in range(size):
             line[k] = row[at + k]
+        state[WHOLE] = max(state[WHOLE], state[HIGHEST] - window)
+        if n <= state[WHOLE] or state[WHOLE] == state[HIGHEST] - window:
+            state[WHOLE] = first_awaited(seen, state[WHOLE], state[HIGHEST])
     return len(index)
+
+
+@njit(**JIT)
+def first_awaited(seen, first, highest):
+    """The first number from ``first`` on of which not all packets have come."""
+    for n in range(first, highest + 1):
+        slot = n % len(seen)
+        for c in range(seen.shape[1]):
+            if seen[slot, c] != n + 1:
+                return n
+    return highest + 1
 
 
 @njit(**JIT)
