@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.kernels.test_stream_channelise_shim import CASES, both, check, geometry, packets_of, same
 
+from skysieve.core.device import resolve
+from skysieve.core.kernels import CudaRuntime
 from skysieve.dedispersion import Filterbank, Losses, fake, plan, search
 from skysieve.dedispersion.stream import StreamSearch
 
@@ -20,6 +23,15 @@ def fb():
         times=[0.3, 2.0, 3.302, 8.01],
     )  # fmt: skip
     return Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
+
+
+def same_events(found, offline):
+    events = {k: np.concatenate([getattr(f.events, k) for f in found]) for k in offline.events.__dataclass_fields__}
+    order = np.lexsort((events["width_samples"], events["time"], events["dm_index"]))
+    assert len(order) == len(offline.events) > 0
+    for name, column in events.items():
+        assert np.array_equal(column[order], getattr(offline.events, name)), name
+    assert sum(map(len, found)) == len(offline)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:all"])
@@ -42,9 +54,58 @@ def test_a_stream_gives_the_bits_of_a_file(fb, device, gulps, downsamp, first, l
             found += live.feed(at, x[at : at + n], rects)
             at, i = at + n, i + 1
         found += live.finish()
-    events = {k: np.concatenate([getattr(f.events, k) for f in found]) for k in offline.events.__dataclass_fields__}
-    order = np.lexsort((events["width_samples"], events["time"], events["dm_index"]))
-    assert len(order) == len(offline.events) > 0
-    for name, column in events.items():
-        assert np.array_equal(column[order], getattr(offline.events, name)), name
-    assert sum(map(len, found)) == len(offline)
+    same_events(found, offline)
+
+
+# ---------------------------------------------------------------- voltages
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    return CudaRuntime(resolve("cuda")[0])
+
+
+@pytest.mark.parametrize(("g", "options"), CASES)
+@pytest.mark.parametrize("gulps", [[700], [331, 2, 97]])
+def test_channelisers_give_the_bits_of_the_cpu(runtime, g, options, gulps):
+    check(g, options, gulps, runtime)
+
+
+def test_long_transforms(runtime, monkeypatch):
+    """2048 channels of one band in shared memory, 32768 in the device's; a large subband structure."""
+    g = geometry(pols=2, total=1, nsamp=512)
+    data = packets_of(g, 600)
+    for options in ({"channels": 2048, "taps": 4}, {"channels": 32768, "nbits": 32}, {"channels": 1009}):
+        same(both(g, data, range(600), [100_000], runtime, calibrate=0.05, **options))
+    g = geometry(pols=2, total=256, nsamp=8)
+    data = packets_of(g, 2000)
+    same(both(g, data, range(2000), [7001], runtime, channels=8, calibrate=1e-3))
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:all"])
+@pytest.mark.parametrize(("first", "gulp"), [(0, 1024), (700, 331), (0, 12000)])
+def test_samples_that_stay_on_the_gpu(fb, device, first, gulp):
+    """Rows of CuPy and of NumPy in turn, with losses: the events of the file."""
+    import cupy
+
+    gone = np.flatnonzero(np.random.default_rng(1).random(1200) < 0.1) * 10
+    some = np.stack([gone, gone + 10, gone // 10 % 30, gone // 10 % 30 + 34], axis=1)
+    losses = Losses(np.concatenate([some[some[:, 0] < 5000], [[5000, 5400, 0, 64]], some[some[:, 0] >= 5400]]), first)
+    p = plan(fb, dms=DMS)
+    offline = search(fb, p, losses=losses, device="cpu", **OPTIONS)
+    x = np.ascontiguousarray(fb.read().T)
+    found = []
+    with StreamSearch(fb.observation, p, device=device, resident=True, history=2000, **OPTIONS) as live:
+        live.warm()
+        for at in range(first, len(x), gulp):
+            rows = x[at : at + gulp]
+            rects = losses.within(at, at + len(rows))
+            rects[:, 3] = np.minimum(rects[:, 3], 64)
+            given = cupy.asarray(rows) if at // gulp % 2 else rows
+            cupy.cuda.runtime.deviceSynchronize()
+            found += live.feed(at, given, rects)
+        low, held = live.recent(9000, 9050)
+        assert low == 9000
+        assert held.shape == (50, 64)
+        found += live.finish()
+    same_events(found, offline)

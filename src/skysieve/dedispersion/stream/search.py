@@ -169,7 +169,8 @@ class StreamSearch:
             self._source, tables, method=how, device=place, capacity=span, threads=threads, span=pace
         )
         looked = self.job.detections(ENDLESS)
-        self._kept = None if place.gpu else KeptSeries(self.engine, tables, looked, pace, place.budget)
+        gpus = getattr(self.engine, "runtimes", None)
+        self._kept = None if gpus else KeptSeries(self.engine, tables, looked, pace, place.budget)
         self._filler: Any = Filler(observation.nchan, self.length, kind, most)
         if resident:
             self._settle()
