@@ -1,4 +1,4 @@
-"""Light curves in several bands on one GPU: the launches of ``ls_bands.cu`` for a chunk of objects.
+"""Light curves in several bands on one GPU: the launches of ``ls_bands*.cu`` for a chunk of objects.
 
 As with series of several terms, everything is float64 whatever the powers are stored as, and powers of a chunk always
 pass through device memory; peaks are found by the same kernels.
@@ -22,13 +22,28 @@ from skysieve.periodogram.cuda_worker import PACKAGE, SCALE_KIND, Job
 from skysieve.periodogram.workload import Spec
 
 WARPS = 8
+"""Warps of a block of ``bands_centre``."""
+SPANS = 8
+"""Stretches of 256 powers that a block of ``bands_exact`` looks through where few are to be fitted."""
 _GRID = ("offsets*", "info*", "order*", "tasks*")
 _FREQUENCIES = ("f0*", "df*", "nf*")
 _ROWS = ("pick*", "first_row*", "share*", "bands")
 _TABLES = ("first*", "second*", "fold*", "deconvolve*")
 ROWS = cs._struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
 CENTRE = cs._struct(
-    "y*", "dy*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "bands", "scale_kind"
+    "y*",
+    "dy*",
+    "code*",
+    "offsets*",
+    "row*",
+    "wv*",
+    "info*",
+    "pick*",
+    "first_row*",
+    "share*",
+    "odd*",
+    "bands",
+    "scale_kind",
 )
 BANDS = cs._struct(*_ROWS)
 WEIGHTS = cs._struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
@@ -46,22 +61,22 @@ def _with_bands(before: tuple[str, ...], after: tuple[str, ...]) -> np.dtype[Any
 OFFSET = _with_bands(
     ("tp*", "wv*", "cell*", "at_f*", "at_2f*"),
     (
-        *_GRID, *_TABLES, *_FREQUENCIES, "start*", "power*", "limit.", "P", "S", "blocks", "stretches", "circles",
-        "grid_stride", "zero",
+        *_GRID, *_TABLES, *_FREQUENCIES, "start*", "power*", "odd*", "limit.", "P", "S", "blocks", "stretches",
+        "circles", "grid_stride", "zero",
     ),
 )  # fmt: skip
 COMB = _with_bands(
     ("tp*", "wv*", "cell*", "weight*"),
     (
-        *_GRID, *_TABLES, *_FREQUENCIES, "start*", "power*", "limit.", "penalty.", "band_penalty.", "P", "G",
+        *_GRID, *_TABLES, *_FREQUENCIES, "start*", "power*", "odd*", "limit.", "penalty.", "band_penalty.", "P", "G",
         "stretches", "stride", "grid_stride", "room", "slots", "regularised",
     ),
 )  # fmt: skip
 EXACT = _with_bands(
     ("tp*", "wv*"),
     (
-        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "penalty.", "band_penalty.", "members", "blocks",
-        "grid_stride", "all", "regularised",
+        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "penalty.", "band_penalty.", "members",
+        "blocks", "spans", "grid_stride", "all", "regularised",
     ),
 )  # fmt: skip
 
@@ -92,12 +107,11 @@ class BandsWorker(Chi2Worker):
         """The kernels that look for peaks; they are the same for any number of terms."""
         return self.runtime.module(PACKAGE, "ls_chi2.cu", "t0")
 
-    @property
-    def bands(self) -> Module:
-        """The kernels of this model; other numbers of terms than those tested with are compiled when asked for."""
+    def bands(self, name: str) -> Module:
+        """Kernels of this model; other numbers of terms than those tested with are compiled when asked for."""
         m = self.model
         defines = {"TERMS": m.terms, "BAND_TERMS": m.band_terms, "CONSTANT": int(m.constant)}
-        return self.runtime.module(PACKAGE, "ls_bands.cu", "offsets", defines)
+        return self.runtime.module(PACKAGE, name, None, defines)
 
     def _rows(self, job: Job) -> dict[str, Any]:
         return {**super()._rows(job), "code": job.code}
@@ -133,7 +147,7 @@ class BandsWorker(Chi2Worker):
             spread: dict[str, Any] = {}
             if any(part.kind == "comb" for part in job.parts):
                 spread = self._spread_bands(lane, data, work, job.n_rows, stride)
-            common = {k: work[k] for k in ("tp", "wv", "rows")}
+            common = {k: work[k] for k in ("tp", "wv", "rows", "odd")}
             for i, part in enumerate(job.parts):
                 assert isinstance(part, Chi2Part)
                 to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
@@ -160,7 +174,9 @@ class BandsWorker(Chi2Worker):
             ROWS, **{k: data[k] for k in ("t", "y", "dy", "code", "offsets")}, kept=kept, row=row, bands=bands,
             fewest=fewest,
         )  # fmt: skip
-        self.bands.launch("bands_rows", (n,), (256,), (args,), shared_mem=4 * bands, stream=lane.stream)
+        self.module("ls_bands_rows.cu").launch(
+            "bands_rows", (n,), (256,), (args,), shared_mem=4 * bands, stream=lane.stream
+        )
         work: dict[str, Any] = {
             "tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64),
             "owner": lane.array("owner", rows, np.int32),
@@ -170,15 +186,18 @@ class BandsWorker(Chi2Worker):
             lane, prepared, n, info, df=data["df"], row=row, count=count, floor=floor, limit=data["limit"],
             grid_stride=stride, **work,
         )  # fmt: skip
+        work["odd"] = lane.array("odd", n, np.int32)
         by: dict[str, Any] = {
             "pick": lane.array("pick", rows, np.int32), "first_row": lane.array("first_row", n * (bands + 1), np.int32),
             "share": lane.array("share", n * bands, np.float64), "bands": bands,
         }  # fmt: skip
         args = cs.fill(
             CENTRE, **{k: data[k] for k in ("y", "dy", "code", "offsets")}, row=row, wv=work["wv"], info=info,
-            scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
+            odd=work["odd"], scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
         )  # fmt: skip
-        self.bands.launch("bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=16 * bands, stream=lane.stream)
+        self.module("ls_bands_rows.cu").launch(
+            "bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=16 * bands, stream=lane.stream
+        )
         return {**work, "rows": cs.fill(BANDS, **by)}
 
     def _spread_bands(
@@ -196,7 +215,7 @@ class BandsWorker(Chi2Worker):
             WEIGHTS, tp=work["tp"], owner=work["owner"], taps=self._chi2_table(lane, 1)[4], df=data["df"],
             limit=data["limit"], rows=rows, stride=padded, grid_stride=stride, **out,
         )  # fmt: skip
-        self.bands.launch("bands_weights", (-(-rows // 16),), (256,), (args,), stream=lane.stream)
+        self.bands("ls_bands_comb.cu").launch("bands_weights", (-(-rows // 16),), (256,), (args,), stream=lane.stream)
         return {**out, "stride": padded}
 
     def _sums(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
@@ -209,17 +228,21 @@ class BandsWorker(Chi2Worker):
         common = {"order": order, "tasks": tasks, "limit": LIMIT, "P": fit.combs, "stretches": part.stretches, **tables}
         if offset:
             args = cs.fill(OFFSET, S=fit.combs, blocks=1, circles=fit.fold, zero=0, **common, **more)
-            name, threads = "bands_offset", 128
+            file, name, threads = "ls_bands.cu", "bands_offset", 128
         else:
             args = cs.fill(
                 COMB, penalty=self.model.penalty, band_penalty=self.model.band_penalty, G=fit.together, room=fit.room,
                 slots=fit.slots, regularised=int(self.model.regularised), **common, **more,
             )  # fmt: skip
-            name, threads = "bands_comb", 384
-        self.bands.launch(name, (part.launches,), (threads,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream)
+            file, name, threads = "ls_bands_comb.cu", "bands_comb", 384
+        self.bands(file).launch(
+            name, (part.launches,), (threads,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream
+        )
 
     def _exact_bytes(self) -> int:
         """Dynamic shared memory of a block of ``bands_exact``."""
+        if is_offset(self.model):
+            return 0
         common = self.model.constant + 2 * self.model.terms
         front = 1 + 2 * self.model.band_terms + common
         pairs = sum((c + 1) * (c + 2) // 2 - 1 for c in (front, common))
@@ -232,12 +255,16 @@ class BandsWorker(Chi2Worker):
     def _one_by_one(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, values: Any, **more: Any) -> None:
         """Exact fits of what is not trusted, or of every frequency."""
         front = 1 + 2 * self.model.band_terms + self.model.constant + 2 * self.model.terms
+        bare = part.fit is None
+        spans = SPANS if is_offset(self.model) and not bare else 1
+        blocks = -(-part.exact[1] // spans)
         args = cs.fill(
-            EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
-            penalty=self.model.penalty, band_penalty=self.model.band_penalty, all=int(part.fit is None),
+            EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=blocks, spans=spans,
+            penalty=self.model.penalty, band_penalty=self.model.band_penalty, all=int(bare),
             regularised=int(self.model.regularised), **more,
         )  # fmt: skip
-        self.bands.launch(
-            "bands_exact", (part.count(part.exact),), (32 * self._exact_warps(front),), (args,),
-            shared_mem=self._exact_bytes(), stream=lane.stream,
+        launches = len(part.order) * blocks if part.exact[0] is None else len(part.exact[0])
+        self.bands("ls_bands_exact.cu").launch(
+            "bands_exact", (launches,), (32 * self._exact_warps(front),), (args,), shared_mem=self._exact_bytes(),
+            stream=lane.stream,
         )  # fmt: skip

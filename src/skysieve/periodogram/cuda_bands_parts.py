@@ -25,7 +25,9 @@ EXCHANGE = 8 * (16 * 17 + 8)
 """Numbers that the half warps of ``bands_offset`` exchange: as in ``ls_bands.cu``."""
 HALVES, SLOT, CHUNK = 24, KERNELS[F64].modes, 64
 """Half warps of a block of ``bands_comb``, complex numbers of a slot, points held: as in ``ls_bands.cu``."""
-COMBS = (16, 12, 8, 6, 4, 2, 1)
+COMBS = (16, 12, 8, 6, 4, 3, 2, 1)
+SPREADING = 4.0
+"""Spreading the points, in rounds of transforms."""
 RESERVED = 1024
 """Bytes of shared memory left for what the kernel declares itself."""
 
@@ -92,18 +94,24 @@ def _general_layouts(model: Model, shared: int) -> tuple[BandsLayout, ...]:
     channel = harmonics(model)
     top = int(channel.max())
     points = 16 * CHUNK * (top + 1) + 4 * CHUNK
-    most = max(1, HALVES // len(channel))
 
     def room(combs: int, cycles: float) -> int:
         return int(M * circles(channel, combs, cycles).sum())
 
+    def cost(layout: BandsLayout) -> float:
+        """Of a frequency, in rounds of transforms."""
+        turns = layout.combs // layout.together
+        transforms = -(-layout.together * len(channel) // HALVES)
+        equations = -(-layout.together * SLOT // (16 * HALVES)) * (1 + model.band_terms)
+        return (SPREADING + turns * (transforms + equations)) / layout.combs
+
     out = []
-    for together in (g for g in (16, 8, 4, 2, 1) if g <= most):
+    for together in (1, 2, 3, 4, 6, 8):
         slots = max(2 * -(-together * len(channel) // 2), 2 * -(-points // (32 * SLOT)))
         fixed = 16 * SLOT * slots + 4 * (len(channel) + 1)
         left = (shared - RESERVED - fixed) // 16
-        for combs in COMBS:
-            if combs % together or room(combs, 0.0) > left:
+        for combs in (c for c in COMBS if c % together == 0):
+            if room(combs, 0.0) > left:
                 continue
             low, high = 0.0, 64.0 / combs
             for _ in range(50):
@@ -111,4 +119,5 @@ def _general_layouts(model: Model, shared: int) -> tuple[BandsLayout, ...]:
                 low, high = (middle, high) if room(combs, middle) <= left else (low, middle)
             size = room(combs, low)
             out.append(BandsLayout(combs, low, 16 * size + fixed, SLOT, 1, together, size, slots))
+    out.sort(key=cost)
     return tuple(out)
