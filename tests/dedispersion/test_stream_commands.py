@@ -24,7 +24,8 @@ from skysieve.dedispersion.stream.intake import FileFeed, Intake
 from skysieve.dedispersion.stream.metrics import MetricsServer
 from skysieve.dedispersion.stream.packets import SkysieveParser
 from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
-from skysieve.dedispersion.stream.sink import COLUMNS, Sink
+from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.tables import COLUMNS
 
 __all__ = ["data"]
 

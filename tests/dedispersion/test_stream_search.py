@@ -165,6 +165,59 @@ def test_a_pulse_that_lost_some_of_its_samples(fb):
     assert 0.6 * whole.snr[0] < columns["snr"][best] < whole.snr[0]
 
 
+def test_pulses_are_told_before_their_block_is_over(fb):
+    """Within 0.3 s of the last sample (pieces of 0.1 s, parts of a block of 0.22 s); candidates are what they were."""
+    early, withdrawn, found = {}, [], []
+    x = fb.read().T
+    with StreamSearch(fb.observation, DMS, threshold=7.0, block=1.1, threads=1) as live:
+        for at in range(0, fb.nsamp, 100):
+            found += live.feed(at, x[at : at + 100])
+            some, gone = live.news()
+            early |= {one["early"]: (one, at + 100) for one in some}
+            withdrawn += gone
+        found += live.finish()
+        withdrawn += live.news()[1]
+    same(found, search(fb, DMS, **{**OPTIONS, "threshold": 7.0}))
+    columns = {n: np.concatenate([f.columns[n] for f in found]) for n in ("snr", "dm", "time", "early")}
+    loud = np.flatnonzero((columns["snr"] > 12) & (columns["time"] > 1.2) & (columns["time"] < 11))
+    assert len(loud) == 5
+    delay = 118 * TSAMP  # of DM 100 across the band
+    for i in loud:
+        one, told_at = early[int(columns["early"][i])]
+        assert abs(one["time"] - columns["time"][i]) < 8e-3
+        assert abs(one["snr"] / columns["snr"][i] - 1) < 0.25
+        reach = 236 * TSAMP - delay  # the plan's highest DM is awaited
+        assert told_at * TSAMP - (columns["time"][i] + 4e-3 + delay) < 0.35 + reach
+    assert not set(withdrawn) & set(columns["early"].tolist())
+    assert set(early) == set(withdrawn) | set(columns["early"].tolist()) - {0}
+
+
+def test_what_was_told_and_is_no_candidate_is_withdrawn():
+    """A pulse that lifts its own block's noise: the block before says 7 sigma, its own does not."""
+    from skysieve.dedispersion.candidates import Events
+    from skysieve.dedispersion.stream.early import Early
+
+    def events(dm, time):
+        n = len(dm)
+        none = np.zeros(n, np.int64)
+        return Events(np.array(dm), np.array(dm, float), np.full(n, 7.0, np.float32), np.array(time), np.full(n, 0.01),
+                      none, none + 10, none + 1)  # fmt: skip
+
+    early = Early(3, 1e-3)
+    columns = {"snr": np.array([7.0, 9.0]), "dm": np.array([4.0, 50.0])}
+    early.offer(events([4, 5, 50], [1.0, 1.002, 3.0]), np.array([0, 0, 1]), columns)
+    told, withdrawn = early.take()
+    assert ([one["snr"] for one in told], withdrawn) == ([7.0, 9.0], [])
+    early.offer(events([8, 52], [1.01, 3.02]), np.array([0, 1]), columns)  # the first group has grown, the second not
+    told_again, _ = early.take()
+    assert [one["snr"] for one in told_again] == [9.0]
+    assert early.numbers(events([10, 90], [1.02, 3.0]), np.array([0, 1])).tolist() == [told[0]["early"], 0]
+    early.forget(3.01)
+    assert early.take() == ([], [told[1]["early"]])
+    early.forget(np.inf)
+    assert early.take() == ([], [told_again[0]["early"]])
+
+
 def test_bad_input(fb):
     for options, message in [
         ({"dtype": "complex64"}, "dtype='complex64'"), ({"step": 0}, "step=0"), ({"history": -1}, "history=-1"),

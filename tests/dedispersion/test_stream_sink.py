@@ -19,7 +19,8 @@ import pytest
 from skysieve.dedispersion import Filterbank, fake
 from skysieve.dedispersion.stream.beams import Cut, Row
 from skysieve.dedispersion.stream.coincidence import Coincidence
-from skysieve.dedispersion.stream.sink import COLUMNS, Sink
+from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.tables import COLUMNS
 
 
 @pytest.fixture(scope="module")

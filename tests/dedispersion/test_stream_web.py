@@ -20,8 +20,8 @@ from tests.dedispersion.test_stream_commands import command
 from tests.dedispersion.test_stream_sink import wait_for
 
 from skysieve.dedispersion.stream import web, web_folder, web_page
-from skysieve.dedispersion.stream.sink import COLUMNS, Table, line_of
 from skysieve.dedispersion.stream.status import NAME, StatusFile
+from skysieve.dedispersion.stream.tables import COLUMNS, Table, line_of
 from skysieve.dedispersion.stream.web_folder import FolderReader, View, parsed
 
 bokeh = pytest.importorskip("bokeh", reason="the extra 'web' is not installed")

@@ -245,8 +245,7 @@ class Segment:
             for i in range(len(one)):
                 columns = {name: values[i].item() for name, values in one.columns.items()}
                 columns = {"beam": self.beam, "segment": self.number, **columns}
-                late = float(delay_seconds(self.observation.top, columns["dm"], self._search.ref_freq, self._constant))
-                top = columns["time"] + late
+                top = self._top(columns)
                 number = next(NUMBERS) if self.options.cutouts else 0
                 ready.append(Row(columns, self.observation, top, number=number, when=self._when(columns)))
                 if number:
@@ -257,6 +256,23 @@ class Segment:
             low, high, number = self._cutting.popleft()
             self._cuts.append(Cut(number, *self._search.recent(low, high)))
         return ready
+
+    def news(self) -> tuple[list[Row], list[int]]:
+        """Pulses that are told before they are final, and numbers of those that came to nothing; new ones."""
+        if self.search is None:
+            return [], []
+        early, withdrawn = self.search.news()
+        rows = []
+        for columns in early:
+            full = {"beam": self.beam, "segment": self.number, **columns}
+            rows.append(Row(full, self.observation, self._top(columns), when=self._when(columns)))
+        return rows, withdrawn
+
+    def _top(self, columns: dict[str, Any]) -> float:
+        """Seconds of a candidate's arrival at the top of the band."""
+        o = self.observation
+        late = delay_seconds(o.top, columns["dm"], self._search.ref_freq, self._constant)
+        return float(columns["time"] + late)
 
     def cuts(self) -> list[Cut]:
         """Samples around candidates that are there since the last call; each candidate with a number gets one."""

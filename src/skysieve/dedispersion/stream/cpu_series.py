@@ -42,10 +42,10 @@ def search_kept(
     """Events of rows whose windows are centred on samples ``low : high``, from samples ``begin`` on.
 
     As `cpu_search.search_rows`; blocks after ``newest`` take its noise.  ``found`` gets (row, sample, width number,
-    S/N).
+    S/N).  Past the end of a row the glance at 64 windows together sees samples of 0, which hide no window that fits.
     """
     reach = widths[-1]
-    prefix = np.zeros(sums.shape[1] + 1, np.int32)
+    prefix = np.zeros(sums.shape[1] + reach + WIDE + 1, np.int32)
     best = np.zeros(SEGMENT + 2 * reach, np.float32)
     which = np.zeros(SEGMENT + 2 * reach, np.int32)
     slots = levels.shape[1]
@@ -63,13 +63,14 @@ def search_kept(
                 sums[i], first - origin, stop - first, levels[i, slot, 0], levels[i, slot, 1], total, prefix,
                 first - begin,
             )  # fmt: skip
+        for past in range(count + 1, count + reach + WIDE + 1):
+            prefix[past] = total
         end = min(high - begin, count)
         for t in range(low - begin, end, SEGMENT):
             stop = min(end, t + SEGMENT)
             first = t - reach // 2
             blocks = (stop - first + WIDE - 1) // WIDE
-            inside = first >= 0 and first + blocks * WIDE + reach <= count
-            if inside and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
+            if first >= 0 and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
                 continue
             a, c = max(0, t - reach), min(count, stop + reach)
             boxcars(prefix, count, a, c, widths, scales, best, which)

@@ -63,6 +63,7 @@ class Pipeline:
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.data_seconds = 0.0
         self.latencies: list[float] = []
+        self.early: list[float] = []
         self._began = time.monotonic()
         self._tick = self._last_time = self._began
         self._last: dict[str, float] = {"bytes": 0.0, "data": 0.0, "busy": 0.0}
@@ -140,10 +141,12 @@ class Pipeline:
                         self.intake.refuse(beam, segment, error)
                     else:
                         self._emit(segment.step(gulp))
+                        self._tell(segment)
                         self._cut(segment)
                 worked = True
             elif ended:
                 self._emit(segment.finish(), over=True)
+                self._tell(segment)
                 self._cut(segment)
                 beam.retire()
                 for name, seconds in segment.times.items():
@@ -168,6 +171,19 @@ class Pipeline:
                 self.latencies.append(late)
                 del self.latencies[:-10_000]
             self.sink.add(row)
+
+    def _tell(self, segment: Segment) -> None:
+        """What is not final yet to the sink; of several beams nobody is woken up for it, for they may all have it."""
+        rows, withdrawn = segment.news()
+        for row in rows:
+            late = math.nan if row.when is None else time.monotonic() - row.when
+            row.columns.update(latency=late, beams=len(self.intake.beams))
+            if row.when is not None:
+                self.early.append(late)
+                del self.early[:-10_000]
+            self.sink.add_early(row)
+        for number in withdrawn:
+            self.sink.withdraw(number)
 
     def _cut(self, segment: Segment) -> None:
         """The samples around candidates to the sink."""
@@ -250,12 +266,13 @@ class Pipeline:
     def summary(self) -> dict[str, Any]:
         """What was done, for people and for ``summary.json``."""
         times, data = self._work()
-        latencies = sorted(self.latencies)
+        latencies, early = sorted(self.latencies), sorted(self.early)
         return {
             "seconds": time.monotonic() - self._began, "data_seconds": data, "stages": times, "counts": self.counts(),
             "sink": dict(self.sink.counts), "realtime": data / max(sum(times.values()), 1e-9),
             "latency_median": latencies[len(latencies) // 2] if latencies else None,
             "latency_most": latencies[-1] if latencies else None,
+            "early_median": early[len(early) // 2] if early else None, "early_most": early[-1] if early else None,
         }  # fmt: skip
 
     def save_summary(self, summary: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,8 @@ from skysieve.dedispersion.grid import reference_frequency
 from skysieve.dedispersion.losses import Filler, Losses, clipped, kept_events, live_of
 from skysieve.dedispersion.observation import Observation
 from skysieve.dedispersion.searching import prepare
+from skysieve.dedispersion.stream.early import Early
+from skysieve.dedispersion.stream.found import Found, joined_events, picked
 from skysieve.dedispersion.stream.history import ENDLESS, History, LiveSource
 from skysieve.dedispersion.stream.series import KeptSeries
 from skysieve.dedispersion.workload import REREAD
@@ -41,28 +42,6 @@ LONG_BLOCK = 0.25
 """Seconds; of longer blocks parts are summed as they come."""
 LONGEST = 30.0
 """Seconds that a group may go on for (noise of radars): after that it is given out in pieces."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """Candidates that have become final, the loudest first.
-
-    Attributes
-    ----------
-    columns : dict of numpy.ndarray
-        As `Candidates.columns`, and ``live``: the part of the window's samples that came.
-    events : Events
-        Their members, in the order of DM, time and width.
-    group : numpy.ndarray of int64
-        Candidate that each event belongs to.
-    """
-
-    columns: dict[str, NDArray[Any]]
-    events: Events
-    group: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.columns["snr"])
 
 
 class StreamSearch:
@@ -88,6 +67,8 @@ class StreamSearch:
         As for `search`.
     device, memory, threads
         As for `search`.
+    early : bool
+        On a CPU: tell pulses before the end of their block of noise, see `news`, where blocks are longer than 0.3 s.
     resident : bool
         Keep the samples on the (first) GPU alone: bytes, which `feed` takes as arrays of CuPy or NumPy.
 
@@ -129,6 +110,7 @@ class StreamSearch:
         device: str = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
+        early: bool = True,
         resident: bool = False,
     ) -> None:
         if dtype not in DTYPES:
@@ -174,6 +156,8 @@ class StreamSearch:
         self._filler: Any = Filler(observation.nchan, self.length, kind, most)
         if resident:
             self._settle()
+        parts = self._kept is not None and step == 1 and pace < self.length
+        self._early = Early(self.job.link_dm, self.job.link_time) if early and parts else None
         self._looked = looked
         self._rects = np.empty((0, 4), np.int64)
         self._pending: list[NDArray[np.int64]] = []
@@ -318,8 +302,12 @@ class StreamSearch:
         found: list[Found] = []
         if self._kept is not None:
             whole = self.filled // self.length * self.length if self.real else self.filled
+            went = False
             while (raw := self._kept.search(whole, self._looked, False)) is not None:
                 found += self._taken(raw, False)
+                went = True
+            if went and self._early is not None:
+                self._tell(self._early, self._kept.early(self._looked))
             return found
         while True:
             need = self.low + self.step + self.length + self.job.overlap
@@ -347,6 +335,28 @@ class StreamSearch:
             events = joined_events(self._waiting, events)
         return self._close(events, self._frontier(), last)
 
+    def _tell(self, early: Early, raw: list[NDArray[np.float64]]) -> None:
+        """Events that are not final, and those that wait for their group's end: what is new of them is told early."""
+        if sum(map(len, raw)) > MOST_WAITING:  # a storm; the candidates will tell
+            return
+        job = self.job
+        events, _ = job.events(kept_events(job.made, raw, job.boxes, self._losses(), self.length), self.observation)
+        if self._waiting is not None:
+            events = joined_events(self._waiting, events)
+        if len(events):
+            columns, group = group_events(
+                events, self.observation, self.ref_freq, job.dm_constant, job.link_dm, job.link_time
+            )
+            early.offer(events, group, columns)
+
+    def news(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """Pulses that are told before their candidate is final, and numbers of those that came to nothing.
+
+        Of each since the last call.  A pulse has the columns of a candidate, of what has come of it, and its number,
+        ``early``; the candidate that follows has it too.
+        """
+        return self._early.take() if self._early is not None else ([], [])
+
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """No more events than may wait: in a storm of interference the loudest."""
         count = sum(map(len, raw))
@@ -373,6 +383,7 @@ class StreamSearch:
         """Give out the groups that are complete."""
         self._waiting = None
         if not len(events):
+            self._forget(frontier)
             return []
         job = self.job
         group = friends(events.dm_index, events.time, events.width, job.link_dm, job.link_time)
@@ -388,13 +399,22 @@ class StreamSearch:
         if not out.all():
             self._waiting = picked(events, ~out)
         if not out.any():
+            self._forget(frontier)
             return []
         ready = picked(events, out)
         columns, number = group_events(
             ready, self.observation, self.ref_freq, job.dm_constant, job.link_dm, job.link_time
         )
         columns["live"] = self._live(columns)
+        none = np.zeros(len(columns["snr"]), np.int64)
+        columns["early"] = none if self._early is None else self._early.numbers(ready, number)
+        self._forget(frontier)
         return [Found(columns, ready, number)]
+
+    def _forget(self, frontier: float) -> None:
+        """What was told early and is no candidate by now is withdrawn."""
+        if self._early is not None:
+            self._early.forget(frontier - 2 * self.widest - self.job.link_time)
 
     def _live(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Part of the samples that came, of each candidate's window."""
@@ -432,6 +452,7 @@ class StreamSearch:
             found += self._look(nsamp)
         if self._waiting is not None:
             found += self._close(self._waiting, np.inf, True)
+        self._forget(np.inf)
         return found
 
     def recent(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
@@ -450,15 +471,3 @@ class StreamSearch:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def picked(events: Events, some: NDArray[np.bool_]) -> Events:
-    """Some of the events."""
-    return Events(*(getattr(events, name)[some] for name in events.__dataclass_fields__))
-
-
-def joined_events(a: Events, b: Events) -> Events:
-    """Events of two, in the order of DM, time and width."""
-    columns = {n: np.concatenate([getattr(a, n), getattr(b, n)]) for n in a.__dataclass_fields__}
-    order = np.lexsort((columns["width_samples"], columns["time"], columns["dm_index"]))
-    return Events(**{n: c[order] for n, c in columns.items()})

@@ -19,8 +19,6 @@ from skysieve.dedispersion.workload import UNIT, Detection, Table, check_events
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-AHEAD = 64
-"""Samples past the widest window that are waited for, so that a glance at 64 windows together stays inside."""
 ROOM = 1024
 """Events of a task that there is room for at first."""
 ROWS = 16
@@ -47,6 +45,8 @@ class Kept:
         The last block whose noise is known.
     looked : int
         All events centred before it have been given out.
+    glanced : int
+        All samples before it have been seen by `KeptSeries.early`.
     """
 
     rows: NDArray[Any]
@@ -58,6 +58,7 @@ class Kept:
     begin: int = 0
     newest: int = -1
     looked: int = 0
+    glanced: int = 0
 
     def make_room(self, count: int) -> None:
         """Let go of what no window and no noise will ask for, where ``count`` samples would find no room."""
@@ -97,13 +98,13 @@ class KeptSeries:
         self.kept: list[Kept] = []
         for t, what in zip(tables, looked, strict=True):
             rows = np.zeros((len(t.delays), self._columns(t, what)), engine.dtype)
-            blocks = (step // t.downsamp + 3 * what.widths[-1] + AHEAD) // what.block + 4
+            blocks = (step // t.downsamp + 3 * what.widths[-1]) // what.block + 4
             levels = np.zeros((len(t.delays), blocks, 2))
             self.kept.append(Kept(rows, levels, what.block, what.widths[-1]))
 
     def _columns(self, table: Table, what: Detection) -> int:
         """Samples of a series that there is room for."""
-        held = what.block + 3 * what.widths[-1] + AHEAD
+        held = what.block + 3 * what.widths[-1] + 1
         return held + max(self.step // table.downsamp, what.block) + held
 
     def begin(self, first: int, low: int) -> None:
@@ -113,7 +114,7 @@ class KeptSeries:
             k.origin = k.done = first // t.downsamp
             k.begin = k.done // k.block
             k.newest = k.begin - 1
-            k.looked = low // t.downsamp
+            k.looked = k.glanced = low // t.downsamp
 
     @property
     def searched(self) -> list[int]:
@@ -158,26 +159,47 @@ class KeptSeries:
             k.done = goal
         valid = np.minimum(what.valid, k.done)
         newest = (-(-k.done // k.block) if last else k.done // k.block) - 1
-        high = k.done if last else max(k.looked, (newest + 1) * k.block - k.reach - AHEAD)
+        high = k.done if last else max(k.looked, (newest + 1) * k.block - k.reach - 1)
         if high <= k.looked and newest == k.newest:
             return np.empty((0, 4))
-        found = self._run(k, valid, newest, high, what)
+        found = self._run(k, valid, newest, k.looked, high, what)
         k.newest, k.looked = newest, max(high, k.looked)
         check_events(len(found), what)
         return found
 
-    def _run(self, k: Kept, valid: NDArray[np.int64], newest: int, high: int, what: Detection) -> NDArray[np.float64]:
+    def early(self, looked: Sequence[Detection]) -> list[NDArray[np.float64]]:
+        """Events that are not final, by table: where a block is not over, with the noise of the one before.
+
+        Of those only that lie whole within what has come, with half their width after them.  What was seen by the call
+        before is looked at once more as far as the widest window goes.
+        """
+        every = []
+        for k, what in zip(self.kept, looked, strict=True):
+            low = max(k.looked, k.glanced - 2 * k.reach)
+            if k.newest < k.begin or k.done <= max(low, k.glanced):
+                every.append(np.empty((0, 4)))
+                continue
+            found = self._run(k, np.minimum(what.valid, k.done), k.newest, low, k.done, what)
+            width = np.array(what.widths)[found[:, 2].astype(np.int64)]
+            every.append(found[found[:, 1] + width - width // 2 + np.maximum(width // 2, 1) <= k.done])
+            k.glanced = k.done
+        return every
+
+    def _run(
+        self, k: Kept, valid: NDArray[np.int64], newest: int, low: int, high: int, what: Detection
+    ) -> NDArray[np.float64]:
         """All rows, by all threads."""
         rows = len(k.rows)
         each = max(1, min(ROWS, -(-rows // (4 * self.engine.pool.workers))))
         tasks: list[Callable[[], NDArray[np.float64]]] = [
-            partial(self._look, k, r, min(r + each, rows), valid, newest, high, what) for r in range(0, rows, each)
+            partial(self._look, k, r, min(r + each, rows), valid, newest, low, high, what) for r in range(0, rows, each)
         ]
         return np.concatenate(self.engine.pool.run(tasks))
 
     def _look(
-        self, k: Kept, row: int, stop: int, valid: NDArray[np.int64], newest: int, high: int, what: Detection
-    ) -> NDArray[np.float64]:
+        self, k: Kept, row: int, stop: int, valid: NDArray[np.int64], newest: int, low: int, high: int,
+        what: Detection,
+    ) -> NDArray[np.float64]:  # fmt: skip
         """Noise of the blocks that are new, and events, of some rows."""
         from skysieve.dedispersion.cpu_search import NOISE_KINDS
         from skysieve.dedispersion.stream import cpu_series
@@ -188,13 +210,13 @@ class KeptSeries:
             cpu_series.noise_of_block(
                 sums, valid[row:stop], k.origin, number, k.block, k.begin, NOISE_KINDS[what.noise], spare, levels
             )
-        begin = max(k.begin * k.block, k.looked - 2 * k.reach)
+        begin = max(k.begin * k.block, low - 2 * k.reach)
         widths = np.array(what.widths, np.int64)
         scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
         found = np.empty((ROOM, 4))
         while True:
             n = cpu_series.search_kept(
-                sums, valid[row:stop], k.origin, begin, k.looked, high, k.block, newest, levels, widths, scales,
+                sums, valid[row:stop], k.origin, begin, low, high, k.block, newest, levels, widths, scales,
                 np.float32(what.threshold), what.every, found,
             )  # fmt: skip
             if n <= len(found):
@@ -208,3 +230,4 @@ class KeptSeries:
         self.begin(at, at)
         while any(k.newest < k.begin for k in self.kept):
             self.search(at + 2 * self.engine.capacity, looked, False)
+        self.early(looked)

@@ -12,7 +12,6 @@ import os
 import queue
 import shlex
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -20,81 +19,35 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from skysieve.dedispersion.io import written
 from skysieve.dedispersion.stream.beams import Cut, Row
-from skysieve.dedispersion.stream.voevent import voevent
+from skysieve.dedispersion.stream.drawing import attend, draw, name_of
+from skysieve.dedispersion.stream.tables import EARLY_COLUMNS, Table, claimed, line_of
+from skysieve.dedispersion.stream.voevent import local_name, voevent
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
-COLUMNS = (
-    "beam", "segment", "snr", "dm", "time", "width", "mjd_top", "mjd_infinite", "sample", "width_samples", "downsamp",
-    "members", "dm_low", "dm_high", "time_first", "time_last", "live", "beams", "flagged", "latency",
-)  # fmt: skip
-FORMATS = {"snr": ".4f", "dm": ".9g", "mjd_top": ".12f", "mjd_infinite": ".12f", "live": ".4f", "latency": ".3f"}
 MOST_LINES = 100_000
 """Candidates that wait for the disk; more are dropped, oldest first, and counted."""
 MOST_RAW = 2**28
 """Bytes of samples that wait to be written and drawn; candidates beyond keep their lines alone."""
 MOST_TRIGGERS = 1000
+MOST_NEWS = 10_000
+"""Early pulses that wait, or are remembered until their candidate comes."""
 COMMAND_SECONDS, POST_SECONDS = 30.0, 10.0
 
 
-class Table:
-    """A CSV file that lines are appended to, each on the disk before `append` returns.
+@dataclass(frozen=True)
+class Early:
+    """A pulse that is told before it is final; without a row, that it has come to nothing."""
 
-    Raises
-    ------
-    ValueError
-        When the file is there and is another table.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        head = ",".join(COLUMNS) + "\n"
-        if path.exists() and path.stat().st_size:
-            with open(path, "rb+") as file:
-                body = file.read()
-                if not body.startswith(head.encode()):
-                    raise ValueError(f"{path} is there and is no table of candidates of this version")
-                file.truncate(body.rfind(b"\n") + 1)  # a line that was cut off
-        else:
-            with open(path, "w", encoding="ascii") as file:
-                file.write(head)
-
-    def append(self, lines: list[str]) -> None:
-        """Lines, all of them or an OSError."""
-        data = "".join(f"{line}\n" for line in lines).encode()
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            size = os.fstat(handle).st_size
-            done = 0
-            try:
-                while done < len(data):
-                    done += os.write(handle, data[done:])
-                os.fsync(handle)
-            except OSError:
-                if done:
-                    os.ftruncate(handle, size)
-                raise
-        finally:
-            os.close(handle)
-
-
-def line_of(columns: dict[str, Any]) -> str:
-    """A candidate as a line of the table."""
-    cells = []
-    for name in COLUMNS:
-        value = columns[name]
-        cells.append(format(value, FORMATS.get(name, ".9f")) if isinstance(value, float) else str(value))
-    return ",".join(cells)
+    number: int
+    row: Row | None
 
 
 class Sink:
@@ -103,7 +56,7 @@ class Sink:
     Parameters
     ----------
     folder : path
-        Made where it is missing; gets ``candidates.csv`` and ``pulses/``.
+        Made where it is missing; gets ``candidates.csv``, ``early.csv`` and ``pulses/``.
     pictures, raw : bool
         Draw each candidate; keep the samples around each as a filterbank file.
     least : float
@@ -141,20 +94,23 @@ class Sink:
         self._claim: int | None = claimed(self.folder)
         try:
             self.table = Table(self.folder / "candidates.csv")
+            self.early = Table(self.folder / "early.csv", EARLY_COLUMNS)
         except (OSError, ValueError):
             self._release_folder()
             raise
         self.pictures, self.raw, self.least, self.url, self.ivorn, self.role = pictures, raw, least, url, ivorn, role
         self.say = say
         self.counts = dict.fromkeys(
-            ("candidates", "flagged", "written", "write_errors", "dropped", "pictures", "pictures_failed",
-             "pictures_skipped", "triggers", "triggers_failed", "triggers_dropped"), 0
+            ("candidates", "flagged", "written", "write_errors", "dropped", "early", "withdrawn", "early_dropped",
+             "pictures", "pictures_failed", "pictures_skipped", "triggers", "triggers_failed", "triggers_dropped"), 0
         )  # fmt: skip
         self.latest: deque[dict[str, Any]] = deque(maxlen=500)
         self._waiting: deque[Row] = deque()
+        self._news: deque[Row] = deque()
+        self._told: dict[int, Row] = {}
         self._early: dict[int, Cut] = {}
         self._expected: dict[int, Row | None] = {}
-        self._inbox: queue.Queue[Row | Cut | None] = queue.Queue()
+        self._inbox: queue.Queue[Row | Cut | Early | None] = queue.Queue()
         self._triggers: queue.Queue[Row | None] = queue.Queue(MOST_TRIGGERS)
         self._pool: ProcessPoolExecutor | None = None
         self._drawing = self._raw_bytes = 0
@@ -175,6 +131,14 @@ class Sink:
     def add_cut(self, cut: Cut) -> None:
         """The samples around a candidate that was, or will be, added."""
         self._inbox.put(cut if self._fits(cut.raw) else replace(cut, raw=None))
+
+    def add_early(self, row: Row) -> None:
+        """A pulse whose candidate is not final yet."""
+        self._inbox.put(Early(row.columns["early"], row))
+
+    def withdraw(self, number: int) -> None:
+        """An early pulse has come to nothing."""
+        self._inbox.put(Early(number, None))
 
     def _fits(self, raw: Any) -> bool:
         """Whether there is room for samples, which is taken then."""
@@ -231,6 +195,8 @@ class Sink:
                 over |= row is None
                 if isinstance(row, Cut):
                     self._match(row)
+                elif isinstance(row, Early):
+                    self._take_early(row)
                 elif row is not None:
                     self._waiting.append(row)
                     self._count("candidates")
@@ -240,6 +206,8 @@ class Sink:
                         self._count("dropped")
             except queue.Empty:
                 pass
+            if self._news and self._inbox.empty():
+                self._flush_early()
             if self._waiting and self._inbox.empty():
                 tries = 0 if self._flush() else tries + 1
             if over and (not self._waiting or tries > 20):
@@ -266,6 +234,48 @@ class Sink:
             self._announce(row)
         return True
 
+    def _take_early(self, one: Early) -> None:
+        """An early pulse, or that one which was told is withdrawn; in a storm the oldest are not told."""
+        if one.row is not None:
+            self._news.append(replace(one.row, columns={**one.row.columns, "stage": "early"}))
+            self._count("early")
+        elif (row := self._told.pop(one.number, None)) is not None:
+            self._news.append(replace(row, columns={**row.columns, "stage": "withdrawn", "latency": math.nan}))
+            self._count("withdrawn")
+        while len(self._news) > MOST_NEWS:
+            self._news.popleft()
+            self._count("early_dropped")
+
+    def _flush_early(self) -> None:
+        """Early pulses to the disk, then told; where it refuses they are told all the same: they are no record."""
+        rows = list(self._news)
+        self._news.clear()
+        try:
+            self.early.append([line_of(row.columns, EARLY_COLUMNS) for row in rows])
+        except OSError:
+            self._count("write_errors")
+        for row in rows:
+            c = row.columns
+            withdrawn = c["stage"] == "withdrawn"
+            late = f"  {c['latency']:.2f} s after its last sample" if math.isfinite(c["latency"]) else ""
+            self.say(
+                f"{'withdrawn:' if withdrawn else 'early:'} S/N {c['snr']:.1f}  DM {c['dm']:.2f}  width "
+                f"{c['width'] * 1e3:.3g} ms  MJD {c['mjd_infinite']:.9f}  beam {c['beam']}{late}"
+            )
+            if not withdrawn:
+                self._told[c["early"]] = row
+                if len(self._told) > MOST_NEWS:
+                    del self._told[next(iter(self._told))]
+            if (self.command or self.url) and c["snr"] >= self.least and c["beams"] == 1:
+                self._send(row)
+
+    def _send(self, row: Row) -> None:
+        """To those who are told."""
+        try:
+            self._triggers.put_nowait(row)
+        except queue.Full:
+            self._count("triggers_dropped")
+
     def _announce(self, row: Row) -> None:
         c = row.columns
         self.latest.append({**c, "name": name_of(row)})
@@ -279,11 +289,9 @@ class Sink:
         self._picture(row, wanted and (self.raw or self.pictures))
         if not wanted:
             return
+        told = self._told.pop(c.get("early", 0), None)
         if self.command or self.url:
-            try:
-                self._triggers.put_nowait(row)
-            except queue.Full:
-                self._count("triggers_dropped")
+            self._send(row if told is None else replace(row, columns={**c, "cites": local_name(told.columns, "early")}))
 
     def _count(self, name: str, by: int = 1) -> None:
         with self._lock:
@@ -319,7 +327,7 @@ class Sink:
         from multiprocessing import get_context
 
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_attend, initargs=(os.getpid(),))
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=attend, initargs=(os.getpid(),))
         try:
             task = self._pool.submit(
                 draw, row.raw, row.raw_start, row.observation, row.columns, row.top_time,
@@ -368,6 +376,7 @@ class Sink:
 
     def _run_command(self, row: Row) -> None:
         facts = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.columns.items()}
+        facts.setdefault("stage", "final")
         facts["name"] = name_of(row)
         subprocess.run(  # in a session of its own: the terminal's Ctrl-C is not for it
             self.command, input=json.dumps(facts, allow_nan=False), text=True, check=True, timeout=COMMAND_SECONDS,
@@ -375,80 +384,13 @@ class Sink:
         )  # fmt: skip
 
     def _post(self, row: Row) -> None:
-        o = row.observation
+        o, stage = row.observation, row.columns.get("stage", "final")
+        cites = local_name(row.columns, "early") if stage == "withdrawn" else row.columns.get("cites", "")
         body = voevent(
-            row.columns, ivorn=self.ivorn, role=self.role, ra=o.ra, dec=o.dec, source=o.source, telescope=o.telescope
-        )
+            row.columns, ivorn=self.ivorn, role=self.role, ra=o.ra, dec=o.dec, source=o.source, telescope=o.telescope,
+            stage=stage, cites=cites,
+        )  # fmt: skip
         assert self.url is not None
         request = urllib.request.Request(self.url, body.encode(), {"Content-Type": "text/xml"}, method="POST")
         with urllib.request.urlopen(request, timeout=POST_SECONDS):
             pass
-
-
-def claimed(folder: Path) -> int | None:
-    """A lock on a folder, so that two runs do not cut each other's lines; None where the system has none.
-
-    Raises
-    ------
-    ValueError
-        When another run has it.
-    """
-    try:
-        import fcntl
-    except ModuleNotFoundError:
-        return None
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise ValueError(f"{folder}: another run writes there") from None
-    except OSError:  # file systems of networks may have no locks
-        os.close(handle)
-        return None
-    return handle
-
-
-def name_of(row: Row) -> str:
-    """A file's name for a candidate."""
-    c = row.columns
-    return f"{c['mjd_infinite']:.9f}_dm{c['dm']:.3f}_beam{c['beam']}"
-
-
-def _attend(parent: int) -> None:
-    """Begin a process that draws: everything else goes first, Ctrl-C is the parent's, and it ends when that has."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "nice"):
-        os.nice(15)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def draw(
-    raw: Any, start: int, observation: Any, columns: dict[str, Any], top_time: float, stem: str, keep: bool,
-    picture: bool,
-) -> None:  # fmt: skip
-    """Write ``stem.fil`` and ``stem.png``."""
-    from skysieve.dedispersion.cutouts import cutout
-    from skysieve.dedispersion.filterbank import Filterbank
-    from skysieve.dedispersion.io import write_fil
-
-    o = observation
-    Path(stem).parent.mkdir(parents=True, exist_ok=True)
-    begin = start * o.tsamp
-    fb = Filterbank.from_array(
-        np.ascontiguousarray(raw.T), freqs=o.freqs, tsamp=o.tsamp, tstart=o.tstart + begin / 86400, source=o.source,
-        telescope=o.telescope,
-    )  # fmt: skip
-    if keep:
-        write_fil(f"{stem}.fil", fb)
-    if picture:
-        inside = min(max(top_time - begin, 0.0), fb.duration)
-        one = cutout(fb, dm=columns["dm"], time=inside, width=columns["width"], snr=columns["snr"])
-        with written(f"{stem}.png") as part:
-            one.plot().savefig(part, dpi=100)

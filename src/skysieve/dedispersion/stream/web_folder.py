@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skysieve.dedispersion.stream.sink import COLUMNS
+from skysieve.dedispersion.stream.tables import COLUMNS
 from skysieve.dedispersion.stream.status import NAME
 
 KEPT = 5000
