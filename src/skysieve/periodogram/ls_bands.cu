@@ -68,6 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
     double2* strength = exchange;                                       // of w, w y, w at 2 f, [3][CHUNK]
     int* cells1 = (int*)(strength + 3 * CHUNK);
     int* cells2 = cells1 + CHUNK;
+    int* order = cells2 + CHUNK;                                        // rows band after band, where there is one chunk
     const Frequency centre = frequency_of(A.f0[gi], (double)base + (WIDTH / 2) * P, A.df[gi]);
     for (int c0 = 0; c0 < n; c0 += CHUNK) {
       const int count = min(CHUNK, n - c0), padded = (count + 7) & ~7;
@@ -83,6 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
         strength[CHUNK + i] = make_double2(wv.y * x, wv.y * s);
         strength[2 * CHUNK + i] = make_double2(half * (x * x - s * s), 2 * half * x * s);
       }
+      if (n <= CHUNK) for (int i = tid; i < n; i += THREADS) order[i] = A.rows.pick[lo + i];
       __syncthreads();
       if (warp < 2) {
         const int middle = ((padded >> 1) + 7) & ~7, begin = h ? min(middle, padded) : 0, mine = h ? padded - begin : min(middle, padded);
@@ -115,27 +117,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
         }
       } else {
         for (int b = (warp - 2) * 2 + h; b < B; b += 4) {
-          const int* list = A.rows.pick + lo;
+          const int* list = n <= CHUNK ? order : A.rows.pick + lo;
           int j = first[b], end = first[b + 1];
           if (c0)                                                       // the first row of the chunk
             for (int high = end; j < high;) { const int middle = (j + high) >> 1; if (list[middle] < c0) j = middle + 1; else high = middle; }
           double2* G = cells + b * round;
           const double root = sqrt(share[b]);                           // squares of these sums are those over the band's weight
           const double* weight = A.at_f + (size_t)(lo + c0) * 16 + a;
-          for (; j < end; j += 4) {
-            int i[4]; double k[4];
+          auto fetch = [&](int (&i)[4], double (&k)[4]) {                // four rows of the chunk, or count where there is none
 #pragma unroll
-            for (int u = 0; u < 4; u++) { i[u] = j + u < end ? list[j + u] - c0 : count; if (i[u] > count) i[u] = count; }
-#pragma unroll
-            for (int u = 0; u < 4; u++) k[u] = i[u] < count ? root * stream(weight + i[u] * 16) : 0;
+            for (int u = 0; u < 4; u++) {
+              i[u] = j + u < end ? min(list[j + u] - c0, count) : count;
+              k[u] = i[u] < count ? stream(weight + i[u] * 16) : 0;
+            }
+            j += 4;
+          };
+          int i[4], ahead[4]; double k[4], next[4];
+          fetch(i, k);
+          while (i[0] < count) {
+            fetch(ahead, next);
 #pragma unroll
             for (int u = 0; u < 4; u++)
               if (i[u] < count) {
                 const int c = cells1[i[u]], to = c + ((a - c) & 15);
                 const double2 s = strength[i[u]], g = G[to];
-                G[to] = make_double2(fma(k[u], s.x, g.x), fma(k[u], s.y, g.y));
+                const double w = root * k[u];
+                G[to] = make_double2(fma(w, s.x, g.x), fma(w, s.y, g.y));
               }
-            if (i[3] >= count) break;
+#pragma unroll
+            for (int u = 0; u < 4; u++) { i[u] = ahead[u]; k[u] = next[u]; }
           }
         }
       }

@@ -265,19 +265,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
         const double* weight = A.weight + (size_t)m * A.stride * 16 + a;
         const int* cell = A.cell + (size_t)m * A.stride;
         const double2* e = turn + m * CHUNK;
+        if (begin >= end) continue;
+        auto fetch = [&](int i0, int (&c)[4], double (&k)[4]) {
+#pragma unroll
+          for (int u = 0; u < 4; u++) {
+            const int p = row[min(i0 + u, end - 1)];
+            c[u] = __ldg(cell + p); k[u] = __ldg(weight + (size_t)p * 16);
+          }
+        };
+        int c[4], ahead[4]; double k[4], next[4];
+        fetch(begin, c, k);
         for (int i0 = begin; i0 < end; i0 += 4) {
-          double k[4]; int to[4];
+          fetch(i0 + 4, ahead, next);
 #pragma unroll
-          for (int u = 0; u < 4; u++) {
-            const int i = min(i0 + u, end - 1), p = row[i], c = cell[p];
-            k[u] = i0 + u < end ? __ldg(weight + (size_t)p * 16) * (w ? strength[i].x : strength[i].y) : 0;
-            to[u] = c + ((a - c) & 15);
-          }
+          for (int u = 0; u < 4; u++)
+            if (i0 + u < end) {
+              const double v = k[u] * (w ? strength[i0 + u].x : strength[i0 + u].y);
+              const int to = c[u] + ((a - c[u]) & 15);
+              const double2 g = W[to], s = e[i0 + u];
+              W[to] = make_double2(fma(v, s.x, g.x), fma(v, s.y, g.y));
+            }
 #pragma unroll
-          for (int u = 0; u < 4; u++) {
-            const double2 g = W[to[u]], s = e[min(i0 + u, end - 1)];
-            W[to[u]] = make_double2(fma(k[u], s.x, g.x), fma(k[u], s.y, g.y));
-          }
+          for (int u = 0; u < 4; u++) { c[u] = ahead[u]; k[u] = next[u]; }
         }
       }
     }
