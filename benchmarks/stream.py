@@ -108,7 +108,7 @@ def drain(segment: Segment, clock: dict[str, float], now: Callable[[], float]) -
     """Work on all that has come."""
     while True:
         since = now()
-        gulp = segment.ring.take(segment.gulp, timeout=0)
+        gulp = segment.take()
         if gulp is None:
             return
         segment.step(gulp)

@@ -6,7 +6,7 @@ caller, got in the way of.
 
 from __future__ import annotations
 
-__all__ = ["DeviceUnavailable", "KernelError", "MemoryBudgetError", "SkysieveError", "format_bytes"]
+__all__ = ["DeviceLost", "DeviceUnavailable", "KernelError", "MemoryBudgetError", "SkysieveError", "format_bytes"]
 
 
 def format_bytes(n: float) -> str:
@@ -47,6 +47,26 @@ class DeviceUnavailable(SkysieveError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[DeviceUnavailable], tuple[str, str]]:
         return type(self), (self.missing, self.remedy)
+
+
+class DeviceLost(SkysieveError, RuntimeError):
+    """GPUs failed in the middle of their work and answer no more.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Their names.
+    reason : str
+        What the driver said.
+    """
+
+    def __init__(self, names: tuple[str, ...], reason: str) -> None:
+        self.names = tuple(names)
+        self.reason = reason
+        super().__init__(f"{', '.join(self.names)} failed and answers no more: {reason}")
+
+    def __reduce__(self) -> tuple[type[DeviceLost], tuple[tuple[str, ...], str]]:
+        return type(self), (self.names, self.reason)
 
 
 class MemoryBudgetError(SkysieveError, MemoryError):

@@ -62,9 +62,9 @@ class Place:
         return cpu.bytes_needed(source, tables, samples)
 
 
-def find_place(device: str, memory: str | float | None, taken: int = 0) -> Place:
+def find_place(device: str | tuple[Device, ...], memory: str | float | None, taken: int = 0) -> Place:
     """The devices that a request means, with a budget; ``taken`` bytes of the host are spoken for."""
-    devices = resolve(device)
+    devices = device if isinstance(device, tuple) else resolve(device)
     if devices[0].kind == "cpu":
         return Place(devices, parse_budget(memory, max(1, available_host_memory() - taken)))
     from skysieve.dedispersion import cuda

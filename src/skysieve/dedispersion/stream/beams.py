@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.device import Device, resolve
+from skysieve.core.errors import DeviceLost
+from skysieve.core.kernels import Runtime
 from skysieve.dedispersion.dmplan import DMPlan
 from skysieve.dedispersion.dmplan import plan as make_plan
 from skysieve.dedispersion.grid import delay_seconds, sample_delays
 from skysieve.dedispersion.observation import Observation, regular_freqs
 from skysieve.dedispersion.stream.channelise import Channeliser
 from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry, mjd_of
-from skysieve.dedispersion.stream.ring import Gulp, Ring, Unpacker
+from skysieve.dedispersion.stream.ring import Loan, Ring, Unpacker
 from skysieve.dedispersion.stream.search import Found, StreamSearch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.stream.cuda_channelise import DeviceChanneliser
+
+logger = logging.getLogger("skysieve")
+
 SIDE = 128
 """A cut-out reaches so many half widths before and after its candidate."""
 GULP_BYTES = 2**20
 """Bytes of a gulp at most: temporaries of larger ones cost more in mapped pages than in arithmetic."""
+DEVICE_GULP_BYTES = 2**28
+"""The same of gulps that a GPU channelises."""
 MOST_CUTTING = 64
 """Cut-outs that may wait for their samples."""
 NUMBERS = itertools.count(1)
@@ -138,10 +149,8 @@ class Segment:
         self.channeliser: Channeliser | None = None
         start = mjd_of(geometry.epoch)
         if geometry.kind == VOLTAGE:
-            c = Channeliser(
-                geometry.fch1, geometry.foff, geometry.total, geometry.all_pols, geometry.tsamp, **options.channelise
-            )
-            self.channeliser, freqs, tsamp = c, c.freqs, c.tsamp
+            self.channeliser = c = make_channeliser(geometry, options)
+            freqs, tsamp = c.freqs, c.tsamp
             self.each = c.channels * c.integrate
             self.dtype, self.maximum, bits = c.dtype, 0, c.nbits
             start += c.delay / 86400
@@ -166,8 +175,13 @@ class Segment:
         each = geometry.chunks * geometry.step_bytes
         # more than a full ring can give would be waited for without end
         most = max(1, (self.ring.places - options.window - 1) * geometry.nsamp // 2)
-        self.gulp = max(1, min(round(options.gulp / geometry.tsamp), GULP_BYTES // each, most))
+        self._longest = min(round(options.gulp / geometry.tsamp), most)
+        self.gulp = max(1, min(self._longest, GULP_BYTES // each))
+        self.device: str | tuple[Device, ...] = options.search.get("device", "auto")
         self.search: StreamSearch | None = None
+        self.chain: DeviceChanneliser | None = None
+        self._ahead: Loan | None = None
+        self._pinned: Runtime | None = None
         self.refused = False
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.samples = 0
@@ -180,33 +194,152 @@ class Segment:
             o = self.observation
             size = np.dtype(self.dtype).itemsize * o.nchan
             history = int(self.options.history / size) if self.options.cutouts else 0
-            self.search = StreamSearch(
-                o, self.plan, dtype=self.dtype, maximum=self.maximum, history=history, **self.options.search
+            on_gpu = self.channeliser is not None and gpus_of(self.device)
+            given = {**self.options.search, "device": self.device}
+            search = StreamSearch(
+                o, self.plan, dtype=self.dtype, maximum=self.maximum, history=history,
+                resident=bool(on_gpu and self.dtype == "uint8"), **given,
             )  # fmt: skip
-            self.search.warm()
+            try:
+                search.warm()
+                if on_gpu:
+                    self._settle(search.engine.runtimes[0])  # type: ignore[attr-defined]
+            except BaseException:
+                search.close()
+                raise
+            self.search = search
         return self.search
 
-    def step(self, gulp: Gulp) -> list[Row]:
-        """Work on a gulp."""
+    def _settle(self, runtime: Runtime) -> None:
+        """Channelise on a GPU, which reads the packets where they lie in the ring."""
+        from skysieve.dedispersion.stream.cuda_channelise import DeviceChanneliser
+
+        assert self.channeliser is not None
+        each = self.geometry.chunks * self.geometry.step_bytes
+        gulp = max(1, min(self._longest, DEVICE_GULP_BYTES // each))
+        self.chain = DeviceChanneliser(self.channeliser, self.geometry, runtime, max(gulp, self.gulp))
+        self.gulp = gulp
+        if self._pinned is None and runtime.xp is not np:
+            runtime.xp.cuda.runtime.hostRegister(self.ring.ring.ctypes.data, self.ring.ring.nbytes, 0)
+            self._pinned = runtime
+
+    def take(self) -> Loan | None:
+        """Packets for the next `step`, where a whole gulp has come, or all that come have."""
+        if self._ahead is not None:
+            loan, self._ahead = self._ahead, None
+            return loan
+        return self.ring.lend(self.gulp, 0)
+
+    def drop(self, loan: Loan) -> None:
+        """Do nothing with packets."""
+        self.ring.give_back(loan)
+
+    def step(self, loan: Loan) -> list[Row]:
+        """Work on a gulp.
+
+        Raises
+        ------
+        DeviceLost
+            When a GPU fails: see `go_on`.
+        """
         search = self.prepare()
         clock = time.perf_counter()
-        if self.channeliser is None:
-            part: tuple[int, NDArray[Any], NDArray[np.int64]] | None = (
-                gulp.start, self.unpack.power(gulp), self.unpack.rects(gulp.missing)
-            )  # fmt: skip
-            clock = self._timed("unpack", clock)
-        else:
-            x = self.unpack.voltages(gulp)
-            clock = self._timed("unpack", clock)
-            part = self.channeliser.feed(gulp.start, x, self.unpack.bands(gulp.missing))
-            clock = self._timed("channelise", clock)
-        self.samples += gulp.count
-        if part is None:
-            return []
-        found = search.feed(*part)
+        self.samples += loan.count
+        with self._watched():
+            if self.chain is not None:
+                part = self._channelised(self.chain, loan)
+                clock = self._timed("channelise", clock)
+            elif self.channeliser is None:
+                gulp = self.ring.copied(loan)
+                part = gulp.start, self.unpack.power(gulp), self.unpack.rects(gulp.missing)
+                clock = self._timed("unpack", clock)
+            else:
+                gulp = self.ring.copied(loan)
+                x = self.unpack.voltages(gulp)
+                clock = self._timed("unpack", clock)
+                part = self.channeliser.feed(gulp.start, x, self.unpack.bands(gulp.missing))
+                clock = self._timed("channelise", clock)
+            if part is None:
+                return []
+            found = search.feed(*part)
         rows = self._rows(found)
         self._timed("search", clock)
         return rows
+
+    def _channelised(self, chain: DeviceChanneliser, loan: Loan) -> tuple[int, Any, NDArray[np.int64]] | None:
+        """Rows of a gulp from the GPU; the packets of the next one, where it is there, are on their way meanwhile."""
+        if not chain.waiting:
+            chain.begin(loan)
+        self._ahead = self.ring.lend(self.gulp, 0)
+        if self._ahead is not None:
+            chain.begin(self._ahead)
+        done, part = chain.end()
+        self.ring.give_back(done)
+        return part
+
+    # ------------------------------------------------------------------ GPUs that fail
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Tell GPUs that failed from other errors."""
+        try:
+            yield
+        except RuntimeError as error:
+            gone = [r for r in getattr(self._search.engine, "runtimes", ()) if not answers(r)]
+            if not gone:
+                raise
+            raise DeviceLost(tuple(str(r.device) for r in gone), str(error)) from error
+
+    def go_on(self, lost: DeviceLost) -> str:
+        """Begin anew with the GPUs that are left, at the next packets.
+
+        What had come and was not searched yet is lost; the level of bytes is found anew.
+
+        Returns
+        -------
+        str
+            What is lost.
+
+        Raises
+        ------
+        DeviceLost
+            When none is left.
+        """
+        search = self._search
+        had = [r.device for r in search.engine.runtimes]  # type: ignore[attr-defined]
+        left = tuple(d for d in had if str(d) not in lost.names)
+        for number, low in [(c[2], c[0]) for c in self._cutting]:
+            self._cuts.append(Cut(number, low, None))
+        self._cutting.clear()
+        since = search.frontier
+        self._close()
+        self.chain = self.search = self._ahead = None
+        self.ring.take_back()
+        if not left:
+            raise lost
+        if self.channeliser is not None:
+            self.channeliser = make_channeliser(self.geometry, self.options)
+        self.device = left
+        until = self.ring.at * self.geometry.tsamp
+        return f"{since:.3f} to {until:.3f} s are not searched; going on with {', '.join(map(str, left))}"
+
+    def _close(self) -> None:
+        """Give back threads and memory, as far as the devices do that."""
+        for part in (self.chain, self.search):
+            try:
+                if part is not None:
+                    part.close()
+            except RuntimeError as error:
+                logger.warning("%s", error)
+
+    def close(self) -> None:
+        """The end, wherever it comes."""
+        self._close()
+        if self._pinned is not None:
+            runtime, self._pinned = self._pinned, None
+            try:
+                runtime.xp.cuda.runtime.hostUnregister(self.ring.ring.ctypes.data)
+            except RuntimeError as error:
+                logger.warning("%s", error)
 
     def finish(self) -> list[Row]:
         """The stream of this segment is over."""
@@ -214,12 +347,13 @@ class Segment:
             return []
         clock = time.perf_counter()
         found = []
-        if self.channeliser is not None and (part := self.channeliser.finish()) is not None:
-            found += self.search.feed(*part)
-        found += self.search.finish()
-        rows = self._rows(found, last=True)
+        with self._watched():
+            if self.channeliser is not None and (part := self.channeliser.finish()) is not None:
+                found += self.search.feed(*part)
+            found += self.search.finish()
+            rows = self._rows(found, last=True)
         self._timed("search", clock)
-        self.search.close()
+        self.close()
         return rows
 
     def _timed(self, name: str, since: float) -> float:
@@ -304,3 +438,23 @@ class Segment:
         end = columns["time"] + columns["width"] / 2
         end += float(delay_seconds(o.freqs[-1], columns["dm"], self._search.ref_freq, self._constant))
         return self.ring.arrived(int(end / o.tsamp) * self.each)
+
+
+def make_channeliser(geometry: Geometry, options: Options) -> Channeliser:
+    """The channeliser of a stream of voltages."""
+    g = geometry
+    return Channeliser(g.fch1, g.foff, g.total, g.all_pols, g.tsamp, **options.channelise)
+
+
+def gpus_of(device: str | tuple[Device, ...]) -> bool:
+    """Whether a request means GPUs."""
+    return (device if isinstance(device, tuple) else resolve(device))[0].kind == "cuda"
+
+
+def answers(runtime: Runtime) -> bool:
+    """Whether a GPU still does."""
+    try:
+        runtime.synchronize()
+    except RuntimeError:
+        return False
+    return True

@@ -89,7 +89,7 @@ class Intake:
     ) -> None:
         self.parser, self.options, self.most_beams, self.say = parser, options, most_beams, say
         self.beams: dict[int, Beam] = {}
-        self.bad = dict.fromkeys((*REASONS[1:], "oversized", "changed", "refused", "restarts"), 0)
+        self.bad = dict.fromkeys((*REASONS[1:], "oversized", "changed", "refused", "restarts", "gpus_lost"), 0)
         self.packets = self.bytes = 0
         self._refused: set[str] = set()
         self._hopeless: set[bytes] = set()

@@ -8,9 +8,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from skysieve.core.errors import DeviceLost
 from skysieve.dedispersion.io import written
 from skysieve.dedispersion.stream.beams import Row, Segment
 from skysieve.dedispersion.stream.coincidence import Coincidence
@@ -29,7 +31,7 @@ COUNTERS = {
     "oversized": "Datagrams too long.", "changed": "Packets whose header differed from the stream's.",
     "refused": "Packets of streams that cannot be searched.", "restarts": "Senders that started anew.",
     "datagrams": "Datagrams read from sockets.", "ring_overflow": "Datagrams for which the receiver had no room.",
-    "kernel_drops": "Datagrams that the kernel dropped.",
+    "kernel_drops": "Datagrams that the kernel dropped.", "gpus_lost": "GPUs that failed.",
 }  # fmt: skip
 
 
@@ -114,8 +116,7 @@ class Pipeline:
                 self.feed.join(0.1)
             for beam in self.intake.beams.values():
                 for segment in beam.segments:
-                    if segment.search is not None:
-                        segment.search.close()
+                    segment.close()
             self.sink.close(patience)
         if self.feed.error is not None:
             raise self.feed.error
@@ -132,20 +133,23 @@ class Pipeline:
                 continue
             segment = beam.segments[0]
             ended = segment.ring.ended
-            gulp = segment.ring.take(segment.gulp, timeout=0)
+            gulp = segment.take()
             if gulp is not None:
-                if not segment.refused:
+                if segment.refused:
+                    segment.drop(gulp)
+                else:
                     try:
                         segment.prepare()
                     except REFUSED as error:  # one beam's headers must not end the search of the others
                         self.intake.refuse(beam, segment, error)
+                        segment.drop(gulp)
                     else:
-                        self._emit(segment.step(gulp))
+                        self._emit(self._watched(segment, partial(segment.step, gulp)))
                         self._tell(segment)
                         self._cut(segment)
                 worked = True
             elif ended:
-                self._emit(segment.finish(), over=True)
+                self._emit(self._watched(segment, segment.finish), over=True)
                 self._tell(segment)
                 self._cut(segment)
                 beam.retire()
@@ -154,6 +158,15 @@ class Pipeline:
                 self.data_seconds += segment.seconds
                 worked = True
         return worked
+
+    def _watched(self, segment: Segment, work: Callable[[], list[Row]]) -> list[Row]:
+        """Rows; where GPUs fail in the work, it goes on with those that are left, and what is lost is told."""
+        try:
+            return work()
+        except DeviceLost as error:
+            self.intake.say(f"beam {segment.beam}: {error}: {segment.go_on(error)}")
+            self.intake.bad["gpus_lost"] += len(error.names)
+            return []
 
     def _emit(self, rows: list[Row], last: bool = False, over: bool = False) -> None:
         """Candidates through the coincidence to the sink; after the end of a stream they tell nothing of latency."""

@@ -198,8 +198,10 @@ class Ring:
     def take(self, count: int, timeout: float = 0.1) -> Gulp | None:
         """The next ``count`` samples, fewer at the end; None when they do not come within ``timeout``."""
         loan = self.lend(count, timeout)
-        if loan is None:
-            return None
+        return None if loan is None else self.copied(loan)
+
+    def copied(self, loan: Loan) -> Gulp:
+        """A loan as a gulp; it is given back."""
         data = np.concatenate(loan.pieces) if len(loan.pieces) > 1 else loan.pieces[0].copy()
         more = len(loan.there) - len(data)
         if more:
@@ -240,6 +242,16 @@ class Ring:
         with self._ready:
             self.state[OPEN] = loan.done
             self.state[HELD] -= loan.came
+            self._ready.notify_all()
+
+    def take_back(self) -> None:
+        """Places of loans that nobody will give back may be used again."""
+        with self._ready:
+            done = self.at // self.geometry.nsamp if self.at >= 0 else int(self.state[OPEN])
+            gone = np.arange(int(self.state[OPEN]), min(done, int(self.state[OPEN]) + self.places))
+            slots = gone % self.places
+            self.state[HELD] -= int((self.seen[slots] == gone[:, None] + 1).sum())
+            self.state[OPEN] = done
             self._ready.notify_all()
 
     def _enough(self, count: int) -> bool:

@@ -30,6 +30,7 @@ from skysieve.dedispersion.workload import REREAD
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.core.device import Device
     from skysieve.dedispersion.dmplan import DMPlan
 
 __all__ = ["Found", "StreamSearch"]
@@ -107,7 +108,7 @@ class StreamSearch:
         max_loss: float = 0.0,
         ref_freq: str | float = "top",
         dm_constant: float | None = None,
-        device: str = "auto",
+        device: str | tuple[Device, ...] = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
         early: bool = True,
