@@ -19,18 +19,19 @@
 // cache), the powers once. Limit: the latency of the FFT at 168 to 255 registers a thread, with the shared-memory pipe 65% (flat) or
 // 51% (runs) busy in float64, the float64 pipe 42% or 52%. Tried: a whole warp to an FFT (8 elements a thread, 128 registers, 16
 // warps a multiprocessor instead of 8 to 12) issues hardly more often and takes 18-38% more float64 instructions; half warps of one
-// band that read the same cells, as here, instead of two bands: 5% fewer wavefronts, 0.5% (flat) to 3.5% (runs) less time. The
-// first-level cache must hold the tables of a block's combs (30 KB at P = 8), which bounds the shared memory to use. The search for
-// peaks is a tenth of the instructions of the flat form.
+// band that read the same cells, as here, instead of two bands: 5% fewer wavefronts, 0.5% (flat) to 3.5% (runs) less time. In builds
+// with three blocks one constant of a DFT is loaded and the others are made of it: 15% fewer wavefronts of tables, 1% less time.
+// Reading the deconvolution once instead of twice spills, 5% more. Looking for peaks only at powers above the floor, in the form with
+// runs: 12% more, since many samples around each peak pass it. The search for peaks is a tenth of the instructions of the flat form.
 //
 // archs: 75 80 86 89 90 100 120
-// build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DROLLED
-// build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DGROUP=4
+// build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED
+// build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DGROUP=4
 // build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
 // build: f64runs -DREAL=double -DMINB=2 -DRUNS
 // build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DROLLED -DFOLD=2
-// build: f64x2p4 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=2 -DGROUP=4
-// build: f64x4p4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE -DROLLED -DFOLD=4 -DGROUP=4
+// build: f64x2p4 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DFOLD=2 -DGROUP=4
+// build: f64x4p4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DFOLD=4 -DGROUP=4
 // build: f32 -DREAL=float -DMINB=4 -DROLLED -DRELOAD
 // build: f32p4 -DREAL=float -DMINB=4 -DROLLED -DGROUP=4
 // build: f32columns -DREAL=float -DMINB=4 -DCOLUMNS
@@ -58,10 +59,8 @@
 #ifndef MINB
 #define MINB 3             // blocks a multiprocessor
 #endif
-#ifdef DERIVE
-#define DERIVED true
-#else
-#define DERIVED false
+#ifndef DERIVE
+#define DERIVE 0           // constants of a DFT: 0 all loaded, 1 half, 2 one
 #endif
 #ifndef FOLD
 #define FOLD 1             // circles that the cells of f may wind round; 2f winds round twice as many
@@ -168,7 +167,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
         k = mk(k.x * turn.x - k.y * turn.y, k.x * turn.y + k.y * turn.x);
       }
     }
-    dft16<DERIVED>(v, ku);
+    dft16<DERIVE>(v, ku);
     __syncwarp();
 #ifdef SPLIT
     T re[16];
@@ -190,7 +189,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
 #pragma unroll
     for (int j = 0; j < 16; j++) v[j] = ex[a * 17 + j];
 #endif
-    dft16<DERIVED>(v, kv);
+    dft16<DERIVE>(v, kv);
     if (ch == 0) {
 #pragma unroll
       for (int d = 0; d < ND; d++) { const T k = table(D + zo + 16 * d); p[d] = k * v[place(d)].x; q2[d] = k * v[place(d)].y; }
@@ -216,6 +215,20 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
     }
   }
 }
+
+#ifdef RUNS
+// Exact powers for the next of a warp's lanes in `todo`, one of them or four (see mend); this lane's power, `here` if it has none yet.
+__device__ __forceinline__ T mend_some(const Comb& A, int lo, int n, int gi, int k, unsigned& todo, T here) {
+  const int lane = threadIdx.x & 31, size = n <= FEW_POINTS ? 8 : 32, group = lane / size;
+  const int turn = todo >> lane & 1 ? __popc(todo & ((1u << lane) - 1)) : 32;           // how many come before this lane
+  int who = __ffs(todo) - 1;
+  for (int g = 0; g < 32 / size && todo; g++) { const int next = __ffs(todo) - 1; if (g <= group) who = next; todo &= todo - 1; }
+  const Frequency f = frequency_of(A.f0[gi], (double)__shfl_sync(FULL, k, who), A.df[gi]);
+  const double exact = n <= FEW_POINTS ? better_power<8>(A.tp + lo, A.wv + lo, n, f, A.mean != 0) : better_power<32>(A.tp + lo, A.wv + lo, n, f, A.mean != 0);
+  const double mine = __shfl_sync(FULL, exact, min(turn * size, 31));
+  return turn < 32 / size ? number_of(mine) : here;
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid_constant__ Comb A) {
   extern __shared__ __align__(16) unsigned char raw[];
@@ -345,14 +358,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       for (int e = 0; e < ND; e++) if (e == d) here = p[e];
       const int k = k0 + 16 * d * P + s;
       const bool missed = !(here == here) && mine && a + 16 * d < modes && k < nf;
-      if (n <= FEW_POINTS && missed)
-        here = number_of(exact_power<false>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)k, A.df[gi]), A.mean != 0));
-      unsigned todo = __ballot_sync(FULL, missed && n > FEW_POINTS);
-      while (todo) {
-        const int bit = __ffs(todo) - 1; todo &= todo - 1;
-        const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, frequency_of(A.f0[gi], (double)__shfl_sync(FULL, k, bit), A.df[gi]), A.mean != 0);
-        if (lane == bit) here = number_of(exact);
-      }
+      for (unsigned todo = __ballot_sync(FULL, missed); todo;) here = mend_some(A, lo, n, gi, k, todo, here);
 #pragma unroll
       for (int e = 0; e < ND; e++) if (e == d) p[e] = here;
     }

@@ -87,8 +87,8 @@ __device__ __forceinline__ unsigned warp_or(unsigned v) {
   return v;
 #endif
 }
-__device__ __forceinline__ double warp_sum(double v) {
-  for (int k = 16; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
+template <int LANES = 32> __device__ __forceinline__ double warp_sum(double v) {      // of groups of LANES lanes
+  for (int k = LANES / 2; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
   return v;
 }
 
@@ -132,27 +132,55 @@ __device__ __forceinline__ double power_of(const Sums& s) {
   if (!(det > SINGULAR * s.cc * s.ss + COLUMN_NOISE * (s.cc + s.ss))) return missing64();
   return (s.yc * (s.ss * s.yc - s.cs * s.ys) + s.ys * (s.cc * s.ys - s.cs * s.yc)) / det;
 }
-// By a whole warp (WIDE), or by one thread. t relative, wv = (w, wy), n rows.
-template <bool WIDE> __device__ __noinline__ double exact_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
-  const int first = WIDE ? threadIdx.x & 31 : 0, step = WIDE ? 32 : 1;
+// By each group of LANES lanes of a warp, for a frequency of its own. t relative, wv = (w, wy), n rows.
+template <int LANES> __device__ __noinline__ double exact_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
+  const int first = threadIdx.x & (LANES - 1);
   double mc = 0, ms = 0;
   if (mean) {
-    for (int i = first; i < n; i += step) {
+    for (int i = first; i < n; i += LANES) {
       double s, c; sincos_cycles(cycles(f, t[i]), s, c);
       mc = fma(wv[i].x, c, mc); ms = fma(wv[i].x, s, ms);
     }
-    if (WIDE) { mc = warp_sum(mc); ms = warp_sum(ms); }
+    mc = warp_sum<LANES>(mc); ms = warp_sum<LANES>(ms);
   }
   Sums q = {0, 0, 0, 0, 0};
-  for (int i = first; i < n; i += step) {
+  for (int i = first; i < n; i += LANES) {
     double s, c; sincos_cycles(cycles(f, t[i]), s, c);
     const double2 v = wv[i];
     c -= mc; s -= ms;
     q.cc = fma(v.x * c, c, q.cc); q.ss = fma(v.x * s, s, q.ss); q.cs = fma(v.x * c, s, q.cs);
     q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
   }
-  if (WIDE) { q.cc = warp_sum(q.cc); q.ss = warp_sum(q.ss); q.cs = warp_sum(q.cs); q.yc = warp_sum(q.yc); q.ys = warp_sum(q.ys); }
+  q.cc = warp_sum<LANES>(q.cc); q.ss = warp_sum<LANES>(q.ss); q.cs = warp_sum<LANES>(q.cs);
+  q.yc = warp_sum<LANES>(q.yc); q.ys = warp_sum<LANES>(q.ys);
   return power_of(q);
+}
+// The same in one pass, from sums that are not centred: for sums in float32, whose suspicious determinants are mostly large enough
+// for float64. Where one is not, all groups of the warp go on to the power above.
+#define ENOUGH 1e-3
+template <int LANES> __device__ __noinline__ double finer_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
+  double mc = 0, ms = 0, c2 = 0, s2 = 0;
+  Sums q = {0, 0, 0, 0, 0};
+  for (int i = threadIdx.x & (LANES - 1); i < n; i += LANES) {
+    double s, c; sincos_cycles(cycles(f, t[i]), s, c);
+    const double2 v = wv[i];
+    const double wc = v.x * c, ws = v.x * s;
+    mc += wc; ms += ws;
+    c2 = fma(wc, c, fma(-ws, s, c2)); s2 = fma(wc, s, s2);
+    q.yc = fma(v.y, c, q.yc); q.ys = fma(v.y, s, q.ys);
+  }
+  mc = warp_sum<LANES>(mc); ms = warp_sum<LANES>(ms); c2 = warp_sum<LANES>(c2); s2 = warp_sum<LANES>(s2);
+  q.yc = warp_sum<LANES>(q.yc); q.ys = warp_sum<LANES>(q.ys);
+  if (!mean) mc = ms = 0;
+  q.cc = fma(-mc, mc, fma(0.5, c2, 0.5)); q.ss = fma(-ms, ms, fma(-0.5, c2, 0.5)); q.cs = fma(-mc, ms, s2);
+  const bool sound = q.cc * q.ss - q.cs * q.cs > ENOUGH;
+  if (__all_sync(FULL, sound)) return power_of(q);
+  const double exact = exact_power<LANES>(t, wv, n, f, mean);
+  return sound ? power_of(q) : exact;
+}
+// What a suspicious power of the working precision is replaced by.
+template <int LANES> __device__ __forceinline__ double better_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
+  return sizeof(T) == 4 ? finer_power<LANES>(t, wv, n, f, mean) : exact_power<LANES>(t, wv, n, f, mean);
 }
 // ---------------------------------------------------------------- peak candidates
 // A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
@@ -221,9 +249,20 @@ template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks
 }
 
 // Replaces the powers that are NaN among `total` staged ones, by the whole block: numbers of the missing ones are gathered in
-// `list` (room for all, idle now), then a warp does one at a time, or a thread where there are few points.
+// `list` (room for all, idle now), then a warp does one at a time, or four where there are few points: one thread alone would keep
+// its block waiting (a third of ls_direct's time once).
 // power(i): the staged value, standard; index(i): its frequency's number; wanted(i): is there such a frequency.
-#define FEW_POINTS 30       // which of the two must follow from the object alone: they add in different orders
+#define FEW_POINTS 64       // which of the two must follow from the object alone: they add in different orders
+template <int LANES, typename Power, typename Index>
+__device__ __forceinline__ void mend_list(int count, const int* list, const double* t, const double2* wv, int n, double f0, double df,
+                                          bool mean, const Power& power, const Index& index) {
+  const int groups = blockDim.x / LANES, group = threadIdx.x / LANES;
+  for (int first = 0; first < count; first += groups) {           // whole warps: groups without a frequency repeat the last one
+    const int j = first + group, i = list[min(j, count - 1)];
+    const double p = better_power<LANES>(t, wv, n, frequency_of(f0, (double)index(i), df), mean);
+    if (j < count && !(threadIdx.x & (LANES - 1))) power(i) = number_of(p);
+  }
+}
 template <typename Power, typename Index, typename Wanted>
 __device__ __forceinline__ void mend(int total, int* list, int* many, const double* t, const double2* wv, int n, double f0, double df,
                                      bool mean, const Power& power, const Index& index, const Wanted& wanted) {
@@ -233,16 +272,7 @@ __device__ __forceinline__ void mend(int total, int* list, int* many, const doub
     if (wanted(i) && !(power(i) == power(i))) list[atomicAdd(many, 1)] = i;
   __syncthreads();
   const int count = *many;
-  if (n <= FEW_POINTS) {
-    for (int j = threadIdx.x; j < count; j += blockDim.x) {
-      const double p = exact_power<false>(t, wv, n, frequency_of(f0, (double)index(list[j]), df), mean);
-      power(list[j]) = number_of(p);
-    }
-  } else {
-    for (int j = threadIdx.x >> 5; j < count; j += blockDim.x >> 5) {
-      const double p = exact_power<true>(t, wv, n, frequency_of(f0, (double)index(list[j]), df), mean);
-      if (!(threadIdx.x & 31)) power(list[j]) = number_of(p);
-    }
-  }
+  if (n <= FEW_POINTS) mend_list<8>(count, list, t, wv, n, f0, df, mean, power, index);
+  else mend_list<32>(count, list, t, wv, n, f0, df, mean, power, index);
   __syncthreads();
 }

@@ -20,20 +20,22 @@ __device__ __forceinline__ C turned(C c, T x, T y) { return mk(fma(x, c.x, -y * 
 #define COS_16 ((T)0.92387953251128675613)
 #define SIN_16 ((T)0.38268343236508977173)
 
-// FEWER: k(3), k(5), k(6), k(7) come from k(2) and k(4).
-template <bool FEWER, typename K> __device__ __forceinline__ void dft16(C (&v)[16], const K& k) {
-  { const C c = k(0);
+// FEWER 1: k(3), k(5), k(6), k(7) come from k(2) and k(4). 2: all come from k(4).
+__device__ __forceinline__ C square(C c) { return mk(fma(c.x, c.x, -c.y * c.y), fma(c.x, c.y, c.x * c.y)); }
+template <int FEWER, typename K> __device__ __forceinline__ void dft16(C (&v)[16], const K& k) {
+  C z = k(4), k2, k1, k0;
+  if (FEWER == 2) { k2 = square(z); k1 = square(k2); k0 = square(k1); }
+  { const C c = FEWER == 2 ? k0 : k(0);
 #pragma unroll
     for (int j = 0; j < 8; j++) butterfly<false>(v[j], v[j + 8], c); }
-  { const C c = k(1);
+  { const C c = FEWER == 2 ? k1 : k(1);
 #pragma unroll
     for (int j = 0; j < 4; j++) { butterfly<false>(v[place4(j, 0)], v[place4(j, 2)], c); butterfly<true>(v[place4(j, 1)], v[place4(j, 3)], c); } }
-  { const C c = k(2), d = FEWER ? eighth(c) : k(3);
+  { const C c = FEWER == 2 ? k2 : k(2), d = FEWER ? eighth(c) : k(3);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
       butterfly<false>(v[place8(j, 0)], v[place8(j, 4)], c); butterfly<false>(v[place8(j, 1)], v[place8(j, 5)], d);
       butterfly<true>(v[place8(j, 2)], v[place8(j, 6)], c); butterfly<true>(v[place8(j, 3)], v[place8(j, 7)], d); } }
-  C z = k(4);
 #pragma unroll
   for (int b = 0; b < 4; b++) {
     const C c = b == 0 ? z : !FEWER ? k(4 + b) : b == 1 ? turned(z, COS_16, SIN_16) : b == 2 ? eighth(z) : turned(z, SIN_16, COS_16);

@@ -3,8 +3,9 @@
 // ls_direct: f = f0 + (32 k1 + 15.5 +- (k2 + 1/2)) df, k1 coarse, k2 = 0..15 fine: exp(i f t) is a product of two table
 // entries, and four real products give both signs of k2. One block (8 warps) = one object x 64 coarse x 16 fine = 2048
 // frequencies; a warp = 16 x 8 pairs = 256 frequencies. 12 products (24 operations) a pair of frequencies and point in three
-// channels, 80 table entries a point and block. Limit: float64 matrix units where the card has them (sm_90), multiply-adds
-// elsewhere; half the time goes into the tables and their bank conflicts.
+// channels, 80 table entries a point and block, on float64 matrix units where the card has them (sm_90), multiply-adds elsewhere.
+// Limit (H100, 20 points an object): latency at two blocks a multiprocessor, which 128 registers a thread allow; the matrix unit is
+// busy for a quarter of the time, instructions are issued in 40% of the cycles (63% in float32).
 // ls_list: one thread = one frequency, points in shared memory, a sine and cosine a pair with the phase reduced in float64:
 // limited by the sincos (3e11 pairs/s in float64 on an H100).
 //
@@ -81,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   for (int c0 = 0; c0 < n; c0 += POINTS) {
     const int m = min(POINTS, n - c0), padded = (m + 3) & ~3;
     __syncthreads();
-    { // thread = (point, 8 coarse entries, 2 fine ones)
+    { // thread = (point, 8 coarse entries, 2 fine ones), entries 8 apart: neighbouring threads write neighbouring ones
       const int p = tid >> 3, part = tid & 7;
       if (p < padded) {
         C e = mk(0, 0), step = e, b0 = e, b1 = e;
@@ -89,15 +90,15 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
         if (p < m) {
           t = A.tp[lo + c0 + p];
           if (!part) { const double2 v = A.wv[lo + c0 + p]; strength[p] = mk((T)v.x, (T)v.y); }
-          b0 = circle(cycles(frequency_of(0, 2 * part + 0.5, df), t)); b1 = circle(cycles(frequency_of(0, 2 * part + 1.5, df), t));
+          b0 = circle(cycles(frequency_of(0, part + 0.5, df), t)); b1 = circle(cycles(frequency_of(0, part + 8.5, df), t));
         } else if (!part) strength[p] = mk(0, 0);
-        tB[p * ROW_B + 2 * part] = b0; tB[p * ROW_B + 2 * part + 1] = b1;
-        const double k = (double)base + 32.0 * (part * 8) + 15.5;
-        if (p < m) step = circle(cycles(frequency_of(0, 32, df), t));
+        tB[p * ROW_B + part] = b0; tB[p * ROW_B + part + 8] = b1;
+        const double k = (double)base + 32.0 * part + 15.5;
+        if (p < m) step = circle(cycles(frequency_of(0, 32 * 8, df), t));
 #pragma unroll
         for (int j = 0; j < 8; j++) {      // in float32 a fresh phase now and then: products lose a bit each
-          if (p < m && j % (sizeof(T) == 8 ? 8 : 4) == 0) e = circle(cycles(frequency_of(f0, k + 32.0 * j, df), t));
-          tA[p * ROW_A + part * 8 + j] = e;
+          if (p < m && j % (sizeof(T) == 8 ? 8 : 4) == 0) e = circle(cycles(frequency_of(f0, k + 32.0 * 8 * j, df), t));
+          tA[p * ROW_A + part + 8 * j] = e;
           e = product(e, step);
         }
       }
@@ -132,7 +133,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
     }
   }
   __syncthreads();
-  T* staged = (T*)tA;                    // the tables have done their work
+  T* table = (T*)tA;                     // the tables have done their work
+  auto staged = [&](int k) -> T& { return table[k + (k >> 5)]; };      // one place of padding a coarse step: other banks
   bool odd = false;
   const T guard = guard_of(A.guard, n);
 #pragma unroll
@@ -143,27 +145,27 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
       const T p = reduced(acc[0][i] + e * acc[1][i], acc[2][i] - e * acc[3][i], acc[4][i] + e * acc[5][i], acc[6][i] - e * acc[7][i],
                           acc[8][i] + e * acc[9][i], acc[10][i] - e * acc[11][i], A.fit_mean ? (T)1 : (T)0, guard);
       const int kc = wc + g + (i >> 1) * 8, kf = wf + 2 * q + (i & 1), k = 32 * kc + (side ? 15 - kf : 16 + kf);
-      staged[k] = p;
+      staged(k) = p;
       odd |= !(p == p) && k < total;
     }
   if (__syncthreads_or(odd))
-    mend(total, (int*)(staged + SPAN), &many, A.tp + lo, A.wv + lo, n, f0, df, A.fit_mean != 0,
-         [&](int i) -> T& { return staged[i]; }, [&](int i) { return base + i; }, [](int) { return true; });
+    mend(total, (int*)(table + SPAN + SPAN / 32), &many, A.tp + lo, A.wv + lo, n, f0, df, A.fit_mean != 0,
+         staged, [&](int i) { return base + i; }, [](int) { return true; });
   if (A.scaled) {                        // another normalisation than the standard one
-    for (int i = tid; i < total; i += 256) staged[i] = normalise(staged[i], info.scale, A.norm);
+    for (int i = tid; i < total; i += 256) staged(i) = normalise(staged(i), info.scale, A.norm);
     __syncthreads();
   }
-  if (A.power) for (int i = tid; i < total; i += 256) A.power[A.start[o] + base + i] = staged[i];
-  auto staged_at = [&](int i) { return staged[i]; };
+  if (A.power) for (int i = tid; i < total; i += 256) A.power[A.start[o] + base + i] = staged(i);
+  auto staged_at = [&](int i) { return staged(i); };
   leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
   const unsigned known = floor_now(A.peaks, o);
   const int i0 = tid * (SPAN / 256), least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
   unsigned found = 0;
   if (i0 < total) {
-    int x = i0 ? high_at(staged + i0 - 1) : none, y = high_at(staged + i0);
+    int x = i0 ? high_at(&staged(i0 - 1)) : none, y = high_at(&staged(i0));
 #pragma unroll
     for (int i = 0; i < SPAN / 256; i++) {
-      const int z = i0 + i + 1 < total ? high_at(staged + i0 + i + 1) : none;
+      const int z = i0 + i + 1 < total ? high_at(&staged(i0 + i + 1)) : none;
       if (i0 + i < total && y >= x && y >= z && y >= least) found |= 1u << i;
       x = y; y = z;
     }
@@ -201,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
   unsigned todo = __ballot_sync(FULL, !(p == p));
   while (todo) {
     const int bit = __ffs(todo) - 1; todo &= todo - 1;
-    const double exact = exact_power<true>(A.tp + lo, A.wv + lo, n, Frequency{__shfl_sync(FULL, f, bit), 0}, A.fit_mean != 0);
+    const double exact = better_power<32>(A.tp + lo, A.wv + lo, n, Frequency{__shfl_sync(FULL, f, bit), 0}, A.fit_mean != 0);
     if (lane == bit) p = (T)normalise(exact, info.scale, A.norm);
   }
   if (j < nf) out[j] = p;
