@@ -16,7 +16,7 @@ from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
 
 from .cuda_direct import PACKAGE, DirectEngine
-from .cuda_maps import Results, Transfers
+from .cuda_maps import Results, Threads, Transfers
 from .cuda_ring import RingEngine, least_seconds
 from .cuda_spin import SpinEngine
 from .pairs import NotBandLimited
@@ -95,7 +95,9 @@ class Engine:
         self._buffers: dict[str, Any] = {}
         self._side: Any = None
         self._lock = threading.Lock()
-        self._up, self._down, self._results = Transfers(runtime), Transfers(runtime), Results(runtime)
+        self._threads = Threads()
+        self._up, self._down = Transfers(runtime, self._threads), Transfers(runtime, self._threads)
+        self._results = Results(runtime, self._threads)
         self._pool: ThreadPoolExecutor | None = None
 
     def _choose(self, method: str) -> DirectEngine | RingEngine:
@@ -124,6 +126,7 @@ class Engine:
         self._up.close()
         self._down.close()
         self._results.close()
+        self._threads.close()
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None

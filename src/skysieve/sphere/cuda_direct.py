@@ -28,6 +28,8 @@ RING = np.dtype(
     align=True,
 )
 CAP_BLOCK, BELT_THREADS, THREADS = (32, 4), 64, 128
+SHARE = 8
+"""Threads of a pixel of the kernel ``any``."""
 BELT_BLOCKS = 6
 """Blocks of the stencil kernel that a multiprocessor holds."""
 NS_BELT, NS_CAPS, NS_ANY, LAUNCHES = 5e-5, 1.7e-4, 1.5e-3, 3e-5
@@ -168,9 +170,10 @@ class Part:
 
     def run_any(self, x: Any, y: Any, w_in: Any, w_out: Any, flag: Any, stream: Any) -> None:
         """Rings left over."""
-        most = THREADS * (2**31 - 1)
+        each = THREADS // SHARE  # pixels of a block
+        most = each * (2**31 - 1)
         for offset in range(0, self.few, most):
-            blocks = -(-min(most, self.few - offset) // THREADS)
+            blocks = -(-min(most, self.few - offset) // each)
             self.module.launch(
                 "any", (blocks,), (THREADS,),
                 (x, y, self.rings, self.listed, self.ends, self.cells, w_in, w_out, flag, self.profile.struct,

@@ -98,7 +98,7 @@ class SpinPart(Part):
         return (np.int64(self.spec.table.npix),)
 
     def _rows(self) -> int:
-        return 1 if self.exact or self.spec.dtype.itemsize == 8 else 2
+        return 1 if self.exact else 2
 
     def _height(self, shape: Shape) -> tuple[Any, ...]:
         return (shape.height,)

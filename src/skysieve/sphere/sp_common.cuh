@@ -73,6 +73,10 @@ template <int N> DI void values(const Profile& p, const REAL* __restrict__ cells
   }
 }
 
+// Where the logarithm of the kernel is linear in the chord, it is a cubic in the square of half the difference of azimuth
+// (to what `square_sine` says), and the end of the support is one of that.
+#define CUBIC (MODE == 0 && DEGREE == 1 && SINGLE)
+
 // A result that is not finite says that the map holds such values.
 DI bool strange(REAL v) { return !(fabs(v) <= (SINGLE ? (REAL)3.4028234e38 : (REAL)1.7976931348623157e308)); }
 

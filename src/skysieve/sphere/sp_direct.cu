@@ -4,9 +4,10 @@
 //   the mirror image of the azimuth within its quadrant, in both hemispheres: 16 ROWS sums.  A value of the kernel
 //   serves 16 pixels, a pixel that is read serves ROWS sums.  Reads are of `pack`'s layout, four quadrants together;
 //   the warps of a block are above each other, so that they read the same rings.
-//   Operations: 32 multiply-adds for every two values of the kernel (about 9 each) and four reads of 16 bytes; limited
+//   Operations: 32 multiply-adds for every two values of the kernel (7 to 10 each) and four reads of 16 bytes; limited
 //   by instructions issued, then by the first-level cache.
-// any: one thread a pixel, for the rings next to the poles and for grids of any rings; angles in float64.
+// any: SHARE threads a pixel, a ring each, for the rings next to the poles and for grids of any rings; angles in float64.
+//   Next to the poles there are few pixels with long sums: limited by latency.
 // archs: 75 80 86 89 90 100 120
 // build: f32_exp1 -DREAL=float -DMODE=0 -DDEGREE=1
 // build: f32_exp -DREAL=float -DMODE=0 -DDEGREE=3
@@ -49,7 +50,8 @@ extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ 
   to[m + 2 * halo] = u;
 }
 
-// For rings o from low and i = o + d - width: chord, its increase, half width in pixels of ring i (below 0: none).
+// For rings o from low and i = o + d - width: chord, its increase, half width in pixels of ring i (below 0: none), and
+// an eighth of pi over a quarter of its pixels.
 extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __restrict__ table, double xmax, int nside,
     int low, int count, int width) {
   int id = blockIdx.x * blockDim.x + threadIdx.x, row = 2 * width + 1;
@@ -63,6 +65,7 @@ extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __r
       r.x = (REAL)a;
       r.y = (REAL)b;
       r.z = s < 1 ? (REAL)(asin(sqrt(s)) * 4 * quarter(nside, i) / PI) : (REAL)1e9;
+      r.w = (REAL)(PI / 8 / quarter(nside, i));
     }
   }
   table[id] = r;
@@ -98,18 +101,20 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
   for (int i = o - width; i < o + ROWS + width; i++) {
     if (i < packed_low) continue;
     int mi = quarter(nside, i), si = shifted(nside, i);
-    REAL a[ROWS], b[ROWS], h[ROWS], step[ROWS];
+    REAL a[ROWS], b[ROWS], h[ROWS], step[ROWS], most[ROWS], b2[ROWS], b3[ROWS];
     int first = 1 << 30, last = -(1 << 30);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       int d = i - o - r + width;
-      REAL reach = -1;
-      a[r] = 1e30f; b[r] = 0;
-      if (d >= 0 && d < row && o + r >= low) {
-        Four t = table[(o + r - low) * row + d];
-        reach = t.z;
-        if (reach >= 0) { a[r] = t.x; b[r] = t.y; }
-      }
+      Four t = {0, 0, -1, 0};
+      if (d >= 0 && d < row && o + r >= low) t = table[(o + r - low) * row + d];
+      REAL reach = t.z, end = 2 * reach * t.w;
+      a[r] = CUBIC ? profile.c[1] * t.x : reach >= 0 ? t.x : (REAL)1e30;
+      b[r] = CUBIC ? profile.c[1] * t.y : t.y;
+      b2[r] = b[r] * (REAL)(-1.0 / 3);
+      b3[r] = b[r] * (REAL)(2.0 / 45);
+      most[r] = reach >= 0 ? end * end : -1;
+      step[r] = 2 * t.w;
       if (reach >= 0) {
         REAL u = (j + (REAL)0.5 * so[r]) * ro[r] * mi - (REAL)0.5 * si;
         int f = (int)ceil(u - reach - (REAL)2e-3), l = (int)floor(u + reach + (REAL)2e-3);
@@ -121,10 +126,8 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
     // half of the difference of azimuth, from an exact integer (whose overflow cancels)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-      REAL unit = (REAL)(PI / 8) * ro[r] / mi;
       unsigned diff = (unsigned)(2 * first + si) * (unsigned)mo[r] - (unsigned)(2 * j + so[r]) * (unsigned)mi;
-      h[r] = (REAL)(int)diff * unit;
-      step[r] = 2 * mo[r] * unit;
+      h[r] = (REAL)(int)diff * (ro[r] * step[r] * (REAL)0.5);
     }
     const Four* n = packed + place[i - packed_low] + halo;
     const Four* s = n + mi + 2 * halo;
@@ -134,8 +137,13 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
       Four v0 = n[q], v1 = s[q], v2 = nm[-q], v3 = sm[-q];
       REAL x[ROWS], w[ROWS];
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) { x[r] = a[r] + b[r] * square_sine(h[r] * h[r]); h[r] += step[r]; }
-      values<ROWS>(profile, cells, x, w);
+      for (int r = 0; r < ROWS; r++) {
+        REAL y = h[r] * h[r];
+        h[r] += step[r];
+        if (CUBIC) w[r] = y <= most[r] ? power_of_two(a[r] + y * (b[r] + y * (b2[r] + y * b3[r]))) : 0;
+        else x[r] = a[r] + b[r] * square_sine(y);
+      }
+      if (!CUBIC) values<ROWS>(profile, cells, x, w);
 #pragma unroll
       for (int r = 0; r < ROWS; r++) {
         sums(v0, w[r], acc[r]); sums(v1, w[r], acc[r] + 4); sums(v2, w[r], acc[r] + 8); sums(v3, w[r], acc[r] + 12);
@@ -192,14 +200,15 @@ extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ i
     const Ring* __restrict__ ring, const int* __restrict__ rings, const i64* __restrict__ before,
     const REAL* __restrict__ cells, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out, int* __restrict__ flag,
     const __grid_constant__ Profile profile, double xmax, int count, i64 offset) {
-  i64 p = offset + (i64)blockIdx.x * blockDim.x + threadIdx.x;
-  if (p >= before[count]) return;
+  i64 p = offset + ((i64)blockIdx.x * blockDim.x + threadIdx.x) / SHARE;
+  bool beyond = p >= before[count];
+  if (beyond) p = 0;
   int listed = ring_of(before, count, p), o = rings[listed];
   const Ring here = ring[o];
   i64 j = p - before[listed];
   double phi = here.phi0 + 2 * PI * j / here.n;
   REAL total = 0;
-  for (int i = here.first; i < here.last; i++) {
+  for (int i = here.first + (int)threadIdx.x % SHARE; i < here.last; i += SHARE) {
     const Ring there = ring[i];
     if (!there.used) continue;
     double c = chord(there.theta, here.theta), d = spread(there.theta, here.theta);
@@ -219,7 +228,8 @@ extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ i
     }
     total += sum * w_in[i];
   }
-  total *= w_out[o];
+  total = shared_sum(total) * w_out[o];
+  if (beyond || threadIdx.x % SHARE) return;
   out[here.start + j] = total;
   if (strange(total)) *flag = 1;
 }

@@ -28,3 +28,11 @@ DI void near(const Ring& there, double s, double& u, int& q0, int& q1) {
   q0 = (int)ceil(u - reach); q1 = (int)floor(u + reach);
   if (q1 - q0 >= there.n) { q0 = 0; q1 = there.n - 1; }
 }
+
+// Threads that share the rings within a pixel's support, and the sum of what they found.
+#define SHARE 8
+DI REAL shared_sum(REAL v) {
+#pragma unroll
+  for (int k = SHARE / 2; k; k >>= 1) v += __shfl_xor_sync(0xffffffffu, v, k);
+  return v;
+}

@@ -6,7 +6,7 @@
 //   of azimuth from the quarter's middle; the kernel between such frames is |p|^4 G, a scalar, up to what
 //   `cuda_spin.turning` says.  From one input ring to the next all sums are turned.  32 multiply-adds for each value,
 //   64 for each input ring.
-// any: one thread a pixel; angles in float64.  Values are those of G, with |p|^4 unless EXACT.
+// any: SHARE threads a pixel; angles in float64.  Values are those of G, with |p|^4 unless EXACT.
 // archs: 75 80 86 89 90 100 120
 // build: f32_exp1 -DREAL=float -DMODE=0 -DDEGREE=1
 // build: f32_exp -DREAL=float -DMODE=0 -DDEGREE=3
@@ -34,7 +34,7 @@
 #ifndef EXACT
 #define EXACT 1
 #endif
-#define ROWS (EXACT || !SINGLE ? 1 : 2)
+#define ROWS (EXACT ? 1 : 2)
 #define CAPS_BLOCKS (SINGLE ? (EXACT ? 4 : 3) : 2)
 
 // Rings low .. (grid.y of them): weighted pixels at place[i - low]: four planes (Q north, its mirror image in the south,
@@ -146,18 +146,23 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
   for (int i = o - width; i < o + ROWS + width; i++) {
     if (i < packed_low) continue;
     int mi = quarter(nside, i), si = shifted(nside, i);
-    REAL a[ROWS], b[ROWS], h[ROWS], step[ROWS], mean[ROWS];
+    REAL a[ROWS], b[ROWS], b2[ROWS], b3[ROWS], h[ROWS], step[ROWS], most[ROWS], near[ROWS], mean[ROWS];
+    const REAL rm = (REAL)(PI / 8) / mi;
     int first = 1 << 30, last = -(1 << 30);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       int d = i - o - r + width;
-      REAL reach = -1;
-      a[r] = 1e30f; b[r] = 0; mean[r] = 0;
-      if (d >= 0 && d < row && o + r >= low) {
-        Four t = table[(o + r - low) * row + d];
-        reach = t.z;
-        if (reach >= 0) { a[r] = t.x; b[r] = t.y; mean[r] = t.w; }
-      }
+      Four t = {0, 0, -1, 0};
+      if (d >= 0 && d < row && o + r >= low) t = table[(o + r - low) * row + d];
+      REAL reach = t.z, end = 2 * reach * rm;
+      a[r] = CUBIC ? profile.c[1] * t.x : reach >= 0 ? t.x : (REAL)1e30;
+      b[r] = CUBIC ? profile.c[1] * t.y : t.y;
+      b2[r] = b[r] * (REAL)(-1.0 / 3);
+      b3[r] = b[r] * (REAL)(2.0 / 45);
+      most[r] = reach >= 0 ? end * end : -1;
+      near[r] = 1 - t.x / 4;
+      mean[r] = t.w;
+      step[r] = 2 * rm;
       if (reach >= 0) {
         REAL u = (j + (REAL)0.5 * so[r]) * ro[r] * mi - (REAL)0.5 * si;
         int f = (int)ceil(u - reach - (REAL)2e-3), l = (int)floor(u + reach + (REAL)2e-3);
@@ -182,10 +187,8 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
     // half of the difference of azimuth, from an exact integer (whose overflow cancels)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-      REAL unit = (REAL)(PI / 8) * ro[r] / mi;
       unsigned diff = (unsigned)(2 * first + si) * (unsigned)mo[r] - (unsigned)(2 * j + so[r]) * (unsigned)mi;
-      h[r] = (REAL)(int)diff * unit;
-      step[r] = 2 * mo[r] * unit;
+      h[r] = (REAL)(int)diff * (ro[r] * rm);
     }
     int plane = mi + 2 * halo;
     const Four *n = packed + place[i - packed_low] + halo, *nm = n + (mi - si);
@@ -193,14 +196,18 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
     for (int q = first; q <= last; q++) {
       REAL x[ROWS], w[ROWS], y[ROWS];
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) { y[r] = h[r] * h[r]; x[r] = a[r] + b[r] * square_sine(y[r]); }
-      values<ROWS>(profile, cells, x, w);
+      for (int r = 0; r < ROWS; r++) {
+        y[r] = h[r] * h[r];
+        if (CUBIC) w[r] = y[r] <= most[r] ? power_of_two(a[r] + y[r] * (b[r] + y[r] * (b2[r] + y[r] * b3[r]))) : 0;
+        else x[r] = a[r] + b[r] * square_sine(y[r]);
+      }
+      if (!CUBIC) values<ROWS>(profile, cells, x, w);
       REAL odd[ROWS];
       if (EXACT) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
           // p^2 = c0^2 - (c0^2 + c1^2) sin^2 h + i c0 c1 sin 2 h
-          REAL near = 1 - a[r] / 4, re = near - (near + mean[r] * mean[r] / near) * square_sine(y[r]);
+          REAL re = near[r] - (near[r] + mean[r] * mean[r] / near[r]) * square_sine(y[r]);
           REAL im = mean[r] * double_sine(h[r], y[r]);
           odd[r] = w[r] * 2 * re * im;
           w[r] *= re * re - im * im;
@@ -280,14 +287,15 @@ extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ i
     const Ring* __restrict__ ring, const int* __restrict__ rings, const i64* __restrict__ before,
     const REAL* __restrict__ cells, const REAL* __restrict__ w_in, const REAL* __restrict__ w_out, int* __restrict__ flag,
     const __grid_constant__ Profile profile, i64 npix, double xmax, int count, i64 offset) {
-  i64 p = offset + (i64)blockIdx.x * blockDim.x + threadIdx.x;
-  if (p >= before[count]) return;
+  i64 p = offset + ((i64)blockIdx.x * blockDim.x + threadIdx.x) / SHARE;
+  bool beyond = p >= before[count];
+  if (beyond) p = 0;
   int listed = ring_of(before, count, p), o = rings[listed];
   const Ring here = ring[o];
   i64 j = p - before[listed];
   double phi = here.phi0 + 2 * PI * j / here.n;
   REAL q_total = 0, u_total = 0;
-  for (int i = here.first; i < here.last; i++) {
+  for (int i = here.first + (int)threadIdx.x % SHARE; i < here.last; i += SHARE) {
     const Ring there = ring[i];
     double c = chord(there.theta, here.theta), d = spread(there.theta, here.theta);
     if (!there.used || c > xmax) continue;
@@ -314,8 +322,9 @@ extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ i
     q_total += q_sum * w_in[i];
     u_total += u_sum * w_in[i];
   }
-  q_total *= w_out[o];
-  u_total *= w_out[o];
+  q_total = shared_sum(q_total) * w_out[o];
+  u_total = shared_sum(u_total) * w_out[o];
+  if (beyond || threadIdx.x % SHARE) return;
   out[here.start + j] = q_total;
   out[npix + here.start + j] = u_total;
   if (strange(q_total) || strange(u_total)) *flag = 1;
