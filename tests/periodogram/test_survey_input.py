@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -287,3 +288,34 @@ def test_fluxes_that_are_noise(model: str) -> None:
     assert np.isfinite(rest.y).all()
     assert (rest.y[-k:] == 0).all()
     assert np.array_equal(np.sign(rest.y), np.sign(flux))
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [("csv", None), ("ecsv", None), ("fits", None), ("vot", "votable")])
+def test_a_gzipped_table_is_the_table(tmp_path: Path, suffix: str, kind: str | None) -> None:
+    """The content decides, under any name."""
+    from astropy.table import Table
+
+    plain, packed = tmp_path / f"a.{suffix}", tmp_path / "packed.gz"
+    Table({"mjd": T[:4] + 0.0, "mag": T[:4] * 2.0}).write(plain, format=kind)
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    one, other = read_light_curves(plain), read_light_curves(packed)
+    np.testing.assert_array_equal(one.t, other.t)
+    np.testing.assert_array_equal(one.y, other.y)
+    assert other.ids.tolist() == ["packed"]
+
+
+def test_gzipped_parquet_is_refused_and_empty_lists_are_told(tmp_path: Path) -> None:
+    """Neither costs an answer in silence."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    lists = {"id": [1, 2, 3], "mjd": [[1.0, 2.0], [], [3.0]], "mag": [[5.0, 6.0], [], [7.0]]}
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table(lists), path)
+    got = read_light_curves(path)
+    assert got.ids.tolist() == [1, 3]
+    assert "1 rows with empty lists were left out" in got.notes
+    packed = tmp_path / "a.parquet.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(BadFile, match="gzipped Parquet"):
+        read_light_curves(packed)

@@ -47,8 +47,8 @@ class TaskPool:
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        if workers is not None and workers < 1:
-            raise ValueError(f"threads={workers}: expected at least 1, or None for all cores")
+        if workers is not None and (workers < 1 or workers != int(workers)):
+            raise ValueError(f"threads={workers}: expected a whole number, at least 1, or None for all cores")
         self.workers = usable_cores() if workers is None else int(workers)
         self._executor = ThreadPoolExecutor(self.workers, "skysieve") if self.workers > 1 else None
 

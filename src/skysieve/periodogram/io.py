@@ -7,8 +7,10 @@ searched a chunk at a time.
 
 from __future__ import annotations
 
+import gzip
 import math
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,7 +88,7 @@ def read_light_curves(
     Parameters
     ----------
     path : path
-        CSV, whitespace or other delimited text (also gzipped), ECSV, FITS table, VOTable or Parquet, where
+        CSV, whitespace or other delimited text, ECSV, FITS table or VOTable (each also gzipped), or Parquet, where
         a row may hold a whole light curve as lists.  The content decides, not the suffix.
     wanted : Wanted, optional
         Columns by name, or by number from 1.  Those not named are found by their usual names; a
@@ -116,24 +118,38 @@ def read_light_curves(
     """
     path = Path(path)
     wanted = wanted or Wanted()
-    with path.open("rb") as f:
-        magic = f.read(512)
+    magic, packed = _beginning(path)
     if not magic:
         raise BadFile("is empty")
     time_unit = ""
+    notes: list[str] = []
     if magic[:4] == b"PAR1":
-        names, columns, data = read_parquet(path, wanted)
+        if packed:
+            raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
+        names, columns, data, notes = read_parquet(path, wanted)
     elif b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and path.suffix.lower() != ".csv"):
         names, columns, data, time_unit = _read_astropy(path, wanted, "VOTable")
     elif magic[:9] == b"SIMPLE  =" or magic.startswith(b"# %ECSV") or path.suffix.lower() == ".ecsv":
         names, columns, data, time_unit = _read_astropy(path, wanted, "FITS" if magic[:1] == b"S" else "ECSV")
-    elif path.name.lower().endswith((".fits.gz", ".fit.gz")):
-        names, columns, data, time_unit = _read_astropy(path, wanted, "FITS")
     else:
         names, columns, data = read_text(path, wanted)
     if len(data["time"]) == 0:
         raise BadFile("has no rows")
-    return replace(_group(path, names, columns, data, band), time_unit=time_unit)
+    grouped = _group(path, names, columns, data, band)
+    return replace(grouped, time_unit=time_unit, notes=[*notes, *grouped.notes])
+
+
+def _beginning(path: Path) -> tuple[bytes, bool]:
+    """The first bytes of a file, unpacked where it is gzipped, and whether it is."""
+    with path.open("rb") as f:
+        magic = f.read(512)
+    if magic[:2] != b"\x1f\x8b":
+        return magic, False
+    try:
+        with gzip.open(path) as f:
+            return f.read(512), True
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        raise BadFile(f"is a damaged gzip file ({e})") from None
 
 
 def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, NDArray[Any]]:

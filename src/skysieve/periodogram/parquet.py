@@ -19,11 +19,11 @@ from skysieve.periodogram.textfile import BadFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]"]
+Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str]]
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Read:
-    """Names of all columns, those taken, and their values by role; see `skysieve.periodogram.io.read_light_curves`.
+    """Names of all columns, those taken, their values by role, and notes; see `skysieve.periodogram.io.read_light_curves`.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         for role in ROLES
         if (i := getattr(columns, role)) is not None
     }
-    return names, columns, data
+    return names, columns, data, []
 
 
 def _values(column: Any, name: str, role: str) -> NDArray[Any]:
@@ -125,7 +125,8 @@ def _nested(file: Any, wanted: Wanted) -> Read:
         data[role] = np.repeat(whole, counts)
     if "id" not in data:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
-    return names, columns, data
+    empty = int((counts == 0).sum())
+    return names, columns, data, [f"{empty:,} rows with empty lists were left out"] if empty else []
 
 
 def _choose_nested(
