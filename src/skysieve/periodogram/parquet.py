@@ -23,7 +23,7 @@ Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str]]
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Read:
-    """Names of all columns, those taken, their values by role, and notes; see `skysieve.periodogram.io.read_light_curves`.
+    """All columns, those taken, their values by role, and notes; see `skysieve.periodogram.io.read_light_curves`.
 
     Raises
     ------
