@@ -91,12 +91,13 @@ def test_the_command_ends_well_and_survives_being_killed(data, tmp_path, how):
     emulate(data.fb, "127.0.0.1", port, rate=4.0, packet_bytes=512)
     told = []
     for line in process.stderr:
-        told += [line] if "S/N" in line else []
+        told += [line] if line.startswith("S/N") else []
         if len(told) == 3:
             break
     process.send_signal(signal.SIGTERM if how == "TERM" else signal.SIGKILL)
-    out, err = process.communicate(timeout=300)
-    told += [line for line in err.splitlines() if "S/N" in line]
+    err = process.stderr.read()  # not `communicate`, which passes over lines that were read ahead
+    out = process.communicate(timeout=300)[0]
+    told += [line for line in err.splitlines() if line.startswith("S/N")]
     rows = rows_of(tmp_path / "out")
     assert len(rows) >= len(told) >= 3
     assert all(len(r) == len(COLUMNS) and None not in r.values() for r in rows)
