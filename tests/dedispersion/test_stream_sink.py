@@ -93,6 +93,51 @@ def test_a_table_is_continued_not_overwritten(fb, tmp_path):
             Sink(tmp_path / "other", **options)
 
 
+def test_early_pulses_are_told_replaced_and_withdrawn(fb, tmp_path):
+    """Each has its line and its VOEvent; the candidate's packet supersedes it, or another one takes it back."""
+    got, said = [], []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append(ET.fromstring(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sink = Sink(tmp_path, pictures=False, raw=False, least=8.0, say=said.append, ivorn="a.b/c",
+                url=f"http://127.0.0.1:{server.server_port}/")  # fmt: skip
+    for number, more in ((1, {}), (2, {"mjd_infinite": 60001.5}), (3, {"beams": 2}), (4, {"snr": 7.0})):
+        sink.add_early(row(fb, **{"early": number, "beams": 1, **more}))
+    sink.add(row(fb, early=1, mjd_infinite=60000.5000001))
+    wait_for(lambda: sink.counts["written"] == 1)
+    sink.withdraw(2)
+    sink.withdraw(1)  # its candidate has come: nothing to take back
+    sink.close()
+    server.shutdown()
+    server.server_close()
+    with open(tmp_path / "early.csv", encoding="ascii") as file:
+        lines = [(r["early"], r["stage"]) for r in csv.DictReader(file)]
+    assert lines == [("1", "early"), ("2", "early"), ("3", "early"), ("4", "early"), ("2", "withdrawn")]
+    assert [r["early"] for r in rows_of(tmp_path)] == ["1"]
+    assert (sink.counts["early"], sink.counts["withdrawn"], sink.counts["triggers"]) == (4, 1, 4)
+    assert [line.split()[0] for line in said] == [*["early:"] * 4, "S/N", "withdrawn:"]
+    told = []
+    for packet in got:
+        stage = next(p.get("value") for p in packet.iter("Param") if p.get("name") == "stage")
+        cites = [(e.get("cite"), e.text) for e in packet.iter("EventIVORN")]
+        told.append((packet.get("ivorn"), stage, cites))
+    one, two = "ivo://a.b/c#60000.5000000000-0-early", "ivo://a.b/c#60001.5000000000-0-early"
+    assert told == [
+        (one, "early", []), (two, "early", []),
+        ("ivo://a.b/c#60000.5000001000-0", "final", [("supersedes", one)]),
+        (two.replace("early", "withdrawn"), "withdrawn", [("retraction", two)]),
+    ]  # fmt: skip
+
+
 def test_triggers(fb, tmp_path):
     """A command and a VOEvent for each candidate that is loud enough and no interference; failures are counted."""
     got = []
