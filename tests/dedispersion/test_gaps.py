@@ -7,7 +7,7 @@ import pytest
 from astropy.io import fits
 from tests.dedispersion.test_formats import data, psrfits
 
-from skysieve.dedispersion import Filterbank, fake, search, write_dat
+from skysieve.dedispersion import Filterbank, dedisperse, fake, search, write_dat
 from skysieve.dedispersion.sigproc import BadFile
 
 
@@ -97,6 +97,38 @@ def test_breaks_of_a_series_are_gaps(tmp_path):
     series = Filterbank.open(tmp_path / "s.dat")
     assert series.nsamp == 31  # the last pair says that what lies between is padding
     assert series.gaps.tolist() == [[10, 15]]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "downsamp", "expected", "kept"),
+    [
+        ([[100, 130], [300, 301]], 1, [[100, 130], [300, 301]], 0),
+        ([[0, 40], [100, 130]], 4, [[0, 10], [25, 33]], 0),
+        ([[101, 103], [105, 107]], 4, [[25, 27]], 0),
+        ([[100, 130], [590, 640]], 1, [[100, 130], [590, 640]], 590),
+        ([[2, 3]], 1, [[2, 3]], 0),
+    ],
+)
+def test_gaps_of_the_data_are_breaks_of_the_series(tmp_path, gaps, downsamp, expected, kept):
+    """PRESTO's on/off pairs, which come back as gaps; a gap at the end is what PRESTO takes for padding."""
+    fb = Filterbank.from_array(np.ones((4, 640), np.uint8), fch1=1400, foff=-0.5, tsamp=6.4e-5)
+    fb.readers[0].gaps = np.array(gaps, np.int64)
+    found = dedisperse(Filterbank(fb.readers), [0.0], downsamp=downsamp, device="cpu")
+    assert found.gaps.tolist() == expected
+    [path] = found.write(tmp_path / "s")
+    text = path.with_suffix(".inf").read_text()
+    assert " Any breaks in the data? (1 yes, 0 no)  =  1\n On/Off bin pair #  1" in text
+    again = Filterbank.open(path)
+    assert again.nsamp == (kept or 640 // downsamp)
+    assert again.gaps.tolist() == [g for g in expected if g[1] < 640 // downsamp]
+
+
+def test_gaps_that_are_none_are_refused(tmp_path):
+    fb = Filterbank.from_array(np.ones((1, 20), np.uint8), fch1=1400, tsamp=1e-3)
+    for gaps in ([[5, 3]], [[1, 4], [3, 6]], [[-1, 2]], [[10, 21]], [[0.5, 1.5]]):
+        with pytest.raises(ValueError, match="expected rising ranges of samples from 0 to 20"):
+            write_dat(tmp_path / "s.dat", fb.read()[0], fb.observation, dm=0, gaps=gaps)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

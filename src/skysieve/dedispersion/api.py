@@ -288,7 +288,23 @@ def _dedisperse_one(
     return Dedispersed(
         out, dms, obs.tsamp * b, made.start, b, ran, made.delay_error, made.loss, constant,
         reference_frequency(obs.freqs, ref_freq), engine.describe()["device"], time.perf_counter() - began, obs,
+        columns_missing(fb.gaps, b, made.start, valid),
     )  # fmt: skip
+
+
+def columns_missing(gaps: NDArray[np.int64], downsamp: int, start: int, count: int) -> NDArray[np.int64]:
+    """Binned samples from ``start`` on that have a part in gaps: rising ranges of 0 to ``count``.
+
+    >>> columns_missing(np.array([[10, 12], [13, 20]]), 4, 1, 100).tolist()
+    [[1, 4]]
+    """
+    if not len(gaps):
+        return np.empty((0, 2), np.int64)
+    first, stop = gaps[:, 0] // downsamp - start, -(-gaps[:, 1] // downsamp) - start
+    first, stop = np.clip(first, 0, count), np.clip(stop, 0, count)
+    fresh = np.concatenate([[True], first[1:] > stop[:-1]])
+    kept = np.stack([first[fresh], np.maximum.reduceat(stop, np.flatnonzero(fresh))], axis=1)
+    return kept[kept[:, 0] < kept[:, 1]]
 
 
 def _cheapest(

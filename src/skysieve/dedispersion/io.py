@@ -126,6 +126,9 @@ def write_tim(
         The constant used, MHz^2 s cm^3 / pc: goes into the header's ``rawdatafile``, as SIGPROC has no key for it.
     ref_freq : float, optional
         MHz, where times are not those at the top of the band: goes there too.
+    gaps : array_like of int, shape (n, 2), optional
+        Samples of the series that hold no data, rising: first, and last + 1.  The ``.inf`` lists what lies between them
+        as on/off pairs.
 
     Examples
     --------
@@ -150,6 +153,7 @@ def write_dat(
     tsamp: float | None = None,
     dm_constant: float = DM_CONSTANT,
     ref_freq: float | None = None,
+    gaps: Any = None,
 ) -> None:
     """Write a de-dispersed series as PRESTO's ``.dat`` and ``.inf``.
 
@@ -163,6 +167,9 @@ def write_dat(
         The constant used, MHz^2 s cm^3 / pc: goes into the notes.
     ref_freq : float, optional
         MHz, where times are not those at the top of the band: goes there too.
+    gaps : array_like of int, shape (n, 2), optional
+        Samples of the series that hold no data, rising: first, and last + 1.  The ``.inf`` lists what lies between them
+        as on/off pairs.
 
     Examples
     --------
@@ -174,10 +181,11 @@ def write_dat(
     """
     values = _series(series)
     target = Path(path).with_suffix(".dat")
+    holes = _gaps(gaps, len(values))
     obs = _series_observation(observation, dm, tsamp)
     with written(target) as part, written(target.with_suffix(".inf")) as text:
         part.write_bytes(values.tobytes())
-        write_inf(text, obs, len(values), said(dm_constant, ref_freq))
+        write_inf(text, obs, len(values), said(dm_constant, ref_freq), holes)
         body = text.read_text(encoding="utf-8")
         text.write_text(body.replace(text.with_suffix("").name, target.with_suffix("").name), encoding="utf-8")
 
@@ -197,6 +205,14 @@ def _series(series: Any) -> NDArray[np.float32]:
     if values.ndim != 1 or len(values) == 0:
         raise ValueError(f"series has shape {values.shape}, expected one dimension and at least one sample")
     return values
+
+
+def _gaps(given: Any, n: int) -> NDArray[np.int64]:
+    gaps = np.asarray(() if given is None else given).reshape(-1, 2)
+    edges = gaps.ravel()
+    if len(gaps) and (gaps.dtype.kind not in "iu" or edges[0] < 0 or edges[-1] > n or (np.diff(edges) < 0).any()):
+        raise ValueError(f"gaps={given!r}: expected rising ranges of samples from 0 to {n}")
+    return gaps[gaps[:, 0] < gaps[:, 1]].astype(np.int64) if len(gaps) else np.empty((0, 2), np.int64)
 
 
 def _series_observation(obs: Observation, dm: float, tsamp: float | None) -> Observation:

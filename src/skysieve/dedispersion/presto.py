@@ -105,8 +105,27 @@ def _sexagesimal(text: str | None) -> float:
     return -value if d.strip().startswith("-") else value
 
 
-def write_inf(path: Path, obs: Observation, n: int, notes: str = "") -> None:
-    """The ``.inf`` of a series of ``n`` samples; ``obs`` is that of the filterbank it came from, with its ``dm``."""
+def on_off(gaps: NDArray[np.int64], n: int) -> list[tuple[int, int]]:
+    """First and last sample of each stretch of a series of ``n`` that lies outside its gaps; PRESTO's pairs.
+
+    PRESTO closes a list with the last sample, where the series ends in a gap.
+
+    >>> on_off(np.array([[3, 5], [8, 10]]), 10)
+    [(0, 2), (5, 7), (9, 9)]
+    """
+    pairs, at = [], 0
+    for first, stop in gaps.tolist():
+        if first > at:
+            pairs.append((at, first - 1))
+        at = max(at, stop)
+    return [*pairs, (min(at, n - 1), n - 1)]
+
+
+def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArray[np.int64] | None = None) -> None:
+    """The ``.inf`` of a series of ``n`` samples; ``obs`` is that of the filterbank it came from, with its ``dm``.
+
+    ``gaps``: samples of the series that hold no data, rising ranges (first, last + 1), shape (count, 2).
+    """
 
     def sexagesimal(degrees: float) -> str:
         tenths = 0 if not math.isfinite(degrees) else round(abs(degrees) * 3600 * 10000)
@@ -117,6 +136,8 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "") -> None:
     nchan = int(obs.extra.get("nchan", obs.nchan))
     width = float(obs.extra.get("channel_width", abs(obs.foff)))
     low = float(obs.extra.get("low_channel", obs.freqs[-1]))
+    on = [] if gaps is None or not len(gaps) else on_off(gaps, n)
+    pairs = [(f"On/Off bin pair #{i:3d}", f"{first}, {last}") for i, (first, last) in enumerate(on, 1)]
     lines = [
         ("Data file name without suffix", path.with_suffix("").name),
         ("Telescope used", obs.telescope or "unknown"),
@@ -129,7 +150,8 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "") -> None:
         ("Barycentered?           (1 yes, 0 no)", "0"),
         ("Number of bins in the time series", str(n)),
         ("Width of each time series bin (sec)", f"{obs.tsamp:.15g}"),
-        ("Any breaks in the data? (1 yes, 0 no)", "0"),
+        ("Any breaks in the data? (1 yes, 0 no)", "0" if gaps is None or not len(gaps) else "1"),
+        *pairs,
         ("Type of observation (EM band)", "Radio"),
         ("Beam diameter (arcsec)", "3600"),
         ("Dispersion measure (cm-3 pc)", f"{obs.dm or 0.0:.12g}"),
@@ -160,7 +182,8 @@ class DatReader:
         self.dtype: np.dtype[Any] = np.dtype("<f4")
         self.nchan, self.maximum, self.signed = 1, 0, False
         on: list[tuple[int, int]] = self.observation.extra["breaks"]
-        holes = [(a[1] + 1, b[0]) for a, b in pairwise(on) if a[1] + 1 < b[0] < self.nsamp]
+        before = [(0, -1), *on] if on else []  # a series may begin with a gap
+        holes = [(a[1] + 1, b[0]) for a, b in pairwise(before) if a[1] + 1 < b[0] < self.nsamp]
         self.gaps = np.array(holes, np.int64).reshape(-1, 2)
 
     def close(self) -> None:

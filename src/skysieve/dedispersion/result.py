@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,8 @@ class Dedispersed:
     seconds : float
         Time it took, files included.
     observation : Observation
+    gaps : numpy.ndarray of int64, shape (n, 2)
+        Columns whose sample at the reference frequency the source does not hold: first, and last + 1.
     """
 
     data: NDArray[Any]
@@ -62,6 +64,7 @@ class Dedispersed:
     device: str
     seconds: float
     observation: Observation
+    gaps: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     @property
     def times(self) -> NDArray[np.float64]:
@@ -111,7 +114,10 @@ class Dedispersed:
         for dm, series in zip(self.dms + base_dm, self.data, strict=True):
             path = base.with_name(f"{base.name}_DM{dm:.{digits}f}.{format}")
             if format == "dat":
-                write_dat(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref)
+                write_dat(
+                    path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref,
+                    gaps=self.gaps,
+                )  # fmt: skip
             else:
                 write_tim(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref)
             paths.append(path)
