@@ -1,6 +1,7 @@
 """The ring engine on a GPU: transforms of rows of rings, sums over rings mode by mode, transforms back.
 
-Kernels: ``sp_ring.cu`` (around the transforms), ``sp_band.cu`` (sums); see there for rows and tiles.
+Kernels: ``sp_fft.cu`` and ``sp_grid.cu`` (a transform in one kernel), ``sp_ring.cu`` (around those of cuFFT),
+``sp_band.cu`` (sums); see there.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cuda_direct import PACKAGE, widest
-from .pairs import NotBandLimited, mode_bounds, reach
+from .cuda_direct import PACKAGE
+from .cuda_rows import ROW, Run, longest_transform, make_runs
+from .cuda_sums import Sums, band_module
+from .cuda_window import find_window
+from .pairs import NotBandLimited, mode_bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,135 +29,33 @@ if TYPE_CHECKING:
     from .radial import Radial
     from .workload import Spec
 
-ROW = np.dtype(
-    [("phi", "f8"), ("north", "i8"), ("south", "i8"), ("place", "i8"), ("n", "i4"), ("most", "i4"), ("m", "i4"),
-     ("residues", "i4")], align=True,
-)  # fmt: skip
-TILE = np.dtype(
-    [("place", "i8"), ("counts", "i8"), ("o0", "i4"), ("rows", "i4"), ("i0", "i4"), ("i1", "i4"), ("nphi", "i4"),
-     ("terms", "i4"), ("most", "i4"), ("spare", "i4")], align=True,
-)  # fmt: skip
-BLOCK, BAND, LONGEST = 256, 128, 32
-SHAPE = {0: (8, 2, 4), 2: (8, 1, 2)}
-"""By spin: output rows of a tile, modes of a thread, rings whose samples are brought at a time."""
-LIKE = 8
-"""So many rows of one length are transformed as they are."""
-LEAST = 64
-SCRATCH = 1 << 28
-"""Bytes of rows that are transformed at a time."""
-MOST_ROWS = 65535
-FUSED = (512, 16384)
-"""Shortest and longest transform of ``sp_fft.cu``, of float32."""
+BLOCK = 256
 NS_BYTE, NS_FUSED, NS_TERM, LAUNCH = 7e-4, 2.3e-4, 1.1e-4, 2e-5
 """Nanoseconds for a byte of the transforms (and where one kernel does all of a row) and for a multiply-add of the sums,
 in float32, and seconds of a launch; measured on an H100 at nside 2048."""
+COST = {"plain": 1.0, "grid": 1.5, "batch": 4.0, "chirp": 9.0}
 
 
-@dataclass(frozen=True)
-class Run:
-    """Rows first .. first + count - 1 that are transformed together: ``length`` each, by chirps or as they are."""
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Output rows first .. last - 1, and rows low .. high - 1 that they need.
+
+    ``before`` and ``after`` are tables of all rows, whose pixels and modes are numbered as in what is read and written;
+    ``read`` and ``written`` are the stretches of a map that these rows are, ``npix_read`` and ``npix_written`` the
+    pixels of the arrays given.
+    """
 
     first: int
-    count: int
-    length: int
-    residues: int
-    chirped: bool
-    fused: bool
-
-    @property
-    def size(self) -> int:
-        """Elements of a row in the buffer."""
-        return self.length * self.residues
-
-
-def fusable(length: int, item: int) -> bool:
-    """Whether ``sp_fft.cu`` transforms rows of this length."""
-    return item == 4 and FUSED[0] <= length <= FUSED[1] and length & (length - 1) == 0
-
-
-def make_runs(n: NDArray[np.int64], item: int) -> list[Run]:
-    """How rows of lengths ``n`` are transformed: few lengths, since each is compiled."""
-    cuts = np.concatenate([[0], np.flatnonzero(np.diff(n)) + 1, [len(n)]])
-    found: list[tuple[int, int, int, int]] = []
-    for a, b in pairwise(cuts.tolist()):
-        size = int(n[a])
-        residues = 4 if size % 4 == 0 else 1
-        needed = 1 << (2 * (size // residues) - 2).bit_length() if b - a < LIKE else 0
-        found.append((b - a, size, residues, max(needed, LEAST) if needed else 0))
-    longest = max(needed for *_, needed in found)
-    allowed = [longest, longest >> 1, *(longest >> k for k in range(3, 30, 2))]
-    keys: list[tuple[bool, int, int]] = []
-    for count, size, residues, needed in found:
-        if needed:
-            keys += [(True, min(x for x in allowed if x >= needed), residues)] * count
-        else:
-            keys += [(False, size, 1)] * count
-    runs = []
-    start = 0
-    for k in range(1, len(keys) + 1):
-        if k < len(keys) and keys[k] == keys[start]:
-            continue
-        chirped, length, residues = keys[start]
-        if chirped and item == 4:
-            length = max(length, FUSED[0])
-        step = max(1, min(SCRATCH // (2 * item * length * residues), MOST_ROWS // residues))
-        fused = fusable(length, item)
-        runs += [Run(r, min(step, k - r), length, residues, chirped, fused) for r in range(start, k, step)]
-        start = k
-    return runs
-
-
-def band_shape(spin: int) -> dict[str, object]:
-    """Defines of ``sp_band.cu``."""
-    return dict(zip(("TILE", "EACH", "AHEAD"), SHAPE[spin], strict=True))
-
-
-class Sums:
-    """One kernel: its tiles and samples."""
-
-    def __init__(
-        self, runtime: Runtime, spec: Spec, radial: Radial, rows: int, most: NDArray[np.int64], theta: Any
-    ) -> None:
-        xp, t, item = runtime.xp, spec.table, spec.dtype.itemsize
-        self.waves = 2 if spec.spin else 1
-        tall, each, ahead = SHAPE[spec.spin]
-        first, last = reach(t.theta, radial.radius)
-        begin = np.arange(0, rows, tall)
-        tiles = np.zeros(len(begin), TILE)
-        end = np.minimum(begin + tall, rows)
-        tiles["o0"], tiles["rows"] = begin, end - begin
-        tiles["i0"], tiles["i1"] = first[begin], last[end - 1]
-        tiles["most"] = np.maximum.reduceat(most[:rows], begin)
-        tiles["nphi"] = 2 * tiles["most"] + 2
-        reached = np.maximum.reduceat(widest(t, radial)[:rows], begin)
-        terms = np.floor(reached * tiles["nphi"] / (2 * math.pi) + 1e-6).astype(np.int64) + 2
-        tiles["terms"] = np.minimum(terms, tiles["nphi"] // 2 + 1)
-        many = (tiles["i1"] - tiles["i0"]).astype(np.int64)
-        size = many * tiles["terms"] * self.waves * tall
-        tiles["place"] = np.concatenate([[0], np.cumsum(size)[:-1]])
-        tiles["counts"] = np.concatenate([[0], np.cumsum(many)[:-1]])
-        self.size, self.count = int(size.sum()), len(tiles)
-        self.blocks = int(tiles["most"].max()) // (BAND * each) + 1
-        self.longest = min(LONGEST, int(tiles["terms"].max()))
-        self.shared = self.longest * self.waves * (BAND * each + ahead * tall) * item
-        self.terms = float((many * tall * (tiles["most"] // BAND + 1) * BAND * (self.waves * tiles["terms"] + 4)).sum())
-        self.build = ("f32" if item == 4 else "f64") + ("_spin" if spec.spin else "")
-        self.module = runtime.module(PACKAGE, "sp_band.cu", self.build, band_shape(spec.spin))
-        self.tiles = xp.asarray(tiles.view(np.uint8))
-        self.held = xp.empty(self.size, spec.dtype)
-        self.counts = xp.zeros(int(many.sum()), np.int32)
-        floor = 0.0 if radial.positive else -1e300
-        for a in range(0, int(many.max()), MOST_ROWS):
-            self.module.launch(
-                "samples", (self.count, min(MOST_ROWS, int(many.max()) - a)), (128,),
-                (theta, xp.asarray(radial.cells), self.tiles, self.held, self.counts, np.float64(radial.xmax),
-                 np.float64(floor), np.int32(len(radial.cells)), np.int32(a)),
-            )  # fmt: skip
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes)
+    last: int
+    low: int
+    high: int
+    tiles: tuple[int, int]
+    before: Any
+    after: Any
+    read: list[tuple[int, int]]
+    written: list[tuple[int, int]]
+    npix_read: int
+    npix_written: int
 
 
 class RingEngine:
@@ -183,42 +85,155 @@ class RingEngine:
         most = np.max([self._modes(r) for r in spec.radials], axis=0)
         if mirrored:
             most = np.maximum(most, most[::-1])
-        row = np.zeros(self.rows, ROW)
+        most |= 1  # pairs of modes are read at once
         some = slice(0, self.rows)
-        row["phi"], row["north"], row["n"], row["most"] = t.phi0[some] / math.pi, t.start[some], t.n[some], most[some]
-        row["south"] = t.start[::-1][some] if mirrored else -1
-        row["residues"] = np.where(t.n[some] % 4 == 0, 4, 1)
-        row["m"] = row["n"] // row["residues"]
-        place = np.concatenate([[0], np.cumsum(2 * (most[some] + 1))]).astype(np.int64)
-        row["place"], self.size = place[:-1], int(place[-1])
+        self.place = np.concatenate([[0], np.cumsum(2 * (most[some] + 1))]).astype(np.int64)
+        self.size = int(self.place[-1])
         self.most = most
-        self.runs = make_runs(t.n[some], item)
         self.complex = np.dtype(np.complex64 if item == 4 else np.complex128)
+        self.window = find_window(spec.radials, int(most.max()), spec.eps, spec.spin, item)
+        share = 0.0 if self.window is None else self.window.share
+        longest = longest_transform(item, runtime.device.shared_per_block)
+        self.runs = make_runs(t.n[some], t.phi0[some], most[some], item, share, longest)
         theta = xp.asarray(t.theta)
-        self._rows = xp.asarray(row.view(np.uint8))
-        self._place, self._top = xp.asarray(place[:-1]), xp.asarray(most[some].astype(np.int32))
+        self._place, self._top = xp.asarray(self.place[:-1]), xp.asarray(most[some].astype(np.int32))
         self._compile()
+        self._tables()
         self.kernels = [Sums(runtime, spec, r, self.rows, most, theta) for r in spec.radials]
         self.scratch = max(r.count * r.size for r in self.runs)
+        self._whole = self.table_of_rows(0, 0, 0)
+        self.pieces = [self.piece(0, self.rows)]
         self._spectra: list[Any] | None = None
         self._work: tuple[Any, Any, Any] | None = None
 
+    def table_of_rows(self, north: int, south: int, place: int) -> Any:
+        """``Row`` of ``sp_rows.cuh``, of all rows, where maps and modes begin so much later."""
+        t, some = self.spec.table, slice(0, self.rows)
+        row = np.zeros(self.rows, ROW)
+        row["phi"], row["n"], row["most"] = t.phi0[some] / math.pi, t.n[some], self.most[some]
+        row["north"], row["place"] = t.start[some] - north, self.place[:-1] - place
+        row["south"] = t.start[::-1][some] - south if t.symmetric else -1
+        row["residues"] = np.where(t.n[some] % 4 == 0, 4, 1)
+        row["m"] = row["n"] // row["residues"]
+        return self.runtime.xp.asarray(row.view(np.uint8))
+
+    def piece(self, first: int, last: int, alone: bool = False) -> Piece:
+        """Output rows first .. last - 1, both multiples of a tile but for the last row's.
+
+        Parameters
+        ----------
+        alone : bool
+            Maps and results are those of the rows alone; see `Piece.read`.
+        """
+        tall = self.kernels[0].shape.tall
+        tiles = (first // tall, -(-last // tall))
+        low, high = self.piece_rows(first, last)
+        tables = []
+        for a, b in ((low, high), (first, last)):
+            north, south = self._shifts(a, b) if alone else (0, 0)
+            whole = not alone and int(self.place[a]) == 0
+            tables.append(self._whole if whole else self.table_of_rows(north, south, int(self.place[a])))
+        read, written = (self.segments(a, b) for a, b in ((low, high), (first, last)))
+        npix = [sum(b - a for a, b in s) if alone else self.spec.table.npix for s in (read, written)]
+        return Piece(first, last, low, high, tiles, tables[0], tables[1], read, written, npix[0], npix[1])
+
+    def piece_rows(self, first: int, last: int) -> tuple[int, int]:
+        """Input rows low .. high - 1 that output rows need."""
+        tall = self.kernels[0].shape.tall
+        tiles = slice(first // tall, -(-last // tall))
+        low = min(int(k.low[tiles].min()) for k in self.kernels)
+        high = max(int(k.high[tiles].max()) for k in self.kernels)
+        if high > self.rows:  # beyond are mirror images
+            low, high = min(low, self.rings - high), self.rows
+        return low, high
+
+    def segments(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Pixels of rows, as stretches of a map."""
+        t = self.spec.table
+        ends = t.start + t.n
+        if not t.symmetric:
+            return [(int(t.start[low]), int(ends[high - 1]))]
+        if high == self.rows:
+            return [(int(t.start[low]), int(ends[self.rings - 1 - low]))]
+        south = (int(t.start[self.rings - high]), int(ends[self.rings - 1 - low]))
+        return [(int(t.start[low]), int(ends[high - 1])), south]
+
+    def _shifts(self, low: int, high: int) -> tuple[int, int]:
+        """By how much less pixels of rows are numbered when these rows are alone: northern ones, southern ones."""
+        parts = self.segments(low, high)
+        north = parts[0][0]
+        return north, north if len(parts) == 1 else parts[1][0] - (parts[0][1] - parts[0][0])
+
+    def fit(self, room: float) -> None:
+        """Work in pieces of the sky whose modes take at most ``room`` bytes, as few as that allows."""
+        tall = self.kernels[0].shape.tall
+        for count in (*range(1, 9), 10, 12, 16, 24, 32, 48, 64):
+            cuts = np.unique(self.cuts(count))
+            if self._modes_of(cuts) <= room or count * tall >= self.rows:
+                break
+        self.pieces = [self.piece(int(a), int(b)) for a, b in pairwise(cuts)]
+        self._work = None
+
+    def cuts(self, count: int) -> NDArray[np.int64]:
+        """Rows at which to cut the sky for ``count`` pieces of equal cost."""
+        tall = self.kernels[0].shape.tall
+        tiles = np.arange(0, self.rows, tall)
+        sums = np.sum([k.terms for k in self.kernels], axis=0) * NS_TERM
+        pixels = np.add.reduceat(self.spec.table.n[: self.rows], tiles) * (16.0 * NS_FUSED * self.parts)
+        cost = np.cumsum(sums + pixels * (1 + len(self.kernels)) / 2)
+        at = np.searchsorted(cost, cost[-1] * np.arange(1, count) / count) + 1
+        return np.concatenate([[0], np.minimum(at * tall, self.rows), [self.rows]])
+
+    def _modes_of(self, cuts: NDArray[np.int64]) -> int:
+        """Bytes of the modes that pieces need at a time."""
+        pieces = [self.piece_rows(int(a), int(b)) for a, b in pairwise(cuts)]
+        most = max(self.place[high] - self.place[low] for low, high in pieces)
+        out = max(self.place[b] - self.place[a] for a, b in pairwise(cuts))
+        return int(most + out) * self.parts * self.complex.itemsize
+
     def _compile(self) -> None:
         """All modules at once: the compiler runs in several threads."""
-        xp, wide = self.runtime.xp, "f32" if self.spec.dtype.itemsize == 4 else "f64"
-        lengths = sorted({(r.length, r.chirped) for r in self.runs if r.fused})
-        band = wide + ("_spin" if self.spec.spin else "")
+        wide = "f32" if self.spec.dtype.itemsize == 4 else "f64"
+        lengths = sorted({(r.kind, r.length) for r in self.runs if not r.size})
+        first = {"plain": f"{wide}_8192", "grid": "f32_4096" if wide == "f32" else "f64_2048"}
+        files = {"plain": "sp_fft.cu", "grid": "sp_grid.cu"}
         with ThreadPoolExecutor(2 + len(lengths)) as pool:
             fused = [
-                pool.submit(self.runtime.module, PACKAGE, "sp_chirp.cu" if chirped else "sp_fft.cu", None, {"L": n})
-                for n, chirped in lengths
+                pool.submit(self.runtime.module, PACKAGE, files[kind], first[kind], self._defines(kind, length))
+                for kind, length in lengths
             ]
-            pool.submit(self.runtime.module, PACKAGE, "sp_band.cu", band, band_shape(self.spec.spin))
-            self.module = self.runtime.module(PACKAGE, "sp_ring.cu", wide)
+            band = pool.submit(band_module, self.runtime, self.spec)
+            if any(r.size for r in self.runs):
+                self.module = self.runtime.module(PACKAGE, "sp_ring.cu", wide)
+            band.result()
         self.fused = dict(zip(lengths, (f.result() for f in fused), strict=True))
+
+    def _defines(self, kind: str, length: int) -> dict[str, object]:
+        if kind == "plain" or self.window is None:
+            return {"L": length}
+        return {"L": length, "TAPS": self.window.taps, "DEGREE": self.window.degree}
+
+    def _tables(self) -> None:
+        """Roots of unity, the window's factors, and phases of rows."""
+        xp, dtype = self.runtime.xp, self.spec.dtype
         self.turns = {
-            n: xp.asarray(np.exp(-2j * np.pi / n * np.arange(n)).astype(self.complex)) for n in {n for n, _ in lengths}
-        }  # fmt: skip
+            n: xp.asarray(np.exp(-2j * np.pi / n * np.arange(n)).astype(self.complex))
+            for n in {length for _, length in self.fused}
+        }
+        self.factors: dict[int, Any] = {}
+        self.phases: list[Any] = []
+        for r in self.runs:
+            some = slice(r.first, r.first + r.count)
+            phi = self.spec.table.phi0[some]
+            values = np.unique(phi[phi != 0])
+            modes = np.arange(int(self.most[some].max()) + 1)
+            one = r.kind == "plain" and len(values) == 1
+            self.phases.append(xp.asarray(np.exp(-1j * modes * values[0]).astype(self.complex)) if one else None)
+            if r.kind == "grid" and self.window is not None:
+                top = max(len(modes), len(self.factors.get(r.length, ())))
+                found = 1 / self.window.transform(np.arange(top) / r.length)
+                self.factors[r.length] = xp.asarray(found.astype(dtype))
+        self.struct = None if self.window is None else self.window.struct(dtype)
 
     def _modes(self, radial: Radial) -> NDArray[np.int64]:
         spec = self.spec
@@ -238,17 +253,23 @@ class RingEngine:
     @property
     def nbytes(self) -> int:
         """Bytes of the plan and its working memory, maps apart."""
-        spectra = sum(r.count * r.length for r in self.runs if r.chirped)
-        work = spectra + 2 * self.scratch + 2 * self.parts * self.size
-        return work * self.complex.itemsize + sum(k.nbytes for k in self.kernels) + int(self._rows.nbytes)
+        spectra = sum(r.count * r.length for r in self.runs if r.kind == "chirp")
+        cuts = np.array([*(p.first for p in self.pieces), self.pieces[-1].last])
+        work = (spectra + 2 * self.scratch) * self.complex.itemsize + self._modes_of(cuts)
+        tables = (1 + 2 * (len(self.pieces) > 1) * len(self.pieces)) * self.rows * ROW.itemsize
+        return work + sum(k.nbytes for k in self.kernels) + tables
 
     def seconds(self) -> float:
         """Expected seconds of one map."""
         wide = self.spec.dtype.itemsize / 4
+        n = self.spec.table.n
         total = sum(
-            r.count * r.size * (9 if r.chirped else 4) * (NS_FUSED if r.fused else NS_BYTE) for r in self.runs
-        )  # fmt: skip
-        total = 8 * self.parts * (1 + len(self.kernels)) * total + NS_TERM * sum(k.terms for k in self.kernels)
+            float(n[r.first : r.first + r.count].sum()) * COST[r.kind] * (NS_BYTE if r.size else NS_FUSED)
+            for r in self.runs
+        )
+        total = 8 * self.parts * (1 + len(self.kernels)) * total + NS_TERM * sum(
+            float(k.terms.sum()) for k in self.kernels
+        )
         return 1e-9 * wide * total + LAUNCH * len(self.runs) * self.parts * (1 + len(self.kernels))
 
     def free(self) -> None:
@@ -257,26 +278,65 @@ class RingEngine:
 
     def one(self, x: Any, out: Any, w_in: Any, w_out: list[Any], flags: Any, side: Any) -> None:
         """One map ([2,] npix) into ``out`` (K, [2,] npix)."""
-        xp = self.runtime.xp
+        for p in self.pieces:
+            self.some(p, x, out, w_in, w_out, flags, side)
+
+    def some(
+        self, p: Piece, x: Any, out: Any, w_in: Any, w_out: list[Any], flags: Any, side: Any = None
+    ) -> None:  # fmt: skip
+        """A piece of one map ([2,] npix) into ``out`` (K, [2,] npix); short runs of rows on the stream ``side``."""
         if self._spectra is None:
-            self._spectra = [self._spectrum(r) if r.chirped else None for r in self.runs]
-        if self._work is None:
-            modes = xp.empty(self.parts * self.size, self.complex)
-            self._work = (xp.empty(self.scratch, self.complex), modes, xp.empty_like(modes))
-        buffer, modes, sums = self._work
+            self._spectra = [self._spectrum(r) if r.kind == "chirp" else None for r in self.runs]
+        buffer, modes, sums = self._buffers(p)
+        size = [int(self.place[b] - self.place[a]) for a, b in ((p.low, p.high), (p.first, p.last))]
+        self._order(side, False)
         for part in range(self.parts):
-            for r, spectrum in zip(self.runs, self._spectra, strict=True):
-                self._forward(r, spectrum, x, w_in, buffer, modes[part * self.size :], part)
+            for k, r, stream in self._streams(p.low, p.high, side):
+                self._forward(k, r, p, x, w_in, buffer, modes[part * size[0] :], part, stream)
+        self._order(side, True)
         for k, kernel in enumerate(self.kernels):
-            kernel.module.launch(
-                "band", (kernel.count, kernel.blocks), (BAND,),
-                (modes, self._place, self._top, kernel.tiles, kernel.held, kernel.counts, sums, np.int64(self.size),
-                 *_ints(self.rows, self.rings, self.parts, kernel.longest)),
-                shared_mem=kernel.shared,
+            kernel.run(
+                modes, sums, self._place, self._top, (int(self.place[p.low]), int(self.place[p.first])),
+                (size[0], size[1]), (self.rows, self.rings, self.parts), p.tiles,
             )  # fmt: skip
+            self._order(side, False)
             for part in range(self.parts):
-                for r, spectrum in zip(self.runs, self._spectra, strict=True):
-                    self._back(r, spectrum, sums[part * self.size :], w_out[1 + k], buffer, out[k], flags[k:], part)
+                for n, r, stream in self._streams(p.first, p.last, side):
+                    some = sums[part * size[1] :]
+                    self._back(n, r, p, some, w_out[1 + k], buffer, out[k], flags[k:], part, stream)
+            self._order(side, True)
+
+    def _streams(self, low: int, high: int, side: Any) -> list[tuple[int, Run, Any]]:
+        """Runs within rows, and on which stream: those through a grid on the other one, so that tails overlap."""
+        found = [(k, some) for k, r in enumerate(self.runs) if (some := r.within(low, high)) is not None]
+        found.sort(key=lambda one: -one[1].count * one[1].length)
+        alone = all(r.kind == "grid" for _, r in found)
+        return [
+            (k, r, side if r.kind == "grid" and not (alone and at == 0) else None) for at, (k, r) in enumerate(found)
+        ]
+
+    def _order(self, side: Any, back: bool) -> None:
+        """Let the second stream wait for the current one, or the other way round."""
+        if side is None:
+            return
+        cuda = self.runtime.xp.cuda
+        main, event = cuda.get_current_stream(), cuda.Event(disable_timing=True)
+        event.record(side if back else main)
+        (main if back else side).wait_event(event)
+
+    def _buffers(self, p: Piece) -> tuple[Any, Any, Any]:
+        """For rows under way, their modes and sums; as large as any piece so far has needed."""
+        xp = self.runtime.xp
+        some = [p, *self.pieces] if p in self.pieces else [p]
+        sizes = [
+            self.parts * max(int(self.place[q.high] - self.place[q.low]) for q in some),
+            self.parts * max(int(self.place[q.last] - self.place[q.first]) for q in some),
+        ]
+        if self._work is None or any(len(b) < n for b, n in zip(self._work[1:], sizes, strict=True)):
+            self._work = None
+            modes, sums = (xp.empty(n, self.complex) for n in sizes)
+            self._work = (xp.empty(self.scratch, self.complex), modes, sums)
+        return self._work
 
     def _launch(self, kernel: str, wide: int, rows: int, args: tuple[Any, ...]) -> None:
         self.module.launch(kernel, (-(-wide // BLOCK), rows), (BLOCK,), args)
@@ -284,7 +344,7 @@ class RingEngine:
     def _spectrum(self, r: Run) -> Any:
         """Transforms of the chirps of a run."""
         out = self.runtime.xp.empty((r.count, r.length), self.complex)
-        self._launch("chirps", r.length, r.count, (self._rows, out, *_ints(r.length, r.first)))
+        self._launch("chirps", r.length, r.count, (self._whole, out, *_ints(r.length, r.first)))
         self._transform(out)
         return out
 
@@ -302,63 +362,75 @@ class RingEngine:
         self._launch("multiply", r.length, r.count * r.residues, (z, spectrum, *_ints(r.length, r.residues)))
         self._transform(z)
 
-    def _launch_fused(self, kernel: str, r: Run, grid: tuple[int, ...], args: tuple[Any, ...]) -> None:
-        padded = r.length + r.length // 32
-        self.fused[r.length, r.chirped].launch(
-            kernel, grid, (r.length // 16,), args, shared_mem=2 * padded * self.spec.dtype.itemsize
-        )  # fmt: skip
+    def _fused(self, kernel: str, r: Run, args: tuple[Any, ...], stream: Any) -> None:
+        """A kernel that transforms rows: ``args`` from those that follow the rows' and the roots of unity on."""
+        shared = 2 * (r.length + r.length // 32) * self.spec.dtype.itemsize
+        grid = (r.residues, r.count) if r.kind == "plain" else (r.count,)
+        self.fused[r.kind, r.length].launch(kernel, grid, (r.length // 16,), args, shared_mem=shared, stream=stream)
 
-    def _forward(self, r: Run, spectrum: Any, x: Any, w: Any, buffer: Any, modes: Any, part: int) -> None:
-        npix, kind = np.int64(self.spec.table.npix), _ints(self.rings, r.first, self.spec.spin, part)
-        if r.fused and r.chirped:
-            self._launch_fused(
-                "forward_chirped", r, (r.residues, r.count),
-                (x, w, self._rows, self.turns[r.length], spectrum, modes, npix, *kind),
+    def _forward(
+        self, k: int, r: Run, p: Piece, x: Any, w: Any, buffer: Any, modes: Any, part: int, stream: Any
+    ) -> None:  # fmt: skip
+        npix, kind, rows = np.int64(p.npix_read), _ints(self.rings, r.first, self.spec.spin, part), p.before
+        if r.kind == "plain":
+            self._fused(
+                "forward_plain", r, (x, w, rows, self.turns[r.length], self.phases[k], modes, npix, *kind),
+                stream,
             )  # fmt: skip
             return
-        if r.fused:
-            self._launch_fused(
-                "forward_plain", r, (r.count,), (x, w, self._rows, self.turns[r.length], modes, npix, *kind)
+        if r.kind == "grid":
+            self._fused(
+                "forward_grid", r,
+                (x, w, rows, self.turns[r.length], self.factors[r.length], modes, npix, *kind, self.struct),
+                stream,
             )  # fmt: skip
             return
         z = buffer[: r.count * r.size].reshape(-1, r.length)
-        if r.chirped:
+        if r.kind == "chirp":
             self._launch(
-                "load_chirped", r.length, r.count, (x, w, self._rows, z, npix, np.int32(r.length), *kind)
+                "load_chirped", r.length, r.count, (x, w, rows, z, npix, np.int32(r.length), *kind)
             )  # fmt: skip
-            self._chirped(r, z, spectrum)
+            self._chirped(r, z, self._spectra[k][r.first - self.runs[k].first :] if self._spectra else None)
         else:
-            self._launch("load", r.length, r.count, (x, w, self._rows, z, npix, *kind))
+            self._launch("load", r.length, r.count, (x, w, rows, z, npix, *kind))
             self._transform(z)
         wide = 2 * (int(self.most[r.first : r.first + r.count].max()) + 1)
-        length = r.length if r.chirped else 0
-        self._launch("modes", wide, r.count, (z, self._rows, modes, *_ints(length, r.first)))
+        length = r.length if r.kind == "chirp" else 0
+        self._launch("modes", wide, r.count, (z, rows, modes, *_ints(length, r.first)))
 
-    def _back(self, r: Run, spectrum: Any, sums: Any, w: Any, buffer: Any, y: Any, flag: Any, part: int) -> None:
-        npix, kind = np.int64(self.spec.table.npix), _ints(self.rings, r.first, self.spec.spin, part)
-        if r.fused and not r.chirped:
-            self._launch_fused(
-                "back_plain", r, (r.count,), (sums, w, self._rows, self.turns[r.length], y, flag, npix, *kind)
+    def _back(
+        self, k: int, r: Run, p: Piece, sums: Any, w: Any, buffer: Any, y: Any, flag: Any, part: int,
+        stream: Any,
+    ) -> None:  # fmt: skip
+        npix, kind, rows = np.int64(p.npix_written), _ints(self.rings, r.first, self.spec.spin, part), p.after
+        if r.kind == "plain":
+            self._fused(
+                "back_plain", r,
+                (sums, w, rows, self.turns[r.length], self.phases[k], y, flag, npix, *kind), stream,
+            )  # fmt: skip
+            if r.residues == 2:
+                self.fused[r.kind, r.length].launch(
+                    "join", (r.length // BLOCK, r.count), (BLOCK,), (w, rows, y, flag, npix, *kind)
+                )  # fmt: skip
+            return
+        if r.kind == "grid":
+            self._fused(
+                "back_grid", r,
+                (sums, w, rows, self.turns[r.length], self.factors[r.length], y, flag, npix, *kind, self.struct),
+                stream,
             )  # fmt: skip
             return
         z = buffer[: r.count * r.size].reshape(-1, r.length)
-        if r.fused:
-            self._launch_fused(
-                "back_chirped", r, (r.residues, r.count),
-                (sums, self._rows, self.turns[r.length], spectrum, z, np.int32(r.first)),
-            )  # fmt: skip
-        elif r.chirped:
-            self._launch("fold_chirped", r.size, r.count, (sums, self._rows, z, *_ints(r.length, r.first)))
-            self._chirped(r, z, spectrum)
-        else:
-            self._launch("fold", r.length, r.count, (sums, self._rows, z, np.int32(r.first)))
+        if r.kind == "batch":
+            self._launch("fold", r.length, r.count, (sums, rows, z, np.int32(r.first)))
             self._transform(z)
-            self._launch("store", r.length, r.count, (z, w, self._rows, y, flag, npix, *kind))
+            self._launch("store", r.length, r.count, (z, w, rows, y, flag, npix, *kind))
             return
-        stride = r.length // 2 if r.fused else r.length
+        self._launch("fold_chirped", r.size, r.count, (sums, rows, z, *_ints(r.length, r.first)))
+        self._chirped(r, z, self._spectra[k][r.first - self.runs[k].first :] if self._spectra else None)
         self._launch(
             "store_chirped", -(-r.length // 2), r.count,
-            (z, w, self._rows, y, flag, npix, *_ints(stride, not r.fused), *kind),
+            (z, w, rows, y, flag, npix, *_ints(r.length, 1), *kind),
         )  # fmt: skip
 
 

@@ -7,7 +7,8 @@
 #define T (L / 16)
 #define PADDED(i) ((i) + ((i) >> 5))
 #define PLANE PADDED(L)
-#define BLOCKS (T >= 768 ? 1 : 768 / T > 16 ? 16 : 768 / T)
+#define MANY (SINGLE ? (T >= 512 ? 1024 : 768) : 512)  // threads that a multiprocessor is to hold
+#define BLOCKS (MANY / T < 1 ? 1 : MANY / T > 16 ? 16 : MANY / T)
 
 DI Two add(Two a, Two b) { Two c = {a.x + b.x, a.y + b.y}; return c; }
 DI Two sub(Two a, Two b) { Two c = {a.x - b.x, a.y - b.y}; return c; }
@@ -20,7 +21,7 @@ DI void dft4(Two& a, Two& b, Two& c, Two& d) {
   a = add(p, r); b = add(q, s); c = sub(p, r); d = sub(q, s);
 }
 DI void dft8(Two* v) {
-  const REAL h = 0.70710678118654752f;
+  const REAL h = (REAL)0.70710678118654752;
   Two e[4] = {v[0], v[2], v[4], v[6]}, o[4] = {v[1], v[3], v[5], v[7]};
   dft4(e[0], e[1], e[2], e[3]);
   dft4(o[0], o[1], o[2], o[3]);
@@ -29,7 +30,7 @@ DI void dft8(Two* v) {
   for (int k = 0; k < 4; k++) { v[k] = add(e[k], o[k]); v[k + 4] = sub(e[k], o[k]); }
 }
 DI void dft16(Two* v) {
-  const REAL h = 0.70710678118654752f, c = 0.92387953251128674f, s = 0.38268343236508977f;
+  const REAL h = (REAL)0.70710678118654752, c = (REAL)0.92387953251128674, s = (REAL)0.38268343236508977;
 #pragma unroll
   for (int b = 0; b < 4; b++) dft4(v[b], v[b + 4], v[b + 8], v[b + 12]);
   v[5] = by(v[5], c, s); v[6] = by(v[6], h, h); v[7] = by(v[7], s, c);
@@ -102,11 +103,4 @@ DI void transform(Two* v, REAL* shared, const Two* turns, int t) {
   pass<16, 1>(v, shared, turns, t); pass<16, 16>(v, shared, turns, t); pass<8, 256>(v, shared, turns, t);
   pass<8, 2048>(v, shared, turns, t);
 #endif
-}
-
-// All modes that element `at` of a row's transform stands for.
-DI void spread_modes(Two* __restrict__ modes, const Row& r, int at, Two z) {
-  for (int m = at - (at + r.most) / r.n * r.n; m <= r.most; m += r.n)
-    modes[r.place + (m >= 0 ? m : r.most + 1 - m)] = times(z, phase(r, m));
-  if (at == 0) modes[r.place + r.most + 1] = z;  // mode 0 has two places
 }

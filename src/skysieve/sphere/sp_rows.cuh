@@ -28,9 +28,8 @@ DI Two quarter_turns(Two a, int k) {
 }
 
 // Pixel j of a row, weighted; `part` of spin 2: 0 the ring, 1 its mirror image.
-DI Two pixel(const REAL* map, const REAL* w, const Row& r, int ring, int rings, i64 j, int spin, i64 npix, int part) {
+DI Two scaled_pixel(const REAL* map, REAL here, REAL there, const Row& r, i64 j, int spin, i64 npix, int part) {
   Two v = {0, 0};
-  REAL here = w[ring], there = w[rings - 1 - ring];
   if (spin == 0) {
     v.x = map[r.north + j] * here;
     if (r.south >= 0) v.y = map[r.south + j] * there;
@@ -43,13 +42,15 @@ DI Two pixel(const REAL* map, const REAL* w, const Row& r, int ring, int rings, 
   }
   return v;
 }
+DI Two pixel(const REAL* map, const REAL* w, const Row& r, int ring, int rings, i64 j, int spin, i64 npix, int part) {
+  return scaled_pixel(map, w[ring], w[rings - 1 - ring], r, j, spin, npix, part);
+}
 
 // exp(-i m phi) of a row
 DI Two phase(const Row& r, int m) {
   double turn = m * r.phi;
   return turned(-(REAL)(turn - 2 * rint(0.5 * turn)));
 }
-
 // One element of the conjugated transform of an output row: modes that repeat each other are added.
 DI Two folded(const Two* __restrict__ sums, const Row& r, int at) {
   Two s = {0, 0};
@@ -62,8 +63,7 @@ DI Two folded(const Two* __restrict__ sums, const Row& r, int at) {
   return conj(s);
 }
 
-DI bool put(REAL* map, const REAL* w, const Row& r, int ring, int rings, i64 j, int spin, i64 npix, int part, Two z) {
-  REAL here = w[ring], there = w[rings - 1 - ring];
+DI void put_plain(REAL* map, const Row& r, i64 j, int spin, i64 npix, int part, REAL here, REAL there, Two z) {
   if (spin == 0) {
     map[r.north + j] = z.x * here;
     if (r.south >= 0 && r.south != r.north) map[r.south + j] = z.y * there;
@@ -74,5 +74,9 @@ DI bool put(REAL* map, const REAL* w, const Row& r, int ring, int rings, i64 j, 
     map[r.south + j] = z.x * there;
     map[npix + r.south + j] = -z.y * there;
   }
+}
+// True for what is not finite.
+DI bool put(REAL* map, const REAL* w, const Row& r, int ring, int rings, i64 j, int spin, i64 npix, int part, Two z) {
+  put_plain(map, r, j, spin, npix, part, w[ring], w[rings - 1 - ring], z);
   return strange(z.x) || strange(z.y);
 }
