@@ -159,7 +159,7 @@ def test_command_mistakes(data, tmp_path):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used:
         used.bind(("127.0.0.1", 0))
         for arguments, message in [
-            (["stream", *common], "--listen or --from is needed"),
+            (["stream", *common], "one of --listen, --from and --dada-key is needed"),
             (["stream", "--listen", "1", "-o", tmp_path], "--plan or --dm-max is needed"),
             (["stream", "--listen", "x:y", *common], "--listen x:y: expected HOST:PORT"),
             (["stream", "--listen", used.getsockname()[1], *common], "cannot listen on 127.0.0.1"),

@@ -180,6 +180,9 @@ def stream(
         list[str] | None, option("--listen", help="Socket; may be given often.", panel=INPUT, metavar="HOST:PORT")
     ] = None,
     file: Annotated[Path | None, option("--from", help="A file instead.", panel=INPUT, metavar="FILE")] = None,
+    dada_key: Annotated[
+        str | None, option("--dada-key", help="A PSRDADA ring instead.", panel=INPUT, metavar="HEX")
+    ] = None,
     form: Annotated[
         str, option("--format", help="skysieve, vdif, MODULE:NAME (skysieve).", panel=INPUT, metavar="FORMAT")
     ] = "skysieve",
@@ -256,6 +259,7 @@ def stream(
     from skysieve.dedispersion.dmplan import DMPlan
     from skysieve.dedispersion.stream.beams import Options
     from skysieve.dedispersion.stream.channelise import Channeliser
+    from skysieve.dedispersion.stream.dada_ring import DadaFeed, DadaReader, key_of
     from skysieve.dedispersion.stream.emulate import opened_source
     from skysieve.dedispersion.stream.intake import Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.metrics import MetricsServer
@@ -270,17 +274,18 @@ def stream(
         page = None if web is None else place(web, "--web")
         if page is not None:
             check_extra()
-        if (file is None) == (not listen):
-            raise ValueError("--listen or --from is needed, and not both: where the data come from")
+        if [bool(listen), file is not None, dada_key is not None].count(True) != 1:
+            raise ValueError("one of --listen, --from and --dada-key is needed: where the data come from")
         if (plan is None) == (dm_max is None):
             raise ValueError("--plan or --dm-max is needed, and not both: how far to search")
+        dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
         search = {
             "threshold": threshold, "noise": noise.value, "block": block, "ignore": ignored(ignore), "device": device,
             "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
-            policy="block" if file is not None else policy.value,
+            policy=policy.value if listen else "block",
             channelise={
                 "channels": channels, "taps": taps, "window": pfb_window, "integrate": integrate, "sideband": sideband,
                 "stokes": "I" if stokes == "I" else int(stokes) if stokes.isdecimal() else stokes,
@@ -311,7 +316,10 @@ def stream(
             )
             for text in listen or ()
         ]
-        feed: Feed = FileFeed(intake, opened_source(file)) if file is not None else SocketFeed(intake, receivers)
+        if dada_ring is not None:
+            feed: Feed = DadaFeed(intake, dada_ring)
+        else:
+            feed = FileFeed(intake, opened_source(file)) if file is not None else SocketFeed(intake, receivers)
         pipeline = Pipeline(
             intake, feed, sink, receivers=receivers, part=coincident,
             status=lambda state: screen.line(live_line(state)),

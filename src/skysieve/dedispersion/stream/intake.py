@@ -52,6 +52,7 @@ class Beam:
         self.geometry, self.key = geometry, key.copy()
         self.changed = 0
         self.strange = None
+        self.over = False
         self.made += 1
         self.segments.append(segment)
 
@@ -126,6 +127,8 @@ class Intake:
             if not self._begin(beam, index, buffers, key):
                 return
             self.beams[number] = beam
+        elif beam.over and not self._begin(beam, index, buffers, key):
+            return
         while len(index):
             stop, same, anew = self._until_changed(beam, key[index])
             rest = self._place(beam, index[:stop][same[:stop]], buffers, lengths, found)

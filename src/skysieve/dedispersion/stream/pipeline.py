@@ -238,7 +238,7 @@ class Pipeline:
             "seconds": now - self._began, "data_seconds": data, "stages": times, "counts": counts,
             "rate": 8 * (counts["bytes"] - self._last["bytes"]) / span,
             "realtime": passed / worked if worked > 0 else 0.0, "load": worked / span,
-            "ring_fill": max([*fills, *(r.fill for r in self.receivers)], default=0.0),
+            "ring_fill": max([*fills, *(r.fill for r in self.receivers), self.feed.fill]),
             "latency": self.latencies[-1] if self.latencies else 0.0, "beams": len(self.intake.beams),
             "sink": dict(self.sink.counts),
             "mjd": max(

@@ -1,0 +1,266 @@
+"""One ring of PSRDADA in System V shared memory: where things lie and what the semaphores mean.
+
+A ring of key ``k`` is a segment ``k`` with the structure below, a char a block (transfers that wait in it) and the
+keys of the blocks' own segments; a set of two semaphores (`WRITE`, `READ`: places of writers and readers that are
+free), and a set of five for each reader: start and end of data acknowledged, blocks full, blocks cleared, place free.
+A transfer goes from byte ``s_byte`` of block ``s_buf`` to byte ``e_byte`` of block ``e_buf``; blocks are counted
+without end, block ``n`` lies in segment ``n % nbufs``.  What is known of eight transfers is kept, that of transfer
+``n`` at ``n % 8``.
+
+The facts are those of psrdada's public headers and of what its programs do; the code is our own.  A size of the first
+segment that is neither of the two known versions' is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from ctypes import c_int, c_int32, c_long, c_short, c_size_t, c_uint8, c_uint32, c_uint64, c_ushort, c_void_p
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TRANSFERS = READERS = 8
+WRITE, READ = range(2)
+SODACK, EODACK, FULL, CLEAR, PLACE = range(5)
+DISCONNECTED, WRITING, READING = 0, 3, 6
+KEY_STEP = 0x00010000
+"""From the key of one piece of a new ring to that of the next."""
+PERMISSIONS = 0o666
+IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_RMID = 0o1000, 0o2000, 0o4000, 0
+SHM_RDONLY, SEM_UNDO, SETVAL, GETVAL = 0o10000, 0x1000, 16, 12
+MOST_BLOCKS = 2**16
+
+
+class Sync(ctypes.Structure):
+    """What all processes of a ring share."""
+
+    _fields_ = [
+        ("semkey_connect", c_int32), ("semkey_data", c_int32 * READERS), ("nbufs", c_uint64), ("bufsz", c_uint64),
+        ("w_buf", c_uint64), ("w_state", c_int32), ("w_xfer", c_uint64), ("r_bufs", c_uint64 * READERS),
+        ("r_states", c_int32 * READERS), ("r_xfers", c_uint64 * READERS), ("n_readers", c_uint32),
+        ("s_buf", c_uint64 * TRANSFERS), ("s_byte", c_uint64 * TRANSFERS), ("eod", c_uint8 * TRANSFERS),
+        ("e_buf", c_uint64 * TRANSFERS), ("e_byte", c_uint64 * TRANSFERS), ("on_device_id", c_int32),
+    ]  # fmt: skip
+
+
+NEW_SIZE = ctypes.sizeof(Sync)
+OLD_SIZE = Sync.on_device_id.offset
+"""Before rings could lie on GPUs."""
+
+
+class Operation(ctypes.Structure):
+    """``struct sembuf``."""
+
+    _fields_ = [("number", c_ushort), ("by", c_short), ("flags", c_short)]
+
+
+class Timespec(ctypes.Structure):
+    """``struct timespec``."""
+
+    _fields_ = [("seconds", c_long), ("nanoseconds", c_long)]
+
+
+class RingError(OSError):
+    """A ring that is not there, is another version's, is taken, or has gone."""
+
+
+@cache
+def libc() -> Any:
+    """The C library's calls; 64-bit Linux only."""
+    if sys.platform != "linux" or struct.calcsize("P") != 8:
+        raise RuntimeError("PSRDADA rings are read on 64-bit Linux only")
+    found = ctypes.CDLL(None, use_errno=True)
+    for name, result, arguments in (
+        ("shmget", c_int, (c_int, c_size_t, c_int)), ("shmat", c_void_p, (c_int, c_void_p, c_int)),
+        ("shmdt", c_int, (c_void_p,)), ("shmctl", c_int, (c_int, c_int, c_void_p)),
+        ("semget", c_int, (c_int, c_int, c_int)), ("semctl", c_int, (c_int, c_int, c_int, c_long)),
+        ("semtimedop", c_int, (c_int, c_void_p, c_size_t, c_void_p)),
+    ):  # fmt: skip
+        function = getattr(found, name)
+        function.restype, function.argtypes = result, arguments
+    return found
+
+
+def call(name: str, *arguments: Any) -> int:
+    """A call that tells errors by -1."""
+    result: int = getattr(libc(), name)(*arguments)
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def size_of(identifier: int) -> int:
+    """Bytes of a segment, as they were asked for."""
+    with open("/proc/sysvipc/shm", encoding="ascii") as table:
+        for words in (line.split() for line in table.readlines()[1:]):
+            if int(words[1]) == identifier:
+                return int(words[3])
+    raise OSError(errno.EINVAL, "the segment has gone")
+
+
+class Segment:
+    """A piece of shared memory, attached."""
+
+    def __init__(self, identifier: int, read_only: bool = False) -> None:
+        self.identifier, self.size = identifier, size_of(identifier)
+        address = libc().shmat(identifier, None, SHM_RDONLY if read_only else 0)
+        if address is None or address == c_void_p(-1).value:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self.address: int = address
+        self.bytes: NDArray[np.uint8] = np.ctypeslib.as_array((c_uint8 * self.size).from_address(address))
+        self.bytes.flags.writeable = not read_only
+
+    def detach(self) -> None:
+        """Give it back; nothing of it may be used any more."""
+        call("shmdt", self.address)
+
+
+class Ring:
+    """One ring: `connect` or `create` makes it.
+
+    Attributes
+    ----------
+    sync : Sync
+    blocks : list of numpy.ndarray of uint8
+    """
+
+    def __init__(self, key: int, name: str, segment: Segment, count_at: int, read_only: bool, made: bool) -> None:
+        self.key, self.name, self._segment = key, name, segment
+        self.sync = Sync.from_address(segment.address)
+        self.nbufs, self.bufsz, self.readers = self.sync.nbufs, self.sync.bufsz, self.sync.n_readers
+        self.count = segment.bytes[count_at : count_at + self.nbufs]
+        keys = segment.bytes[count_at + self.nbufs : count_at + 5 * self.nbufs].tobytes()
+        flags = IPC_CREAT | IPC_EXCL | PERMISSIONS if made else 0
+        self.connections = call("semget", self.sync.semkey_connect, 2, flags)
+        self.sets = [call("semget", self.sync.semkey_data[i], 5, flags) for i in range(self.readers)]
+        self._pieces: list[Segment] = []
+        for key in struct.unpack(f"={self.nbufs}i", keys):
+            identifier = call("shmget", key, self.bufsz if made else 0, flags)
+            self._pieces.append(Segment(identifier, read_only))
+            if self._pieces[-1].size < self.bufsz:
+                raise RingError(
+                    f"{name}: block {len(self._pieces) - 1} has {self._pieces[-1].size} bytes of {self.bufsz}"
+                )
+        self.blocks = [piece.bytes[: self.bufsz] for piece in self._pieces]
+
+    @classmethod
+    def connect(cls, key: int, name: str, read_only: bool = True) -> Ring:
+        """A ring that is there; ``read_only`` holds for its blocks.
+
+        Raises
+        ------
+        RingError
+            When there is none, it may not be used, or is one of another version.
+        """
+        try:
+            identifier = call("shmget", key, 0, 0)
+            segment = Segment(identifier)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise RingError(f"{name}: there is no shared memory with the key {key:x} (dada_db makes it)") from None
+            raise RingError(f"{name}: the key {key:x} cannot be used: {error.strerror}") from None
+        sync = Sync.from_address(segment.address) if segment.size >= OLD_SIZE else None
+        nbufs = sync.nbufs if sync is not None and sync.nbufs <= MOST_BLOCKS else 0
+        head = segment.size - 5 * nbufs
+        if sync is None or not nbufs or head not in (OLD_SIZE, NEW_SIZE) or not 1 <= sync.n_readers <= READERS:
+            segment.detach()
+            raise RingError(
+                f"{name}: what the key {key:x} has is no ring of PSRDADA, or of a version that is not known"
+            )
+        if head == NEW_SIZE and sync.on_device_id >= 0:
+            segment.detach()
+            raise RingError(f"{name}: the ring {key:x} lies on a GPU; expected one in the host's memory")
+        try:
+            return cls(key, name, segment, head, read_only, made=False)
+        except OSError as error:
+            raise RingError(f"{name}: the ring {key:x} is not whole: {error}") from None
+
+    @classmethod
+    def create(cls, key: int, name: str, nbufs: int, bufsz: int, readers: int = 1) -> Ring:
+        """A new ring, as ``dada_db`` makes it.
+
+        Raises
+        ------
+        RingError
+            When the key is in use.
+        """
+        if not (1 <= nbufs <= MOST_BLOCKS and bufsz >= 1 and 1 <= readers <= READERS):
+            raise ValueError(
+                f"nbufs={nbufs}, bufsz={bufsz}, readers={readers}: expected at least 1, and 8 readers at most"
+            )
+        try:
+            identifier = call("shmget", key, NEW_SIZE + 5 * nbufs, IPC_CREAT | IPC_EXCL | PERMISSIONS)
+        except OSError as error:
+            raise RingError(f"{name}: the key {key:x} cannot be used: {error.strerror}") from None
+        segment = Segment(identifier)
+        sync = Sync.from_address(segment.address)
+        sync.nbufs, sync.bufsz, sync.n_readers, sync.on_device_id = nbufs, bufsz, readers, -1
+        sync.eod[:] = [1] * TRANSFERS
+        keys = [key + KEY_STEP * (i + 1) for i in range(1 + READERS + nbufs)]
+        sync.semkey_connect = keys[0]
+        sync.semkey_data[:] = keys[1 : 1 + READERS]
+        segment.bytes[NEW_SIZE + nbufs :] = np.frombuffer(struct.pack(f"={nbufs}i", *keys[1 + READERS :]), np.uint8)
+        try:
+            ring = cls(key, name, segment, NEW_SIZE, False, made=True)
+        except OSError as error:
+            call("shmctl", identifier, IPC_RMID, None)
+            raise RingError(f"{name}: the pieces of the ring {key:x} cannot be made: {error}") from None
+        ring.change(ring.connections, (WRITE, 1), (READ, readers))
+        for one in ring.sets:
+            ring.change(one, (SODACK, TRANSFERS), (EODACK, TRANSFERS), (PLACE, 1))
+        return ring
+
+    def change(self, which: int, *operations: tuple[int, int], timeout: float | None = None, flags: int = 0) -> bool:
+        """Change semaphores of a set, all at once; False when that was not possible in time.
+
+        Raises
+        ------
+        RingError
+            When the ring has been destroyed.
+        """
+        made = (Operation * len(operations))(*(Operation(number, by, flags) for number, by in operations))
+        limit = None
+        if timeout is not None:
+            limit = ctypes.byref(Timespec(int(timeout), int(timeout % 1 * 1e9)))
+        while True:
+            try:
+                call("semtimedop", which, made, len(operations), limit)
+            except OSError as error:
+                if error.errno == errno.EINTR:
+                    continue
+                if error.errno == errno.EAGAIN:
+                    return False
+                raise RingError(f"{self.name}: the ring {self.key:x} has gone: {error.strerror}") from None
+            return True
+
+    def value(self, which: int, number: int) -> int:
+        """A semaphore."""
+        try:
+            return call("semctl", which, number, GETVAL, 0)
+        except OSError as error:
+            raise RingError(f"{self.name}: the ring {self.key:x} has gone: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Let go of its memory; the ring stays."""
+        self.sync, self.count = Sync(), self.count.copy()
+        for piece in (*self._pieces, self._segment):
+            piece.detach()
+        self._pieces, self.blocks = [], []
+
+    def destroy(self) -> None:
+        """Remove it from the system, and let go of it."""
+        for which in (self.connections, *self.sets):
+            call("semctl", which, 0, IPC_RMID, 0)
+        for piece in (*self._pieces, self._segment):
+            call("shmctl", piece.identifier, IPC_RMID, None)
+        self.close()

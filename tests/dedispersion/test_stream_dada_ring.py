@@ -1,0 +1,355 @@
+"""PSRDADA rings: what lies where, transfers, full rings, readers that are killed, what is no ring."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.dedispersion.test_stream_commands import command
+from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, data, rows_of, run_feed, same_as_file
+from tests.dedispersion.test_stream_sink import wait_for
+
+from skysieve.dedispersion import Filterbank, search
+from skysieve.dedispersion.stream import dada_ipc
+from skysieve.dedispersion.stream.dada import DadaHeader, header_text
+from skysieve.dedispersion.stream.dada_ipc import EODACK, FULL, SODACK, RingError, Sync
+from skysieve.dedispersion.stream.dada_ring import DadaFeed, DadaReader, DadaRings, DadaWriter, key_of
+
+__all__ = ["data"]
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not Path("/proc/sysvipc/shm").exists(), reason="no System V shared memory to be seen"
+)
+KEYS = iter(range(0x6100, 0x7000, 2))
+
+
+@contextmanager
+def rings(**options):
+    """Rings of a key that no other process of these tests has."""
+    key = 0x10000000 * (1 + os.getpid() % 4) + 0x10000 * (os.getpid() % 0x800) + next(KEYS)
+    with DadaRings(key, **options) as made:
+        yield made
+
+
+def header(fb, **more):
+    o = fb.observation
+    known = {"tsamp": o.tsamp, "fch1": o.top, "foff": o.foff, "tstart": o.tstart, "voltages": False, **more}
+    return header_text(1, o.nchan, **known)
+
+
+def body(fb, nsamp=None):
+    return np.ascontiguousarray(fb.read()[:, :nsamp].T).tobytes()
+
+
+def stop_after(count):
+    """Stops a pipeline when so many transfers have been searched."""
+
+    def watch(pipeline):
+        try:
+            wait_for(lambda: sum(beam.made for beam in pipeline.intake.beams.values()) >= count)
+            wait_for(lambda: not any(beam.segments for beam in pipeline.intake.beams.values()))
+        finally:
+            pipeline.stop()
+
+    return watch
+
+
+# ---------------------------------------------------------------- what lies where
+
+
+def test_the_structure_is_that_of_psrdada():
+    """Places that the C structure has on 64-bit machines, worked out by hand from its public declaration."""
+    places = {
+        "semkey_connect": 0, "semkey_data": 4, "nbufs": 40, "bufsz": 48, "w_buf": 56, "w_state": 64, "w_xfer": 72,
+        "r_bufs": 80, "r_states": 144, "r_xfers": 176, "n_readers": 240, "s_buf": 248, "s_byte": 312, "eod": 376,
+        "e_buf": 384, "e_byte": 448, "on_device_id": 512,
+    }  # fmt: skip
+    assert {name: getattr(Sync, name).offset for name in places} == places
+    assert ctypes.sizeof(Sync) == 520
+
+
+def test_a_new_ring_looks_like_one_of_dada_db():
+    with rings(nbufs=3, bufsz=100, readers=2) as made:
+        ring = made.data
+        raw = ring._segment.bytes.tobytes()
+        assert len(raw) == 520 + 5 * 3
+        key = ring.key
+        assert struct.unpack_from("=9i", raw) == tuple(key + 0x10000 * i for i in range(1, 10))
+        assert struct.unpack_from("=2Q", raw, 40) == (3, 100)
+        assert raw[376:384] == b"\1" * 8
+        assert struct.unpack_from("=3i", raw, 520 + 3) == tuple(key + 0x10000 * i for i in range(10, 13))
+        for one in ring.sets:
+            assert [ring.value(one, i) for i in range(5)] == [8, 8, 0, 0, 1]
+        assert [ring.value(ring.connections, i) for i in range(2)] == [1, 2]
+    with pytest.raises(RingError, match="there is no shared memory with the key"):
+        DadaReader(key)
+
+
+def test_a_ring_of_the_older_version():
+    """Without the number of a GPU, the structure is 8 bytes shorter."""
+    with rings(nbufs=2, bufsz=64) as made:
+        for ring in (made.headers, made.data):
+            raw = ring._segment.bytes.tobytes()
+            keys = raw[520:]
+            dada_ipc.call("shmctl", ring._segment.identifier, dada_ipc.IPC_RMID, None)
+            ring._segment.detach()
+            flags = dada_ipc.IPC_CREAT | dada_ipc.IPC_EXCL | 0o666
+            ring._segment = dada_ipc.Segment(dada_ipc.call("shmget", ring.key, 512 + len(keys), flags))
+            ring._segment.bytes[:] = np.frombuffer(raw[:512] + keys, np.uint8)
+        with DadaWriter(made.key) as writer, DadaReader(made.key) as reader:
+            writer.send(b"A 1", [b"abc"])
+            assert reader.header(10)[:3] == b"A 1"
+            assert reader.data.next(10).tobytes() == b"abc"
+            reader.data.done()
+
+
+# ---------------------------------------------------------------- transfers
+
+
+def test_transfers_of_every_length():
+    """More transfers than are remembered (8), shorter and longer than blocks and than the ring; two readers."""
+    rng = np.random.default_rng(1)
+    sizes = [0, 1, 63, 64, 65, 128, 200, 256, 257, 1000, 64, 0, 5]
+    sent = [rng.bytes(n) for n in sizes]
+    with rings(nbufs=4, bufsz=64, readers=2) as made:
+        got: list[list[tuple[bytes, bytes]]] = [[], []]
+
+        def read(to):
+            with DadaReader(made.key) as reader:
+                while len(to) < len(sent):
+                    head = reader.header(60)
+                    parts = []
+                    while not parts or not reader.data.last:
+                        parts.append(reader.data.next(60).tobytes())
+                        assert reader.data.offset == sum(map(len, parts[:-1]))
+                        reader.data.done()
+                    reader.end()
+                    to.append((head.rstrip(b"\0"), b"".join(parts)))
+
+        threads = [threading.Thread(target=read, args=(to,)) for to in got]
+        for thread in threads:
+            thread.start()
+        with DadaWriter(made.key) as writer:
+            for i, one in enumerate(sent):
+                writer.send(b"N %d" % i, [one[:70], one[70:]], timeout=120)
+        for thread in threads:
+            thread.join(120)
+        assert got[0] == got[1] == [(b"N %d" % i, one) for i, one in enumerate(sent)]
+        for one in made.data.sets:
+            assert [made.data.value(one, i) for i in (SODACK, EODACK, FULL)] == [8, 8, 0]
+
+
+def test_a_writer_waits_for_a_full_ring():
+    with rings(nbufs=3, bufsz=8) as made, DadaWriter(made.key) as writer, DadaReader(made.key) as reader:
+        writer.begin(b"A 1")
+        for i in range(3):
+            writer.data.put(np.full(8, i, np.uint8), last=False)
+        with pytest.raises(TimeoutError, match="no block of the ring"):
+            writer.data.put(np.full(8, 3, np.uint8), last=False, timeout=0.05)
+        assert reader.data.fill == 1.0
+        assert reader.data.next(10)[0] == 0
+        assert reader.data.next(10)[0] == 0
+        reader.data.done()
+        reader.data.done()
+        assert reader.data.fill == pytest.approx(2 / 3)
+        writer.data.put(np.full(8, 3, np.uint8), last=False, timeout=60)
+        for value in (1, 2, 3):
+            assert reader.data.next(10)[0] == value
+            reader.data.done()
+        assert reader.data.next(0.01) is None
+        with pytest.raises(ValueError, match="expected 8, or fewer at the end"):
+            writer.data.put(np.zeros(7, np.uint8), last=False)
+
+
+def test_the_search_of_a_ring_is_that_of_the_file(data, tmp_path):
+    """Blocks that end within samples; two transfers, the second of which is shorter and began later."""
+    later = Filterbank.from_array(data.fb.block(0, 6000), freqs=data.fb.freqs, tsamp=5e-4, tstart=60001.25)
+    heads = [header(data.fb), header(later).rstrip(b"\0")]
+    heads[1] = heads[1].replace(b"MJD_START 60001.25", b"UTC_START 2023-02-26-06:00:00")
+    with rings(nbufs=4, bufsz=7001) as made, DadaWriter(made.key) as writer:
+
+        def send():
+            for head, fb in zip(heads, (data.fb, later), strict=True):
+                writer.send(head, [body(fb)], timeout=120)
+
+        threading.Thread(target=send, daemon=True).start()
+        with DadaReader(made.key) as reader:
+            summary, _ = run_feed(lambda i: DadaFeed(i, reader, 512), data.options, tmp_path, before=stop_after(2))
+    rows = rows_of(tmp_path)
+    for segment, fb in enumerate((data.fb, later)):
+        same_as_file([r for r in rows if r["segment"] == str(segment)], search(fb, data.plan, **SEARCH))
+    assert summary["counts"]["lost"] == 0
+    assert summary["counts"]["accepted"] == 500 + 375
+    assert summary["counts"]["changed"] == summary["counts"]["restarts"] == 0
+
+
+def test_a_bad_header_costs_its_transfer_alone(data, tmp_path):
+    with rings(nbufs=2, bufsz=4096) as made, DadaWriter(made.key) as writer:
+
+        def send():
+            writer.send(header(data.fb).replace(b"NBIT", b"XBIT"), [bytes(20_000)], timeout=120)
+            other = Filterbank.from_array(data.fb.block(0, 500)[:16], freqs=data.fb.freqs[:16], tsamp=5e-4)
+            writer.send(header(other), [body(other)], timeout=120)  # not what the plan is for
+            writer.send(header(data.fb), [body(data.fb)], timeout=120)
+
+        threading.Thread(target=send, daemon=True).start()
+        with DadaReader(made.key) as reader:
+            summary, said = run_feed(lambda i: DadaFeed(i, reader, 512), data.options, tmp_path, before=stop_after(1))
+    assert summary["counts"]["fields"] == 1
+    assert summary["counts"]["refused"] > 0
+    assert any("the header lacks NBIT; the transfer is left out" in line for line in said)
+    same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
+
+
+def test_a_reader_that_is_killed_leaves_the_ring_to_the_next(data, tmp_path):
+    """kill -9 in the middle of a transfer: the next reader goes on at the true sample, and the transfer ends."""
+    code = """if True:
+        import os, sys
+        from skysieve.dedispersion.stream.dada_ring import DadaReader
+        reader = DadaReader(int(sys.argv[1]))
+        assert reader.header(60)
+        for _ in range(3):
+            assert len(reader.data.next(60)) == 7000
+            reader.data.done()
+        assert len(reader.data.next(60)) == 7000
+        print("there", flush=True)
+        os.read(0, 1)
+    """
+    raw = body(data.fb)
+    with rings(nbufs=4, bufsz=7000) as made, DadaWriter(made.key) as writer:
+        threading.Thread(target=writer.send, args=(header(data.fb), [raw], 120), daemon=True).start()
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(made.key)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "there\n"
+        with pytest.raises(RingError, match=r"all readers of the ring .* are connected"):
+            DadaReader(made.key)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        with DadaReader(made.key) as reader:
+            assert reader.header(60)
+            assert reader.data.next(60).tobytes() == raw[21_000:28_000]
+            assert reader.data.offset == 21_000
+            seen = []
+            run_feed(
+                lambda i: DadaFeed(i, reader, 512), replace(data.options, cutouts=False), tmp_path,
+                before=lambda pipeline: (seen.append(pipeline), stop_after(1)(pipeline)),
+            )  # fmt: skip
+            assert made.data.value(made.data.sets[0], FULL) == 0
+    counts = seen[0].intake.counts()
+    assert counts["accepted"] == 500 - 42  # 21,000 bytes are 41.02 packets of 512
+    found = [float(r["time"]) for r in rows_of(tmp_path) if abs(float(r["dm"]) - 100) < 20]
+    assert all(min(abs(one - t) for t in TIMES) < 0.01 for one in found)
+    assert all(any(abs(one - t) < 0.01 for one in found) for t in TIMES)
+
+
+# ---------------------------------------------------------------- what is no ring
+
+
+def test_what_is_no_ring(tmp_path):
+    with pytest.raises(RingError, match="there is no shared memory with the key 7fee0002"):
+        DadaReader(0x7FEE0001)
+    key = 0x70000000 + os.getpid() % 0x10000 * 0x100
+    flags = dada_ipc.IPC_CREAT | dada_ipc.IPC_EXCL | 0o600
+    for size, change in (
+        (10, b""),
+        (4096, b""),
+        (520 + 15, struct.pack("=Q", 3)),
+        (520 + 15, struct.pack("=Q", 2**40)),
+    ):
+        segment = dada_ipc.Segment(dada_ipc.call("shmget", key + 1, size, flags))
+        segment.bytes[40 : 40 + len(change)] = np.frombuffer(change, np.uint8)
+        try:
+            with pytest.raises(RingError, match="is no ring of PSRDADA, or of a version that is not known"):
+                DadaReader(key)
+        finally:
+            dada_ipc.call("shmctl", segment.identifier, dada_ipc.IPC_RMID, None)
+            segment.detach()
+    with rings(nbufs=2, bufsz=8) as made:
+        with DadaWriter(made.key), pytest.raises(RingError, match="another writer has the ring"):
+            DadaWriter(made.key)
+        with pytest.raises(RingError, match="cannot be used: File exists"):
+            DadaRings(made.key)
+        made.data.sync.on_device_id = 0
+        with pytest.raises(RingError, match="lies on a GPU"):
+            DadaReader(made.key)
+        made.data.sync.on_device_id = -1
+        with DadaReader(made.key) as reader:
+            assert reader.header(0.01) is None
+            made.data.sync.s_byte[0] = 2**60
+            made.data.change(made.data.sets[0], (FULL, 1))
+            with pytest.raises(RingError, match="tells of bytes"):
+                reader.data.next(1)
+    with pytest.raises(ValueError, match="--dada-key xyz"):
+        key_of("xyz")
+    with pytest.raises(ValueError, match="expected at least 1"):
+        DadaRings(key, nbufs=0)
+
+
+def test_a_ring_that_is_removed_ends_the_run(data, tmp_path):
+    with rings(nbufs=2, bufsz=64) as made:
+        reader = DadaReader(made.key)
+        for ring in (made.headers, made.data):
+            for which in (ring.connections, *ring.sets):
+                dada_ipc.call("semctl", which, 0, dada_ipc.IPC_RMID, 0)
+        began = time.monotonic()
+        with pytest.raises(RingError, match="has gone"):
+            run_feed(lambda i: DadaFeed(i, reader), data.options, tmp_path)
+        assert time.monotonic() - began < 60
+        reader.headers.ring.close()
+        reader.data.ring.close()
+        for ring in (made.headers, made.data):
+            ring.connections, ring.sets = -1, []
+        made.close = lambda: None
+        for ring in (made.headers, made.data):
+            for piece in (*ring._pieces, ring._segment):
+                dada_ipc.call("shmctl", piece.identifier, dada_ipc.IPC_RMID, None)
+            ring.close()
+
+
+def test_the_command_reads_a_ring(data, tmp_path):
+    data.plan.save(tmp_path / "a.json")
+    common = ["stream", "-o", tmp_path / "out", "--plan", tmp_path / "a.json", "--no-plots", "--no-raw"]
+    for arguments, message in [
+        (["--dada-key", "7fee0001"], "there is no shared memory with the key 7fee0002"),
+        (["--dada-key", "dada", "--listen", "0"], "one of --listen, --from and --dada-key is needed"),
+        (["--dada-key", "ring"], "--dada-key ring: expected a hexadecimal key"),
+    ]:
+        done = command(*common, *arguments)
+        assert done.exit_code == 2, done.output
+        assert message in done.output
+    with rings(nbufs=4, bufsz=7001) as made, DadaWriter(made.key) as writer:
+        threading.Thread(target=writer.send, args=(header(data.fb), [body(data.fb)], 120), daemon=True).start()
+        done = command(*common, "--dada-key", f"{made.key:x}", "--block", 0.6, "-t", 7, "--threads", 1, "--seconds", 4)
+        assert done.exit_code == 0, done.output
+    nsamp = 8000 // 256 * 256
+    whole = Filterbank.from_array(data.fb.block(0, nsamp), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
+    same_as_file(rows_of(tmp_path / "out"), search(whole, data.plan, **SEARCH))
+
+
+def test_headers():
+    """What files and rings have in common: where the first sample lies in time, orders, what cannot be."""
+    text = header_text(2, 4, tsamp=1e-3, fch1=1402.0, foff=-1.0, tstart=60000.5)
+    assert DadaHeader(text.replace(b"OBS_OFFSET 0", b"OBS_OFFSET 16000"), "a").tstart == 60000.5 + 1.0 / 86400
+    utc = text.replace(b"MJD_START 60000.5", b"UTC_START 2023-02-25-12:00:00\nPICOSECONDS 500000000000")
+    assert DadaHeader(utc, "a").tstart == pytest.approx(60000.5 + 0.5 / 86400, abs=1e-11)
+    assert DadaHeader(text.replace(b"MJD_START", b"OTHER"), "a").tstart == 0
+    single = header_text(1, 4, tsamp=1e-3, fch1=1402.0, foff=-1.0)
+    assert DadaHeader(single.replace(b"ORDER TFP", b"ORDER TF"), "a").npol == 1
+    for change, message in [
+        ((b"TFP", b"TF"), "ORDER=TF"), ((b"OBS_OFFSET 0", b"OBS_OFFSET -1"), "OBS_OFFSET=-1"),
+        ((b"NCHAN 4", b"NCHAN 9999999"), "NCHAN=9999999"), ((b"TSAMP 1000.0", b"TSAMP nan"), "TSAMP=nan"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            DadaHeader(text.replace(*change), "a")
