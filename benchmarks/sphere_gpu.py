@@ -1,22 +1,27 @@
 """Convolution on the sphere on a GPU: milliseconds a map beside what is required and what the GPU allows.
 
-``python -m benchmarks.sphere_gpu [--quick]`` (from the repository's root); writes ``results/sphere_gpu.json``.  Maps of
-white noise in GPU memory, plans kept, medians of CUDA events, unless a row says otherwise.  Errors are against the
-pixel sum of the uncut kernel in float64 at some hundred pixels of all zones.  The limit of the direct engine is the
-larger of the map read and written once and of the multiply-adds of the pixels within the support; that of the ring
-engine the map and the modes of its rings, each read and written once; rates of both are measured in the same run.
+``python -m benchmarks.sphere_gpu [--quick] [--only maps|batches|auto|peers]`` (from the repository's root); writes
+``results/sphere_gpu.json``.  Maps of white noise in GPU memory, plans kept, medians of CUDA events, unless a row says
+otherwise.  Errors are against the pixel sum of the uncut kernel in float64 at some hundred pixels of all zones.  The
+limit of the direct engine is the larger of the map read and written once and of the multiply-adds of the pixels within
+the support; that of the ring engine the map and the modes of its rings, each read and written once; rates of both are
+measured in the same run.  ``peers`` needs ducc0 and healpy; without them it says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks.harness import Report
 
+from skysieve.core.pipeline import usable_cores
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
 from skysieve.sphere.pairs import reach
 from skysieve.sphere.radial import make_radial
@@ -24,7 +29,7 @@ from skysieve.sphere.radial import make_radial
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PACKAGES = ("skysieve", "numpy", "cupy-cuda13x", "cupy-cuda12x")
+PACKAGES = ("skysieve", "numpy", "cupy-cuda13x", "cupy-cuda12x", "ducc0", "healpy")
 FMA = """
 extern "C" __global__ void fma_rate(float* out, int n) {
   float a[8], x = threadIdx.x * 1e-9f;
@@ -36,6 +41,16 @@ extern "C" __global__ void fma_rate(float* out, int n) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = s;
 }
 """
+SWEEP = [
+    *((nside, pixels, 0, "float32") for nside in (64, 512, 2048) for pixels in (2.0, 3.0, 4.5, 7.0, 12.0, 40.0)),
+    *((nside, pixels, 2, "float32") for nside in (512, 2048) for pixels in (2.0, 3.0, 4.5, 7.0, 40.0)),
+    *((nside, pixels, 0, "float64") for nside in (512, 2048) for pixels in (2.0, 3.0, 4.5, 7.0, 40.0)),
+    *((4096, pixels, 0, "float32") for pixels in (2.7, 4.0, 10.0)),
+    *((8192, pixels, 0, "float32") for pixels in (2.7, 11.6)),
+]
+"""Cases of "auto": nside, FWHM in pixels, spin, type."""
+SLOW = 20.0
+"""A method that is expected to take so many times as long as the other one is not timed."""
 PIXELS = 120
 """Random pixels whose error is measured, beside those next to the poles and at the edge of the caps."""
 
@@ -62,6 +77,19 @@ def brute(table: Any, kernel: Gaussian, x: np.ndarray, pixels: np.ndarray) -> np
             d = table.phi0[i] + 2 * np.pi * q / n - phi
             out[k] += table.weight[i] * (radial(a + b * np.sin(d / 2) ** 2) @ x[table.start[i] + q % n])
     return out
+
+
+def ducc_smoothing(x: np.ndarray, nside: int, lmax: int, fwhm: float, threads: int) -> None:
+    """Analysis and synthesis by ducc0 with plain quadrature, in the map's precision."""
+    import ducc0
+
+    rings = ducc0.healpix.Healpix_Base(nside, "RING").sht_info()
+    options = {"lmax": lmax, "spin": 0, "nthreads": threads, **rings}
+    alm = ducc0.sht.adjoint_synthesis(map=x[None] * x.dtype.type(4 * np.pi / x.size), **options)
+    ell = np.arange(lmax + 1.0)
+    window = np.exp(-0.5 * ell * (ell + 1) * (fwhm / np.sqrt(8 * np.log(2))) ** 2).astype(x.dtype)
+    alm[0] *= np.concatenate([window[m:] for m in range(lmax + 1)])
+    ducc0.sht.synthesis(alm=alm, **options)
 
 
 class Bench:
@@ -212,17 +240,115 @@ class Bench:
         ms = 1e3 * statistics.median(found)
         self.report.row("plan and one map", ms=ms, wanted_ms=8.0, reached=bool(ms <= 8.0))
 
+    def auto(self) -> None:
+        """Time of what "auto" takes over that of the faster method, for 1 map and for 100, plans included."""
+        self.report.title('"auto" beside the faster method: milliseconds of a map and of a plan')
+        worst = {1: 0.0, 100: 0.0}
+        cases = SWEEP[:: 7 if self.quick else 1]
+
+        def made(case: tuple[int, float, int, str], method: str) -> ConvolvePlan:
+            nside, pixels, spin, dtype = case
+            kernel = Gaussian(fwhm=pixels * np.sqrt(4 * np.pi / (12 * nside**2)))
+            return ConvolvePlan(kernel, Healpix(nside), spin=spin, method=method, dtype=dtype, device="cuda")
+
+        with ThreadPoolExecutor(usable_cores()) as pool:  # compiles what the plans need
+            small = [case for case in cases if case[0] <= 2048]
+            for method in ("ring", "direct"):
+                list(pool.map(lambda case, method=method: made(case, method).close(), small))
+        for case in cases:
+            map_ms: dict[str, float] = {}
+            plan_ms: dict[str, float] = {}
+            said: dict[str, float] = {}
+            for method in ("ring", "direct", "auto"):
+                with made(case, method) as plan:
+                    taken, said[method] = plan.method, 1e3 * plan.info()["expected_seconds"]
+                    if method == "ring" or (method == "direct" and said[method] < SLOW * map_ms["ring"]):
+                        map_ms[method] = self.of_a_map(plan)
+                plan_ms[method] = 1e3 * wall(lambda case=case, method=method: made(case, method).close(), 3)
+                self.cp.get_default_memory_pool().free_all_blocks()
+            facts: dict[str, Any] = {}
+            for count in worst:
+                best = min(plan_ms[m] + count * ms for m, ms in map_ms.items())
+                facts[f"ratio_{count}"] = (plan_ms["auto"] + count * map_ms[taken]) / best
+                worst[count] = max(worst[count], facts[f"ratio_{count}"])
+            facts |= {f"{m}_ms": ms for m, ms in map_ms.items()} | {f"{m}_said_ms": said[m] for m in map_ms}
+            facts |= {f"{m}_plan_ms": ms for m, ms in plan_ms.items()}
+            self.report.row(
+                "nside {}, {:g} pixels, spin {}, {}".format(*case), taken=taken, wanted=1.25, **facts,
+                reached=bool(max(facts["ratio_1"], facts["ratio_100"]) <= 1.25),
+            )  # fmt: skip
+        self.report.row("auto, worst of all", **{f"ratio_{count}": ratio for count, ratio in worst.items()})
+
+    def of_a_map(self, plan: ConvolvePlan) -> float:
+        """Milliseconds of a map in GPU memory."""
+        shape = (1, 2, plan.npix) if plan.spin else (1, plan.npix)
+        x, y = self.noise(shape, plan.dtype.name), self.cp.empty((1, *shape), plan.dtype)
+        engine: Any = plan._engine
+        return 1e3 * self.seconds(lambda: engine.convolve(x, y, plan._table.weight, plan._ones), 3)
+
+    def peers(self) -> None:
+        """ducc0 and healpy on all cores of the host, lmax = 2 nside, beside the GPU: maps of the host, plans kept."""
+        missing = [name for name in ("ducc0", "healpy") if find_spec(name) is None]
+        if missing:
+            self.report.title(f"no peers: {', '.join(missing)} is not installed")
+            return
+        import healpy
+
+        threads = usable_cores()
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        for nside, arcmin in ((512, 18.8),) if self.quick else ((512, 18.8), (2048, 4.7), (2048, 60.0)):
+            fwhm = np.radians(arcmin / 60)
+            self.report.title(f"peers: nside {nside}, {arcmin:g}', {threads} threads")
+            x = np.random.default_rng(0).normal(size=12 * nside**2)
+            single = x.astype(np.float32)
+            tools: dict[str, Callable[[], object]] = {
+                "ducc0": lambda x=x, n=nside, f=fwhm: ducc_smoothing(x, n, 2 * n, f, threads),
+                "ducc0 float32": lambda x=single, n=nside, f=fwhm: ducc_smoothing(x, n, 2 * n, f, threads),
+                "healpy iter=0": lambda x=x, n=nside, f=fwhm: healpy.smoothing(x, fwhm=f, lmax=2 * n, iter=0),
+            }
+            seconds = {name: wall(call, 1 if nside > 1024 else 3) for name, call in tools.items()}
+            for dtype, given in (("float32", single), ("float64", x)):
+                with ConvolvePlan(Gaussian(fwhm=fwhm), Healpix(nside), dtype=dtype, device="cuda") as plan:
+                    there = self.cp.asarray(given)
+                    plan(there)
+                    device = wall(lambda plan=plan, there=there: self.wait(plan(there)), 5)
+                    for _ in range(3):
+                        plan(given)
+                    host = wall(lambda plan=plan, given=given: plan(given), 5)
+                    ratios = {f"{name} over this": s / host for name, s in seconds.items()}
+                    self.report.row(f"{plan.method} {dtype}", host_to_host_ms=1e3 * host, ms=1e3 * device, **ratios)
+            for name, s in seconds.items():
+                self.report.row(name, ms=1e3 * s)
+
+    def wait(self, _: object) -> None:
+        """Until the GPU is done."""
+        self.cp.cuda.Device().synchronize()
+
+
+def wall(call: Callable[[], object], repetitions: int) -> float:
+    """Median seconds of calls that wait for the GPU, after one that is not counted."""
+    call()
+    found = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer cases")
-    quick = parser.parse_args().quick
-    report = Report("sphere_gpu", PACKAGES, quick)
-    bench = Bench(report, quick)
+    parts = ("maps", "batches", "auto", "peers")
+    parser.add_argument("--only", choices=parts, help="one part; its rows are written apart")
+    options = parser.parse_args()
+    report = Report("sphere_gpu", PACKAGES, options.quick)
+    bench = Bench(report, options.quick)
     bench.ceilings()
-    bench.maps()
-    bench.batches()
-    report.write()
+    for part in parts:
+        if options.only in (None, part):
+            getattr(bench, part)()
+    report.write(f"-{options.only}" if options.only else "")
     return int(report.failed)
 
 

@@ -17,7 +17,8 @@ from skysieve.core.memory import parse_budget
 
 from .cuda_direct import PACKAGE, DirectEngine
 from .cuda_maps import Results, Threads, Transfers
-from .cuda_ring import RingEngine, least_seconds
+from .cuda_plan import find_ways, healpix_nside, least_direct_seconds, ring_seconds
+from .cuda_ring import RingEngine
 from .cuda_spin import SpinEngine
 from .pairs import NotBandLimited
 
@@ -107,14 +108,19 @@ class Engine:
             raise ValueError("method='harmonic': harmonic transforms run on the CPU; use device='cpu'")
         if method == "ring":
             return RingEngine(runtime, spec)
-        direct = (SpinEngine if spec.spin else DirectEngine)(runtime, spec)
-        if method == "direct" or any(r.hard for r in spec.radials) or direct.seconds() < least_seconds(spec):
-            return direct
+        kind = SpinEngine if spec.spin else DirectEngine
+        if method == "direct" or any(r.hard for r in spec.radials):
+            return kind(runtime, spec)
+        ring = ring_seconds(spec)
+        if least_direct_seconds(spec) < ring:
+            nside = healpix_nside(spec.table)
+            ways = [find_ways(spec, r, nside) for r in spec.radials]
+            if kind.expected(spec, ways) < ring:
+                return kind(runtime, spec, ways)
         try:
-            ring = RingEngine(runtime, spec)
+            return RingEngine(runtime, spec)
         except NotBandLimited:
-            return direct
-        return ring if ring.seconds() < direct.seconds() else direct
+            return kind(runtime, spec)
 
     def _on_device(self) -> Any:
         if self.runtime.xp is np:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cuda_plan import ROWS, find_belt, find_caps, healpix_nside
+from .cuda_plan import ROWS, direct_seconds, find_ways, healpix_nside
 from .cuda_plan import widest as widest
 from .cuda_profile import DeviceProfile, make_profile
-from .pairs import reach
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.core.kernels import Runtime
 
-    from .cuda_plan import Belt, Caps
+    from .cuda_plan import Belt, Caps, Ways
     from .radial import Radial
     from .workload import Spec
 
@@ -32,8 +30,6 @@ SHARE = 8
 """Threads of a pixel of the kernel ``any``."""
 BELT_BLOCKS = 6
 """Blocks of the stencil kernel that a multiprocessor holds."""
-NS_BELT, NS_CAPS, NS_ANY, LAUNCHES = 5e-5, 1.7e-4, 1.5e-3, 3e-5
-"""Nanoseconds of one pixel of the sum by each way, in float32 on an H100, and seconds of the launches."""
 
 
 class Part:
@@ -41,23 +37,14 @@ class Part:
 
     SOURCE, BELT, PLANES = "sp_direct.cu", "sp_belt.cu", 2
 
-    def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, shape: Shape) -> None:
+    def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, ways: Ways, shape: Shape) -> None:
         t = spec.table
         self.runtime, self.spec, self.radial = runtime, spec, radial
         self.profile = self._profile()
         self.module = runtime.module(PACKAGE, self.SOURCE, self.profile.build, self._defines())
-        near = reach(t.theta, radial.radius)
-        self.belt = find_belt(t, radial, spec.dtype.itemsize, near) if self._aligned() else None
-        self.caps = find_caps(t, radial, shape.nside, self.belt, near)
-        left = np.ones(len(t.n), bool) if spec.rings is None else spec.rings.copy()
-        if self.belt is not None:
-            left[self.belt.zero + self.belt.low : self.belt.zero + self.belt.high] = False
-        if self.caps is not None:
-            left[self.caps.low - 1 : self.caps.high - 1] = False
-            left[len(t.n) - self.caps.high + 1 : len(t.n) - self.caps.low + 1] = False
-        listed = np.flatnonzero(left).astype(np.int32)
+        self.ways, self.belt, self.caps, listed = ways, ways.belt, ways.caps, ways.listed
         before = np.concatenate([[0], np.cumsum(t.n[listed])]).astype(np.int64)
-        self.few, self.many = int(before[-1]), len(listed)
+        self.few, self.many = ways.few, len(listed)
         given = [self.profile.cells, listed, before]
         if self.belt is not None:
             terms = self._terms(self.belt)
@@ -67,7 +54,7 @@ class Part:
         if self.few:
             ring = np.zeros(len(t.n), RING)
             ring["theta"], ring["phi0"], ring["start"], ring["n"] = t.theta, t.phi0, t.start, t.n
-            ring["first"], ring["last"] = near
+            ring["first"], ring["last"] = ways.near
             ring["used"] = 1 if spec.rings is None else spec.rings
             given.append(ring.view(np.uint8))
         held = upload(runtime, given)
@@ -84,26 +71,10 @@ class Part:
     def _profile(self) -> DeviceProfile:
         return make_profile(self.radial, self.spec.dtype)
 
-    def _aligned(self) -> bool:
-        """Whether every map begins where 16 bytes can be read at once."""
-        return True
-
     @property
     def _pixels(self) -> int:
         """Of a thread of the stencil."""
         return 16 // self.spec.dtype.itemsize
-
-    def seconds(self) -> float:
-        """Expected seconds of one map."""
-        t = self.spec.table
-        area = math.pi * self.radial.xmax / 4 / (4 * math.pi / t.npix)  # pixels of the support
-        total = 0.0
-        if self.belt is not None:
-            total += NS_BELT * (self.belt.high - self.belt.low) * float(t.n[self.belt.zero]) * area
-        if self.caps is not None:
-            total += NS_CAPS * 4 * (self.caps.high - self.caps.low) * (self.caps.high + self.caps.low) * area
-        total += NS_ANY * self.few * area
-        return 1e-9 * total * self.spec.dtype.itemsize / 4 + LAUNCHES
 
     def _terms(self, belt: Belt) -> list[tuple[int, int]]:
         """Of each weight of a row: output ring (from ``width`` above) and distance, in half pixels."""
@@ -226,16 +197,19 @@ class DirectEngine:
     ----------
     runtime : Runtime
     spec : Spec
+    ways : list of Ways, optional
+        Of all kernels, if they are known already.
     """
 
     name = "direct"
     PART: type[Part] = Part
 
-    def __init__(self, runtime: Runtime, spec: Spec) -> None:
+    def __init__(self, runtime: Runtime, spec: Spec, ways: list[Ways] | None = None) -> None:
         self.runtime, self.spec = runtime, spec
-        t = spec.table
-        shape = self.shape = Shape(healpix_nside(t), runtime.xp.asarray(t.theta))
-        self.parts = [self.PART(runtime, spec, r, shape) for r in spec.radials]
+        t, nside = spec.table, healpix_nside(spec.table)
+        ways = ways or [find_ways(spec, r, nside) for r in spec.radials]
+        shape = self.shape = Shape(nside, runtime.xp.asarray(t.theta))
+        self.parts = [self.PART(runtime, spec, r, w, shape) for r, w in zip(spec.radials, ways, strict=True)]
         caps = [p.caps for p in self.parts if p.caps is not None]
         if caps:
             shape.halo = max(c.halo for c in caps)
@@ -257,7 +231,12 @@ class DirectEngine:
 
     def seconds(self) -> float:
         """Expected seconds of one map."""
-        return sum(p.seconds() for p in self.parts) + 1e-9 * self.shape.size * self.spec.dtype.itemsize * 3e-3
+        return self.expected(self.spec, [p.ways for p in self.parts])
+
+    @classmethod
+    def expected(cls, spec: Spec, ways: list[Ways]) -> float:
+        """Expected seconds of one map, before an engine is set up."""
+        return sum(direct_seconds(spec, r, w) for r, w in zip(spec.radials, ways, strict=True))
 
     @property
     def amplitudes(self) -> list[float]:

@@ -1,4 +1,7 @@
-"""Which way a grid's rings go in the direct engine on a GPU: a belt of equal rings, HEALPix's caps, any others."""
+"""Which way a grid's rings go in the direct engine on a GPU: a belt of equal rings, HEALPix's caps, any others.
+
+And what that costs, beside the ring engine: known before anything is set up or compiled.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .healpix import ring_table
+from .pairs import reach
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .grid import RingTable
     from .radial import Radial
+    from .workload import Spec
 
-__all__ = ["ROWS", "Belt", "Caps", "find_belt", "find_caps", "healpix_nside", "widest"]
+__all__ = [
+    "ROWS", "Belt", "Caps", "Ways", "direct_seconds", "find_belt", "find_caps", "find_ways", "healpix_nside",
+    "least_direct_seconds", "ring_seconds", "widest",
+]  # fmt: skip
 
 SMALL_ANGLE = 0.09
 """Half of the largest difference of azimuth for `square_sine` of ``sp_common.cuh``."""
@@ -25,6 +33,10 @@ ROWS = 2
 MOST_WIDTH, MOST_REACH = 16, 12
 """Rings and pixels to one side that a stencil can have: what registers hold."""
 LEAST_NSIDE = 16
+NS_BELT, NS_CAPS, NS_ANY, LAUNCHES = 5e-5, 2e-4, 1.5e-3, 4e-5
+"""Nanoseconds of one pixel of the sum by each way, in float32 on an H100, and seconds of the launches."""
+NS_RING, RING_LAUNCHES = 1.8e-2, 1e-4
+"""Of the ring engine: nanoseconds of a pixel of the map, whatever the kernel, and seconds of the launches."""
 
 
 @dataclass(frozen=True)
@@ -156,3 +168,61 @@ def find_belt(
         need.append(max(1, math.floor(far - (0.5 if shifted and d % 2 else 0.0) + 1e-9) + 1))
     parity = int(off < 0)  # of the rows to the left
     return Belt(a, b - a, low - a, high - a, width, tuple(need), shifted, parity)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Which way each ring goes.
+
+    ``near`` is of `pairs.reach`; ``listed`` are the rings, of ``few`` pixels, that go pixel by pixel.
+    """
+
+    near: tuple[NDArray[np.int64], NDArray[np.int64]]
+    belt: Belt | None
+    caps: Caps | None
+    listed: NDArray[np.int32]
+    few: int
+
+
+def find_ways(spec: Spec, radial: Radial, nside: int) -> Ways:
+    """The quickest way of each ring; ``nside`` is that of `healpix_nside`."""
+    t, item = spec.table, spec.dtype.itemsize
+    near = reach(t.theta, radial.radius)
+    aligned = not spec.spin or t.npix % (16 // item) == 0  # U begins where 16 bytes can be read at once
+    belt = find_belt(t, radial, item, near) if aligned else None
+    caps = find_caps(t, radial, nside, belt, near)
+    left = np.ones(len(t.n), bool) if spec.rings is None else spec.rings.copy()
+    if belt is not None:
+        left[belt.zero + belt.low : belt.zero + belt.high] = False
+    if caps is not None:
+        left[caps.low - 1 : caps.high - 1] = False
+        left[len(t.n) - caps.high + 1 : len(t.n) - caps.low + 1] = False
+    listed = np.flatnonzero(left).astype(np.int32)
+    return Ways(near, belt, caps, listed, int(t.n[listed].sum()))
+
+
+def _inside(spec: Spec, radial: Radial) -> float:
+    """Pixels of the support."""
+    return radial.xmax / 4 * spec.table.npix
+
+
+def least_direct_seconds(spec: Spec) -> float:
+    """Less than the direct engine needs for one map: as if all pixels went the quickest way."""
+    inside = sum(_inside(spec, r) for r in spec.radials)
+    return 1e-9 * NS_BELT * spec.table.npix * inside * spec.dtype.itemsize / 4
+
+
+def direct_seconds(spec: Spec, radial: Radial, ways: Ways) -> float:
+    """Expected seconds of one scalar map."""
+    t, total = spec.table, NS_ANY * ways.few
+    if ways.belt is not None:
+        total += NS_BELT * (ways.belt.high - ways.belt.low) * float(t.n[ways.belt.zero])
+    if ways.caps is not None:
+        total += NS_CAPS * 4 * (ways.caps.high - ways.caps.low) * (ways.caps.high + ways.caps.low)
+    return 1e-9 * total * _inside(spec, radial) * spec.dtype.itemsize / 4 + LAUNCHES
+
+
+def ring_seconds(spec: Spec) -> float:
+    """Expected seconds of the ring engine for one map: kernels of every width cost it nearly the same."""
+    maps = (1 + len(spec.radials)) / 2 * (2 if spec.spin else 1)
+    return 1e-9 * NS_RING * maps * spec.table.npix * spec.dtype.itemsize / 4 + RING_LAUNCHES

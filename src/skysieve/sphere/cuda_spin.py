@@ -19,13 +19,14 @@ from .radial import product
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .cuda_direct import Belt
+    from .cuda_plan import Belt, Ways
     from .cuda_profile import DeviceProfile
     from .radial import Radial
+    from .workload import Spec
 
 MOST_TURNING, WIDEST_TURNING = 0.25, 1e-3
 """Error of the simple angle: at most this part of eps, and this much."""
-EXACT_TIME, TURNED_TIME = 4.3, 2.4
+EXACT_TIME, TURNED_TIME = 2.9, 2.1
 """Time over that of one scalar map; measured."""
 ODD, TANGENT = 64, 128
 """Kinds of weights of the stencil: in the even part's place, the odd part, and what turns a ring's sums."""
@@ -51,6 +52,11 @@ def turning(radial: Radial) -> float:
     return float(np.sqrt((k * r**4).sum() / (8 * k.sum())))
 
 
+def must_be_exact(spec: Spec) -> bool:
+    """Whether the simple angle is too far off; all kernels read the same pixels, turned or not."""
+    return max(turning(r) for r in spec.radials) > min(MOST_TURNING * spec.eps, WIDEST_TURNING)
+
+
 def _nowhere_negative(radial: Radial) -> Radial:
     """The kernel, marked as positive where it is."""
     x = radial.xmax * (0.5 - 0.5 * np.cos(np.linspace(0, np.pi, 200))) * (1 - 1e-15)
@@ -63,21 +69,13 @@ class SpinPart(Part):
     SOURCE, BELT, PLANES = "sp_spin.cu", "sp_spinbelt.cu", 4
 
     def _profile(self) -> DeviceProfile:
-        error = max(turning(r) for r in self.spec.radials)  # all kernels read the same pixels, turned or not
-        self.exact = error > min(MOST_TURNING * self.spec.eps, WIDEST_TURNING)
+        self.exact = must_be_exact(self.spec)
         used = self.radial if self.exact else product(self.radial, lambda x: (1 - x / 4) ** 2)
         return make_profile(_nowhere_negative(used), self.spec.dtype)
-
-    def _aligned(self) -> bool:
-        return self.spec.table.npix % (16 // self.spec.dtype.itemsize) == 0
 
     @property
     def _pixels(self) -> int:
         return 8 // self.spec.dtype.itemsize
-
-    def seconds(self) -> float:
-        """Expected seconds of one map of Q and U."""
-        return (EXACT_TIME if self.exact else TURNED_TIME) * super().seconds()
 
     def _terms(self, belt: Belt) -> list[tuple[int, int]]:
         even = super()._terms(belt)
@@ -108,6 +106,11 @@ class SpinEngine(DirectEngine):
     """The pixel sum of Q and U for all kernels of a `Spec`; see `cuda_direct.DirectEngine`."""
 
     PART = SpinPart
+
+    @classmethod
+    def expected(cls, spec: Spec, ways: list[Ways]) -> float:
+        """Expected seconds of one map of Q and U."""
+        return (EXACT_TIME if must_be_exact(spec) else TURNED_TIME) * super().expected(spec, ways)
 
     def _heights(self, shape: Shape) -> None:
         height: NDArray[np.float64] = np.cos(self.spec.table.theta)
