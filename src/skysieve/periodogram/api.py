@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,27 +30,6 @@ __all__ = ["LombScarglePlan", "lombscargle"]
 
 SMALL_POWER = 2**26
 """Bytes of powers that are allocated unasked: to ask for the free memory takes longer than a small search."""
-
-
-class PlanOptions(TypedDict, total=False):
-    """Grid and search options of `LombScarglePlan` that every kind of periodogram has."""
-
-    frequency: ArrayLike | None
-    fmin: Any
-    fmax: Any
-    nf: int | None
-    samples_per_peak: float
-    nyquist_factor: float
-    grid: str
-    normalization: str
-    n_peaks: int
-    return_power: bool
-    nan_policy: str
-    method: str
-    device: str | Device
-    dtype: Any
-    memory: str | float | None
-    threads: int | None
 
 
 def make_engine(

@@ -116,6 +116,7 @@ def power_at(
     center_data: bool = True,
     nterms: int = 1,
     normalization: str = "standard",
+    band: NDArray[Any] | None = None,
 ) -> NDArray[np.float64]:
     """Power of many light curves on the same times, each at one frequency of its own, by solving the fit.
 
@@ -127,6 +128,8 @@ def power_at(
     frequency : numpy.ndarray, shape (k,)
     fit_mean, center_data, nterms, normalization
         As for `skysieve.lombscargle`.
+    band : numpy.ndarray, shape (n_points,), optional
+        Each band has a mean of its own then, whatever `fit_mean` is.
 
     Returns
     -------
@@ -143,16 +146,19 @@ def power_at(
     out = np.empty(len(y))
     step = max(1, BLOCK_VALUES // len(t))
     early = t.min()
+    groups = [np.ones(len(t))] if band is None else [1.0 * (band == b) for b in np.unique(band)]
+    means = fit_mean or band is not None
     for first in range(0, len(y), step):
         rows = slice(first, first + step)
         block = y[rows]
         weight = np.ones_like(block) if dy is None else dy[rows] ** -2.0
         total = weight.sum(axis=1)
-        if center_data or fit_mean:
-            block = block - ((weight * block).sum(axis=1) / total)[:, None]
+        if center_data or means:
+            own = ((weight * block) @ g / (weight @ g) for g in groups)
+            block = block - sum(np.multiply.outer(mean, g) for mean, g in zip(own, groups, strict=True))
         phase = frequency[rows, None] * (t - early)
         angle = 2 * np.pi * (phase - np.rint(phase))
-        columns = [np.ones_like(block)] if fit_mean else []
+        columns = [np.broadcast_to(g, block.shape) for g in groups] if means else []
         for k in range(1, nterms + 1):
             columns += [np.sin(k * angle), np.cos(k * angle)]
         x = np.stack(columns, axis=1)

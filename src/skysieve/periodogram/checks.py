@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -13,14 +13,36 @@ from skysieve.periodogram.chi2 import MAX_TERMS
 from skysieve.periodogram.workload import METHODS, MIN_POINTS, NORMALIZATIONS, Grids, Scan, Spec, Status
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
+    from skysieve.core.device import Device
     from skysieve.periodogram.series import CurveSet
 
 NAN_POLICIES = ("omit", "raise")
 DTYPES = ("float64", "float32")
 COARSEST_PHASE = 0.01
 """Cycles at the highest frequency that one step of the floating-point times may make."""
+
+
+class PlanOptions(TypedDict, total=False):
+    """Grid and search options of `LombScarglePlan` that every kind of periodogram has."""
+
+    frequency: ArrayLike | None
+    fmin: Any
+    fmax: Any
+    nf: int | None
+    samples_per_peak: float
+    nyquist_factor: float
+    grid: str
+    normalization: str
+    n_peaks: int
+    return_power: bool
+    nan_policy: str
+    method: str
+    device: str | Device
+    dtype: Any
+    memory: str | float | None
+    threads: int | None
 
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:

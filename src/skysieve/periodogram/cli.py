@@ -50,6 +50,15 @@ class PhaseModel(StrEnum):
     none = "none"
 
 
+class Multiband(StrEnum):
+    """Models of light curves in several bands."""
+
+    offsets = "offsets"
+    separate = "separate"
+    flexible = "flexible"
+    none = "none"
+
+
 class TimeUnit(StrEnum):
     """Units of time."""
 
@@ -82,6 +91,10 @@ def period(
     no_err: Annotated[bool, option("--no-err", help="Leave the errors unused.", panel=COLUMNS)] = False,
     band: Annotated[
         str | None, option("--band", help="Keep the rows of one band.", panel=COLUMNS, metavar="BAND")
+    ] = None,
+    multiband: Annotated[
+        Multiband | None,
+        option("--multiband", help="Several bands: a mean each (offsets), a series each, ... (offsets).", panel=SEARCH),
     ] = None,
     jitter: Annotated[
         float | None,
@@ -167,7 +180,8 @@ def period(
 
     Columns are found by their usual names; files without a header by their number of columns
     (time mag, time mag err, id time mag, id time mag err). With no range of periods given, each
-    object is searched from its own time span.
+    object is searched from its own time span. Rows of several bands are fitted by one sinusoid with a
+    mean for each band.
 
     Examples:
 
@@ -197,10 +211,12 @@ def period(
         model = _phase_model(r, delta, phase, phase_model)
         if jitter is not None and not 0 <= jitter < float("inf"):
             raise UserError(f"--jitter {jitter:g}: a number of at least 0 is expected")
-        treatment = Treatment(time_unit.value, no_err, band, jitter, model)
+        bands = _bands(multiband, not no_fit_mean, method, model)
+        chosen = None if multiband is None else multiband.value
+        treatment = Treatment(time_unit.value, no_err, band, chosen, jitter, model)
         moving = asteroid or model is not None
         wanted = Wanted(id=id_, time=time_, mag=mag, err=err, r=r, delta=delta, phase=phase, moving=moving)
-        request = Request(arguments, unit, asteroid)
+        request = Request(arguments, unit, asteroid, bands)
         asked = [arguments, asdict(treatment), asdict(wanted), partition, __version__]
         job.prepare(files, request, treatment, Outputs(output, plot, plot_all, resume, partition), asked)
         code = job.run(files, wanted)
@@ -254,3 +270,15 @@ def _phase_model(r: str | None, delta: str | None, phase: str | None, model: Pha
     if model != PhaseModel.none and phase is None:
         raise UserError(f"--phase-model {model.value} needs the column of phase angles: --phase")
     return model.value
+
+
+def _bands(asked: Multiband | None, fit_mean: bool, method: Method, phase_model: str | None) -> str:
+    """The model for several bands: a mean for each, unless they are on one level already or means are forbidden."""
+    if asked is None:
+        levelled = phase_model not in (None, PhaseModel.none.value)
+        return "none" if levelled or not fit_mean or method == Method.finufft else "offsets"
+    if asked != Multiband.none and not fit_mean:
+        raise UserError(f"--multiband {asked.value} fits a mean for each band; it does not go with --no-fit-mean")
+    if asked != Multiband.none and method == Method.finufft:
+        raise UserError(f"--multiband {asked.value} does not go with --method finufft, which has one band")
+    return asked.value

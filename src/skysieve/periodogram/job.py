@@ -34,6 +34,8 @@ class Treatment:
     time_unit: str = "d"
     no_err: bool = False
     band: str | None = None
+    multiband: str | None = None
+    """As the user chose; None for the model that goes with the other options."""
     jitter: float | None = None
     phase_model: str | None = None
     """Phase function of moving objects; None for objects that stay."""
@@ -141,6 +143,9 @@ class Job:
             except OSError as e:
                 self._bad(f"{file}: {e.strerror or e}")
                 continue
+            if curves.band is None and self.treatment.multiband not in (None, "none"):
+                self._bad(f"{file}: --multiband {self.treatment.multiband}: found no band column")
+                continue
             self._search(number, file, label, curves)
         if not self.found:
             return USER_ERROR
@@ -189,6 +194,18 @@ class Job:
             curves = replace(curves, dy=dy)
         return curves
 
+    def _about_bands(self, curves: LightCurves) -> list[str]:
+        """What is made of several bands, in a line."""
+        import numpy as np
+
+        names = [] if curves.band is None else np.unique(curves.band.astype(str)).tolist()
+        if len(names) < 2:
+            return []
+        model = self.request.multiband
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        how = "are searched as one series" if model == "none" else f"are searched together (--multiband {model})"
+        return [f"rows of {len(names)} bands ({some}) {how}; --band keeps one"]
+
     def _still(self) -> Callable[[LightCurves], LightCurves] | None:
         """Takes the motion out of some objects and counts what that cost; None where nothing moves."""
         from skysieve.periodogram.moving import reduce_part
@@ -211,7 +228,7 @@ class Job:
         self.say(
             f"{file}: {len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows; {curves.taken}"
         )
-        for line in curves.notes:
+        for line in [*curves.notes, *self._about_bands(curves)]:
             self.say(f"note: {line}")
         self.lost = self.flat = 0
         try:

@@ -10,8 +10,9 @@ import numpy as np
 from skysieve.core.arrays import to_host
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram import checks
-from skysieve.periodogram.api import LombScarglePlan, PlanOptions
+from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.banded import with_bands
+from skysieve.periodogram.checks import PlanOptions
 from skysieve.periodogram.chi2 import Model
 from skysieve.periodogram.columns import pick
 from skysieve.periodogram.result import LombScargleResult
@@ -51,7 +52,7 @@ class MultibandResult(LombScargleResult):
 
     def __getitem__(self, i: int) -> MultibandResult:
         """Result of object ``i`` of a batch alone; views, no copies."""
-        return _extended(LombScargleResult.__getitem__(self, i), self.bands, self.model)
+        return _extended(LombScargleResult.__getitem__(self, i), self.bands, self.model, self.nterms)
 
     def plot(self, t: Any = None, y: Any = None, dy: Any = None, **options: Any) -> Figure:
         """Draw the periodogram with its peaks; see `LombScargleResult.plot`.
@@ -66,8 +67,8 @@ class MultibandResult(LombScargleResult):
         return super().plot(**options)
 
 
-def _extended(result: LombScargleResult, bands: tuple[Any, ...], model: str) -> MultibandResult:
-    values = {f.name: getattr(result, f.name) for f in fields(LombScargleResult)}
+def _extended(result: LombScargleResult, bands: tuple[Any, ...], model: str, nterms: int) -> MultibandResult:
+    values = {f.name: getattr(result, f.name) for f in fields(LombScargleResult)} | {"nterms": nterms}
     return MultibandResult(**values, bands=bands, model=model)
 
 
@@ -160,7 +161,7 @@ def lombscargle_multiband(
     columns, fewest = _model(model, nterms, nterms_band, reg_base, reg_band, len(names))
     with _MultibandPlan(columns, fewest, **options) as plan:
         result = plan._search(banded, progress, out, stacklevel=4)
-    return _extended(result, names, model)
+    return _extended(result, names, model, int(nterms))
 
 
 def multiband_bootstrap(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.periodogram.result import LombScargleResult
 from skysieve.periodogram.workload import Status
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.periodogram.io import LightCurves
-    from skysieve.periodogram.result import LombScargleResult
     from skysieve.periodogram.search import Request
 
 
@@ -45,6 +45,38 @@ def search_with_units(t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None,
     return skysieve.lombscargle(t * day, y, dy, offsets=[0, len(t)], **given)[0]
 
 
+def search_bands_with_units(curves: LightCurves, request: Request) -> LombScargleResult:
+    """The same by `skysieve.lombscargle_multiband`, for ``curves`` of one object."""
+    from astropy.units import day
+
+    import skysieve
+
+    given = {k: v / day if k in ("fmin", "fmax") and v is not None else v for k, v in request.band_arguments.items()}
+    whole = [0, len(curves.t)]
+    return skysieve.lombscargle_multiband(curves.t * day, curves.y, curves.band, curves.dy, offsets=whole, **given)[0]
+
+
+def on_one_level(curves: LightCurves) -> NDArray[np.float64]:
+    """Values of one object with the bands' means brought to the mean of all.
+
+    >>> from types import SimpleNamespace
+    >>> band = np.array(["g", "r", "g", "r"])
+    >>> on_one_level(SimpleNamespace(y=np.array([1.0, 5.0, 3.0, 7.0]), dy=None, band=band))
+    array([3., 3., 5., 5.])
+    """
+    weight = np.ones_like(curves.y) if curves.dy is None else np.where(curves.dy > 0, curves.dy, np.nan) ** -2.0
+    good = np.isfinite(curves.y * weight)
+    out = np.array(curves.y, np.float64)
+    assert curves.band is not None
+    if not good.any():
+        return out
+    for rows in [good & (curves.band == b) for b in np.unique(curves.band)]:
+        if rows.any():
+            out[rows] -= np.average(curves.y[rows], weights=weight[rows])
+    out[good] += np.average(curves.y[good], weights=weight[good])
+    return out
+
+
 def save_plot(
     result: LombScargleResult,
     t: NDArray[Any],
@@ -60,7 +92,8 @@ def save_plot(
     from astropy.units import day
 
     label = value or ("Magnitude" if magnitudes else "Flux")
-    figure = result.plot(t * day, y, dy, magnitudes=magnitudes, labels=("Phase", label), title=title)
+    # of several bands too, whose own method does not know that they are on one level
+    figure = LombScargleResult.plot(result, t * day, y, dy, magnitudes=magnitudes, labels=("Phase", label), title=title)
     if len(figure.axes) > 1:
         # A few wild points must not squeeze the rest: show the middle 99% and a quarter more at either end.
         low, high = np.nanpercentile(y[np.isfinite(y)], [0.5, 99.5])
@@ -107,7 +140,10 @@ def plot_objects(
         t, y, dy = one.t, one.y, one.dy
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said already by the search of the whole file
-            result = search_with_units(t, y, dy, **request.arguments)
+            if request.banded(one):
+                result, y = search_bands_with_units(one, request), on_one_level(one)
+            else:
+                result = search_with_units(t, y, dy, **request.arguments)
         if result.status != Status.OK:
             continue
         label = str(curves.ids[i])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,11 +33,25 @@ FIRST_CHUNK, CHUNK_SECONDS, MAX_ROWS = 500, 3.0, 20_000_000
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown."""
+    """What is asked of the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
+
+    ``multiband`` is the model for light curves in several bands, of `skysieve.lombscargle_multiband`, or "none": all
+    rows of an object are one series.
+    """
 
     arguments: dict[str, Any] = field(default_factory=dict)
     unit: str = "d"
     asteroid: bool = False
+    multiband: str = "none"
+
+    def banded(self, curves: LightCurves) -> bool:
+        """Whether there are several bands, to be told apart."""
+        return self.multiband != "none" and curves.band is not None and bool((curves.band != curves.band[:1]).any())
+
+    @property
+    def band_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `skysieve.lombscargle_multiband`."""
+        return {k: v for k, v in self.arguments.items() if k != "fit_mean"} | {"model": self.multiband}
 
     @property
     def nterms(self) -> int:
@@ -143,12 +158,29 @@ class Rows:
     dy: NDArray[np.float64] | None
     offsets: NDArray[np.int64]
     usable: NDArray[np.bool_]
+    band: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None, offsets: NDArray[np.int64]) -> Rows:
-        """Rows in which nothing is missing."""
+    def of(cls, curves: LightCurves, banded: bool = False) -> Rows:
+        """Rows in which nothing is missing; ``banded``: the bands are numbers."""
+        t, y, dy = curves.t, curves.y, curves.dy
         usable = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
-        return cls(t, y, dy, offsets, usable)
+        return cls(t, y, dy, curves.offsets, usable, curves.band if banded else None)
+
+    def more_means(self) -> NDArray[np.int64]:
+        """Means of each object beyond its first: the number of its bands less one."""
+        n = len(self.offsets) - 1
+        if self.band is None:
+            return np.zeros(n, np.int64)
+        owner = np.repeat(np.arange(n), np.diff(self.offsets))[self.usable]
+        bands = int(self.band.max()) + 1
+        pairs = np.unique(owner * bands + self.band[self.usable])
+        return np.maximum(np.bincount(pairs // bands, minlength=n) - 1, 0)
+
+    def band_of(self, i: int) -> NDArray[np.int64] | None:
+        """Bands of the usable rows of object ``i``."""
+        part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+        return None if self.band is None else self.band[part][self.usable[part]]
 
     def one(self, i: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
         """Usable rows of object ``i``."""
@@ -157,17 +189,23 @@ class Rows:
         return self.t[part][keep], self.y[part][keep], None if self.dy is None else self.dy[part][keep]
 
 
-def no_chance(request: Request, has_dy: bool) -> str | None:
+def no_chance(request: Request, has_dy: bool, banded: bool) -> str | None:
     """Why there are no false-alarm probabilities; None where there are."""
     arguments = request.arguments
+    if banded and request.multiband != "offsets":
+        return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
     normalization = arguments.get("normalization", "standard")
     return fap.no_formula("baluev", normalization, request.nterms, True, has_dy)
 
 
 def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
-    """Baluev's false-alarm probability of each peak; NaN where no formula holds."""
+    """Baluev's false-alarm probability of each peak; NaN where no formula holds.
+
+    A mean for each band takes a degree of freedom each, and nothing else changes (Baluev 2008: the model to compare
+    with may be any linear one).
+    """
     out = np.full(power.shape, np.nan)
-    if no_chance(request, rows.dy is not None) is not None:
+    if no_chance(request, rows.dy is not None, rows.band is not None) is not None:
         return out
     relative, weight, _ = clean_rows(rows.t, rows.dy, rows.offsets, rows.usable)
     ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
@@ -183,7 +221,7 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
     grids = result.grids
     highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
     noise = fap.Noise(
-        np.asarray(result.n_used)[ok, None],
+        (np.asarray(result.n_used) - rows.more_means())[ok, None],
         np.asarray(result.span, np.float64)[ok, None],
         np.sqrt(4 * np.pi * np.maximum(square - mean**2, 0))[:, None],
         highest[:, None],
@@ -196,22 +234,24 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
 def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDArray[np.float64]:
     """Chi-square of the fit at the best frequency less that at half of it; NaN where it is not wanted.
 
-    Without errors they are taken from the scatter round the better of the two fits.
+    Without errors they are taken from the scatter round the better of the two fits.  Each of several bands has a mean.
     """
     out = np.full(len(frequency), np.nan)
-    if not request.both_readings:
+    if not request.both_readings or (rows.band is not None and request.multiband != "offsets"):
         return out
     fit_mean = bool(request.arguments.get("fit_mean", True))
     for i in np.flatnonzero(np.isfinite(frequency)):
         t, y, dy = rows.one(int(i))
+        band = rows.band_of(int(i))
         both = np.array([frequency[i], frequency[i] / 2])
         errors = None if dy is None else np.stack([dy, dy])
-        share = power_at(t, np.stack([y, y]), errors, both, fit_mean=fit_mean, nterms=request.nterms)
+        share = power_at(t, np.stack([y, y]), errors, both, fit_mean=fit_mean, nterms=request.nterms, band=band)
         if np.isnan(share).any():  # fewer points than the model has parameters
             continue
         weight = np.ones_like(y) if dy is None else dy**-2.0
-        total = float(weight @ (y - weight @ y / weight.sum()) ** 2)
-        free = len(y) - 2 * request.nterms - fit_mean
+        series = [slice(None)] if band is None else [band == b for b in np.unique(band)]
+        total = sum(float(weight[k] @ (y[k] - weight[k] @ y[k] / weight[k].sum()) ** 2) for k in series)
+        free = len(y) - 2 * request.nterms - (fit_mean if band is None else len(series))
         if dy is None and free > 0:
             total /= total * (1 - np.max(share)) / free
         out[i] = total * (share[1] - share[0])
@@ -237,7 +277,10 @@ def search(
     told: set[str] = set()
     lowest, highest = np.inf, 0.0
     start, size = 0, FIRST_CHUNK
-    with skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
+    banded = request.banded(curves)
+    if banded and curves.band is not None:
+        curves = replace(curves, band=np.unique(curves.band, return_inverse=True)[1].reshape(-1))
+    with nullcontext() if banded else skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
         while start < len(curves):
             stop = curves.stop_after(start, size, MAX_ROWS)
 
@@ -251,7 +294,13 @@ def search(
             t, y, dy, offsets = part.t, part.y, part.dy, part.offsets
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                result = plan.execute(t, y, dy, offsets=offsets, progress=report)
+                if plan is None:
+                    result: LombScargleResult = skysieve.lombscargle_multiband(
+                        t, y, part.band, dy, offsets=offsets, progress=report, return_power=False,
+                        **request.band_arguments,
+                    )  # fmt: skip
+                else:
+                    result = plan.execute(t, y, dy, offsets=offsets, progress=report)
             seconds = max(time.monotonic() - started, 1e-3)
             size = max(FIRST_CHUNK, min(4 * size, round((stop - start) * CHUNK_SECONDS / seconds)))
             for w in caught:
@@ -264,7 +313,7 @@ def search(
             n = stop - start
             frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
             power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
-            rows = Rows.of(t, y, dy, offsets)
+            rows = Rows.of(part, banded)
             aliases = find_aliases(t, frequency, result.span, dy, offsets=offsets, usable=rows.usable)
             yield Found(
                 ids=curves.ids[start:stop],
@@ -281,7 +330,7 @@ def search(
                 delta_chi2=half_frequency(rows, frequency[:, 0], request),
             )
             start = stop
-    if note is not None and (reason := no_chance(request, curves.dy is not None)):
+    if note is not None and (reason := no_chance(request, curves.dy is not None, banded)):
         note(reason)
     if note is not None and highest > 0 and None in (request.arguments.get("fmin"), request.arguments.get("fmax")):
         short, long = request.scale / highest, request.scale / lowest
