@@ -207,9 +207,6 @@ def _group(
         if not keep.any():
             raise BadFile(f"has no row of band {band!r}; there are: {', '.join(sorted(set(text)))}")
         data = {role: a[keep] for role, a in data.items()}
-    elif "band" in data and len(bands := np.unique(data["band"].astype(str))) > 1:
-        some = ", ".join(bands[:8])
-        notes.append(f"rows of {len(bands)} bands ({some}) are searched as one series; --band keeps one")
     if "id" in data:
         ids, order, offsets = _runs(data["id"])
         if order is not None:
