@@ -334,7 +334,9 @@ class Bench:
         codes = np.random.default_rng(3).integers(0, 5, len(batch.t))
         there, runtime = on_device(cp, batch), CudaRuntime(self.device[0])
         one = device_ms(cp, self.engine(F64), there, grids)
-        some = FlatSource(there.t, there.y, there.dy, batch.offsets[:41])
+        rows = int(batch.offsets[40])
+        some = FlatSource(there.t[:rows], there.y[:rows], there.dy[:rows], batch.offsets[:41])
+        banded = BandedSource(some, codes[:rows])
         for model in BAND_MODELS:
             engine = bands_engine(model, 5, runtime)
             ms = device_ms(cp, engine, BandedSource(there, codes), grids)
