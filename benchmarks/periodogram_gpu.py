@@ -346,9 +346,7 @@ class Bench:
             powers = []
             for method in ("nufft", "direct"):
                 output = Output.allocate(40, 5, cp.full(40 * nf, cp.nan))
-                bands_engine(model, 5, runtime, method=method).execute(
-                    BandedSource(some, codes[: some.offsets[-1]]), grids, output
-                )
+                bands_engine(model, 5, runtime, method=method).execute(banded, grids, output)
                 powers.append(output.power.reshape(40, nf))
             error = float(np.nanmax(cp.nanmax(cp.abs(powers[0] - powers[1]), axis=1).get()))
             self.report.row("bands, error", model=model, error=error, wanted=1e-8, reached=error <= 1e-8, objects=40)
