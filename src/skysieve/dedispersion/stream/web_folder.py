@@ -13,13 +13,16 @@ import re
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skysieve.dedispersion.stream.tables import COLUMNS
 from skysieve.dedispersion.stream.status import NAME
+from skysieve.dedispersion.stream.tables import COLUMNS, EARLY_COLUMNS
 
+MOST_EARLY = 100
+"""Early news that are shown."""
 KEPT = 5000
 """Candidates that are remembered, the latest."""
 REMEMBERED = 900
@@ -36,7 +39,10 @@ UNIX_MJD = 40587.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """A line of the table: the columns that the page shows; ``when`` is Unix time of arrival at infinite frequency."""
+    """A line of the table: the columns that the page shows; ``when`` is Unix time of arrival at infinite frequency.
+
+    ``early``: number by which it was told before it was final; 0 where it was not.
+    """
 
     beam: int
     snr: float
@@ -47,6 +53,7 @@ class Candidate:
     beams: int
     flagged: bool
     latency: float
+    early: int = 0
 
     @property
     def when(self) -> float:
@@ -76,11 +83,12 @@ class Moment:
 
 @dataclass
 class View:
-    """What is known now.  ``generation`` changes when the table is another one."""
+    """What is known now.  ``generation`` changes when the table is another one; ``early`` are not final yet."""
 
     generation: int = 0
     total: int = 0
     bad: int = 0
+    early: dict[int, Candidate] = field(default_factory=dict)
     candidates: deque[Candidate] = field(default_factory=lambda: deque(maxlen=KEPT))
     moments: deque[Moment] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     moments_seen: int = 0
@@ -90,6 +98,42 @@ class View:
     age: float = math.inf
     pictures: list[str] = field(default_factory=list)
     problem: str = ""
+
+
+class Tail:
+    """New whole lines of a file that grows, split into cells.
+
+    Parameters
+    ----------
+    path : path
+    names : tuple of str
+        Of its columns; its first line.
+    """
+
+    def __init__(self, path: Path, names: tuple[str, ...]) -> None:
+        self.path, self.head = path, ",".join(names).encode()
+        self._at = 0
+        self._last = b""
+
+    def read(self, begin_again: Callable[[], None], take: Callable[[list[bytes]], None]) -> None:
+        """Give the lines that are new, piece by piece; ``begin_again`` is called when the file is another one."""
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            file.seek(self._at - len(self._last))
+            if file.read(len(self._last)) != self._last:  # cut, or another one of the name
+                self._at, self._last = 0, b""
+                begin_again()
+            file.seek(self._at)
+            while data := file.read(PIECE):
+                end = data.rfind(b"\n") + 1
+                if not end and len(data) < PIECE:
+                    break  # a line that is being written
+                lines = data[:end].split(b"\n")
+                take([line for line in lines if line and line != self.head])
+                self._at += end or len(data)
+                self._last = data[: end or len(data)][-REMEMBERED_BYTES:]
+                file.seek(self._at)
 
 
 class FolderReader:
@@ -114,8 +158,8 @@ class FolderReader:
             raise ValueError(f"{self.folder}: holds no candidates.csv and no {NAME}; expected the --out of a stream")
         self.lock = threading.Lock()
         self.view = View()
-        self._at = 0
-        self._last = b""
+        self._candidates = Tail(self.table, COLUMNS)
+        self._early = Tail(self.folder / "early.csv", EARLY_COLUMNS)
         self._status_at: tuple[int, int] | None = None
         self._scanned, self._next_scan = 0, -math.inf
         self._pictures: dict[tuple[str, int], str] = {}
@@ -142,7 +186,7 @@ class FolderReader:
     def poll(self) -> None:
         """Read what is new."""
         problem = ""
-        for part in (self._read_table, self._read_status, self._read_pictures):
+        for part in (self._read_early, self._read_table, self._read_status, self._read_pictures):
             try:
                 part()
             except OSError as error:  # the next look may find it again
@@ -152,34 +196,33 @@ class FolderReader:
             self.view.age = time.monotonic() - self._changed
 
     # ------------------------------------------------------------------ candidates
+    def _read_early(self) -> None:
+        """What is not final; read before the candidates that replace it."""
+        self._early.read(self.view.early.clear, self._take_early)
+
+    def _take_early(self, lines: list[bytes]) -> None:
+        found = [parsed_early(line) for line in lines[-KEPT:]]
+        with self.lock:
+            pending = self.view.early
+            for one in found:
+                if isinstance(one, Candidate):
+                    pending[one.early] = one
+                elif one is not None:
+                    pending.pop(one, None)
+            while len(pending) > MOST_EARLY:
+                del pending[next(iter(pending))]
+
     def _read_table(self) -> None:
-        """New whole lines; the last ones alone where there are very many."""
-        if not self.table.exists():
-            return
-        with open(self.table, "rb") as file:
-            file.seek(self._at - len(self._last))
-            if file.read(len(self._last)) != self._last:  # cut, or another one of the name
-                self._begin_again()
-            file.seek(self._at)
-            while data := file.read(PIECE):
-                end = data.rfind(b"\n") + 1
-                if not end and len(data) < PIECE:
-                    break  # a line that is being written
-                self._take(data[:end].split(b"\n"))
-                self._at += end or len(data)
-                self._last = data[: end or len(data)][-REMEMBERED_BYTES:]
-                file.seek(self._at)
+        """New candidates; the last ones alone where there are very many."""
+        self._candidates.read(self._begin_again, self._take)
 
     def _begin_again(self) -> None:
-        self._at, self._last = 0, b""
         with self.lock:
             self.view.generation += 1
             self.view.total = self.view.bad = 0
             self.view.candidates.clear()
 
     def _take(self, lines: list[bytes]) -> None:
-        head = ",".join(COLUMNS).encode()
-        lines = [line for line in lines if line and line != head]
         new: list[Candidate] = []
         bad = 0
         for line in lines[-KEPT:]:
@@ -192,6 +235,8 @@ class FolderReader:
             self.view.candidates.extend(new)
             self.view.bad += bad
             self.view.total += len(lines) - bad
+            for one in new:
+                self.view.early.pop(one.early, None)
 
     # ------------------------------------------------------------------ state
     def _read_status(self) -> None:
@@ -214,6 +259,8 @@ class FolderReader:
         # of a run seen for the first time the clock may be another machine's: its file's age is the best there is
         self._changed = time.monotonic() - (max(0.0, time.time() - facts.st_mtime) if first else 0.0)
         with self.lock:
+            if not running or (not first and self.view.about.get("pid") != about.get("pid")):
+                self.view.early.clear()
             self._remember(now, state)
             self.view.about, self.view.state, self.view.running = about, state, running
 
@@ -277,12 +324,34 @@ def parsed(line: bytes) -> Candidate | None:
         one = Candidate(
             int(named["beam"]), float(named["snr"]), float(named["dm"]), float(named["width"]),
             float(named["mjd_infinite"]), float(named["live"]), int(named["beams"]), named["flagged"] != b"0",
-            float(named["latency"]),
+            float(named["latency"]), int(named["early"]),
         )  # fmt: skip
     except ValueError:
         return None
-    fine = all(map(math.isfinite, (one.snr, one.dm, one.width, one.mjd))) and abs(one.mjd) < 1e6
-    return one if fine else None
+    return one if _fine(one) else None
+
+
+def parsed_early(line: bytes) -> Candidate | int | None:
+    """A line of the table of early news: what is told, or the number of what is withdrawn; None where it is none."""
+    cells = line.split(b",")
+    if len(cells) != len(EARLY_COLUMNS):
+        return None
+    named = dict(zip(EARLY_COLUMNS, cells, strict=True))
+    try:
+        number = int(named["early"])
+        if named["stage"] != b"early":
+            return number
+        one = Candidate(
+            int(named["beam"]), float(named["snr"]), float(named["dm"]), float(named["width"]),
+            float(named["mjd_infinite"]), 1.0, 1, False, float(named["latency"]), number,
+        )  # fmt: skip
+    except ValueError:
+        return None
+    return one if _fine(one) else None
+
+
+def _fine(one: Candidate) -> bool:
+    return all(map(math.isfinite, (one.snr, one.dm, one.width, one.mjd))) and abs(one.mjd) < 1e6
 
 
 def numbers(state: Any) -> dict[str, Any]:
