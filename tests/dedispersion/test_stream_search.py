@@ -166,7 +166,7 @@ def test_a_pulse_that_lost_some_of_its_samples(fb):
 
 
 def test_pulses_are_told_before_their_block_is_over(fb):
-    """Within 0.3 s of the last sample (pieces of 0.1 s, parts of a block of 0.22 s); candidates are what they were."""
+    """Within 0.4 s of the last sample (pieces of 0.1 s, parts of a block of 0.22 s); candidates are what they were."""
     early, withdrawn, found = {}, [], []
     x = fb.read().T
     with StreamSearch(fb.observation, DMS, threshold=7.0, block=1.1, threads=1) as live:
@@ -181,15 +181,38 @@ def test_pulses_are_told_before_their_block_is_over(fb):
     columns = {n: np.concatenate([f.columns[n] for f in found]) for n in ("snr", "dm", "time", "early")}
     loud = np.flatnonzero((columns["snr"] > 12) & (columns["time"] > 1.2) & (columns["time"] < 11))
     assert len(loud) == 5
-    delay = 118 * TSAMP  # of DM 100 across the band
+    delay = 82 * TSAMP  # of DM 100 across the band
     for i in loud:
         one, told_at = early[int(columns["early"][i])]
         assert abs(one["time"] - columns["time"][i]) < 8e-3
         assert abs(one["snr"] / columns["snr"][i] - 1) < 0.25
-        reach = 236 * TSAMP - delay  # the plan's highest DM is awaited
-        assert told_at * TSAMP - (columns["time"][i] + 4e-3 + delay) < 0.35 + reach
+        # a part of a block, a piece, and the plan's highest DM, 200, which is awaited
+        assert told_at * TSAMP - (columns["time"][i] + 4e-3 + delay) < 0.22 + 0.1 + delay
     assert not set(withdrawn) & set(columns["early"].tolist())
     assert set(early) == set(withdrawn) | set(columns["early"].tolist()) - {0}
+
+
+def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
+    """A plan cut into parts by its delays: the same candidates, those of DM 100 long before DM 1000's delay is over."""
+    from skysieve.dedispersion.stream import series
+
+    monkeypatch.setattr(series, "LEAST_ROWS", 8)
+    dms = np.concatenate([np.arange(0, 201, 10.0), np.arange(220, 1001, 20.0)])
+    p = plan(fb, dms=dms, downsamp=2)
+    options = {"threshold": 7.0, "block": 2.2}
+    x = fb.read().T
+    found, at = [], []
+    with StreamSearch(fb.observation, p, threads=1, **options) as live:
+        assert len(live._parts) > 5
+        for start in range(0, fb.nsamp, 100):
+            some = live.feed(start, x[start : start + 100])
+            found += some
+            at += [start + 100] * len(some)
+        found += live.finish()
+    same(found, search(fb, p, threads=1, **options))
+    assert live.job.overlap > 800
+    first = next(t for t, f in zip(at, found, strict=False) if abs(f.columns["time"] - 2.0).min() < 8e-3)
+    assert first < 4400 + 500  # its block, the delay of DM 200 and of some DMs near it, and a piece
 
 
 def test_what_was_told_and_is_no_candidate_is_withdrawn():

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.ndimage import minimum_filter1d
 
 from skysieve.dedispersion.api import find_place, make_engine
 from skysieve.dedispersion.candidates import Events, group_events
@@ -24,7 +25,7 @@ from skysieve.dedispersion.searching import prepare
 from skysieve.dedispersion.stream.early import Early
 from skysieve.dedispersion.stream.found import Found, joined_events, picked
 from skysieve.dedispersion.stream.history import ENDLESS, History, LiveSource
-from skysieve.dedispersion.stream.series import KeptSeries
+from skysieve.dedispersion.stream.series import KeptSeries, joined, parts_of
 from skysieve.dedispersion.workload import REREAD
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from skysieve.core.device import Device
     from skysieve.dedispersion.dmplan import DMPlan
+    from skysieve.dedispersion.workload import Detection
 
 __all__ = ["Found", "StreamSearch"]
 
@@ -148,12 +150,15 @@ class StreamSearch:
         how = "brute" if method == "brute" else self.job.how
         place = find_place(device, memory)
         pace = self._pace(step)
+        self._parts = [] if place.gpu else parts_of(tables, observation.tsamp)
+        pieces = [part.of(tables[part.number]) for part in self._parts] or tables
         self.engine = make_engine(
-            self._source, tables, method=how, device=place, capacity=span, threads=threads, span=pace
+            self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace
         )
         looked = self.job.detections(ENDLESS)
-        gpus = getattr(self.engine, "runtimes", None)
-        self._kept = None if gpus else KeptSeries(self.engine, tables, looked, pace, place.budget)
+        self._kept = None
+        if not getattr(self.engine, "runtimes", None):
+            self._kept = KeptSeries(self.engine, pieces, self._sought(looked), pace, place.budget)
         self._filler: Any = Filler(observation.nchan, self.length, kind, most)
         if resident:
             self._settle()
@@ -184,6 +189,10 @@ class StreamSearch:
         self._fb.readers[0] = self._held
         self._filler = DeviceFiller(held.samples, self.length, self.maximum)
 
+    def _sought(self, looked: list[Detection]) -> list[Detection]:
+        """What is looked for in each part."""
+        return [part.sought(looked[part.number]) for part in self._parts]
+
     def _pace(self, step: int) -> int:
         """Samples that are summed at a time on a CPU: blocks, or parts of a long one."""
         if step > 1:
@@ -200,7 +209,7 @@ class StreamSearch:
         far = FAR // self.length * self.length
         try:
             if self._kept is not None:
-                self._kept.warm(far, self._looked)
+                self._kept.warm(far, self._sought(self._looked))
             else:
                 self.job.look(self.engine, self._looked, far, self.step, ENDLESS)
         finally:
@@ -247,7 +256,7 @@ class StreamSearch:
     @property
     def frontier(self) -> float:
         """Seconds before which all events are known."""
-        return self._frontier() if self.low >= 0 else 0.0
+        return float(self._frontiers().min()) if self.low >= 0 else 0.0
 
     def _begin(self, start: int) -> None:
         """Zeros from a block before the one that the stream starts in."""
@@ -304,11 +313,12 @@ class StreamSearch:
         if self._kept is not None:
             whole = self.filled // self.length * self.length if self.real else self.filled
             went = False
-            while (raw := self._kept.search(whole, self._looked, False)) is not None:
-                found += self._taken(raw, False)
+            sought = self._sought(self._looked)
+            while (raw := self._kept.search(whole, sought, False)) is not None:
+                found += self._taken(joined(self._parts, raw, len(self.job.made)), False)
                 went = True
             if went and self._early is not None:
-                self._tell(self._early, self._kept.early(self._looked))
+                self._tell(self._early, joined(self._parts, self._kept.early(sought), len(self.job.made)))
             return found
         while True:
             need = self.low + self.step + self.length + self.job.overlap
@@ -334,7 +344,7 @@ class StreamSearch:
         self.events += len(events)
         if self._waiting is not None:
             events = joined_events(self._waiting, events)
-        return self._close(events, self._frontier(), last)
+        return self._close(events, last)
 
     def _tell(self, early: Early, raw: list[NDArray[np.float64]]) -> None:
         """Events that are not final, and those that wait for their group's end: what is new of them is told early."""
@@ -372,16 +382,22 @@ class StreamSearch:
     def _losses(self) -> Losses:
         return Losses(self._rects, max(0, self.start))
 
-    def _frontier(self) -> float:
-        """Seconds before which no event can come any more."""
-        lows = self._kept.searched if self._kept is not None else [self.low] * len(self.job.made)
-        return min(
-            (low // t.table.downsamp + t.start) * t.table.downsamp * self.observation.tsamp
-            for low, t in zip(lows, self.job.made, strict=True)
-        )
+    def _frontiers(self) -> NDArray[np.float64]:
+        """Seconds before which no event can come any more at each DM, in the rising list of all."""
+        every = np.concatenate([np.full(len(t.table.delays), self.low) for t in self.job.made])
+        binnings = np.concatenate([np.full(len(t.table.delays), t.table.downsamp) for t in self.job.made])
+        starts = np.concatenate([np.full(len(t.table.delays), t.start) for t in self.job.made])
+        if self._kept is not None:
+            every = np.repeat(self._kept.searched, [part.stop - part.first for part in self._parts])
+        rank = np.unique(np.concatenate([dms for dms, *_ in self.job.stages]), return_inverse=True)[1]
+        found = np.full(int(rank.max()) + 1, np.inf)
+        np.minimum.at(found, rank, (every // binnings + starts) * binnings * self.observation.tsamp)
+        return found
 
-    def _close(self, events: Events, frontier: float, last: bool) -> list[Found]:
-        """Give out the groups that are complete."""
+    def _close(self, events: Events, last: bool) -> list[Found]:
+        """Give out the groups that are complete: at no DM near a member's an event can come that would join it."""
+        frontiers = self._frontiers()
+        frontier = np.inf if last else float(frontiers.min())
         self._waiting = None
         if not len(events):
             self._forget(frontier)
@@ -389,11 +405,12 @@ class StreamSearch:
         job = self.job
         group = friends(events.dm_index, events.time, events.width, job.link_dm, job.link_time)
         count = int(group.max()) + 1
-        until = np.full(count, -np.inf)
-        np.maximum.at(until, group, events.time + np.maximum((events.width + self.widest) / 2, job.link_time) * 1.001)
+        until = events.time + np.maximum((events.width + self.widest) / 2, job.link_time) * 1.001
+        near = minimum_filter1d(frontiers, 2 * job.link_dm + 1, mode="nearest")
+        over = np.full(count, True)
+        np.logical_and.at(over, group, (until < near[events.dm_index]) | last)
         since = np.full(count, np.inf)
         np.minimum.at(since, group, events.time)
-        over = (until < frontier) | last
         long = ~over & ((since < frontier - LONGEST) | (len(events) > MOST_WAITING))
         self.forced += int(long.sum())
         out = (over | long)[group]
@@ -447,12 +464,12 @@ class StreamSearch:
         self._source.nsamp = nsamp
         found: list[Found] = []
         if self._kept is not None:
-            while (raw := self._kept.search(nsamp, self._looked, True)) is not None:
-                found += self._taken(raw, False)
+            while (raw := self._kept.search(nsamp, self._sought(self._looked), True)) is not None:
+                found += self._taken(joined(self._parts, raw, len(self.job.made)), False)
         while self._kept is None and self.low < nsamp:
             found += self._look(nsamp)
         if self._waiting is not None:
-            found += self._close(self._waiting, np.inf, True)
+            found += self._close(self._waiting, True)
         self._forget(np.inf)
         return found
 

@@ -7,7 +7,7 @@ a block are given out at its end, but for the last few of it, which follow with 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,10 @@ from skysieve.dedispersion.workload import UNIT, Detection, Table, check_events
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+LAG = 0.1
+"""Seconds that a DM may wait for the delay of another one."""
+LEAST_ROWS = 128
+"""DMs that are summed together at least: fewer have less in common."""
 ROOM = 1024
 """Events of a task that there is room for at first."""
 ROWS = 16
@@ -71,6 +75,51 @@ class Kept:
         self.origin = first
 
 
+@dataclass(frozen=True)
+class Part:
+    """DMs of a table whose delays are much the same, so that none waits long for another's last samples.
+
+    Attributes
+    ----------
+    number : int
+        Of the table that they are rows ``first : stop`` of.
+    """
+
+    number: int
+    first: int
+    stop: int
+
+    def of(self, table: Table) -> Table:
+        """Their delays."""
+        return Table(table.delays[self.first : self.stop], table.downsamp)
+
+    def sought(self, what: Detection) -> Detection:
+        """What is looked for in their series."""
+        return replace(what, valid=what.valid[self.first : self.stop])
+
+
+def parts_of(tables: Sequence[Table], tsamp: float) -> list[Part]:
+    """Tables cut where delays have grown by `LAG`, into pieces of at least `LEAST_ROWS`."""
+    parts = []
+    for number, table in enumerate(tables):
+        ends = table.delays.max(axis=1) * (table.downsamp * tsamp)
+        first = 0
+        for row in range(LEAST_ROWS, len(ends) - LEAST_ROWS + 1):
+            if row - first >= LEAST_ROWS and abs(ends[row] - ends[first]) > LAG:
+                parts.append(Part(number, first, row))
+                first = row
+        parts.append(Part(number, first, len(ends)))
+    return parts
+
+
+def joined(parts: Sequence[Part], found: Sequence[NDArray[np.float64]], count: int) -> list[NDArray[np.float64]]:
+    """Events by table, of those by part."""
+    every: list[list[NDArray[np.float64]]] = [[] for _ in range(count)]
+    for part, rows in zip(parts, found, strict=True):
+        every[part.number].append(rows + np.array([part.first, 0.0, 0.0, 0.0]))
+    return [np.concatenate(rows) for rows in every]
+
+
 class KeptSeries:
     """Series of all tables of a search.
 
@@ -78,6 +127,7 @@ class KeptSeries:
     ----------
     engine : cpu.Engine
     tables : sequence of Table
+        Of parts of them, see `parts_of`.
     looked : sequence of Detection
     step : int
         Samples, unbinned, that are summed at a time, at most.
