@@ -42,12 +42,13 @@ extern "C" __global__ void fma_rate(float* out, int n) {
 }
 """
 SWEEP = [
-    *((nside, pixels, 0, "float32") for nside in (64, 512, 2048) for pixels in (2.0, 3.0, 4.5, 7.0, 12.0, 40.0)),
-    *((nside, pixels, 2, "float32") for nside in (512, 2048) for pixels in (2.0, 3.0, 4.5, 7.0, 40.0)),
-    *((nside, pixels, 0, "float64") for nside in (512, 2048) for pixels in (2.0, 3.0, 4.5, 7.0, 40.0)),
-    *((4096, pixels, 0, "float32") for pixels in (2.7, 4.0, 10.0)),
-    *((8192, pixels, 0, "float32") for pixels in (2.7, 11.6)),
-]
+    *((64, pixels, 0, "float32") for pixels in (2.0, 4.5, 12.0, 40.0)),
+    *((512, pixels, 0, "float32") for pixels in (3.0, 4.5, 7.0, 40.0)),
+    *((2048, pixels, 0, "float32") for pixels in (2.0, 4.5, 7.0)),
+    *((512, pixels, 2, "float32") for pixels in (3.0, 4.5, 7.0)),
+    *((512, pixels, 0, "float64") for pixels in (3.0, 4.5, 7.0)),
+    (2048, 4.5, 2, "float32"), (2048, 4.5, 0, "float64"), (4096, 2.7, 0, "float32"), (8192, 11.6, 0, "float32"),
+]  # fmt: skip
 """Cases of "auto": nside, FWHM in pixels, spin, type."""
 SLOW = 20.0
 """A method that is expected to take so many times as long as the other one is not timed."""
@@ -244,7 +245,7 @@ class Bench:
         """Time of what "auto" takes over that of the faster method, for 1 map and for 100, plans included."""
         self.report.title('"auto" beside the faster method: milliseconds of a map and of a plan')
         worst = {1: 0.0, 100: 0.0}
-        cases = SWEEP[:: 7 if self.quick else 1]
+        cases = SWEEP[:: 5 if self.quick else 1]
 
         def made(case: tuple[int, float, int, str], method: str) -> ConvolvePlan:
             nside, pixels, spin, dtype = case
@@ -264,8 +265,11 @@ class Bench:
                     taken, said[method] = plan.method, 1e3 * plan.info()["expected_seconds"]
                     if method == "ring" or (method == "direct" and said[method] < SLOW * map_ms["ring"]):
                         map_ms[method] = self.of_a_map(plan)
-                plan_ms[method] = 1e3 * wall(lambda case=case, method=method: made(case, method).close(), 3)
-                self.cp.get_default_memory_pool().free_all_blocks()
+            for _ in range(3):  # in turn: the host may be busy
+                for method in said:
+                    seconds = wall(lambda case=case, method=method: made(case, method).close(), 1)
+                    plan_ms[method] = min(1e3 * seconds, plan_ms.get(method, np.inf))
+            self.cp.get_default_memory_pool().free_all_blocks()
             facts: dict[str, Any] = {}
             for count in worst:
                 best = min(plan_ms[m] + count * ms for m, ms in map_ms.items())

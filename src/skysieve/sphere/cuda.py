@@ -17,7 +17,7 @@ from skysieve.core.memory import parse_budget
 
 from .cuda_direct import PACKAGE, DirectEngine
 from .cuda_maps import Results, Threads, Transfers
-from .cuda_plan import find_ways, healpix_nside, least_direct_seconds, ring_seconds
+from .cuda_plan import find_ways, healpix_nside, prefers_direct
 from .cuda_ring import RingEngine
 from .cuda_spin import SpinEngine
 from .pairs import NotBandLimited
@@ -83,16 +83,23 @@ class Engine:
         with self._on_device():
             self._engine = self._choose(method)
             item = spec.dtype.itemsize
-            # two maps and a result under way
-            self.nbytes = self._engine.nbytes + self.parts * (2 + len(spec.radials)) * spec.table.npix * item
             free = runtime.device.total_memory if runtime.xp is np else runtime.device.free_memory
             budget = parse_budget(memory, free, default=0.8)
-            if self.nbytes > budget:
+            one = self.parts * spec.table.npix * item
+            for ahead in (1, 0):  # with the next map of a batch or without it
+                maps = (1 + ahead + len(spec.radials)) * one
+                if isinstance(self._engine, RingEngine):
+                    self._engine.fit(budget - maps)
+                self.nbytes, self._ahead = self._engine.nbytes + maps, bool(ahead)
+                if self.nbytes <= budget:
+                    break
+            else:
                 raise MemoryBudgetError(f"the plan on the GPU (method={self._engine.name!r})", self.nbytes, budget)
             self._maps = runtime.module(PACKAGE, "sp_maps.cu", "f32" if item == 4 else "f64")
             self._flags = runtime.xp.zeros(len(spec.radials), np.int32)
         self.method = self._engine.name
         self._weights: list[tuple[Any, Any, Any]] = []
+        self._pieces: dict[tuple[int, int], Any] = {}
         self._buffers: dict[str, Any] = {}
         self._side: Any = None
         self._lock = threading.Lock()
@@ -111,16 +118,14 @@ class Engine:
         kind = SpinEngine if spec.spin else DirectEngine
         if method == "direct" or any(r.hard for r in spec.radials):
             return kind(runtime, spec)
-        ring = ring_seconds(spec)
-        if least_direct_seconds(spec) < ring:
-            nside = healpix_nside(spec.table)
-            ways = [find_ways(spec, r, nside) for r in spec.radials]
-            if kind.expected(spec, ways) < ring:
-                return kind(runtime, spec, ways)
+        nside = healpix_nside(spec.table)
+        ways = [find_ways(spec, r, nside) for r in spec.radials]
+        if prefers_direct(spec, kind.expected(spec, ways)):
+            return kind(runtime, spec, ways)
         try:
             return RingEngine(runtime, spec)
         except NotBandLimited:
-            return kind(runtime, spec)
+            return kind(runtime, spec, ways)
 
     def _on_device(self) -> Any:
         if self.runtime.xp is np:
@@ -138,6 +143,7 @@ class Engine:
             self._pool = None
         self._buffers.clear()
         self._weights.clear()
+        self._pieces.clear()
         self._engine.free()
 
     def describe(self) -> dict[str, Any]:
@@ -221,17 +227,87 @@ class Engine:
             if is_device_array(maps) or self.runtime.xp is np:
                 self._several(maps, out, weights, nest, good, steady, offset)
                 return
-            if self._pool is None and len(maps) > 1:
+            if self._pool is None and len(maps) > 1 and self._ahead:
                 self._pool = ThreadPoolExecutor(1, "skysieve-upload")
             down = self._down if len(maps) > 1 else self._up
             following = self._upload(maps, 0)
             for b in range(len(maps)):
                 x = following() if callable(following) else following
-                following = self._upload(maps, b + 1)
+                following = self._upload(maps, b + 1) if self._ahead else None
                 y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
                 self._several(x[None], y[None], weights, nest, good, steady, offset)
                 self.runtime.xp.cuda.get_current_stream().synchronize()
                 down.down(out[b].reshape(-1), y.reshape(-1))
+                if not self._ahead:
+                    following = self._upload(maps, b + 1)
+
+    def rows(
+        self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any], first: int, last: int
+    ) -> bool:
+        """Rows first .. last - 1 of one map of the host, in RING order: what they need goes up, they come back.
+
+        Parameters
+        ----------
+        x, out : numpy.ndarray, shape ([2,] npix) and (K, [2,] npix)
+            The whole map and result, of which some rows are read and written.
+
+        Returns
+        -------
+        bool
+            Whether anything of the result is not finite.
+        """
+        assert isinstance(self._engine, RingEngine)
+        xp, dtype = self.runtime.xp, self.spec.dtype
+        with self._lock, self._on_device():
+            w, scaled = self._ring_weights(w_in, w_out)
+            if (first, last) not in self._pieces:
+                self._pieces[first, last] = self._engine.piece(first, last, alone=True)
+            p = self._pieces[first, last]
+            given, found = (
+                xp.empty((self.parts, p.npix_read), dtype),
+                xp.empty((len(out), self.parts, p.npix_written), dtype),
+            )
+            for line, source in zip(given, x.reshape(self.parts, -1), strict=True):
+                at = 0
+                for a, b in p.read:
+                    self._copy_up(line[at : at + b - a], source[a:b])
+                    at += b - a
+            flags = xp.zeros(len(out), np.int32)
+            side = self._fork()
+            shape = () if self.parts == 1 else (self.parts,)
+            self._engine.some(p, given.reshape(*shape, -1), found.reshape(len(out), *shape, -1), w, scaled, flags, side)
+            self._join(side)
+            flagged = bool(self._host(flags).any())
+            for lines, targets in zip(found, out.reshape(len(out), self.parts, -1), strict=True):
+                for line, target in zip(lines, targets, strict=True):
+                    at = 0
+                    for a, b in p.written:
+                        self._copy_down(target[a:b], line[at : at + b - a])
+                        at += b - a
+            return flagged
+
+    def _copy_up(self, target: Any, source: NDArray[Any]) -> None:
+        if self.runtime.xp is np:
+            target[...] = source
+        else:
+            self._up.up(target, source)
+
+    def _copy_down(self, target: NDArray[Any], source: Any) -> None:
+        if self.runtime.xp is np:
+            target[...] = source
+        else:
+            self._down.down(target, source)
+
+    def mean_of(self, x: NDArray[Any], offset: float) -> float:
+        """The mean of a map of the host (npix,) as `run` finds it, 0 where it is not large."""
+        xp = self.runtime.xp
+        count = min(x.size, MOST_SEEN)
+        with self._lock, self._on_device():
+            some = xp.asarray(x[:: x.size // count][:count].astype(self.spec.dtype))
+            found = xp.zeros(2 * LOOKS + 1, np.float64)
+            self._look(some, found)
+            (mean,) = self._means(self._host(found)[None], x.size, offset)
+        return mean
 
     def empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
         """An array of the host for results of `run`; see `cuda_maps.Results`."""
@@ -242,7 +318,7 @@ class Engine:
         """Map ``b`` on the device, or what waits for it; nothing beyond the last one."""
         if b >= len(maps):
             return None
-        target = self._buffer(f"map {b % 2}", maps.shape[1:])
+        target = self._buffer(f"map {b % 2 if self._ahead else 0}", maps.shape[1:])
 
         def copy() -> None:
             with self._on_device():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROWS", "Belt", "Caps", "Ways", "direct_seconds", "find_belt", "find_caps", "find_ways", "healpix_nside",
-    "least_direct_seconds", "ring_seconds", "widest",
+    "prefers_direct", "ring_seconds", "widest",
 ]  # fmt: skip
 
 SMALL_ANGLE = 0.09
@@ -33,10 +33,20 @@ ROWS = 2
 MOST_WIDTH, MOST_REACH = 16, 12
 """Rings and pixels to one side that a stencil can have: what registers hold."""
 LEAST_NSIDE = 16
-NS_BELT, NS_CAPS, NS_ANY, LAUNCHES = 5e-5, 2e-4, 1.5e-3, 4e-5
-"""Nanoseconds of one pixel of the sum by each way, in float32 on an H100, and seconds of the launches."""
-NS_RING, RING_LAUNCHES = 1.8e-2, 1e-4
-"""Of the ring engine: nanoseconds of a pixel of the map, whatever the kernel, and seconds of the launches."""
+NS_BELT, NS_CAPS, NS_ANY = (2e-3, 3.5e-5), (6e-3, 1.35e-4), (0.0, 4e-3)
+"""Nanoseconds of a pixel of the result, and of one pixel of its sum, by each way; in float32 on an H100."""
+NS_RING = (1.7e-2, 2.5)
+"""Of the ring engine: of a pixel of the map, and of one over the pixels of the support, to which modes go down."""
+WIDE = {"direct": 2.1, "ring": 2.7}
+"""Time in float64 over that in float32."""
+RING_SPIN = (4.0, 2.0)
+"""Time of Q and U over that of one map, of both parts of ``NS_RING``."""
+LAUNCHES = {"direct": 1e-4, "ring": 3e-4}
+"""Seconds of the launches."""
+PLANS = {"direct": (2e-3, 7e-11), "ring": (6e-3, 8e-10)}
+"""Seconds of a plan, and of each of its pixels."""
+FEW, MANY = 1, 100
+"""Maps that a plan may serve: the method is chosen to be near the faster one for both."""
 
 
 @dataclass(frozen=True)
@@ -206,23 +216,38 @@ def _inside(spec: Spec, radial: Radial) -> float:
     return radial.xmax / 4 * spec.table.npix
 
 
-def least_direct_seconds(spec: Spec) -> float:
-    """Less than the direct engine needs for one map: as if all pixels went the quickest way."""
-    inside = sum(_inside(spec, r) for r in spec.radials)
-    return 1e-9 * NS_BELT * spec.table.npix * inside * spec.dtype.itemsize / 4
-
-
 def direct_seconds(spec: Spec, radial: Radial, ways: Ways) -> float:
     """Expected seconds of one scalar map."""
-    t, total = spec.table, NS_ANY * ways.few
+    t, inside = spec.table, _inside(spec, radial)
+    pixels = [(NS_ANY, float(ways.few))]
     if ways.belt is not None:
-        total += NS_BELT * (ways.belt.high - ways.belt.low) * float(t.n[ways.belt.zero])
+        pixels.append((NS_BELT, (ways.belt.high - ways.belt.low) * float(t.n[ways.belt.zero])))
     if ways.caps is not None:
-        total += NS_CAPS * 4 * (ways.caps.high - ways.caps.low) * (ways.caps.high + ways.caps.low)
-    return 1e-9 * total * _inside(spec, radial) * spec.dtype.itemsize / 4 + LAUNCHES
+        pixels.append((NS_CAPS, 4.0 * (ways.caps.high - ways.caps.low) * (ways.caps.high + ways.caps.low)))
+    total = sum(n * (alone + each * inside) for (alone, each), n in pixels)
+    return 1e-9 * total * _wide(spec, "direct") + LAUNCHES["direct"]
 
 
 def ring_seconds(spec: Spec) -> float:
-    """Expected seconds of the ring engine for one map: kernels of every width cost it nearly the same."""
-    maps = (1 + len(spec.radials)) / 2 * (2 if spec.spin else 1)
-    return 1e-9 * NS_RING * maps * spec.table.npix * spec.dtype.itemsize / 4 + RING_LAUNCHES
+    """Expected seconds of the ring engine for one map."""
+    alone, modes = NS_RING
+    if spec.spin:
+        alone, modes = alone * RING_SPIN[0], modes * RING_SPIN[1]
+    # a map is transformed once for all kernels
+    total = sum((1 + 1 / len(spec.radials)) / 2 * (alone + modes / max(1.0, _inside(spec, r))) for r in spec.radials)
+    return 1e-9 * spec.table.npix * total * _wide(spec, "ring") + LAUNCHES["ring"]
+
+
+def _wide(spec: Spec, method: str) -> float:
+    return WIDE[method] if spec.dtype.itemsize == 8 else 1.0
+
+
+def prefers_direct(spec: Spec, direct: float) -> bool:
+    """Whether the direct engine, of so many seconds a map, is never further behind than the ring engine would be."""
+
+    def cost(method: str, seconds: float, maps: int) -> float:
+        fixed, each = PLANS[method]
+        return fixed + each * spec.table.npix + maps * seconds
+
+    ratios = [cost("direct", direct, maps) / cost("ring", ring_seconds(spec), maps) for maps in (FEW, MANY)]
+    return max(ratios) <= 1 / min(ratios)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_TURNING, WIDEST_TURNING = 0.25, 1e-3
 """Error of the simple angle: at most this part of eps, and this much."""
-EXACT_TIME, TURNED_TIME = 2.9, 2.1
+EXACT_TIME, TURNED_TIME = 2.8, 2.0
 """Time over that of one scalar map; measured."""
 ODD, TANGENT = 64, 128
 """Kinds of weights of the stencil: in the even part's place, the odd part, and what turns a ring's sums."""
