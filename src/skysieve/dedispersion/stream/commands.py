@@ -216,6 +216,9 @@ def stream(
     step: Annotated[
         int, option("--step", help="Blocks searched at a time: less work, later news (1).", panel=SEARCH, min=1)
     ] = 1,
+    early: Annotated[
+        bool, option("--early/--no-early", help="Tell pulses of long blocks before they are final.", panel=SEARCH)
+    ] = True,
     gulp: Annotated[float, option("--gulp", help="Data worked on at a time, s (0.125).", panel=SEARCH)] = 0.125,
     ignore: Annotated[
         str | None, option("--ignore", help="Channels, as 0,5:9; 0 is the highest.", panel=SEARCH, metavar="LIST")
@@ -281,7 +284,7 @@ def stream(
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
         search = {
             "threshold": threshold, "noise": noise.value, "block": block, "ignore": ignored(ignore), "device": device,
-            "step": step, "threads": threads, "memory": memory,
+            "step": step, "early": early, "threads": threads, "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
@@ -333,7 +336,7 @@ def stream(
         for receiver in receivers:
             urgent = "real-time" if receiver.real_time else "ordinary"
             screen.say(
-                f"socket buffer {receiver.granted // 1024} KiB, {urgent} priority; "
+                f"{len(receiver.sockets)} x {receiver.granted // 1024} KiB of socket buffers, {urgent} priority; "
                 f"listening on {shown(*receiver.address)}"
             )
         with stopping(pipeline, seconds):
@@ -459,4 +462,6 @@ def show(summary: dict[str, Any]) -> None:
     typer.echo(f"work: {stages}")
     if summary["latency_most"] is not None:
         typer.echo(f"latency: median {summary['latency_median']:.2f} s, most {summary['latency_most']:.2f} s")
+    if summary["early_most"] is not None:
+        typer.echo(f"early: {s['early']} pulses, median {summary['early_median']:.2f} s, {s['withdrawn']} withdrawn")
     typer.echo(f"{s['candidates']} candidates, {s['written']} written, {s['flagged']} flagged")
