@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from tests.kernels.test_stream_chain_shim import run, same_runs, write_voltages
 from tests.kernels.test_stream_channelise_shim import CASES, both, check, geometry, packets_of, same
 
 from skysieve.core.device import resolve
@@ -109,3 +114,60 @@ def test_samples_that_stay_on_the_gpu(fb, device, first, gulp):
         assert held.shape == (50, 64)
         found += live.finish()
     same_events(found, offline)
+
+
+# ---------------------------------------------------------------- the whole pipeline
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return write_voltages(tmp_path_factory.mktemp("voltages") / "v.dada")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:all"])
+def test_voltages_to_candidates(file, tmp_path, device):
+    """The table and the samples of candidates are those of the CPU; packets go from the ring itself."""
+    cpu = run(file, tmp_path / "cpu", "cpu", history=2.0**20)
+    same_runs(cpu, run(file, tmp_path / "gpu", device, history=2.0**20), tmp_path)
+
+
+FAULT = """
+import sys
+from pathlib import Path
+
+import cupy
+
+from skysieve.core.errors import DeviceLost
+from skysieve.dedispersion.stream.cuda_channelise import DeviceChanneliser
+from tests.kernels.test_stream_chain_shim import run
+
+begin, calls = DeviceChanneliser.begin, []
+
+
+def broken(self, loan):
+    calls.append(loan)
+    if len(calls) == 22:
+        cupy.RawKernel('extern "C" __global__ void fault() { asm("trap;"); }', "fault")((1,), (1,), ())
+    begin(self, loan)
+
+
+DeviceChanneliser.begin = broken
+try:
+    run(Path(sys.argv[1]), Path(sys.argv[2]), "cuda:0", cutouts=False)
+except DeviceLost as error:
+    print(f"ended: {error}", flush=True)
+    sys.exit(7)
+"""
+
+
+def test_a_gpu_that_fails_ends_the_run_with_its_name(file, tmp_path):
+    """In a process of its own, for the fault ends the GPU's use there: the table has what was announced."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAULT, str(file), str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert "ended: cuda:0 (" in done.stdout, done.stderr[-2000:]
+    assert "failed and answers no more: " in done.stdout
+    assert done.returncode == 7
+    with open(tmp_path / "candidates.csv", encoding="ascii") as table:
+        rows = list(csv.DictReader(table))
+    assert any(abs(float(r["time"]) - 1.0) < 0.02 for r in rows)

@@ -28,6 +28,11 @@ PULSES = (1.0, 2.6, 4.6, 6.2)
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
+    """See `write_voltages`."""
+    return write_voltages(tmp_path_factory.mktemp("voltages") / "v.dada")
+
+
+def write_voltages(path):
     """8 s of 8+8 bit voltages of 4 subbands with four bursts of DM 60."""
     rng = np.random.default_rng(1)
     n = round(8 / TSAMP)
@@ -36,14 +41,14 @@ def file(tmp_path_factory):
     near = np.min([np.abs(t[:, None] - at - delay) for at in PULSES], axis=0)
     sigma = np.where(near < 6e-3, 22.0, 12.0)
     x = np.clip(np.rint(rng.standard_normal((n, NSUB, 2)) * sigma[..., None]), -128, 127).astype(np.int8)
-    path = tmp_path_factory.mktemp("voltages") / "v.dada"
     write_dada(path, x[:, None], tsamp=TSAMP, fch1=1400.0, foff=-1 / 32, tstart=60000.0)
     return path
 
 
-def run(file, folder, **options):
-    said = []
-    how = Options(plan=np.arange(0, 120, 60.0), search=SEARCH, channelise=HOW, gulp=0.2, policy="block", **options)
+def run(file, folder, device="auto", **options):
+    """Rows of the table, what was said, the summary."""
+    said, search = [], {**SEARCH, "device": device}
+    how = Options(plan=np.arange(0, 120, 60.0), search=search, channelise=HOW, gulp=0.2, policy="block", **options)
     intake = Intake(SkysieveParser(), how, say=said.append)
     sink = Sink(folder, pictures=False, raw=True, say=said.append)
     summary = Pipeline(intake, FileFeed(intake, DadaFile(file), 480), sink, nice=0).run()
@@ -101,21 +106,26 @@ def without(rows, *names):
     return sorted(tuple(v for k, v in r.items() if k not in gone) for r in rows)
 
 
+def same_runs(cpu, gpu, folder):
+    """Tables and samples of candidates, in ``folder / "cpu"`` and ``"gpu"``."""
+    assert len(cpu[0]) >= 4
+    assert without(gpu[0]) == without(cpu[0])
+    assert gpu[2]["stages"]["channelise"] > 0
+    assert gpu[2]["stages"]["unpack"] == 0
+    cuts = sorted(p.name for p in (folder / "cpu").rglob("*.fil"))
+    assert cuts == sorted(p.name for p in (folder / "gpu").rglob("*.fil"))
+    assert len(cuts) >= 4
+    for name in cuts:
+        a, b = (next((folder / where).rglob(name)).read_bytes() for where in ("cpu", "gpu"))
+        assert a == b
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, count):
     """The table and the samples of candidates are those of the CPU."""
-    rows, _, _ = run(file, tmp_path / "cpu", history=2.0**20)
+    cpu = run(file, tmp_path / "cpu", "cpu", history=2.0**20)
     on_gpus([Fragile(i) for i in range(count)])
-    others, _, summary = run(file, tmp_path / "gpu", history=2.0**20)
-    assert len(rows) >= 4
-    assert without(others) == without(rows)
-    assert summary["stages"]["channelise"] > 0
-    assert summary["stages"]["unpack"] == 0
-    cuts = sorted(p.name for p in (tmp_path / "cpu").rglob("*.fil"))
-    assert cuts == sorted(p.name for p in (tmp_path / "gpu").rglob("*.fil"))
-    for name in cuts:
-        a, b = ((next((tmp_path / where).rglob(name))).read_bytes() for where in ("cpu", "gpu"))
-        assert a == b
+    same_runs(cpu, run(file, tmp_path / "gpu", history=2.0**20), tmp_path)
 
 
 @pytest.mark.parametrize("which", [0, 1])
