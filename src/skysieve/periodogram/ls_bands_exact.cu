@@ -11,9 +11,9 @@
 // build: separate -DREAL=double -DTERMS=0 -DBAND_TERMS=1
 // build: flexible -DREAL=double -DTERMS=1 -DBAND_TERMS=1 -DCONSTANT=1
 // budget: offsets kernel=bands_exact regs<=168 smem<=2048 spills<=64
-// budget: offsets2 kernel=bands_exact regs<=168 smem<=2048 spills<=64
-// budget: separate kernel=bands_exact regs<=168 smem<=2048 spills<=64
-// budget: flexible kernel=bands_exact regs<=168 smem<=2048 spills<=64
+// budget: offsets2 kernel=bands_exact regs<=168 smem<=2048 spills<=128
+// budget: separate kernel=bands_exact regs<=168 smem<=2048 spills<=128
+// budget: flexible kernel=bands_exact regs<=168 smem<=2048 spills<=128
 #include "ls_common.cuh"
 #include "ls_bands.cuh"
 
