@@ -1,0 +1,132 @@
+"""Real sockets: what the kernel gives, in order and counted; ports in use; several sockets of one port."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import numpy as np
+import pytest
+from tests.dedispersion.test_stream_packets import parse
+
+from skysieve.dedispersion import fake
+from skysieve.dedispersion.stream.emulate import emulate, source_geometry
+from skysieve.dedispersion.stream.receive import UdpReceiver
+
+
+def receive_all(receiver, expected, seconds=60.0):
+    rows, until = [], time.monotonic() + seconds
+    while sum(map(len, rows)) < expected and time.monotonic() < until:
+        buffers, lengths = receiver.batch(100)
+        assert (lengths == 128).all()
+        rows.append(buffers[:, :128].copy())
+        receiver.release(len(lengths))
+        if not len(lengths):
+            time.sleep(0.002)
+    return np.concatenate(rows)
+
+
+def test_a_file_through_a_socket():
+    fb = fake(nchan=16, duration=0.4, tsamp=1e-3, fch1=1500, foff=-1, dm=10, times=[0.1], seed=3)
+    with UdpReceiver("127.0.0.1", 0) as receiver:
+        result = emulate(fb, *receiver.address, packet_bytes=64, rate=1.0, duplicate=0.1, seed=2)
+        rows = receive_all(receiver, result.sent)
+        counts = receiver.counts()
+    assert result.sent == 100 + result.doubled > 100
+    assert result.seconds > 0.39  # paced: 400 samples of 1 ms
+    assert counts["datagrams"] == result.sent
+    assert counts["kernel_drops"] == counts["ring_overflow"] == counts["oversized"] == 0
+    found = parse(rows)
+    assert not found.status.any()
+    assert sorted(set(found.number.tolist())) == list(range(100))
+
+
+def test_long_datagrams_and_full_rings_are_counted():
+    with (
+        UdpReceiver("127.0.0.1", 0, slot_bytes=64, memory=1) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
+    ):
+        out.sendto(bytes(65), receiver.address)
+        for _ in range(30):
+            for _ in range(10):
+                out.sendto(bytes(10), receiver.address)
+            time.sleep(0.005)
+        receiver.halt()  # takes what the kernel has first
+        counts = receiver.counts()
+        _, lengths = receiver.batch(1)
+        assert lengths.tolist() == [-1]
+        assert counts["oversized"] == 1
+        assert counts["datagrams"] + counts["kernel_drops"] == 301
+        assert counts["ring_overflow"] == counts["datagrams"] - receiver.slots
+
+
+def test_a_port_in_use():
+    with UdpReceiver("127.0.0.1", 0) as receiver, pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1:"):
+        UdpReceiver("127.0.0.1", receiver.address[1])
+    with pytest.raises(OSError, match="cannot listen on 192"):
+        UdpReceiver("192.0.2.1", 5000)
+
+
+def test_sockets_that_share_a_port_hold_more_and_lose_no_order():
+    """A ring of slots that is gone round many times: what is read is in order, batch after batch."""
+    with (
+        UdpReceiver("127.0.0.1", 0, slot_bytes=64, memory=1, socket_buffer=0, sockets=16) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
+    ):
+        with pytest.raises(OSError, match="cannot listen"):
+            UdpReceiver("127.0.0.1", receiver.address[1], sockets=16)
+        got: list[int] = []
+        for i in range(2000):
+            out.sendto(i.to_bytes(2, "little"), receiver.address)
+            until = time.monotonic() + 60
+            while len(got) + 100 < i and time.monotonic() < until:
+                buffers, lengths = receiver.batch(77)
+                order = receiver.order(len(lengths))
+                got += buffers[:, :2].copy().view("<u2").ravel()[order].tolist()
+                receiver.release(len(lengths))
+        receiver.halt()
+        while len(buffers := receiver.batch(77)[0]):
+            got += buffers[:, :2].copy().view("<u2").ravel()[receiver.order(len(buffers))].tolist()
+            receiver.release(len(buffers))
+        assert sorted(got) == list(range(2000))
+        # datagrams that come while the sockets are looked at one after the other may be told in the next sweep
+        assert max(high - n for n, high in zip(got, np.maximum.accumulate(got), strict=True)) <= 8
+        assert receiver.counts()["kernel_drops"] == 0
+    for count in (0, 65):
+        with pytest.raises(ValueError, match=f"sockets={count}"):
+            UdpReceiver("127.0.0.1", 0, sockets=count)
+
+
+def test_bad_faults():
+    fb = fake(nchan=16, duration=0.1, tsamp=1e-3, fch1=1500, foff=-1)
+    for options, message in [({"loss": 2}, "loss=2"), ({"rate": 0}, "rate=0"), ({"repeat": -1}, "repeat=-1")]:
+        with pytest.raises(ValueError, match=message):
+            emulate(fb, "127.0.0.1", 9, **options)
+    with pytest.raises(ValueError, match="packet_bytes=0"):
+        source_geometry(fb, 0)
+
+
+@pytest.mark.parametrize(("policy", "sockets"), [("drop", 1), ("block", 1), ("drop", 7)])
+def test_what_waits_in_the_kernel_is_received_at_the_end(policy, sockets):
+    """In the order in which it came, whichever socket the kernel gave it to."""
+    with (
+        UdpReceiver("127.0.0.1", 0, policy=policy, sockets=sockets) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
+    ):
+        for i in range(100):
+            out.sendto(bytes([i]), receiver.address)
+        receiver.halt()
+        buffers, lengths = receiver.batch(200)
+        assert lengths.tolist() == [1] * 100
+        order = receiver.order(100)
+        assert (order is None) == (sockets == 1)
+        assert buffers[slice(None) if order is None else order, 0].tolist() == list(range(100))
+
+
+def test_priorities_that_the_system_does_not_know(monkeypatch):
+    def unknown(*args):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("os.sched_setscheduler", unknown)
+    with UdpReceiver("127.0.0.1", 0) as receiver:
+        assert not receiver.real_time
