@@ -13,7 +13,18 @@ import pytest
 import skysieve
 from skysieve.core.device import resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Rings, TopHat, Window
+from skysieve.sphere import (
+    ECP,
+    ConvolvePlan,
+    Gaussian,
+    GaussLegendre,
+    Healpix,
+    MexicanHat,
+    Rings,
+    TopHat,
+    Window,
+    cuda_spin,
+)
 from skysieve.sphere.healpix import UNSEEN, nest2ring
 from skysieve.sphere.pairs import reach
 from skysieve.sphere.radial import make_radial
@@ -159,6 +170,23 @@ def test_large_maps(method, nside, arcmin):
     assert np.abs(error).max() <= 1e-5 * rms
 
 
+def test_q_and_u_turned_ring_by_ring(monkeypatch):
+    """With a small support the angles between pixels are simplified: the error is what `turning` says."""
+    import cupy
+
+    grid, kernel, eps = Healpix(1024), Gaussian(fwhm=np.radians(5.5 / 60)), 1e-6
+    said = cuda_spin.turning(make_radial(kernel, eps, 2))
+    assert said <= 0.25 * eps
+    x = cupy.random.default_rng(1).standard_normal((2, 12 * 1024**2), dtype=np.float64)
+    found = []
+    for most in (cuda_spin.MOST_TURNING, 0.0):
+        monkeypatch.setattr(cuda_spin, "MOST_TURNING", most)
+        with ConvolvePlan(kernel, grid, spin=2, eps=eps, method="direct", device="cuda") as plan:
+            found.append(plan(x))
+    error = float(cupy.sqrt(((found[0] - found[1]) ** 2).mean() / (found[1] ** 2).mean()))
+    assert 0.7 * said <= error <= 1.3 * said
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("method", ["direct", "ring"])
 def test_spin_two_is_the_cpus(method, dtype):
@@ -266,6 +294,38 @@ def test_point_sources_do_not_ring():
                 assert np.abs(plan(x) - expected).max() <= max(bound, 1e-6) * expected.max()
                 if method == "direct":
                     assert not plan(x)[chord > 1.001 * make_radial(kernel, 1e-6).xmax].any()
+
+
+def test_results_of_the_host_stay_what_they_are():
+    """Memory of results is used again only when nobody holds them."""
+    grid = Healpix(256)
+    x = sky(grid.table().npix, 4, 5, "float32")
+    with ConvolvePlan(Gaussian(fwhm=np.radians(0.62)), grid, dtype="float32", device="cuda") as plan:
+        expected = plan(x).copy()
+        for _ in range(2):
+            held = [plan(m) for m in x]
+            parts = [plan(m)[1000:2000] for m in x]
+            for found, part, right in zip(held, parts, expected, strict=True):
+                assert (found == right).all()
+                assert (part == right[1000:2000]).all()
+    assert (held[3] == expected[3]).all()
+
+
+def test_a_result_goes_where_it_is_wanted():
+    import cupy
+
+    grid = Healpix(128)
+    x = sky(grid.table().npix, 4, 2, "float32")
+    with ConvolvePlan([BEAM, Gaussian(fwhm=0.05)], grid, dtype="float32", device="cuda") as plan:
+        expected = plan(x)
+        out = np.full(expected.shape, np.nan, np.float32)
+        assert plan(x, out=out) is out
+        assert (out == expected).all()
+        there = cupy.full(expected.shape, np.nan, np.float32)
+        assert plan(cupy.asarray(x), out=there) is there
+        assert (there.get() == expected).all()
+        with pytest.raises(TypeError, match="where the maps are"):
+            plan(x, out=there)
 
 
 def test_smoothing_is_the_cpus():
