@@ -55,10 +55,9 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, resta
             state[WHOLE] = n
         state[ACCEPTED] += 1
         state[HELD] += 1
-        row, at = buffers[j], offset[j]
-        line = ring[slot, c]
-        for k in range(size):
-            line[k] = row[at + k]
+        given, line = buffers[j][offset[j] : offset[j] + size], ring[slot, c]
+        for k in range(size):  # through slices: an index that might be negative keeps loops from becoming vectors
+            line[k] = given[k]
         state[WHOLE] = max(state[WHOLE], state[HIGHEST] - window)
         if n <= state[WHOLE] or state[WHOLE] == state[HIGHEST] - window:
             state[WHOLE] = first_awaited(seen, state[WHOLE], state[HIGHEST])
