@@ -13,18 +13,8 @@ import pytest
 import skysieve
 from skysieve.core.device import resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere import (
-    ECP,
-    ConvolvePlan,
-    Gaussian,
-    GaussLegendre,
-    Healpix,
-    MexicanHat,
-    Rings,
-    TopHat,
-    Window,
-    cuda_spin,
-)
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Rings, TopHat, Window
+from skysieve.sphere import cuda_spin as spin
 from skysieve.sphere.healpix import UNSEEN, nest2ring
 from skysieve.sphere.pairs import reach
 from skysieve.sphere.radial import make_radial
@@ -175,12 +165,12 @@ def test_q_and_u_turned_ring_by_ring(monkeypatch):
     import cupy
 
     grid, kernel, eps = Healpix(1024), Gaussian(fwhm=np.radians(5.5 / 60)), 1e-6
-    said = cuda_spin.turning(make_radial(kernel, eps, 2))
+    said = spin.turning(make_radial(kernel, eps, 2))
     assert said <= 0.25 * eps
     x = cupy.random.default_rng(1).standard_normal((2, 12 * 1024**2), dtype=np.float64)
     found = []
-    for most in (cuda_spin.MOST_TURNING, 0.0):
-        monkeypatch.setattr(cuda_spin, "MOST_TURNING", most)
+    for most in (spin.MOST_TURNING, 0.0):
+        monkeypatch.setattr(spin, "MOST_TURNING", most)
         with ConvolvePlan(kernel, grid, spin=2, eps=eps, method="direct", device="cuda") as plan:
             found.append(plan(x))
     error = float(cupy.sqrt(((found[0] - found[1]) ** 2).mean() / (found[1] ** 2).mean()))
