@@ -167,6 +167,27 @@ def test_the_state_is_followed(folder):
         assert "is no state of a run" in view.problem
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5,
+)  # fmt: skip
+NAMES = st.sampled_from(["seconds", "data_seconds", "rate", "realtime", "mjd", "counts", "sink", "beams", "early"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.dictionaries(NAMES, JSON), st.dictionaries(st.sampled_from(["source", "folder"]), JSON), JSON)
+def test_states_of_any_kind(tmp_path_factory, state, about, now):
+    """What a broken disk or another program leaves in the file stops no page."""
+    folder = tmp_path_factory.mktemp("any")
+    Table(folder / "candidates.csv").append([line()])
+    reader = FolderReader(folder)
+    for body in ({"now": 1.0, "running": True, "about": about, "state": state}, {"now": now, "state": state}, now):
+        (folder / NAME).write_text(json.dumps(body))
+        reader.poll()
+        seen = Tags(web_page.head_html(reader.view) + web_page.tiles_html(reader.view))
+        assert seen.tags <= {"div", "b", "span", "i", "small"}
+
+
 def test_the_state_is_written_while_the_disk_refuses(folder):
     said = []
     (folder / NAME).mkdir()

@@ -251,7 +251,7 @@ class FolderReader:
         try:
             body = json.loads(path.read_text(encoding="utf-8"))
             now, running = float(body["now"]), bool(body["running"])
-            about, state = dict(body["about"]), numbers(body["state"])
+            about, state = dict(body["about"]), numbers(dict(body["state"]))
         except (ValueError, KeyError, TypeError):
             raise OSError(0, "is no state of a run of this version", str(path)) from None
         first = self._status_at is None
@@ -306,6 +306,9 @@ class FolderReader:
             return exact if exact in self._pictures_exact else self._pictures.get((f"{one.mjd:.9f}", one.beam))
 
 
+GROUPS = ("counts", "sink")
+LARGEST = 1e18
+"""Numbers of states beyond this are not believed."""
 DROPPED = ("overflow", "ring_overflow", "kernel_drops")
 """Packets for which there was no room."""
 
@@ -355,15 +358,18 @@ def _fine(one: Candidate) -> bool:
 
 
 def numbers(state: Any) -> dict[str, Any]:
-    """A state with its numbers and groups of numbers alone.
+    """A state with its numbers, and its groups of them, alone.
 
-    >>> numbers({"rate": 3, "counts": {"lost": 1, "x": "<b>"}, "name": "<b>"})
-    {'rate': 3.0, 'counts': {'lost': 1.0}}
+    >>> numbers({"rate": 3, "counts": {"lost": 1, "x": "<b>"}, "sink": "<b>"})
+    {'rate': 3.0, 'counts': {'lost': 1.0}, 'sink': {}}
     """
-    found: dict[str, Any] = {}
-    for name, value in dict(state).items():
-        if isinstance(value, dict):
-            found[name] = numbers(value)
-        elif isinstance(value, int | float) and math.isfinite(value):
-            found[name] = float(value)
-    return found
+    if not state:
+        return {}
+    alone = _numbers_of(state)
+    return {**alone, **{name: _numbers_of(state.get(name)) for name in GROUPS}}
+
+
+def _numbers_of(group: Any) -> dict[str, float]:
+    if not isinstance(group, dict):
+        return {}
+    return {k: float(v) for k, v in group.items() if isinstance(v, int | float) and abs(v) < LARGEST}

@@ -100,7 +100,7 @@ def head_html(view: View) -> str:
     else:
         state, kind = "live", "good"
     more = [str(about["folder"])] if about.get("folder") else []
-    if "seconds" in view.state:
+    if "seconds" in view.state and "data_seconds" in view.state:
         more.append(f"{lasted(view.state['data_seconds'])} of data in {lasted(view.state['seconds'])}")
     if view.state.get("mjd"):
         when = (view.state["mjd"] - 40587.0) * 86400
