@@ -184,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
           k = make_double2(k.x * turn.x - k.y * turn.y, k.x * turn.y + k.y * turn.x);
         }
       }
-      dft16<true>(v, [&](int i) { return table(Us + zo + i); });
+      dft16<2>(v, [&](int i) { return table(Us + zo + i); });
       double re[16];
       __syncwarp();
 #pragma unroll
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
       __syncwarp();
 #pragma unroll
       for (int j = 0; j < 16; j++) v[j] = make_double2(re[j], ex[a * 17 + j]);
-      dft16<true>(v, [&](int i) { return table(Vs + zo + 16 * i); });
+      dft16<2>(v, [&](int i) { return table(Vs + zo + 16 * i); });
       if (ch == 0) {
 #pragma unroll
         for (int d = 0; d < ND; d++) {
