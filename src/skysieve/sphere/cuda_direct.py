@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from .cuda_plan import widest as widest
 from .cuda_profile import DeviceProfile, make_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from skysieve.core.kernels import Runtime
@@ -220,6 +223,7 @@ class DirectEngine:
             shape.place, shape.size = runtime.xp.asarray(place[:-1]), int(place[-1])
             self._heights(shape)
         self._packed: Any = None
+        self._third: Any = None
 
     def _heights(self, shape: Shape) -> None:
         """What a kernel wants to know of the rings besides."""
@@ -248,13 +252,17 @@ class DirectEngine:
         self._packed = None
 
     def one(self, x: Any, out: Any, w_in: Any, w_out: list[Any], flags: Any, side: Any) -> None:
-        """One map ([2,] npix) into ``out`` (K, [2,] npix); ``w_out[k]`` holds kernel k's amplitude for rings not by
-        stencil."""
+        """One map ([2,] npix) into ``out`` (K, [2,] npix); stencils go on the stream ``side``, beside the caps.
+
+        ``w_out[1 + k]`` holds kernel k's amplitude, for rings not by stencil.
+        """
         shape = self.shape
+        start = None if side is None else side.record()
         for k, p in enumerate(self.parts):
             p.run_belt(x, out[k], w_in, w_out[0], flags[k:], side)
-        for k, p in enumerate(self.parts):
-            p.run_any(x, out[k], w_in, w_out[1 + k], flags[k:], side)
+        with self._beside(side, start) as other:
+            for k, p in enumerate(self.parts):
+                p.run_any(x, out[k], w_in, w_out[1 + k], flags[k:], other)
         if not shape.size:
             return
         if self._packed is None:
@@ -267,6 +275,18 @@ class DirectEngine:
         )  # fmt: skip
         for k, p in enumerate(self.parts):
             p.run_caps(self._packed, out[k], w_out[1 + k], flags[k:], shape)
+
+    @contextlib.contextmanager
+    def _beside(self, side: Any, start: Any) -> Iterator[Any]:
+        """A third stream from the event ``start`` on, which ``side`` waits for in the end."""
+        if side is None:
+            yield None
+            return
+        if self._third is None:
+            self._third = self.runtime.xp.cuda.Stream(non_blocking=True)
+        self._third.wait_event(start)
+        yield self._third
+        side.wait_event(self._third.record())
 
 
 def upload(runtime: Runtime, arrays: list[NDArray[Any]]) -> list[Any]:
