@@ -31,13 +31,13 @@ __all__ = ["data"]
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not Path("/proc/sysvipc/shm").exists(), reason="no System V shared memory to be seen"
 )
-KEYS = iter(range(0x6100, 0x7000, 2))
+KEYS = iter(range(0x10000000, 0x70000000, 0x01000000))
 
 
 @contextmanager
 def rings(**options):
     """Rings of a key that no other process of these tests has."""
-    key = 0x10000000 * (1 + os.getpid() % 4) + 0x10000 * (os.getpid() % 0x800) + next(KEYS)
+    key = next(KEYS) + 2 * (os.getpid() % 0x7FFF)
     with DadaRings(key, **options) as made:
         yield made
 

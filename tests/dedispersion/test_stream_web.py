@@ -314,10 +314,12 @@ def test_a_document_is_kept_up_to_date(folder, monkeypatch):
 
 
 @pytest.fixture
-def port(folder):
-    from skysieve.dedispersion.stream.web_server import quiet, serve
+def port(folder, monkeypatch):
+    from skysieve.dedispersion.stream.web_server import serve, settle
 
-    quiet()
+    monkeypatch.setenv("BOKEH_RESOURCES", "cdn")
+    monkeypatch.setenv("BOKEH_ALLOW_WS_ORIGIN", "evil.example")
+    settle()
     told, stop = threading.Event(), []
 
     def run():

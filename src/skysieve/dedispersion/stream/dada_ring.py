@@ -306,7 +306,8 @@ class DadaWriter:
     --------
     A ring of its own, a transfer, and what its reader sees:
 
-    >>> with DadaRings(0x5ca1e, nbufs=4, bufsz=64) as rings, DadaWriter(rings.key) as writer:
+    >>> import os
+    >>> with DadaRings(2 * os.getpid(), nbufs=4, bufsz=64) as rings, DadaWriter(rings.key) as writer:
     ...     writer.send(b"NBIT 8", [b"x" * 100])
     ...     with DadaReader(rings.key) as reader:
     ...         head = reader.header(1.0)

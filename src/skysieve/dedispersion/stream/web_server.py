@@ -193,12 +193,14 @@ def watch(folder: str | os.PathLike[str], host: str, port: int, ready: Callable[
             asyncio.get_running_loop().add_signal_handler(number, over.set)
         await serve(folder, host, port, ready, over)
 
-    quiet()
+    settle()
     asyncio.run(run())
 
 
-def quiet() -> None:
-    """Bokeh and tornado tell of every visit; errors alone are news."""
+def settle() -> None:
+    """Bokeh and tornado tell of every visit: errors alone are news.  Its environment could bring other hosts in."""
+    for name in [name for name in os.environ if name.startswith("BOKEH_")]:
+        del os.environ[name]
     for name in ("bokeh", "tornado"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -213,7 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's
     if hasattr(os, "nice"):
         os.nice(NICE)
-    quiet()
+    settle()
 
     async def run() -> None:
         over, loop = asyncio.Event(), asyncio.get_running_loop()
