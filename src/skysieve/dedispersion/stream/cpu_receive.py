@@ -8,8 +8,6 @@ from numba.extending import intrinsic
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 HEAD, TAIL, STOP, OVERFLOW, TRUNCATED, AT = range(6)
 """Datagrams published, datagrams given back, whether to stop, dropped, too long; slot that is written next."""
-SWEEP = 256
-"""Datagrams that are published at a time, at most."""
 EACH = 32
 """Datagrams that are taken from one of several sockets at a time."""
 LAST, WRAP = 1, 2
@@ -74,13 +72,13 @@ def give_back(state, count):
 
 @njit(**JIT)
 def receive(
-    queue, events, address_of_events, words, word, headers, address, controls, stamps, marks, lengths, slots, drop,
-    pause, state,
+    queue, events, address_of_events, words, word, headers, address, controls, stamps, marks, lengths, slots, sweep,
+    drop, pause, state,
 ):  # fmt: skip
     """Fill slots until ``state[STOP]``, then with what the kernel still has, at most a ring of it.
 
     ``queue`` is an epoll of all sockets, ``events`` room for what it tells: ``words`` of 4 bytes for each, the socket
-    in number ``word``.  ``headers`` are ``slots + SWEEP`` mmsghdrs at ``address``, another ``SWEEP`` follow whose
+    in number ``word``.  ``headers`` are ``slots + sweep`` mmsghdrs at ``address``, another ``sweep`` follow whose
     datagrams are dropped and counted when the ring is full (``drop``).  A datagram too long for its slot has length -1.
     With several sockets ``controls`` get the time at which the kernel took each datagram, and ``stamps`` that in
     nanoseconds.  A sweep of all sockets lies in slots that follow each other and ends with a mark.  ``pause``:
@@ -110,9 +108,9 @@ def receive(
                 _usleep(types.uint32(500))
                 continue
             for e in range(ready):
-                n = _recvmmsg(types.int32(events[words * e + word]), address + 8 * HDR * (slots + SWEEP),
-                              types.uint32(SWEEP), types.int32(DONTWAIT), 0)  # fmt: skip
-                for i in range(slots + SWEEP, slots + SWEEP + max(n, 0)):
+                n = _recvmmsg(types.int32(events[words * e + word]), address + 8 * HDR * (slots + sweep),
+                              types.uint32(sweep), types.int32(DONTWAIT), 0)  # fmt: skip
+                for i in range(slots + sweep, slots + sweep + max(n, 0)):
                     headers[i, ROOM] = 8 * CONTROL if many else 0
                     headers[i, FLAGS] = 0
                 if n > 0:
@@ -120,12 +118,12 @@ def receive(
                     left -= n if timeout == 0 else 0
             continue
         first = state[AT]
-        most, taken = min(free, SWEEP), 0
+        most, taken = min(free, sweep), 0
         for e in range(ready):
             if taken == most:
                 break
             at = first + taken
-            count = min(most - taken, EACH if many else SWEEP)
+            count = min(most - taken, EACH if many else sweep)
             n = _recvmmsg(types.int32(events[words * e + word]), address + 8 * HDR * at, types.uint32(count),
                           types.int32(DONTWAIT), 0)  # fmt: skip
             for i in range(at, at + n):

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.dada import DadaFile
     from skysieve.dedispersion.stream.receive import UdpReceiver
 
-BATCH = 512
+BATCH, SWEEP = 512, 1024
+"""Packets of a file at a time; datagrams, at least as many as a receiver publishes together."""
 IDLE = 0.002
 MOST_HOPELESS = 10_000
 REFUSED = (ValueError, ArithmeticError, MemoryError)
@@ -303,7 +304,7 @@ class SocketFeed(Feed):
                 over = True
             moved = 0
             for receiver in self.receivers:
-                buffers, lengths = receiver.batch(BATCH)
+                buffers, lengths = receiver.batch(SWEEP)
                 if len(lengths):
                     self.intake.take(buffers, lengths, receiver.order(len(lengths)))
                     receiver.release(len(lengths))

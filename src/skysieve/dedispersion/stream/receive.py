@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_BUFFER = 2**26
-ENOUGH_BUFFER = 2**23
-"""Bytes that the kernel should be able to hold: of less, several sockets share the port."""
+ENOUGH_BUFFER = 2**22
+"""Bytes that the kernel should grant a socket; of less, several share the port, which hold four times as much."""
 MOST_SOCKETS = 64
+SWEEP, LONG_SWEEP = 256, 1024
+"""Datagrams that are taken before they are published, at most: of many sockets all that they hold, to be in order."""
 PAUSE = 200
 """Microseconds that are waited for more datagrams, where the kernel has room for them."""
 SO_TIMESTAMPNS, SO_ATTACH_REUSEPORT_CBPF = 35, 51
@@ -54,8 +56,9 @@ class UdpReceiver:
     socket_buffer : int, optional
         Bytes to ask the kernel for; as many as it grants (``net.core.rmem_max``) by default, 0 for its own default.
     sockets : int, optional
-        Sockets that share the port, each with a buffer of its own, 1 to 64; by default as many as hold 8 MiB.  The
-        kernel gives each datagram to any of them, `order` tells the order in which it took them.
+        Sockets that share the port, each with a buffer of its own, 1 to 64; by default one that is granted 4 MiB, or
+        as many as hold 16 MiB.  The kernel gives each datagram to any of them, `order` tells the order in which it
+        took them.
 
     Attributes
     ----------
@@ -95,11 +98,13 @@ class UdpReceiver:
             raise ValueError(f"slot_bytes={slot_bytes}: expected 64 to 65535")
         if sockets is not None and not 1 <= sockets <= MOST_SOCKETS:
             raise ValueError(f"sockets={sockets}: expected 1 to {MOST_SOCKETS}")
-        from skysieve.dedispersion.stream.cpu_receive import CONTROL, SWEEP
+        from skysieve.dedispersion.stream.cpu_receive import CONTROL
 
         self.policy = policy
-        self.slots = max(SWEEP, memory // slot_bytes)
-        rows = self.slots + 2 * SWEEP
+        count = how_many(socket_buffer) if sockets is None else sockets
+        self.sweep = SWEEP if count == 1 else LONG_SWEEP
+        self.slots = max(self.sweep, memory // slot_bytes)
+        rows = self.slots + 2 * self.sweep
         self.buffers = np.zeros((rows, slot_bytes), np.uint8)
         self.buffers.fill(0)  # pages are mapped now, not while packets wait
         self.lengths, self._marks = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -110,7 +115,7 @@ class UdpReceiver:
         self._at = self._pause = 0
         self.state = np.zeros(8, np.int64)
         self._load()
-        self.sockets = opened(host, port, socket_buffer, sockets)
+        self.sockets = opened(host, port, socket_buffer, count)
         self.granted = self.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         self.address: tuple[str, int] = self.sockets[0].getsockname()[:2]
         if len(self.sockets) > 1:
@@ -148,7 +153,7 @@ class UdpReceiver:
 
         cpu_receive.receive(
             handle, self._events, self._events.ctypes.data, self._words, self._word, self._headers,
-            self._headers.ctypes.data, self._controls, self._stamps, self._marks, self.lengths, self.slots,
+            self._headers.ctypes.data, self._controls, self._stamps, self._marks, self.lengths, self.slots, self.sweep,
             self.policy == "drop", self._pause, self.state,
         )  # fmt: skip
 
@@ -242,25 +247,36 @@ def check_system() -> None:
         raise RuntimeError("UDP packets are sent and received on 64-bit Linux only")
 
 
-def opened(host: str, port: int, buffer: int | None, count: int | None) -> list[socket.socket]:
+def how_many(buffer: int | None) -> int:
+    """Sockets for a port, by what the kernel grants one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        ask_for(one, buffer)
+        granted = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    return 1 if granted >= ENOUGH_BUFFER else min(MOST_SOCKETS, 4 * ENOUGH_BUFFER // max(1, granted))
+
+
+def ask_for(one: socket.socket, buffer: int | None) -> None:
+    """Ask the kernel for a buffer: None for all that it grants, 0 for its default."""
+    if buffer != 0:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, min(buffer or MOST_BUFFER, 2**31 - 1))
+
+
+def opened(host: str, port: int, buffer: int | None, count: int) -> list[socket.socket]:
     """Sockets that share a port: the kernel gives each datagram to any one of them.
 
     The first is bound alone, so that a port which is taken is refused; the others join it.
     """
     made: list[socket.socket] = []
     try:
-        while not made or len(made) < (count or 1):
+        while len(made) < count:
             one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
             made.append(one)
-            if buffer != 0:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer or MOST_BUFFER)
+            ask_for(one, buffer)
             if len(made) > 1:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             one.bind((host, port))
             if len(made) == 1:
                 port = one.getsockname()[1]
-                granted = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-                count = max(1, min(MOST_SOCKETS, ENOUGH_BUFFER // max(1, granted))) if count is None else count
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(count > 1))
         if len(made) > 1:
             for one in made:
