@@ -157,7 +157,7 @@ class DeviceChanneliser:
             lane.after(last)  # what is left of the voltages before lies there
             voltages = lane.array("voltages", (held + loan.count) * 2 * self.line, self.value)
             if held:
-                voltages[: held * 2 * self.line] = self._last
+                self.runtime.xp.copyto(voltages[: held * 2 * self.line], self._last)
             self._unpack(loan, raw, there, voltages[held * 2 * self.line :], lane)
             first = skip * 2 * self.line
             rows = self._channelise(lane, voltages[first:], n) if n else None

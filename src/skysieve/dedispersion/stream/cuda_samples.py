@@ -53,7 +53,7 @@ class Samples:
     def put(self, at: int, rows: Any) -> None:
         """Rows, of the host or of this GPU, from row ``at`` on; they have been read when this returns."""
         with self.lane:
-            self.rows[at : at + len(rows)] = self.runtime.xp.asarray(rows)
+            self.runtime.xp.copyto(self.rows[at : at + len(rows)], self.runtime.xp.asarray(rows))
         self.lane.synchronize()
 
     def move(self, first: int, count: int) -> None:
@@ -61,13 +61,13 @@ class Samples:
         with self.lane:
             for at in range(0, count if first else 0, first or 1):
                 n = min(first, count - at)
-                self.rows[at : at + n] = self.rows[first + at : first + at + n]
+                self.runtime.xp.copyto(self.rows[at : at + n], self.rows[first + at : first + at + n])
 
     def grow(self, rows: int, first: int, count: int) -> None:
         """Room for more rows; rows ``first : first + count`` become the first ones."""
         with self.lane:
             bigger = self.runtime.xp.zeros((rows, self.rows.shape[1]), np.uint8)
-            bigger[:count] = self.rows[first : first + count]
+            self.runtime.xp.copyto(bigger[:count], self.rows[first : first + count])
             self.rows = bigger
         self.lane.synchronize()
 
@@ -141,10 +141,12 @@ class DeviceFiller:
             self._number, self._total, self._square = (xp.zeros(self.nchan, np.uint64) for _ in range(3))
             self._mean, self._sigma = xp.zeros(self.nchan), xp.zeros(self.nchan)
             self._known = xp.zeros(self.nchan, np.uint32)
+            self._none = xp.zeros(4, np.int64)
 
     def _rects(self, rects: NDArray[np.int64]) -> Any:
-        held = np.ascontiguousarray(rects if len(rects) else np.zeros((1, 4)), np.int64)
-        return self.samples.runtime.xp.asarray(held.ravel())
+        if not len(rects):
+            return self._none
+        return self.samples.runtime.xp.asarray(np.ascontiguousarray(rects, np.int64).ravel())
 
     def add(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:
         """See `losses.Filler.add`."""
