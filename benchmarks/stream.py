@@ -124,7 +124,7 @@ def _timed(segment: Segment, clock: dict[str, float], now: Callable[[], float]) 
 
     def watch(owner: Any, name: str, stage: str) -> None:
         call = getattr(owner, name)
-        clock[stage] = 0.0
+        clock.setdefault(stage, 0.0)
 
         def wrapped(*args: Any, **more: Any) -> Any:
             since = now()
@@ -138,7 +138,11 @@ def _timed(segment: Segment, clock: dict[str, float], now: Callable[[], float]) 
     watch(segment.unpack, "voltages", "unpack")
     watch(c, "feed", "channelise, power")
     watch(search.engine, "load", "corner turn")
-    watch(search.engine, "search", "de-dispersion")
+    if search.kept is None:
+        watch(search.engine, "search", "de-dispersion")
+    else:
+        watch(search.engine, "sums", "de-dispersion")
+        watch(search.kept, "look", "de-dispersion")
 
 
 def live(report: Report, case: str, file: Path, options: Options, seconds: float, folder: Path, wanted: str,

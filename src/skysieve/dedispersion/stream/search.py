@@ -156,13 +156,13 @@ class StreamSearch:
             self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace
         )
         looked = self.job.detections(ENDLESS)
-        self._kept = None
+        self.kept = None
         if not getattr(self.engine, "runtimes", None):
-            self._kept = KeptSeries(self.engine, pieces, self._sought(looked), pace, place.budget)
+            self.kept = KeptSeries(self.engine, pieces, self._sought(looked), pace, place.budget)
         self._filler: Any = Filler(observation.nchan, self.length, kind, most)
         if resident:
             self._settle()
-        parts = self._kept is not None and step == 1 and pace < self.length
+        parts = self.kept is not None and step == 1 and pace < self.length
         self._early = Early(self.job.link_dm, self.job.link_time) if early and parts else None
         self._looked = looked
         self._rects = np.empty((0, 4), np.int64)
@@ -208,8 +208,8 @@ class StreamSearch:
         self._held.trial = True
         far = FAR // self.length * self.length
         try:
-            if self._kept is not None:
-                self._kept.warm(far, self._sought(self._looked))
+            if self.kept is not None:
+                self.kept.warm(far, self._sought(self._looked))
             else:
                 self.job.look(self.engine, self._looked, far, self.step, ENDLESS)
         finally:
@@ -264,8 +264,8 @@ class StreamSearch:
         self.low = start // self.length * self.length
         base = self._loaded = max(0, self.low - self.length)
         self._held.begin(base)
-        if self._kept is not None:
-            self._kept.begin(base, self.low)
+        if self.kept is not None:
+            self.kept.begin(base, self.low)
         self.filled = base
         if start > base:
             self._held.append(np.zeros((start - base, self.observation.nchan), self._held.dtype), base)
@@ -310,15 +310,15 @@ class StreamSearch:
     # ------------------------------------------------------------------ out
     def _search(self) -> list[Found]:
         found: list[Found] = []
-        if self._kept is not None:
+        if self.kept is not None:
             whole = self.filled // self.length * self.length if self.real else self.filled
             went = False
             sought = self._sought(self._looked)
-            while (raw := self._kept.search(whole, sought, False)) is not None:
+            while (raw := self.kept.search(whole, sought, False)) is not None:
                 found += self._taken(joined(self._parts, raw, len(self.job.made)), False)
                 went = True
             if went and self._early is not None:
-                self._tell(self._early, joined(self._parts, self._kept.early(sought), len(self.job.made)))
+                self._tell(self._early, joined(self._parts, self.kept.early(sought), len(self.job.made)))
             return found
         while True:
             need = self.low + self.step + self.length + self.job.overlap
@@ -336,8 +336,8 @@ class StreamSearch:
 
     def _taken(self, raw: list[NDArray[np.float64]], last: bool) -> list[Found]:
         """Events that have become final, together with those that wait for the end of their group."""
-        if self._kept is not None:
-            self._loaded, self.low = self._kept.loaded, min(self._kept.searched)
+        if self.kept is not None:
+            self._loaded, self.low = self.kept.loaded, min(self.kept.searched)
         self._rects = self._rects[self._rects[:, 1] > self.low - 2 * self.length - self._reach]
         raw = kept_events(self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length)
         events, _ = self.job.events(raw, self.observation)
@@ -387,8 +387,8 @@ class StreamSearch:
         every = np.concatenate([np.full(len(t.table.delays), self.low) for t in self.job.made])
         binnings = np.concatenate([np.full(len(t.table.delays), t.table.downsamp) for t in self.job.made])
         starts = np.concatenate([np.full(len(t.table.delays), t.start) for t in self.job.made])
-        if self._kept is not None:
-            every = np.repeat(self._kept.searched, [part.stop - part.first for part in self._parts])
+        if self.kept is not None:
+            every = np.repeat(self.kept.searched, [part.stop - part.first for part in self._parts])
         rank = np.unique(np.concatenate([dms for dms, *_ in self.job.stages]), return_inverse=True)[1]
         found = np.full(int(rank.max()) + 1, np.inf)
         np.minimum.at(found, rank, (every // binnings + starts) * binnings * self.observation.tsamp)
@@ -463,10 +463,10 @@ class StreamSearch:
         self._looked = self.job.detections(nsamp)
         self._source.nsamp = nsamp
         found: list[Found] = []
-        if self._kept is not None:
-            while (raw := self._kept.search(nsamp, self._sought(self._looked), True)) is not None:
+        if self.kept is not None:
+            while (raw := self.kept.search(nsamp, self._sought(self._looked), True)) is not None:
                 found += self._taken(joined(self._parts, raw, len(self.job.made)), False)
-        while self._kept is None and self.low < nsamp:
+        while self.kept is None and self.low < nsamp:
             found += self._look(nsamp)
         if self._waiting is not None:
             found += self._close(self._waiting, True)

@@ -212,7 +212,7 @@ class KeptSeries:
         high = k.done if last else max(k.looked, (newest + 1) * k.block - k.reach - 1)
         if high <= k.looked and newest == k.newest:
             return np.empty((0, 4))
-        found = self._run(k, valid, newest, k.looked, high, what)
+        found = self.look(k, valid, newest, k.looked, high, what)
         k.newest, k.looked = newest, max(high, k.looked)
         check_events(len(found), what)
         return found
@@ -229,16 +229,16 @@ class KeptSeries:
             if k.newest < k.begin or k.done <= max(low, k.glanced):
                 every.append(np.empty((0, 4)))
                 continue
-            found = self._run(k, np.minimum(what.valid, k.done), k.newest, low, k.done, what)
+            found = self.look(k, np.minimum(what.valid, k.done), k.newest, low, k.done, what)
             width = np.array(what.widths)[found[:, 2].astype(np.int64)]
             every.append(found[found[:, 1] + width - width // 2 + np.maximum(width // 2, 1) <= k.done])
             k.glanced = k.done
         return every
 
-    def _run(
+    def look(
         self, k: Kept, valid: NDArray[np.int64], newest: int, low: int, high: int, what: Detection
     ) -> NDArray[np.float64]:
-        """All rows, by all threads."""
+        """Noise of the blocks that are new and events centred on ``low : high``, all rows, by all threads."""
         rows = len(k.rows)
         each = max(1, min(ROWS, -(-rows // (4 * self.engine.pool.workers))))
         tasks: list[Callable[[], NDArray[np.float64]]] = [
