@@ -6,6 +6,7 @@ import importlib.util
 import json
 import shutil
 import time
+import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
@@ -85,9 +86,11 @@ def test_an_operator_sees_a_pulse_come(data, tmp_path, browser, request):
     """Counts move without a reload; the plane, the table and the picture are of what the stream has found."""
     data.plan.save(tmp_path / "a.json")
     said = []
-    process, port = start_stream(tmp_path, "--web", "0", "--source", "<img src=x>Crab", said=said)
+    process, port = start_stream(tmp_path, "--web", "0", "--metrics", "0", "--source", "<img src=x>Crab", said=said)
     request.addfinalizer(process.kill)
     page = next(line.split()[2] for line in said if line.startswith("page on "))
+    metrics = next(line.split()[2] for line in said if line.startswith("metrics on "))
+    assert "skysieve_stream_page_up 1\n" in urllib.request.urlopen(metrics).read().decode()
     browser.get(page)
     wait(lambda: text(browser, "#state"), lambda words: words == "live")
     assert candidates(browser) == 0

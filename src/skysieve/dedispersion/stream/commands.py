@@ -275,6 +275,7 @@ def stream(
     screen = Screen(quiet)
     with told(), ExitStack() as stack:
         page = None if web is None else place(web, "--web")
+        served: PageProcess | None = None
         if page is not None:
             check_extra()
         if [bool(listen), file is not None, dada_key is not None].count(True) != 1:
@@ -308,8 +309,8 @@ def stream(
         stack.callback(sink.close, 5.0)
         if page is not None:
             host, port = page
-            port = stack.enter_context(PageProcess(out, host, port, screen.say)).port
-            screen.say(f"page on http://{shown(host, port)}/")
+            served = stack.enter_context(PageProcess(out, host, port, screen.say))
+            screen.say(f"page on http://{shown(host, served.port)}/")
         warm(options)
         receivers = [
             stack.enter_context(
@@ -327,12 +328,17 @@ def stream(
             intake, feed, sink, receivers=receivers, part=coincident,
             status=lambda state: screen.line(live_line(state)),
         )  # fmt: skip
+        about = {"source": source, "telescope": telescope, "folder": str(out)}
+        told_state = stack.enter_context(StatusFile(out, pipeline.state, about, screen.say))
+
+        def all_metrics() -> dict[str, tuple[str, str, float]]:
+            found = {**pipeline.metrics(), "status_errors_total": told_state.metric()}
+            return found if served is None else {**found, "page_up": served.metric()}
+
         if metrics is not None:
             host, port = place(metrics, "--metrics")
-            server = stack.enter_context(MetricsServer(pipeline.metrics, host, port))
+            server = stack.enter_context(MetricsServer(all_metrics, host, port))
             screen.say(f"metrics on http://{shown(host, server.port)}/metrics")
-        about = {"source": source, "telescope": telescope, "folder": str(out)}
-        stack.enter_context(StatusFile(out, pipeline.state, about, screen.say))
         for receiver in receivers:
             urgent = "real-time" if receiver.real_time else "ordinary"
             screen.say(

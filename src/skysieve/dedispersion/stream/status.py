@@ -72,6 +72,10 @@ class StatusFile:
                 self.say(f"{self.path}: written again")
             self._refused = False
 
+    def metric(self) -> tuple[str, str, float]:
+        """Times that the file could not be written, for Prometheus."""
+        return "Times that the state could not be written.", "counter", float(self.errors)
+
     def close(self) -> None:
         """Tell that the run is over; waits for a disk that hangs for five seconds at most."""
         self._over.set()

@@ -104,6 +104,10 @@ class PageProcess:
         """Whether it serves."""
         return self._process.poll() is None
 
+    def metric(self) -> tuple[str, str, float]:
+        """Whether it serves, for Prometheus."""
+        return "Whether the live page is served.", "gauge", float(self.alive)
+
     def close(self) -> None:
         """End it."""
         self._closing.set()
