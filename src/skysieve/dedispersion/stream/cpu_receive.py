@@ -28,46 +28,38 @@ _usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
 @intrinsic
-def fence(typingctx):
-    """What was read and written before happens before what comes after, for other threads on any processor.
-
-    The ring's counters are plain words, which are written whole; this keeps their order with what they count.
-    """
-
-    def code(context, builder, signature, args):
-        builder.fence("seq_cst")
-        return context.get_constant(types.int64, 0)
-
-    return types.int64(), code
-
-
-@intrinsic
-def fresh(typingctx, array, index):
-    """An element as it is in memory now: never one that a loop has read before."""
+def load_acquire(typingctx, array, index):
+    """An element as it is now; what another thread wrote before it stored it is seen after."""
 
     def code(context, builder, signature, args):
         held = context.make_array(signature.args[0])(context, builder, args[0])
-        at = builder.gep(held.data, [args[1]])
-        word = builder.load(at, align=8)
-        word.volatile = True
-        return word
+        return builder.load_atomic(builder.gep(held.data, [args[1]]), "acquire", 8)
 
     return types.int64(array, types.int64), code
+
+
+@intrinsic
+def store_release(typingctx, array, index, value):
+    """Store an element after all that was read and written before, on any processor."""
+
+    def code(context, builder, signature, args):
+        held = context.make_array(signature.args[0])(context, builder, args[0])
+        builder.store_atomic(args[2], builder.gep(held.data, [args[1]]), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64), code
 
 
 @njit(**JIT)
 def published(state):
     """Datagrams whose slots may be read now."""
-    head = fresh(state, HEAD)
-    fence()
-    return head
+    return load_acquire(state, HEAD)
 
 
 @njit(**JIT)
 def give_back(state, count):
     """The oldest ``count`` slots have been read."""
-    fence()
-    state[TAIL] += count
+    store_release(state, TAIL, state[TAIL] + count)
 
 
 @njit(**JIT)
@@ -87,8 +79,8 @@ def receive(
     left = slots
     many = len(stamps) > 0
     timeout = 100
-    while fresh(state, STOP) == 0 or (left > 0 and queue >= 0):
-        if fresh(state, STOP) != 0:
+    while load_acquire(state, STOP) == 0 or (left > 0 and queue >= 0):
+        if load_acquire(state, STOP) != 0:
             timeout = 0
         ready = _epoll_wait(types.int32(queue), address_of_events, types.int32(len(events) // words),
                             types.int32(timeout))  # fmt: skip
@@ -99,8 +91,7 @@ def receive(
                 _usleep(types.uint32(200))
             continue
         head = state[HEAD]
-        free = slots - (head - fresh(state, TAIL))
-        fence()
+        free = slots - (head - load_acquire(state, TAIL))
         if free <= 0:
             if not drop:
                 if timeout == 0:
@@ -142,8 +133,7 @@ def receive(
         end = first + taken
         marks[end - 1] = LAST if end < slots else WRAP
         state[AT] = end if end < slots else 0
-        fence()
-        state[HEAD] = head + taken
+        store_release(state, HEAD, head + taken)
         if pause > 0 and taken < EACH and timeout:
             _usleep(types.uint32(pause))
 
