@@ -233,6 +233,56 @@ def test_pulses_of_every_width_in_long_series(seed, widths):
     assert len(found[0]) > 2
 
 
+def first_look(kind):
+    """Series of 5 blocks of 1300 samples whose sums do what ``kind`` says."""
+    rng, n = np.random.default_rng(12), 6200
+    C = 300 if kind == "wide" else 60
+    x = rng.normal(100, 10, (C, n))
+    if kind == "pulses":
+        x[:, 700:705] += 14
+        x[:, 3000:3090] += 3
+    elif kind == "edges":
+        for at, width in ((1299, 2), (2592, 20), (3750, 300), (5199, 2)):
+            x[:, at : at + width] += 20 / np.sqrt(width)
+    elif kind == "two levels":
+        x[:, rng.random(n) < 0.5] += 150
+    elif kind == "wide":
+        x[:, rng.random(n) < 0.5] = 255
+        x[:, rng.random(n) < 0.3] = 0
+    elif kind == "flat":
+        x[:] = 17
+    elif kind == "dropped":
+        x[:, 2000:2040] = 0
+    return np.rint(x.clip(0, 255)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [("noise", 0, 0), ("pulses", 2, 3), ("edges", 4, 6), ("two levels", 5, 9), ("wide", 9, 9), ("flat", 0, 0),
+     ("dropped", 0, 0)],
+)  # fmt: skip
+def test_a_first_look_chooses_the_pieces(kind, least, most):
+    """Of 5 blocks and 4 edges none of noise, all that cannot be judged; the events are the CPU's whatever it is."""
+    x = first_look(kind)
+    C, n = x.shape
+    fb = Filterbank.from_array(x, freqs=np.linspace(400, 300, C), tsamp=1e-3)
+    t = Table(np.zeros((1, C), np.int32))
+    what = Detection(1300, WIDTHS, 6.5, "robust", False, np.array([n]))
+    found = []
+    for engine in (
+        cuda.Engine(Cleaned(fb, None, 1300), [t], method="brute", capacity=n, runtimes=[shim_runtime()]),
+        cpu.Engine(Cleaned(fb, None, 1300), [t], method="brute", capacity=n, threads=1),
+    ):
+        engine.load(0, n)
+        found.append(engine.search(0, 0, n, 0, n, what))
+        if len(found) == 1:
+            listed = int(engine.workers[0].lanes[0].array("valid", 3, np.int32)[2])
+        engine.close()
+    assert np.array_equal(*found)
+    assert least <= listed <= most
+    assert (len(found[0]) > 0) == (kind in ("pulses", "edges", "two levels"))
+
+
 def test_more_events_than_there_is_room_for(monkeypatch):
     from skysieve.dedispersion import cuda_search
 
@@ -251,6 +301,25 @@ def test_more_events_than_there_is_room_for(monkeypatch):
         engine.close()
     assert np.array_equal(*found)
     assert len(found[0]) > 8
+
+
+@pytest.mark.parametrize("sm", [(9, 0), TURING])
+def test_both_lanes_search(monkeypatch, sm):
+    monkeypatch.setattr(cuda_worker, "LEAST_SHARED", 1)
+    fb = bank("u1", 5, 600)
+    t = table(fb, np.linspace(0, 0.3, 150))
+    what = Detection(200, (1, 2, 5), 2.5, "robust", False, 600 - t.delays.max(axis=1).astype(np.int64))
+    runtime, found = shim_runtime(sm=sm), []
+    for engine in (
+        cuda.Engine(Cleaned(fb, None, 200), [t], method="brute", capacity=600, runtimes=[runtime]),
+        cpu.Engine(Cleaned(fb, None, 200), [t], method="brute", capacity=600, threads=1),
+    ):
+        engine.load(0, 600)
+        found.append(engine.search(0, 0, 600 - t.maxshift, 0, 600, what))
+        engine.close()
+    assert np.array_equal(*found)
+    assert len(np.unique(found[0][:, 0])) > 100
+    assert sum(launch[0] == "detect" for launch in runtime.launches) >= 2
 
 
 def test_what_does_not_fit_is_told():

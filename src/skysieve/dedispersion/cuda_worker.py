@@ -10,11 +10,11 @@ import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.kernels import Runtime
-from skysieve.core.staging import Copier, make_lane
+from skysieve.core.staging import Copier, Lane, make_lane
 
 from .cuda_plan import PACKAGE, TURN, TensorPlan, make_plan
 from .cuda_rows import ALIGN, OFFSETS, READ, TAIL, Planes, Store, bytes_of
-from .cuda_search import Detector
+from .cuda_search import Detector, Search
 from .workload import Detection, Source, Table, sum_dtype
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ SLAB_ROWS, SLAB_COLUMNS = 256, 1 << 17
 """Series and samples that are summed at a time on their way to the host."""
 LEAST_COLUMNS = 4096
 """Samples that are summed at a time at least."""
-SEARCH_BYTES = 2 << 30
+SEARCH_BYTES = 4 << 30
 """Most bytes of series that are searched at a time."""
+LEAST_SHARED = 1 << 23
+"""Samples of all series from which both lanes search."""
 PLAN_BYTES = 20.0
 """Bytes of plan for a delay (measured: 10 to 18 for delays that fit the tensor cores best)."""
 PACKED = {"dms": 32, "samples": 512, "rows": 16}
@@ -170,8 +172,8 @@ class Worker:
         plan = self.plans[table]
         return plan.dms if plan is not None else PACKED["dms"]
 
-    def sums(self, table: int, first: int, count: int, out: NDArray[Any], column: int) -> None:
-        """Series of this worker's DMs into the rows of ``out``."""
+    def sums(self, table: int, first: int, count: int, out: Any, column: int) -> None:
+        """Series of this worker's DMs into the rows of ``out``, an array of the host or of a GPU."""
         given = self.tables[table]
         if given is None:
             return
@@ -202,11 +204,31 @@ class Worker:
                 with lane:
                     y = lane.array("sums", size, self.dtype)
                     self._launch(table, planes, x0 - lead, y, pitch, n + lead, rows, lane.stream)
+                    if not isinstance(out, np.ndarray):
+                        there = out[rows[0] : rows[1], column + at : column + at + n]
+                        self._hand_over(lane, y.reshape(-1, pitch)[:, lead : lead + n], there)
+                        continue
                     home = lane.pinned("sums", size, self.dtype)
                     lane.to_host(home, y)
                 waiting.append((lane, home.reshape(-1, pitch), m, at, n, lead))
         while waiting:
             finish()
+        for lane in self.lanes:  # what went to a GPU's array has arrived
+            lane.synchronize()
+
+    def _hand_over(self, lane: Lane, sums: Any, there: Any) -> None:
+        """Start copying series into a GPU's array; where that is another GPU, they have arrived."""
+        xp, index = self.runtime.xp, int(there.device.id)
+        if index == self.runtime.device.index:
+            there[...] = sums
+            return
+        ready = xp.ascontiguousarray(sums)
+        lane.synchronize()
+        with xp.cuda.Device(index):
+            moved = xp.empty(ready.shape, ready.dtype)
+            xp.cuda.runtime.memcpyPeer(moved.data.ptr, index, ready.data.ptr, self.runtime.device.index, ready.nbytes)
+            there[...] = moved
+            xp.cuda.get_current_stream().synchronize()
 
     def _room(self, rows: int, columns: int) -> int:
         """Columns of which the lanes hold ``rows``: fewer where memory is short."""
@@ -230,18 +252,33 @@ class Worker:
         if given is None:
             return np.empty((0, 4))
         if self.detector is None:
-            self.detector = Detector(self.runtime, self.source.dtype.kind)
+            self.detector = Detector(self.runtime, self.source.dtype.kind, self.source.dtype.itemsize == 1)
         planes = self.store.rows(given.downsamp)
-        lane, unit, ndm = self.lanes[0], self._multiple(table), len(given.delays)
+        unit, ndm = self._multiple(table), len(given.delays)
         x0 = first - planes.first
         lead = x0 % ALIGN
         pitch = -(-(count + lead) // 32) * 32
-        room = min(SEARCH_BYTES, (self.budget - self.nbytes) // 2)
+        room = min(SEARCH_BYTES, (self.budget - self.nbytes) // 2) // len(self.lanes)
         step = max(unit, room // (4 * pitch) // unit * unit)
-        found = []
-        m = 0
+        if ndm * count >= LEAST_SHARED:  # so that what one lane leaves idle at its end the other one takes
+            step = min(step, -(-ndm // len(self.lanes) // unit) * unit)
+        found: list[NDArray[np.float64]] = []
+        waiting: list[tuple[Lane, Any, Search, int]] = []
+
+        def finish() -> None:
+            lane, sums, job, m = waiting.pop(0)
+            assert self.detector is not None
+            events = self.detector.finish(lane, sums, job)
+            events[:, 0] += m
+            events[:, 1] += first
+            found.append(events)
+
+        m = turn = 0
         while m < ndm:
             rows = (m, min(ndm, m + step))
+            lane = self.lanes[turn % len(self.lanes)]
+            if len(waiting) == len(self.lanes):
+                finish()
             with lane:
                 try:
                     y = lane.array("sums", (rows[1] - rows[0]) * pitch, self.dtype)
@@ -254,11 +291,13 @@ class Worker:
                     continue
                 self._launch(table, planes, x0 - lead, y, pitch, count + lead, rows, lane.stream)
             held = np.clip(valid[rows[0] : rows[1]] - first, 0, count)
-            events = self.detector.run(lane, y[lead:], pitch, held, count, low - first, high - first, what)
-            events[:, 0] += m
-            events[:, 1] += first
-            found.append(events)
+            job = self.detector.begin(lane, pitch, held, count, low - first, high - first, what)
+            self.detector.start(lane, y[lead:], job)
+            waiting.append((lane, y[lead:], job, m))
             m = rows[1]
+            turn += 1
+        while waiting:
+            finish()
         return np.concatenate(found)
 
 

@@ -5,13 +5,14 @@
 // 11 bits at a time; means and variances by sums of 64 samples in order.  Everything that rounds is written with the
 // rounding operations, in the CPU's order.
 //
-// detect: a block of threads a piece of a series: fixed-point samples and their prefix sums in shared memory (32 bits that
-// wrap: differences are exact).  First whether any window reaches the threshold: short ones one by one, of the longer
-// ones stretches of 16, whose largest and smallest prefix sums bound them; the few that may are looked at.  Only where a
-// window does, the best S/N over the widths of every sample, and the peaks.  Nothing but events leaves the chip.
+// detect: a block of threads a piece of a series (all of them, or those that dd_glance.cu listed): fixed-point samples and
+// their prefix sums in shared memory (32 bits that wrap: differences are exact).  First whether any window reaches the
+// threshold: short ones one by one, of the longer ones stretches of 16, whose largest and smallest prefix sums bound them;
+// the few that may are looked at.  Only where a window does, the best S/N over the widths of every sample, and the peaks.
+// Nothing but events leaves the chip.
 //
-// Cost of a sample: 4 bytes read twice; about 40 instructions for its noise, 40 for its prefix sums and their extremes,
-// 20 for the short windows, 1 for each longer one.
+// Cost of a sample where all pieces are looked at: 4 bytes read twice; about 40 instructions for its noise, 40 for its
+// prefix sums and their extremes, 20 for the short windows, 1 for each longer one.
 //
 // archs: 75 80 86 89 90 100 120
 // build: u32 -DSUM=u32
@@ -19,133 +20,12 @@
 // build: f32 -DSUM=float -DREAL
 // budget: u32 kernel=noise spills<=64
 // budget: i32 kernel=noise spills<=64
-#include "dd_common.cuh"
+#include "dd_detect.cuh"
 
 #define THREADS 256
-#define NOISE_THREADS 512
 #define LIST 1024  // stretches that may hold a window over the threshold
-#define STRETCH 16
-#define BINS 8192
-#define BIN_AT(b) ((b) + ((b) >> 4))  // counts of 16 neighbouring bins lie in banks of their own
-#define PART 64
-#define CLIP 262144
-#define UNIT 64.0
-#define IQR 1.3489795003921634
-#define CLIPPED_SIGMA 0.98657826
-#define CLIPS 5
-#define CLIP_AT 3.0
-enum { ROBUST = 0, MOMENTS = 1, CLIPPED = 2 };
 
-struct Job {
-  i64 pitch;              // sums from series to series
-  int rows, columns;      // series; sums of each
-  int block, blocks;      // samples of a block, blocks of a series
-  int noise, every;
-  int low, high;          // windows are centred on these samples
-  int segment, look;      // samples of a piece, and how far a peak is compared
-  int widths, widest, room;
-  int shorter, dense;     // widths that are looked at one by one; whether they are 1, 2, 3, 4, 5, 6, 8, 10
-  int kept;               // whether a block of samples is kept in shared memory
-  float threshold;
-};
-
-__device__ __forceinline__ int valid_of(const Job& j, const int* valid, int row) { return min(valid[row], j.columns); }
-
-// Inclusive sums of v over the threads; `part` has room for 16.
-__device__ __forceinline__ int scan(int mine, int* part) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  u32 v = (u32)mine;
-  for (int o = 1; o < 32; o <<= 1) {
-    const u32 other = __shfl_up_sync(~0u, v, o);
-    if (lane >= o) v += other;
-  }
-  __syncthreads();
-  if (lane == 31) part[warp] = (int)v;
-  __syncthreads();
-  for (int w = 0; w < warp; w++) v += (u32)part[w];
-  return (int)v;
-}
-
-#ifndef REAL
-// Quartiles of n integers into out[3]: see cpu_search.quartiles, whose arithmetic this is.  `keep`, where given, is room
-// in shared memory for the samples.
-__device__ void quartiles(const SUM* y, SUM* keep, int n, int* counts, int* part, double* out) {
-  __shared__ i64 ends[2];
-  __shared__ int found[3], before[3];
-  SUM least = y[0], most = y[0];
-#pragma unroll 4
-  for (int i = threadIdx.x; i < n; i += NOISE_THREADS) {
-    const SUM v = y[i];
-    if (keep) keep[i] = v;
-    least = min(least, v);
-    most = max(most, v);
-  }
-  if (keep) y = keep;
-  for (int o = 16; o; o >>= 1) {
-    const SUM a = __shfl_xor_sync(~0u, least, o), b = __shfl_xor_sync(~0u, most, o);
-    least = min(least, a);
-    most = max(most, b);
-  }
-  __shared__ SUM lows[NOISE_THREADS / 32], highs[NOISE_THREADS / 32];
-  __syncthreads();
-  if ((threadIdx.x & 31) == 0) {
-    lows[threadIdx.x >> 5] = least;
-    highs[threadIdx.x >> 5] = most;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int w = 1; w < NOISE_THREADS / 32; w++) {
-      lows[0] = min(lows[0], lows[w]);
-      highs[0] = max(highs[0], highs[w]);
-    }
-    ends[0] = lows[0];
-    ends[1] = highs[0];
-  }
-  int below = 0;
-  while (true) {
-    __syncthreads();
-    const i64 low = ends[0], high = ends[1];
-    int shift = 0;
-    while (((high - low) >> shift) >= BINS) shift++;
-    const int bins = (int)((high - low) >> shift) + 1;
-    for (int b = threadIdx.x; b < BIN_AT(BINS); b += NOISE_THREADS) counts[b] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < n; i += NOISE_THREADS) {  // sums of 32 bits: so are differences that count
-      const u32 b = ((u32)y[i] - (u32)low) >> shift;
-      if (b < (u32)bins && y[i] >= (SUM)low) atomicAdd(&counts[BIN_AT(b)], 1);
-    }
-    __syncthreads();
-    const int each = BINS / NOISE_THREADS, from = threadIdx.x * each;
-    int mine = 0;
-    for (int b = 0; b < each; b++) mine += counts[BIN_AT(from + b)];
-    int total = below + scan(mine, part) - mine;
-    for (int q = 0; q < 3; q++) {  // the first bin whose end reaches a quartile
-      const int wanted = (int)(((i64)n * (q + 1) + 3) / 4);
-      if (total >= wanted || total + mine < wanted) continue;
-      int before_it = total, b = from;
-      for (; before_it + counts[BIN_AT(b)] < wanted; b++) before_it += counts[BIN_AT(b)];
-      found[q] = b;
-      before[q] = before_it;
-    }
-    __syncthreads();
-    const i64 width = (i64)1 << shift;
-    const bool done = shift == 0 || found[2] - found[0] >= 4096;
-    if (threadIdx.x == 0) {
-      for (int q = 0; q < 3; q++) {
-        const double wanted = __dmul_rn(__dmul_rn((double)n, 0.25), (double)(q + 1));
-        const double share = __ddiv_rn(__dsub_rn(wanted, (double)before[q]), (double)counts[BIN_AT(found[q])]);
-        const double at = __dsub_rn((double)(low + found[q] * width), 0.5);
-        out[q] = __dadd_rn(at, __dmul_rn((double)width, share));
-      }
-      ends[1] = low + ((i64)(found[2] + 1) << shift) - 1;
-      ends[0] = low + ((i64)found[0] << shift);
-    }
-    below = before[0];
-    __syncthreads();
-    if (done) return;
-  }
-}
-#else
+#ifdef REAL
 __device__ __forceinline__ u32 key_of(float v) {
   const u32 b = __float_as_uint(v);
   return b & 0x80000000u ? ~b : b | 0x80000000u;
@@ -306,18 +186,14 @@ __device__ float best_of(const int* p, int origin, int t, int count, const Job& 
   return best;
 }
 
-// Events of the series: `found` has room for j.room of them, `number` counts all.  `reached`: sums from which a window
-// of each width reaches the threshold.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    detect(const SUM* sums, const int* valid, const double* levels, const int* widths, const float* scales,
-           const int* reached, Event* found, u32* number, Job j) {
+// Events of a series around the samples from : to.  `reached`: sums from which a window of each width reaches the
+// threshold.
+__device__ void look(const SUM* sums, int count, const double* levels, const int* widths, const float* scales,
+                     const int* reached, Event* found, u32* number, const Job& j, int row, int from, int to) {
   extern __shared__ uint4 sm4[];
   __shared__ int part[16];
   __shared__ int list[LIST];
   __shared__ int listed;
-  const int row = blockIdx.y, count = valid_of(j, valid, row);
-  const int from = j.low + blockIdx.x * j.segment, to = min(min(j.high, count), from + j.segment);
-  if (count < 2 || from >= to) return;
   const int left = j.widest / 2, right = j.widest - left;
   const int a = max(0, from - j.look), b = min(count, to + j.look);  // samples whose best window may be wanted
   const int origin = max(0, a - left), end = min(count, b + right);  // samples whose sums are
@@ -442,5 +318,41 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       const u32 at = atomicAdd(number, 1u);
       if (at < (u32)j.room) found[at] = Event{row, t, which, f};
     }
+  }
+}
+
+// Events of the series: `found` has room for j.room of them, number[0] counts all.  All pieces, or those that
+// dd_glance.cu put on the list.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    detect(const SUM* sums, const int* valid, const double* levels, const int* widths, const float* scales,
+           const int* reached, const u32* flagged, Event* found, u32* number, Job j) {
+  const int each = (j.high - j.low + j.segment - 1) / j.segment;
+  const i64 pieces = j.subs ? (i64)number[1] : (i64)j.rows * each;
+  for (i64 i = blockIdx.x; i < pieces; i += gridDim.x) {
+    int row, from, to;
+    if (j.subs) {
+      const u32 entry = flagged[i], at = entry / (u32)j.subs;
+      const int block = (int)(at % (u32)j.blocks), sub = (int)(entry % (u32)j.subs);
+      const int left = j.widest / 2, right = j.widest - left;
+      row = (int)(at / (u32)j.blocks);
+      if (sub == j.subs - 1) {  // around the first sample of a block
+        from = block * j.block - right;
+        to = from + j.widest;
+      } else {
+        from = block * j.block + (block ? left : 0) + sub * j.segment;
+        to = from + j.segment;
+        if ((block + 1) * (i64)j.block < valid_of(j, valid, row)) to = min(to, (block + 1) * j.block - right);
+      }
+    } else {
+      row = (int)(i / each);
+      from = j.low + (int)(i % each) * j.segment;
+      to = from + j.segment;
+    }
+    const int count = valid_of(j, valid, row);
+    from = max(from, j.low);
+    to = min(min(j.high, count), to);
+    if (count < 2 || from >= to) continue;
+    __syncthreads();  // nobody reads the piece before any more
+    look(sums, count, levels, widths, scales, reached, found, number, j, row, from, to);
   }
 }
