@@ -24,6 +24,7 @@ COMPILE_OPTIONS = ("-std=c++17",)
 
 _MAX_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
+_PLAIN = (int, float, complex)  # a union made for every argument would cost as much as the launch
 
 
 class Module(Protocol):
@@ -181,7 +182,7 @@ def check_launch(kernel: str, grid: Sequence[int], block: Sequence[int], args: S
     if any(not 0 <= n <= most for n, most in zip(grid, _MAX_GRID, strict=False)):
         raise KernelError(f"{kernel}: grid {tuple(grid)} is outside {_MAX_GRID}")
     for i, a in enumerate(args):
-        if isinstance(a, int | float | complex) and not isinstance(a, np.generic):
+        if isinstance(a, _PLAIN) and not isinstance(a, np.generic):
             raise TypeError(f"{kernel}: argument {i} is the Python number {a!r}; give it a width, as np.int32({a!r})")
     return all(n > 0 for n in grid)
 
