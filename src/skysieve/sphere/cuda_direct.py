@@ -257,10 +257,10 @@ class DirectEngine:
         ``w_out[1 + k]`` holds kernel k's amplitude, for rings not by stencil.
         """
         shape = self.shape
-        start = None if side is None else side.record()
+        self._begin(side)
         for k, p in enumerate(self.parts):
             p.run_belt(x, out[k], w_in, w_out[0], flags[k:], side)
-        with self._beside(side, start) as other:
+        with self._beside(side) as other:
             for k, p in enumerate(self.parts):
                 p.run_any(x, out[k], w_in, w_out[1 + k], flags[k:], other)
         if not shape.size:
@@ -277,16 +277,25 @@ class DirectEngine:
             p.run_caps(self._packed, out[k], w_out[1 + k], flags[k:], shape)
 
     @contextlib.contextmanager
-    def _beside(self, side: Any, start: Any) -> Iterator[Any]:
-        """A third stream from the event ``start`` on, which ``side`` waits for in the end."""
+    def _beside(self, side: Any) -> Iterator[Any]:
+        """A third stream from the event `_begin` on, which ``side`` waits for in the end."""
         if side is None:
             yield None
             return
+        third, start, end = self._third
+        third.wait_event(start)
+        yield third
+        end.record(third)
+        side.wait_event(end)
+
+    def _begin(self, side: Any) -> None:
+        if side is None:
+            return
         if self._third is None:
-            self._third = self.runtime.xp.cuda.Stream(non_blocking=True)
-        self._third.wait_event(start)
-        yield self._third
-        side.wait_event(self._third.record())
+            cuda = self.runtime.xp.cuda
+            events = [cuda.Event(disable_timing=True) for _ in range(2)]
+            self._third = (cuda.Stream(non_blocking=True), *events)
+        self._third[1].record(side)
 
 
 def upload(runtime: Runtime, arrays: list[NDArray[Any]]) -> list[Any]:
