@@ -181,3 +181,65 @@ def test_candidates_are_the_cpus(options, kind):
     assert np.array_equal(ours.time, theirs.time)
     everywhere = search(fb, grid, device="cuda:all", **options)
     assert np.array_equal(everywhere.snr, theirs.snr)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "by_time"), [("u1", False), ("u1", True), ("u2", False), ("i1", True), ("f4", False)])
+def test_arrays_of_a_gpu_stay_there(kind, by_time):
+    import cupy
+
+    rng = np.random.default_rng(6)
+    x = samples(kind, (70, 20_000), rng)
+    band = {"freqs": np.linspace(1400, 1500, 70), "tsamp": 1e-3}
+    dms = np.linspace(0, 300, 17)
+    theirs = Filterbank.from_array(x, **band)
+    given = cupy.asarray(x.T.copy()).T if by_time else cupy.asarray(x)
+    ours = Filterbank.from_array(given, **band)
+    assert ours.gpu == 0
+    for device, options in (("auto", {}), ("cuda", {"downsamp": 3}), ("cuda:0", {}), ("cuda:all", {})):
+        found = dedisperse(ours, dms, device=device, **options)
+        assert isinstance(found.data, cupy.ndarray)
+        assert found.data.device.id == 0
+        assert np.array_equal(found.data.get(), dedisperse(theirs, dms, device="cpu", **options).data)
+    a, b = search(ours, dms, threshold=5.0), search(theirs, dms, threshold=5.0, device="cpu")
+    assert np.array_equal(a.snr, b.snr)
+    assert np.array_equal(ours.block(5, 100), theirs.block(5, 100))
+    with pytest.raises(TypeError, match="on a GPU, but the work is to be done on the CPU"):
+        dedisperse(ours, dms, device="cpu")
+    with pytest.raises(TypeError, match="use device='cuda' or a NumPy array"):
+        search(ours, dms, device="cpu")
+
+
+@pytest.mark.gpu
+def test_arrays_of_a_gpu_with_holes_and_masks(tmp_path):
+    import cupy
+
+    rng = np.random.default_rng(7)
+    for kind in ("u1", "f4"):
+        x = samples(kind, (40, 9000), rng)
+        if kind == "f4":
+            x[rng.random(x.shape) < 0.01] = np.nan
+        cells = Mask(rng.random((40, 9)) < 0.2, 1000)
+        pair = [Filterbank.from_array(a, fch1=1500, foff=-1, tsamp=1e-3) for a in (cupy.asarray(x), x)]
+        ours, theirs = (dedisperse(fb, [0.0, 40.0], mask=cells, memory="900 MiB") for fb in pair)
+        assert np.array_equal(ours.data.get(), theirs.data)
+        paths = ours.write(tmp_path / kind)
+        assert np.array_equal(np.fromfile(paths[1], np.float32), theirs.data[1].astype(np.float32))
+
+
+@pytest.mark.gpu
+def test_arrays_of_another_gpu():
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    x = samples("u1", (30, 5000), np.random.default_rng(8))
+    with cupy.cuda.Device(1):
+        fb = Filterbank.from_array(cupy.asarray(x), fch1=1500, foff=-1, tsamp=1e-3)
+    expected = dedisperse(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3), [0.0, 9.0, 40.0], device="cpu")
+    for device in ("auto", "cuda:1", "cuda:all"):
+        found = dedisperse(fb, [0.0, 9.0, 40.0], device=device).data
+        assert found.device.id == 1
+        assert np.array_equal(found.get(), expected.data)
+    with pytest.raises(ValueError, match="x lies on cuda:1"):
+        dedisperse(fb, [0.0], device="cuda:0")

@@ -73,6 +73,29 @@ def find_place(device: str | tuple[Device, ...], memory: str | float | None, tak
     return Place(devices, min(parse_budget(memory, free, default=0.8), int(0.95 * free)))
 
 
+def chosen_device(fb: Filterbank, device: str) -> str:
+    """``device`` for a filterbank: "auto" and "cuda" mean the GPU that its samples lie on.
+
+    Raises
+    ------
+    TypeError
+        The samples lie on a GPU, the work is to be done on the CPU.
+    ValueError
+        They lie on another GPU than the one named.
+    """
+    if fb.gpu is None:
+        return device
+    if device == "cpu":
+        raise TypeError("x is on a GPU, but the work is to be done on the CPU; use device='cuda' or a NumPy array")
+    here = f"cuda:{fb.gpu}"
+    if device in ("auto", "cuda", here):
+        return here
+    if device != "cuda:all":
+        resolve(device)
+        raise ValueError(f"device={device!r}: x lies on {here}; expected '{here}', 'cuda', 'cuda:all' or 'auto'")
+    return device
+
+
 def make_engine(
     source: Source,
     tables: Sequence[Table],
@@ -173,12 +196,14 @@ def dedisperse(
     Returns
     -------
     Dedispersed, or list of Dedispersed for a plan
-        ``.data`` has shape (DMs, valid samples): those for which every channel of every DM has data.
+        ``.data`` has shape (DMs, valid samples): those for which every channel of every DM has data.  It lives where
+        the samples do: a CuPy array for those of a GPU.
 
     Raises
     ------
     ValueError, TypeError
-        For arguments that do not fit; names the samples needed when the highest DM reaches beyond the data.
+        For arguments that do not fit; names the samples needed when the highest DM reaches beyond the data.  Samples
+        that live on a GPU are not summed on the CPU, nor on another single GPU.
     MemoryBudgetError
         When the result, or one chunk, does not fit.
 
@@ -256,12 +281,9 @@ def _dedisperse_one(
             f"dms reach {dms.max():g}: its delay across the band is {table.maxshift * b} samples, "
             f"the data have {fb.nsamp}"
         )
-    free = available_host_memory()
-    dtype = sum_dtype(fb.dtype)
-    size = len(dms) * valid * dtype.itemsize
-    if size > 0.9 * free:
-        raise MemoryBudgetError(f"the result of {len(dms)} DMs x {valid} samples", size, int(0.9 * free))
-    place = find_place(device, memory, size)
+    device = chosen_device(fb, device)
+    out, taken = _room(fb, (len(dms), valid), device)
+    place = find_place(device, memory, taken)
     source = Cleaned(fb, mask, block_samples(obs.tsamp))
     step = chunk_samples(source, [table], valid * b, place, b)
     least = least_chunk(valid * b, b)
@@ -273,7 +295,8 @@ def _dedisperse_one(
         place,
     )
     table = made.table
-    out = np.empty((len(dms), valid), dtype)
+    if out is None:
+        out = np.empty((len(dms), valid), sum_dtype(fb.dtype))
     try:
         with reporting(progress, "de-dispersion") as report:
             told = Reporter(report, len(dms) * valid)
@@ -290,6 +313,20 @@ def _dedisperse_one(
         reference_frequency(obs.freqs, ref_freq), engine.describe()["device"], time.perf_counter() - began, obs,
         columns_missing(fb.gaps, b, made.start, valid),
     )  # fmt: skip
+
+
+def _room(fb: Filterbank, shape: tuple[int, int], device: str) -> tuple[Any, int]:
+    """Room for the result: an array of the GPU that the samples lie on, or None and bytes of the host."""
+    dtype = sum_dtype(fb.dtype)
+    size = shape[0] * shape[1] * dtype.itemsize
+    if fb.gpu is not None:
+        from skysieve.dedispersion import cuda
+
+        return cuda.room(shape, dtype, fb.gpu), 0
+    free = available_host_memory()
+    if size > 0.9 * free:
+        raise MemoryBudgetError(f"the result of {shape[0]} DMs x {shape[1]} samples", size, int(0.9 * free))
+    return None, size
 
 
 def columns_missing(gaps: NDArray[np.int64], downsamp: int, start: int, count: int) -> NDArray[np.int64]:

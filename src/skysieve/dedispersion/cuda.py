@@ -25,7 +25,7 @@ from .workload import Detection, Source, Table, sum_dtype
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Engine", "bytes_needed", "free_memory"]
+__all__ = ["Engine", "bytes_needed", "free_memory", "room"]
 
 logger = logging.getLogger("skysieve")
 
@@ -136,9 +136,16 @@ class Engine:
     def _load(self, start: int, stop: int) -> None:
         have = min(self._each(lambda i: self.workers[i].store.begin(start, stop)))
         most = max(128, READ // (self.source.nchan * self.source.dtype.itemsize) // 128 * 128)
+        resident = getattr(self.source, "resident", None)  # what lies on a GPU, where a source has that
         at = have
         while at < stop - start:
             count = min(most, stop - start - at)
+            held = resident(start + at, count) if resident else None
+            for given, order in held or ():
+                self._each(lambda i, g=given, o=order, c=at: self.workers[i].store.put(g, o, c))  # type: ignore[misc]
+                at += len(given)
+            if held is not None:
+                continue
             pieces = self.source.packed(start + at, count)
             for p in pieces or ():
                 self._each(lambda i, p=p, c=at: self.workers[i].store.put_packed(p, c))  # type: ignore[misc]
@@ -229,6 +236,25 @@ class _current:
     def __exit__(self, *exc: object) -> None:
         if self._device is not None:
             self._device.__exit__(*exc)
+
+
+def room(shape: tuple[int, int], dtype: np.dtype[Any], index: int) -> Any:
+    """An array on a GPU for the result.
+
+    Raises
+    ------
+    MemoryBudgetError
+        When it does not fit.
+    """
+    import cupy
+
+    with cupy.cuda.Device(index):
+        try:
+            return cupy.empty(shape, dtype)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            what = f"the result of {shape[0]} DMs x {shape[1]} samples on cuda:{index}"
+            need = shape[0] * shape[1] * dtype.itemsize
+            raise MemoryBudgetError(what, need, int(cupy.cuda.runtime.memGetInfo()[0])) from error
 
 
 def free_memory(devices: Sequence[Device]) -> int:

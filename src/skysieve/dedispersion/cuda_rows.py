@@ -133,16 +133,23 @@ class Store:
             self.turn(piece, n, channels, by_time, self._inverse(order), column, lane.stream)
 
     def put_resident(self, rows: Resident, order: NDArray[np.int64], column: int) -> None:
-        """Samples x channels that lie on this GPU, or on another one."""
+        """Samples x channels that lie on this GPU, or on another one (then one after the other)."""
         lane = self.lanes[self._pieces % len(self.lanes)]
         self._pieces += 1
         n, channels = rows.data.shape
+        data, size = rows.data, rows.data.dtype.itemsize
         with lane:
-            piece = rows.data.reshape(-1)
             if rows.index != self.runtime.device.index:
-                piece = lane.array("piece", rows.data.size, rows.data.dtype)
-                lane.from_peer(piece, rows.data, rows.index)
-            self.turn(piece, n, channels, True, self._inverse(order), column, lane.stream)
+                data = lane.array("piece", n * channels, data.dtype).reshape(n, channels)
+                with self.runtime.xp.cuda.Device(rows.index):
+                    there = self.runtime.xp.ascontiguousarray(rows.data)
+                    self.runtime.xp.cuda.get_current_stream().synchronize()
+                lane.from_peer(data, there, rows.index)
+                lane.synchronize()  # before what was made contiguous is let go
+            ts, cs = (data.strides[0] // size, data.strides[1] // size)
+            by_time = cs == 1 and ts == channels
+            strides = None if by_time else (ts, cs)
+            self.turn(data, n, channels, by_time, self._inverse(order), column, lane.stream, strides)
 
     def put_packed(self, packed: Packed, column: int) -> None:
         """Samples of fewer than 8 bits, from a sample of those at hand on."""
@@ -167,16 +174,17 @@ class Store:
         self.bytes.launch("unpack", (-(-n // 32), -(-stride // 32)), (256,), args, stream=stream)
 
     def turn(
-        self, piece: Any, n: int, channels: int, by_time: bool, inverse: Any, column: int, stream: Any = None
-    ) -> None:
-        """The corner turn of a piece on the device."""
+        self, piece: Any, n: int, channels: int, by_time: bool, inverse: Any, column: int, stream: Any = None,
+        strides: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """The corner turn of a piece on the device; ``strides``: elements from sample to sample, channel to channel."""
         to = self.planes[1]
         if by_time and self.source.dtype.itemsize == 1 and channels % 4 == 0 and column % 4 == 0:
             flip = np.uint32(0x80808080 if self.offset else 0)
             given = (piece, np.int32(n), np.int32(channels), inverse, np.int64(column), flip, to.struct)
             self.bytes.launch("turn4", (-(-n // 128), -(-channels // 128)), (256,), given, stream=stream)
             return
-        ts, cs = (channels, 1) if by_time else (1, n)
+        ts, cs = strides or ((channels, 1) if by_time else (1, n))
         args = (
             piece, np.int64(ts), np.int64(cs), np.int32(n), np.int32(channels), inverse, np.int64(column),
             np.int32(self.offset), to.struct,

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from skysieve.core.arrays import to_host
+from skysieve.core.arrays import as_array, is_device_array, to_host
 from skysieve.dedispersion.observation import Observation, check_tsamp, regular_freqs
 from skysieve.dedispersion.sigproc import BadFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.workload import Packed
+    from skysieve.dedispersion.workload import Packed, Resident
 
     Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -68,6 +68,28 @@ class ArrayReader:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+class DeviceReader(ArrayReader):
+    """An array in the memory of a GPU, channels x samples; what works on the host gets copies."""
+
+    def __init__(self, x: Any, obs: Observation, order: NDArray[np.int64], maximum: int) -> None:
+        super().__init__(x, obs, order, maximum)
+        self.index = int(x.device.id)
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """A copy on the host."""
+        return to_host(self.x[:, start : start + count]).T
+
+    def resident(self, start: int, count: int) -> Resident:
+        """A view on the GPU; what was begun on the caller's stream has ended."""
+        import cupy
+
+        from skysieve.dedispersion.workload import Resident
+
+        with cupy.cuda.Device(self.index):
+            cupy.cuda.get_current_stream().synchronize()
+        return Resident(self.x[:, start : start + count].T, self.index)
 
 
 class Filterbank:
@@ -175,7 +197,7 @@ class Filterbank:
         ----------
         x : array_like, shape (channels, samples)
             uint8, int8, uint16, int16 or float32 (float64 is made float32, bool uint8); not copied where it
-            has such a type.
+            has such a type.  An array of a GPU (CuPy) stays there: `dedisperse` and `search` read it on its GPU.
         fch1, foff : float
             Centre of the first row and step to the next, MHz.
         freqs : array_like, optional
@@ -192,7 +214,7 @@ class Filterbank:
         ------
         ValueError, TypeError
         """
-        a = to_host(x)
+        a = as_array(x)
         if a.ndim != 2:
             raise ValueError(f"x has {a.ndim} dimensions, expected 2: channels x samples")
         if a.size == 0:
@@ -226,7 +248,7 @@ class Filterbank:
         single = abs(float(foff)) if foff and len(a) == 1 else None
         obs = Observation(f[order], check_tsamp(float(tsamp)), bits, float(tstart), source, telescope, bandwidth=single)
         maximum = 2**bits - 1 if a.dtype.kind == "u" else 0
-        return cls([ArrayReader(a, obs, order, maximum)])
+        return cls([(DeviceReader if is_device_array(a) else ArrayReader)(a, obs, order, maximum)])
 
     # ---------------------------------------------------------------- what it is
     @property
@@ -268,6 +290,19 @@ class Filterbank:
         if len(holders) < len(self.readers):
             return None
         return (holders[i].packed(first, n) for i, first, n in self._ranges(start, count))
+
+    def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
+        """The same as they lie on a GPU; None where they do not."""
+        holders = [reader for reader in self.readers if isinstance(reader, DeviceReader)]
+        if len(holders) < len(self.readers):
+            return None
+        return ((holders[i].resident(first, n), holders[i].order) for i, first, n in self._ranges(start, count))
+
+    @property
+    def gpu(self) -> int | None:
+        """Number of the GPU that all samples lie on; None where they do not."""
+        found = {reader.index if isinstance(reader, DeviceReader) else None for reader in self.readers}
+        return found.pop() if len(found) == 1 else None
 
     def _ranges(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
         """Readers that a range of samples lies in: number, first sample there, samples."""

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from skysieve.core.arrays import to_host
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.observation import DM_CONSTANT, SAMPLE_BITS, Observation
 from skysieve.dedispersion.presto import write_inf
@@ -201,7 +202,7 @@ def said(dm_constant: float, ref_freq: float | None) -> str:
 
 
 def _series(series: Any) -> NDArray[np.float32]:
-    values = np.ascontiguousarray(series, "<f4")
+    values = np.ascontiguousarray(to_host(series), "<f4")
     if values.ndim != 1 or len(values) == 0:
         raise ValueError(f"series has shape {values.shape}, expected one dimension and at least one sample")
     return values

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import array_module
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.filterbank import Filterbank
-    from skysieve.dedispersion.workload import Packed
+    from skysieve.dedispersion.workload import Packed, Resident
 
 __all__ = ["Cleaned", "Mask"]
 
@@ -125,6 +127,7 @@ class Cleaned:
         self.replaced = 0
         self._last: tuple[int, NDArray[np.float32]] | None = None
         self._means: NDArray[np.float64] | None = None
+        self._finite: bool | None = None
         if mask is not None:
             check_mask(mask, fb)
             self._means = self._stand_ins(mask)
@@ -154,6 +157,13 @@ class Cleaned:
             total, live = finite_sums(self.fb, start, min(self.block, self.nsamp - start))
             self._last = number, (total / np.maximum(live, 1)).astype(np.float32)
         return self._last[1]
+
+    def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
+        """As `Filterbank.resident`; None as well where values are not finite: what stands in is made on the host."""
+        if self._finite is None:
+            parts = self.fb.resident(0, self.nsamp) if self.dtype.kind == "f" else None
+            self._finite = parts is None or all(all_finite(rows) for rows, _ in parts)
+        return self.fb.resident(start, count) if self._finite else None
 
     def packed(self, start: int, count: int) -> Iterator[Packed] | None:
         """See `workload.Source`."""
@@ -189,6 +199,13 @@ class Cleaned:
             means[:, i] = np.where(np.isnan(means[:, i]), means[:, i + 1], means[:, i])
         means = np.nan_to_num(means)
         return means if self.dtype.kind == "f" else np.rint(means)
+
+
+def all_finite(rows: Resident) -> bool:
+    """Whether samples on a GPU are all finite; a slice of bounded size at a time."""
+    step = max(64, SLICE // rows.data.shape[1])
+    xp = array_module(rows.data)
+    return all(bool(xp.isfinite(rows.data[at : at + step]).all()) for at in range(0, len(rows), step))
 
 
 def finite_sums(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

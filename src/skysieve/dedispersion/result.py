@@ -25,7 +25,7 @@ class Dedispersed:
     ----------
     data : numpy.ndarray, shape (ndm, samples)
         Sums over the channels: uint32 (int32 of signed, float32 of floating-point samples).  Not scaled: a mean over
-        channels and binned samples is ``data / (nchan * downsamp)``.
+        channels and binned samples is ``data / (nchan * downsamp)``.  A CuPy array where the samples lie on a GPU.
     dms : numpy.ndarray of float64
         pc / cm^3.
     tsamp : float

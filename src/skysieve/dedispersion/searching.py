@@ -17,6 +17,7 @@ from skysieve.core.progress import Reporter
 from skysieve.dedispersion.api import (
     Place,
     check_binning,
+    chosen_device,
     engine_that_fits,
     find_place,
     make_engine,
@@ -278,7 +279,7 @@ def search(
     data = fb if losses is None else Filterbank([FilledReader(fb, losses, length)])
     source = Cleaned(data, mask, length)
     workers = usable_cores() if threads is None else max(1, threads)
-    place = find_place(device, memory)
+    place = find_place(chosen_device(fb, device), memory)
     layout = _layout(fb, source, made, length, place, workers)
     raw, ran, where = _run(fb, source, job, looked, layout, method, place, threads, progress)
     if losses is not None:
