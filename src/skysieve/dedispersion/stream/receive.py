@@ -34,7 +34,7 @@ SWEEP, LONG_SWEEP = 256, 1024
 """Datagrams that are taken before they are published, at most: of many sockets all that they hold, to be in order."""
 PAUSE = 200
 """Microseconds that are waited for more datagrams, where the kernel has room for them."""
-SO_TIMESTAMPNS, SO_ATTACH_REUSEPORT_CBPF = 35, 51
+SO_RCVBUFFORCE, SO_TIMESTAMPNS, SO_ATTACH_REUSEPORT_CBPF = 33, 35, 51
 ANY_SOCKET = (0x20, 0xFFFFF000 + 56), (0x94, 0), (0x16, 0)
 """A program for the kernel: load a random number, take it modulo a number, return it."""
 
@@ -54,7 +54,8 @@ class UdpReceiver:
         What happens when the ring is full: datagrams are read and counted, or left to the kernel, which drops them
         uncounted (`kernel_drops` tells).
     socket_buffer : int, optional
-        Bytes to ask the kernel for; as many as it grants (``net.core.rmem_max``) by default, 0 for its own default.
+        Bytes to ask the kernel for; by default 64 MiB, of which it grants
+        ``net.core.rmem_max`` or, with CAP_NET_ADMIN, all; 0 for its own default.
     sockets : int, optional
         Sockets that share the port, each with a buffer of its own, 1 to 64; by default one that is granted 4 MiB, or
         as many as hold 16 MiB.  The kernel gives each datagram to any of them, `order` tells the order in which it
@@ -256,9 +257,17 @@ def how_many(buffer: int | None) -> int:
 
 
 def ask_for(one: socket.socket, buffer: int | None) -> None:
-    """Ask the kernel for a buffer: None for all that it grants, 0 for its default."""
-    if buffer != 0:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, min(buffer or MOST_BUFFER, 2**31 - 1))
+    """Ask the kernel for a buffer: None for all that it grants, 0 for its default.
+
+    With CAP_NET_ADMIN it grants what is asked for, else up to ``net.core.rmem_max``.
+    """
+    if buffer == 0:
+        return
+    size = min(buffer or MOST_BUFFER, 2**30)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, size)
+    except PermissionError:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
 
 def opened(host: str, port: int, buffer: int | None, count: int) -> list[socket.socket]:
