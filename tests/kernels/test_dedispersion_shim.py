@@ -16,7 +16,7 @@ from skysieve.dedispersion.api import Place, engine_that_fits
 from skysieve.dedispersion.grid import sample_delays
 from skysieve.dedispersion.masks import Cleaned
 from skysieve.dedispersion.searching import WIDTHS
-from skysieve.dedispersion.workload import Detection, Packed, Table
+from skysieve.dedispersion.workload import Detection, Packed, Resident, Table
 from tests.kernels.shim import shim_runtime
 
 TURING = (7, 5)
@@ -164,6 +164,35 @@ def test_narrow_samples_are_unpacked_on_the_device(bits, high_first, down):
     engine.sums(0, 0, out.shape[1], out)
     engine.close()
     assert np.array_equal(out, reference.sums(rows, t.delays))
+
+
+@pytest.mark.parametrize("kind", ["u1", "i2", "f4"])
+@pytest.mark.parametrize("by_time", [False, True])
+def test_samples_that_lie_on_the_device(kind, by_time):
+    """Channels x samples or the other way round, in chunks: never through the host."""
+    fb = bank(kind, 12, 400, order=[3, 0, 2, 5, 1, 4, 6, 7, 11, 9, 8, 10])
+    x = fb.readers[0].x
+    x = np.asfortranarray(x) if by_time else x
+
+    class There:
+        dtype, maximum, nsamp, nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
+
+        def resident(self, start, count):
+            yield Resident(x[:, start : start + count].T, 0), fb.readers[0].order
+
+        def fills(self, start, count):
+            return iter(())
+
+    t = table(fb, np.linspace(0, 2, 5))
+    engine = cuda.Engine(There(), [t], method="brute", capacity=400, runtimes=[shim_runtime()])
+    truth = reference.sums(fb.read(), t.delays)
+    for first, stop in ((0, 250), (100, 400)):
+        engine.load(first, stop)
+        out = np.empty((5, stop - first - t.maxshift), engine.dtype)
+        engine.sums(0, first, out.shape[1], out)
+        most = 1e-4 if kind == "f4" else 0
+        np.testing.assert_allclose(out, truth[:, first : first + out.shape[1]], rtol=0, atol=most)
+    engine.close()
 
 
 def test_two_gpus_share_the_dms():

@@ -181,12 +181,13 @@ class Store:
         to = self.planes[1]
         if by_time and self.source.dtype.itemsize == 1 and channels % 4 == 0 and column % 4 == 0:
             flip = np.uint32(0x80808080 if self.offset else 0)
-            given = (piece, np.int32(n), np.int32(channels), inverse, np.int64(column), flip, to.struct)
-            self.bytes.launch("turn4", (-(-n // 128), -(-channels // 128)), (256,), given, stream=stream)
+            four = (piece, np.int32(n), np.int32(channels), inverse, np.int64(column), flip, to.struct)
+            self.bytes.launch("turn4", (-(-n // 128), -(-channels // 128)), (256,), four, stream=stream)
             return
         ts, cs = strides or ((channels, 1) if by_time else (1, n))
+        given = piece if strides is None else np.uint64(address(piece))
         args = (
-            piece, np.int64(ts), np.int64(cs), np.int32(n), np.int32(channels), inverse, np.int64(column),
+            given, np.int64(ts), np.int64(cs), np.int32(n), np.int32(channels), inverse, np.int64(column),
             np.int32(self.offset), to.struct,
         )  # fmt: skip
         self.module.launch("turn", (-(-n // 32), -(-channels // 32)), (256,), args, stream=stream)
