@@ -22,13 +22,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import Report
-from tests.gpu.batches import BAND_MODELS, FlatSource, bands_engine, shared_grid
+from tests.gpu.batches import FlatSource, shared_grid
 from tests.gpu.batches import batch as made
 
 from skysieve.core.device import resolve
-from skysieve.core.kernels import CudaModule, CudaRuntime
+from skysieve.core.kernels import CudaModule
 from skysieve.periodogram import cuda, simulate
-from skysieve.periodogram.banded import BandedSource
 from skysieve.periodogram.cuda_jobs import Chunk, make_job
 from skysieve.periodogram.cuda_tables import choose_layouts, layouts
 from skysieve.periodogram.workload import Output, Spec
@@ -328,29 +327,6 @@ class Bench:
         self.report.row("series, error", nterms=4, error=float(np.nanmax(error)), wanted=1e-8,
                         reached=bool(np.nanmax(error) <= 1e-8), objects=40)  # fmt: skip
 
-    def bands(self, batch: FlatSource, f0: float, df: float, nf: int) -> None:
-        """Five bands: every model beside one band, kernel by kernel, and the error against exact fits."""
-        cp, grids = self.cp, shared_grid(f0, df, nf)
-        codes = np.random.default_rng(3).integers(0, 5, len(batch.t))
-        there, runtime = on_device(cp, batch), CudaRuntime(self.device[0])
-        one = device_ms(cp, self.engine(F64), there, grids)
-        rows = int(batch.offsets[40])
-        some = FlatSource(there.t[:rows], there.y[:rows], there.dy[:rows], batch.offsets[:41])
-        banded = BandedSource(some, codes[:rows])
-        for model in BAND_MODELS:
-            engine = bands_engine(model, 5, runtime)
-            ms = device_ms(cp, engine, BandedSource(there, codes), grids)
-            bound = {"wanted": 3.0, "reached": ms <= 3 * one} if model == "offsets" else {}
-            times = {f"{k}_ms": v for k, v in kernel_ms(cp, engine, BandedSource(there, codes), grids).items()}
-            self.report.row("bands", model=model, device_ms=ms, over_one_band=ms / one, **bound, **times)
-            powers = []
-            for method in ("nufft", "direct"):
-                output = Output.allocate(40, 5, cp.full(40 * nf, cp.nan))
-                bands_engine(model, 5, runtime, method=method).execute(banded, grids, output)
-                powers.append(output.power.reshape(40, nf))
-            error = float(np.nanmax(cp.nanmax(cp.abs(powers[0] - powers[1]), axis=1).get()))
-            self.report.row("bands, error", model=model, error=error, wanted=1e-8, reached=error <= 1e-8, objects=40)
-
     def selection(self) -> None:
         """Auto against the best method, on sizes that the calibration does not use."""
         cp, worst = self.cp, 0.0
@@ -462,7 +438,9 @@ class Bench:
             self.series(batch, f0, df, nf)
         if wanted("bands"):
             self.report.title("five bands, batch of 1,000 x 28,608")
-            self.bands(batch, f0, df, nf)
+            from benchmarks.periodogram_bands import bands
+
+            bands(self, batch, shared_grid(f0, df, nf))
         if wanted("bootstrap"):
             self.report.title("bootstrap of one curve")
             self.bootstrap("bootstrap", 1_000, 500.0)
