@@ -239,7 +239,8 @@ class Pipeline:
             "rate": 8 * (counts["bytes"] - self._last["bytes"]) / span,
             "realtime": passed / worked if worked > 0 else 0.0, "load": worked / span,
             "ring_fill": max([*fills, *(r.fill for r in self.receivers), self.feed.fill]),
-            "latency": self.latencies[-1] if self.latencies else 0.0, "beams": len(self.intake.beams),
+            "latency": self.latencies[-1] if self.latencies else 0.0,
+            "early_latency": self.early[-1] if self.early else 0.0, "beams": len(self.intake.beams),
             "early": self.early[-1] if self.early else 0.0, "sink": dict(self.sink.counts),
             "mjd": max(
                 (s.observation.tstart + s.frontier / 86400 for s in searches), default=self._state.get("mjd", 0.0)
@@ -270,6 +271,7 @@ class Pipeline:
             ("rate", "Bits received a second."), ("realtime", "Seconds of data for a second of work."),
             ("ring_fill", "Part of the fullest ring that is taken."), ("beams", "Beams."),
             ("latency", "Seconds from a pulse's last sample to its candidate, the latest."),
+            ("early_latency", "Seconds from a pulse's last sample to its early news, the latest."),
             ("early", "Seconds from a pulse's last sample to its first news, the latest."),
             ("data_seconds", "Seconds of data searched."), ("mjd", "Time up to which the data are searched."),
             ("load", "Seconds of work in a second of the clock."),
