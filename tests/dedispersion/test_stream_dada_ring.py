@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +20,11 @@ from tests.dedispersion.test_stream_commands import command
 from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, data, rows_of, run_feed, same_as_file
 from tests.dedispersion.test_stream_sink import wait_for
 
-from skysieve.dedispersion import Filterbank, search
+from skysieve.dedispersion import Filterbank, search, write_fil
 from skysieve.dedispersion.stream import dada_ipc
-from skysieve.dedispersion.stream.dada import DadaHeader, header_text
-from skysieve.dedispersion.stream.dada_ipc import EODACK, FULL, SODACK, RingError, Sync
+from skysieve.dedispersion.stream.dada import DadaFile, DadaHeader, header_text, write_dada
+from skysieve.dedispersion.stream.dada_emulate import emulate_ring
+from skysieve.dedispersion.stream.dada_ipc import EODACK, FULL, SODACK, RingError, RingGone, Sync
 from skysieve.dedispersion.stream.dada_ring import DadaFeed, DadaReader, DadaRings, DadaWriter, key_of
 
 __all__ = ["data"]
@@ -297,25 +298,26 @@ def test_what_is_no_ring(tmp_path):
         DadaRings(key, nbufs=0)
 
 
-def test_a_ring_that_is_removed_ends_the_run(data, tmp_path):
-    with rings(nbufs=2, bufsz=64) as made:
-        reader = DadaReader(made.key)
-        for ring in (made.headers, made.data):
-            for which in (ring.connections, *ring.sets):
-                dada_ipc.call("semctl", which, 0, dada_ipc.IPC_RMID, 0)
-        began = time.monotonic()
-        with pytest.raises(RingError, match="has gone"):
-            run_feed(lambda i: DadaFeed(i, reader), data.options, tmp_path)
-        assert time.monotonic() - began < 60
-        reader.headers.ring.close()
-        reader.data.ring.close()
-        for ring in (made.headers, made.data):
-            ring.connections, ring.sets = -1, []
-        made.close = lambda: None
-        for ring in (made.headers, made.data):
-            for piece in (*ring._pieces, ring._segment):
-                dada_ipc.call("shmctl", piece.identifier, dada_ipc.IPC_RMID, None)
-            ring.close()
+def test_a_ring_that_is_removed(data, tmp_path):
+    """Between transfers that ends the run; within one it is an error, and what has come is searched."""
+    made = DadaRings(next(KEYS) + 2 * (os.getpid() % 0x7FFF), nbufs=2, bufsz=64)
+    with DadaReader(made.key) as reader:
+        made.close()
+        summary, said = run_feed(lambda i: DadaFeed(i, reader), data.options, tmp_path)
+    assert any("has gone" in line and line.endswith("; the run ends") for line in said)
+    assert summary["counts"]["accepted"] == 0
+    made = DadaRings(next(KEYS) + 2 * (os.getpid() % 0x7FFF), nbufs=4, bufsz=4096 * 32)
+    with DadaWriter(made.key) as writer, DadaReader(made.key) as reader:
+        writer.begin(header(data.fb))
+        writer.data.put(np.frombuffer(body(data.fb, 4096), np.uint8), last=False)
+
+        def remove(pipeline):
+            wait_for(lambda: pipeline.intake.counts()["accepted"] == 256)
+            made.close()
+
+        with pytest.raises(RingGone, match="has gone"):
+            run_feed(lambda i: DadaFeed(i, reader, 512), data.options, tmp_path, before=remove)
+    assert rows_of(tmp_path)
 
 
 def test_the_command_reads_a_ring(data, tmp_path):
@@ -336,6 +338,51 @@ def test_the_command_reads_a_ring(data, tmp_path):
     nsamp = 8000 // 256 * 256
     whole = Filterbank.from_array(data.fb.block(0, nsamp), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
     same_as_file(rows_of(tmp_path / "out"), search(whole, data.plan, **SEARCH))
+
+
+def test_a_file_emulated_into_a_ring(data, tmp_path, monkeypatch):
+    """Rings that are not there are made, read, and removed; voltages arrive as they are in their file."""
+    key = next(KEYS) + 2 * (os.getpid() % 0x7FFF)
+    write_fil(tmp_path / "a.fil", data.fb)
+    results = []
+    sender = threading.Thread(
+        target=lambda: results.append(command("emulate", tmp_path / "a.fil", "--to", f"dada:{key:x}", "--rate", "20x"))
+    )
+    sender.start()
+    reader = None
+    until = time.monotonic() + 120
+    while reader is None and time.monotonic() < until:
+        with suppress(RingError):
+            reader = DadaReader(key)
+    with reader:
+        run_feed(lambda i: DadaFeed(i, reader, 512), data.options, tmp_path / "out", before=stop_after(1))
+    sender.join(120)
+    assert results[0].exit_code == 0, results[0].output
+    assert results[0].output.startswith("sent 41 blocks in ")  # of 0.1 s, and the end
+    same_as_file(rows_of(tmp_path / "out"), search(data.fb, data.plan, **SEARCH))
+    with pytest.raises(RingError, match="there is no shared memory"):
+        DadaReader(key)
+
+    x = np.random.default_rng(1).integers(-128, 128, (1000, 2, 4, 2), dtype=np.int8)
+    write_dada(tmp_path / "v.dada", x, tsamp=1e-4, fch1=1402.0, foff=-1.0, tstart=60000.25)
+    with rings(nbufs=8, bufsz=4096) as made, DadaReader(made.key) as reader:
+        sent = emulate_ring(DadaFile(tmp_path / "v.dada"), made.key, rate=float("inf"), repeat=2)
+        assert sent.bytes == 2 * x.size
+        assert DadaHeader(reader.header(10), "a").tstart == 60000.25
+        parts = []
+        while not reader.data.last:
+            parts.append(reader.data.next(10).tobytes())
+            reader.data.done()
+        assert b"".join(parts) == 2 * np.ascontiguousarray(x.transpose(0, 2, 1, 3)).tobytes()
+    monkeypatch.setattr("skysieve.dedispersion.stream.dada_emulate.PATIENCE", 0.05)
+    for arguments, message in [
+        (["--to", f"dada:{key:x}", "--loss", "0.1"], "a ring loses nothing"),
+        (["--to", "dada:x"], "--to x: expected a hexadecimal key"),
+        (["--to", f"dada:{key:x}", "--rate", "max"], "no block of the ring"),
+    ]:
+        done = command("emulate", tmp_path / "a.fil", *arguments)
+        assert done.exit_code == 2, done.output
+        assert message in done.output
 
 
 def test_headers():

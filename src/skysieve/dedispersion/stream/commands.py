@@ -135,7 +135,7 @@ Faults = Annotated[float, option("--loss", help="Part of the packets to leave ou
 
 def emulate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Filterbank, or PSRDADA (voltages, power).")],
-    to: Annotated[str, option("--to", help="Where to send.", panel=INPUT, metavar="HOST:PORT")],
+    to: Annotated[str, option("--to", help="Where to send.", panel=INPUT, metavar="HOST:PORT|dada:KEY")],
     rate: Annotated[str, option("--rate", help="1x, 2.5x, max (1x).", panel=INPUT, metavar="RATE")] = "1x",
     loss: Faults = 0.0,
     reorder: Annotated[float, option("--reorder", help="Part to send later.", panel=INPUT, metavar="P")] = 0.0,
@@ -152,13 +152,26 @@ def emulate(
     seconds: Annotated[float, option("--seconds", help="Stop after so many.", panel=INPUT, metavar="S")] = math.inf,
     seed: Annotated[int, option("--seed", help="Of the faults (0).", panel=INPUT, metavar="N")] = 0,
 ) -> None:
-    """Send a file as UDP packets, as a telescope would.
+    """Send a file as UDP packets, or into a PSRDADA ring, as a telescope would.
 
     - skysieve dedisp emulate a.fil --to 127.0.0.1:5000 --rate 1x --loss 0.01
+    - skysieve dedisp emulate a.fil --to dada:dada
     """
     from skysieve.dedispersion.stream import emulate as sender
 
     with told():
+        if to.startswith("dada:"):
+            from skysieve.dedispersion.stream.dada_emulate import emulate_ring
+            from skysieve.dedispersion.stream.dada_ring import key_of
+
+            if loss or reorder or duplicate:
+                raise ValueError("--loss, --reorder, --duplicate: a ring loses nothing")
+            key = key_of(to.removeprefix("dada:"), "--to")
+            source = sender.opened_source(file)
+            done = emulate_ring(source, key, rate=times_rate(rate), repeat=repeat, seconds=seconds)
+            speed = 8e-6 * done.bytes / max(done.seconds, 1e-9)
+            typer.echo(f"sent {done.sent} blocks in {done.seconds:.2f} s: {speed:.1f} Mbit/s")
+            return
         host, port = place(to, "--to")
         source = sender.opened_source(file)
         done = sender.emulate(

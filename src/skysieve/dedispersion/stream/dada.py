@@ -131,6 +131,8 @@ class DadaFile(DadaHeader):
     ----------
     nsamp : int
         Whole samples in it.
+    text : bytes
+        Its header.
 
     Raises
     ------
@@ -151,6 +153,7 @@ class DadaFile(DadaHeader):
                 raise BadFile(f"{self.path}: HDR_SIZE={size}; expected {HEADER} to {LARGEST_HEADER}")
             text += file.read(size - HEADER)
         super().__init__(text, self.path)
+        self.text = text
         self.nsamp = (self.path.stat().st_size - self.size) // self.step
         if self.nsamp < 1:
             raise BadFile(f"{self.path}: holds no whole sample")
@@ -161,9 +164,13 @@ class DadaFile(DadaHeader):
 
     def steps(self, start: int, count: int) -> NDArray[np.uint8]:
         """Samples as bytes, shape (samples, polarisations, bytes): the order of packets."""
+        return self.arranged(self.raw(start, count))
+
+    def raw(self, start: int, count: int) -> NDArray[np.uint8]:
+        """Samples as they are in the file."""
         with open(self.path, "rb") as file:
             file.seek(self.size + start * self.step)
-            return self.arranged(np.frombuffer(file.read(count * self.step), np.uint8))
+            return np.frombuffer(file.read(count * self.step), np.uint8)
 
     def pieces(self, count: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """All samples, ``count`` at a time, each with the first one's number."""

@@ -72,6 +72,14 @@ class RingError(OSError):
     """A ring that is not there, is another version's, is taken, or has gone."""
 
 
+class MissingRing(RingError):
+    """No ring has the key."""
+
+
+class RingGone(RingError):
+    """The ring has been removed from the system."""
+
+
 @cache
 def libc() -> Any:
     """The C library's calls; 64-bit Linux only."""
@@ -167,7 +175,9 @@ class Ring:
             segment = Segment(identifier)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                raise RingError(f"{name}: there is no shared memory with the key {key:x} (dada_db makes it)") from None
+                raise MissingRing(
+                    f"{name}: there is no shared memory with the key {key:x} (dada_db makes it)"
+                ) from None
             raise RingError(f"{name}: the key {key:x} cannot be used: {error.strerror}") from None
         sync = Sync.from_address(segment.address) if segment.size >= OLD_SIZE else None
         nbufs = sync.nbufs if sync is not None and sync.nbufs <= MOST_BLOCKS else 0
@@ -225,8 +235,8 @@ class Ring:
 
         Raises
         ------
-        RingError
-            When the ring has been destroyed.
+        RingGone
+            When the ring has been removed.
         """
         made = (Operation * len(operations))(*(Operation(number, by, flags) for number, by in operations))
         limit = None
@@ -240,7 +250,7 @@ class Ring:
                     continue
                 if error.errno == errno.EAGAIN:
                     return False
-                raise RingError(f"{self.name}: the ring {self.key:x} has gone: {error.strerror}") from None
+                raise RingGone(f"{self.name}: the ring {self.key:x} has gone: {error.strerror}") from None
             return True
 
     def value(self, which: int, number: int) -> int:
@@ -248,7 +258,7 @@ class Ring:
         try:
             return call("semctl", which, number, GETVAL, 0)
         except OSError as error:
-            raise RingError(f"{self.name}: the ring {self.key:x} has gone: {error.strerror}") from None
+            raise RingGone(f"{self.name}: the ring {self.key:x} has gone: {error.strerror}") from None
 
     def close(self) -> None:
         """Let go of its memory; the ring stays."""

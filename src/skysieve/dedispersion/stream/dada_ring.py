@@ -9,6 +9,7 @@ that the next one goes on with, at the true sample.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,7 @@ from skysieve.dedispersion.stream.dada_ipc import (
     WRITING,
     Ring,
     RingError,
+    RingGone,
 )
 from skysieve.dedispersion.stream.intake import BATCH, Feed, Intake
 from skysieve.dedispersion.stream.packets import packets
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 POLL = 0.1
 
 
-def key_of(text: str) -> int:
+def key_of(text: str, name: str = "--dada-key") -> int:
     """Key of a ring, hexadecimal as with ``dada_db -k``.
 
     >>> key_of("dada"), key_of("0xdada")
@@ -54,7 +56,7 @@ def key_of(text: str) -> int:
     except ValueError:
         key = -1
     if not 0 < key < 2**31 - 1:
-        raise ValueError(f"--dada-key {text}: expected a hexadecimal key, such as dada")
+        raise ValueError(f"{name} {text}: expected a hexadecimal key, such as dada")
     return key
 
 
@@ -126,8 +128,9 @@ class RingReader:
 
     def close(self) -> None:
         """Another reader may come."""
-        self.ring.change(self._set, (PLACE, 1), flags=SEM_UNDO)
-        self.ring.change(self.ring.connections, (READ, 1), flags=SEM_UNDO)
+        with suppress(RingGone):
+            self.ring.change(self._set, (PLACE, 1), flags=SEM_UNDO)
+            self.ring.change(self.ring.connections, (READ, 1), flags=SEM_UNDO)
         self.ring.close()
 
 
@@ -184,7 +187,8 @@ class DadaFeed(Feed):
     """The transfers of a ring, each a segment of one beam; their samples go the way of packets.
 
     What a transfer has beyond whole packets of ``packet_bytes`` is left out, as with files.  A header that cannot be
-    read costs its transfer alone.
+    read costs its transfer alone.  A ring that is removed between transfers ends the feed, one that is removed within
+    one is an error.
     """
 
     def __init__(self, intake: Intake, reader: DadaReader, packet_bytes: int = 8192, beam: int = 0) -> None:
@@ -193,13 +197,20 @@ class DadaFeed(Feed):
 
     @property
     def fill(self) -> float:
-        """See `Feed.fill`."""
-        return self.reader.data.fill
+        """See `Feed.fill`; 0 of a ring that has gone, which `feed` tells."""
+        try:
+            return self.reader.data.fill
+        except RingGone:
+            return 0.0
 
     def feed(self) -> None:
         """See `Feed.feed`."""
         while not self.stop.is_set():
-            text = self.reader.header(POLL)
+            try:
+                text = self.reader.header(POLL)
+            except RingGone as error:
+                self.intake.say(f"{error}; the run ends")
+                return
             if text is None:
                 continue
             head, geometry = None, None
@@ -295,7 +306,8 @@ class RingWriter:
 
     def close(self) -> None:
         """Another writer may come."""
-        self.ring.change(self.ring.connections, (WRITE, 1), flags=SEM_UNDO)
+        with suppress(RingGone):
+            self.ring.change(self.ring.connections, (WRITE, 1), flags=SEM_UNDO)
         self.ring.close()
 
 
