@@ -41,8 +41,8 @@ FAR = 2**45
 """Where an engine is tried before the first sample: nothing of that is used again."""
 MOST_WAITING = 200_000
 """Events of a step, and events that may wait for their group to end; of more, the loudest are kept."""
-LONG_BLOCK = 0.25
-"""Seconds; of longer blocks parts are summed as they come."""
+LONG_BLOCK = 0.3
+"""Seconds; of longer blocks parts, no longer than that, are summed and told of as they come."""
 LONGEST = 30.0
 """Seconds that a group may go on for (noise of radars): after that it is given out in pieces."""
 
@@ -198,7 +198,7 @@ class StreamSearch:
         if step > 1:
             return self.step
         common = math.lcm(*(t.table.downsamp for t in self.job.made))
-        parts = max(1, math.ceil(self.length * self.observation.tsamp / LONG_BLOCK - 0.2))
+        parts = math.ceil(self.length * self.observation.tsamp / LONG_BLOCK)
         return -(-self.length // (parts * common)) * common
 
     # ------------------------------------------------------------------ in
@@ -230,7 +230,7 @@ class StreamSearch:
         Returns
         -------
         list of Found
-            At most one, where there are candidates.
+            In the order in which they became final.
         """
         if rows.ndim != 2 or rows.shape[1] != self.observation.nchan:
             raise ValueError(f"rows has shape {rows.shape}, expected (samples, {self.observation.nchan})")

@@ -31,7 +31,7 @@ ROWS = 16
 
 @dataclass
 class Kept:
-    """The series of one table, in binned samples from the start of the sender's count.
+    """The series of one part of a table, in binned samples from the start of the sender's count.
 
     Attributes
     ----------
@@ -39,8 +39,8 @@ class Kept:
         Sums; column 0 is sample ``origin``.
     levels : numpy.ndarray, shape (ndm, blocks, 2)
         Level and sigma of the latest blocks, by number modulo ``blocks``.
-    reach : int
-        The widest window.
+    block, reach : int
+        Samples of a noise block, and of the widest window.
     origin, done : int
         First sample that is held, and the first that is not summed yet.
     begin : int
