@@ -166,7 +166,7 @@ def test_a_pulse_that_lost_some_of_its_samples(fb):
 
 
 def test_pulses_are_told_before_their_block_is_over(fb):
-    """Within half a second of the last sample (pieces of 0.1 s, parts of a block of 0.275 s); candidates are what they were."""
+    """Half a second after the last sample (pieces of 0.1 s, parts of 0.275 s); candidates are what they were."""
     early, withdrawn, found = {}, [], []
     x = fb.read().T
     with StreamSearch(fb.observation, DMS, threshold=7.0, block=1.1, threads=1) as live:
