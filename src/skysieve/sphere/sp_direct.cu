@@ -20,6 +20,12 @@
 // budget: f32_exp kernel=caps regs<=80 spills<=16
 // budget: f64_exp kernel=caps regs<=168 spills<=48
 // budget: f64_series kernel=any spills<=32
+// budget: f32_exp1 kernel=any spills<=32
+// budget: f32_exp kernel=any spills<=32
+// budget: f32_series kernel=any spills<=32
+// budget: f32_table kernel=any spills<=32
+// budget: f64_exp kernel=any spills<=32
+// budget: f64_table kernel=any spills<=32
 // budget: f64_table kernel=caps regs<=168 spills<=48
 #include "sp_common.cuh"
 #include "sp_healpix.cuh"

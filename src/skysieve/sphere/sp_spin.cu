@@ -1,7 +1,7 @@
 // The pixel sum of Q and U within a kernel's support, where rings differ in length; see `sp_direct.cu` for its ways.
 //
 // caps, EXACT: each value of G becomes p^4 G: an even part, and an odd one that changes its sign in the mirror image within
-//   the quarter and in the south.  64 multiply-adds for each value, of which 24 operations form it.
+//   the quarter and in the south.  64 multiply-adds for each value, and 24 operations to form it.
 // caps, not EXACT: maps come turned into frames that turn against the meridians along a ring, by 2 cos(theta) for each unit
 //   of azimuth from the quarter's middle; the kernel between such frames is |p|^4 G, a scalar, up to what
 //   `cuda_spin.turning` says.  From one input ring to the next all sums are turned.  32 multiply-adds for each value,
@@ -16,7 +16,6 @@
 // build: f64_series -DREAL=double -DMODE=1
 // build: f64_table -DREAL=double -DMODE=2
 // build: f32_turned -DREAL=float -DMODE=0 -DDEGREE=1 -DEXACT=0
-// build: f64_turned -DREAL=double -DMODE=0 -DDEGREE=6 -DEXACT=0
 // budget: f32_exp1 kernel=caps regs<=128 spills<=0
 // budget: f32_turned kernel=caps regs<=168 spills<=0
 // budget: f32_exp1 kernel=any spills<=32
@@ -27,7 +26,6 @@
 // budget: f64_series kernel=any spills<=32
 // budget: f64_table kernel=any spills<=32
 // budget: f32_turned kernel=any spills<=32
-// budget: f64_turned kernel=any spills<=32
 #include "sp_common.cuh"
 #include "sp_healpix.cuh"
 

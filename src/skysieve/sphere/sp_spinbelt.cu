@@ -8,7 +8,6 @@
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float -DW=9 -DJ=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1 -DEXACT=0
 // build: f32_exact -DREAL=float -DW=9 -DJ=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1 -DEXACT=1
-// build: f64 -DREAL=double -DW=9 -DJ=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1 -DEXACT=0
 // build: f64_aligned -DREAL=double -DW=4 -DJ=5 -DNEED=5,5,4,4,3 -DSHIFTED=0 -DEXACT=1
 // budget: f32 kernel=belt regs<=168 spills<=0 arch=90
 // budget: f32_exact kernel=belt regs<=168 spills<=0 arch=90
