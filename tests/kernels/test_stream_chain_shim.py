@@ -23,7 +23,7 @@ from tests.kernels.shim import ShimRuntime, shim_runtime
 SEARCH = {"threshold": 7.0, "block": 0.6, "threads": 1, "widths": [1, 4, 16]}
 HOW = {"channels": 4, "integrate": 4, "calibrate": 0.2}
 NSUB, TSAMP = 4, 3.2e-5
-PULSES = (1.0, 2.6, 4.6, 6.2)
+PULSES = (1.0, 2.0, 3.2, 4.4)
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def file(tmp_path_factory):
 
 
 def write_voltages(path):
-    """8 s of 8+8 bit voltages of 4 subbands with four bursts of DM 60."""
+    """5.4 s of 8+8 bit voltages of 4 subbands with four bursts of DM 60."""
     rng = np.random.default_rng(1)
-    n = round(8 / TSAMP)
+    n = round(5.4 / TSAMP)
     t = np.arange(n) * TSAMP
     delay = ((1400.0 - np.arange(NSUB) / 32) ** -2 - 1400.0**-2) * 60 / 2.41e-4
     near = np.min([np.abs(t[:, None] - at - delay) for at in PULSES], axis=0)

@@ -140,10 +140,11 @@ class Store:
         data, size = rows.data, rows.data.dtype.itemsize
         with lane:
             if rows.index != self.runtime.device.index:
-                data = lane.array("piece", n * channels, data.dtype).reshape(n, channels)
-                with self.runtime.xp.cuda.Device(rows.index):
-                    there = self.runtime.xp.ascontiguousarray(rows.data)
-                    self.runtime.xp.cuda.get_current_stream().synchronize()
+                data, there = lane.array("piece", n * channels, data.dtype).reshape(n, channels), rows.data
+                if not there.flags.c_contiguous:
+                    with self.runtime.xp.cuda.Device(rows.index):
+                        there = self.runtime.xp.ascontiguousarray(there)
+                        self.runtime.xp.cuda.get_current_stream().synchronize()
                 lane.from_peer(data, there, rows.index)
                 lane.synchronize()  # before what was made contiguous is let go
             ts, cs = (data.strides[0] // size, data.strides[1] // size)
