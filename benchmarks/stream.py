@@ -135,8 +135,12 @@ def _timed(segment: Segment, clock: dict[str, float], now: Callable[[], float]) 
 
         setattr(owner, name, wrapped)
 
-    watch(segment.unpack, "voltages", "unpack")
-    watch(c, "feed", "channelise, power")
+    if segment.chain is None:
+        watch(segment.unpack, "voltages", "unpack")
+        watch(c, "feed", "channelise, power")
+    else:  # a GPU copies one gulp while it works on another: `stream_gpu` has each by itself
+        watch(segment.chain, "begin", "unpack")
+        watch(segment.chain, "end", "channelise, power")
     watch(search.engine, "load", "corner turn")
     if search.kept is None:
         watch(search.engine, "search", "de-dispersion")
