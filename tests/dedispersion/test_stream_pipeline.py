@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.losses import Losses
@@ -218,6 +220,27 @@ def test_a_sender_that_starts_anew(data, tmp_path, size):
     for r in rows:
         began = 60000.5 + (1000 / 86400 if r["segment"] != "0" else 0)
         assert float(r["mjd_top"]) == pytest.approx(began + float(r["time"]) / 86400, abs=1e-10)
+
+
+@settings(max_examples=10, deadline=None)
+@given(data_=st.data(), size=st.integers(1, 700))
+def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, size):
+    """Runs of this stream and of another one, of any length, from any place: segments and counts are one."""
+    g, first = packets_of(data.fb)
+    _, other = packets_of(data.fb, epoch=g.epoch + 10**12)
+    runs = st.tuples(st.booleans(), st.integers(0, 499), st.integers(1, 400))
+    parts = [(other if b else first)[a : a + n] for b, a, n in data_.draw(st.lists(runs, min_size=1, max_size=8))]
+    every = np.concatenate(parts)
+
+    def become(step):
+        intake = Intake(SkysieveParser(), replace(data.options, ring=30.0))
+        for a in range(0, len(every), step):
+            some = every[a : a + step]
+            intake.take(some, np.full(len(some), some.shape[1]))
+        beam = intake.beams[0]
+        return intake.counts(), [(s.geometry.epoch, s.ring.state.tolist()) for s in beam.segments]
+
+    assert become(size) == become(1)
 
 
 def test_nothing_hostile_passes(data, tmp_path):
