@@ -7,11 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from skysieve.sphere import ECP, Gaussian, Healpix, Rings, reference
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.sphere import ECP, Gaussian, Healpix, Rings, cuda, reference
 from skysieve.sphere.cuda_ring import RingEngine
 from skysieve.sphere.cuda_rows import longest_transform
+from skysieve.sphere.cuda_several import SeveralEngine
 from skysieve.sphere.radial import make_radial
 from skysieve.sphere.workload import Spec
+from tests.gpu.batches import FaultyRuntime
 from tests.kernels.shim import shim_runtime
 
 BOUND = {"float32": 2e-6, "float64": 1e-6}
@@ -108,3 +111,96 @@ def test_transforms_fit_into_shared_memory():
     assert longest_transform(8, 227 * 1024) == 8192
     assert longest_transform(4, 99 * 1024) == 8192
     assert longest_transform(4, 48 * 1024) == 4096
+
+
+def several(runtimes, method="ring", spin=0, dtype="float32", memory=None):
+    spec = spec_of(Healpix(21), 0.12, dtype, spin=spin)
+    return SeveralEngine(spec, method, runtimes=runtimes, memory=memory)
+
+
+def run(engine, x, **options):
+    t, parts = engine.spec.table, (2,) if engine.spec.spin else ()
+    out = np.full((len(x), 1, *parts, t.npix), np.nan, engine.spec.dtype)
+    engine.run(x, out, t.weight, np.ones(len(t.n)), **options)
+    return out
+
+
+@pytest.mark.parametrize("spin", [0, 2])
+def test_one_sky_on_several_gpus_has_the_bits_of_one(spin):
+    x = np.random.default_rng(4).normal(size=(1, *((2,) if spin else ()), 12 * 21**2)).astype(np.float32)
+    one = cuda.Engine(spec_of(Healpix(21), 0.12, "float32", spin=spin), "ring", runtime=shim_runtime())
+    expected = run(one, x)
+    runtimes = [FaultyRuntime(shim_runtime()) for _ in range(3)]
+    crew = several(runtimes, spin=spin)
+    assert (run(crew, x) == expected).all()
+    assert len(crew._alive()) == 3
+    assert crew.describe()["device"].count("host shim") == 3
+    mask = np.random.default_rng(5).random(12 * 21**2) < 0.6
+    assert (run(crew, x, mask=mask) == run(one, x, mask=mask)).all()
+    broken = x.copy()
+    broken[..., 1000] = np.nan
+    assert np.isnan(run(crew, broken)).all()
+    for engine in (crew, one):
+        engine.close()
+
+
+def test_nested_maps_and_offsets_on_several_gpus():
+    spec = spec_of(Healpix(16), 0.2, "float32")
+    one = cuda.Engine(spec, "ring", runtime=shim_runtime())
+    crew = SeveralEngine(spec, "ring", runtimes=[FaultyRuntime(shim_runtime()) for _ in range(2)])
+    x = (np.random.default_rng(6).normal(size=(1, spec.table.npix)) + 3e3).astype(np.float32)
+    ones = one.ones(spec.table.weight, np.ones(len(spec.table.n))).astype(np.float64)
+    for options in ({"nest": True}, {"steady": lambda: ones}, {"nest": True, "steady": lambda: ones}):
+        assert (run(crew, x, **options) == run(one, x, **options)).all()
+    assert np.array_equal(crew.ones(spec.table.weight, np.ones(len(spec.table.n))), ones)
+
+
+@pytest.mark.parametrize("kernel", ["load", "band", "store"])
+def test_what_a_lost_gpu_was_doing_is_done_by_another(kernel, caplog):
+    x = np.random.default_rng(7).normal(size=(1, 12 * 21**2)).astype(np.float32)
+    expected = run(several([shim_runtime()]), x)
+    lost = FaultyRuntime(shim_runtime(), kernel, RuntimeError("the device is gone"), after=0)
+    waits = FaultyRuntime(shim_runtime())
+    crew = several([waits, lost])
+    waits._until = lost  # plans are made before anything fails
+    assert (run(crew, x) == expected).all()
+    assert lost.faults == 1
+    assert "the device is gone" in caplog.text
+    assert (run(crew, x) == expected).all()  # by the one that is left
+    gone = several([FaultyRuntime(shim_runtime(), kernel, RuntimeError("all are gone"), after=0)])
+    with pytest.raises(RuntimeError, match="all are gone"):
+        run(gone, x)
+    with pytest.raises(RuntimeError, match="every GPU of the plan has failed"):
+        run(gone, x)
+
+
+@pytest.mark.parametrize("method", ["ring", "direct"])
+def test_a_batch_is_dealt_to_several_gpus(method):
+    spec = spec_of(Healpix(8), 0.3, "float32")
+    x = np.random.default_rng(8).normal(size=(7, spec.table.npix)).astype(np.float32)
+    expected = run(cuda.Engine(spec, method, runtime=shim_runtime()), x)
+    runtimes = [FaultyRuntime(shim_runtime()) for _ in range(2)]
+    crew = SeveralEngine(spec, method, runtimes=runtimes)
+    assert (run(crew, x) == expected).all()
+    assert (run(crew, x[:1]) == expected[:1]).all()
+    assert run(crew, x[:0]).shape == (0, 1, spec.table.npix)
+
+
+def test_bad_input_stops_all_gpus():
+    crew = several([FaultyRuntime(shim_runtime()) for _ in range(2)])
+    with pytest.raises((ValueError, IndexError), match=r"shape|broadcast|size|bounds"):
+        run(crew, np.zeros((1, 7), np.float32))
+
+
+def test_little_memory_is_made_do_with():
+    spec = spec_of(Healpix(32), 0.06, "float32")
+    x = np.random.default_rng(9).normal(size=(2, spec.table.npix)).astype(np.float32)
+    whole = cuda.Engine(spec, "ring", runtime=shim_runtime())
+    expected = run(whole, x)
+    one_map = spec.table.npix * 4
+    less = cuda.Engine(spec, "ring", runtime=shim_runtime(), memory=whole.nbytes - one_map)
+    assert len(less._engine.pieces) > 1
+    assert less.nbytes <= whole.nbytes - one_map
+    assert (run(less, x) == expected).all()
+    with pytest.raises(MemoryBudgetError, match="the plan on the GPU"):
+        cuda.Engine(spec, "ring", runtime=shim_runtime(), memory=2 * one_map)

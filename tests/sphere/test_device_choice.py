@@ -9,7 +9,7 @@ import pytest
 
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api, cuda
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api, cuda, cuda_several
 
 GPU = Device("cuda", 0, "made up", 2**30, (9, 0), 132, 2**17)
 BEAM = Gaussian(fwhm=0.3)
@@ -44,7 +44,26 @@ def test_harmonics_stay_on_the_cpu(monkeypatch):
         ConvolvePlan(BEAM, Healpix(4), method="harmonic", device="cuda")
 
 
-def test_one_plan_runs_on_one_gpu(monkeypatch):
+def test_several_gpus_are_taken_together(monkeypatch):
     pretend(monkeypatch, 2)
-    with pytest.raises(ValueError, match="a plan runs on one of the 2 GPUs; expected 'cuda:N'"):
-        ConvolvePlan(BEAM, Healpix(4), device="cuda:all")
+    other = Device("cuda", 1, "made up", 2**30, (9, 0), 132, 2**17)
+
+    class Taken(cuda_several.SeveralEngine):
+        def __init__(self, spec, method, devices, **options):
+            self.devices, self.method = devices, method
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(cuda_several, "SeveralEngine", Taken)
+    for given, expected in (("cuda:all", (GPU, GPU)), ([GPU, other, GPU], (GPU, other)), ((other, GPU), (other, GPU))):
+        with ConvolvePlan(BEAM, Healpix(4), device=given) as plan:
+            assert plan._engine.devices == expected
+            assert plan.device == expected[0]
+
+
+@pytest.mark.parametrize("devices", [[], ["cpu"], ["cuda", "cpu"]])
+def test_a_list_of_devices_holds_gpus(monkeypatch, devices):
+    pretend(monkeypatch, 1)
+    with pytest.raises(ValueError, match="expected GPUs, such as"):
+        ConvolvePlan(BEAM, Healpix(4), device=devices)

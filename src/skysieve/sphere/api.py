@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere.arguments import (
+    devices_of,
     factors_of,
     quiet_eps,
     read_compat,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ConvolvePlan"]
 
+Where: TypeAlias = "str | Device | list[str | Device] | tuple[str | Device, ...]"
+
 logger = logging.getLogger("skysieve")
 
 OFFSET = 8.0
@@ -47,7 +50,7 @@ _NARROW = 16
 """Pixels along a ring: with supports up to here, all modes of equal rings cost less than a smaller eps."""
 
 
-def host(device: str | Device) -> Device:
+def host(device: Where) -> Device:
     """The host, for harmonic transforms: "auto" and "cpu".
 
     Raises
@@ -55,7 +58,7 @@ def host(device: str | Device) -> Device:
     DeviceUnavailable
         For a GPU.
     """
-    found = resolve(device)[0]
+    found = devices_of(device, resolve)[0]
     if found.kind == "cuda":
         if device != "auto":
             raise DeviceUnavailable("harmonic transforms and compat run on the CPU alone", "Use device='cpu'")
@@ -64,13 +67,15 @@ def host(device: str | Device) -> Device:
 
 
 def make_engine(
-    spec: Spec, method: str, device: str | Device, memory: str | float | None, threads: int | None
+    spec: Spec, method: str, device: Where, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
     """The backend for a device: the one place where it is chosen."""
-    devices = (host(device),) if method == "harmonic" or spec.compat else resolve(device)
-    if len(devices) > 1:
-        raise ValueError(f"device={device!r}: a plan runs on one of the {len(devices)} GPUs; expected 'cuda:N'")
+    devices = (host(device),) if method == "harmonic" or spec.compat else devices_of(device, resolve)
     found = devices[0]
+    if len(devices) > 1:
+        from skysieve.sphere.cuda_several import SeveralEngine
+
+        return SeveralEngine(spec, method, devices, memory=memory, threads=threads), found
     if found.kind == "cuda":
         from skysieve.sphere import cuda
 
@@ -131,9 +136,10 @@ class ConvolvePlan:
         pixel weights (see `pixelweights.healpix_pixel_weights`), with which a large mean is not convolved apart.
     dtype : {"float64", "float32"}
         Arithmetic and result.
-    device : {"auto", "cpu", "cuda", "cuda:N"}
+    device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
         Maps may live on the host or, with a plan on a GPU, in GPU memory (CuPy); results live where the maps do.
-        "auto" takes a GPU where there is one with room; "harmonic" runs on the CPU.
+        "auto" takes a GPU where there is one with room; "harmonic" runs on the CPU.  Several GPUs share maps of the
+        host: those of a batch and, with "ring", the rows of a single one, with the bits of one GPU.
     memory : str or float, optional
         Budget of plan and working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional
@@ -186,7 +192,7 @@ class ConvolvePlan:
         eps: float = 1e-6,
         quadrature: str = "ring",
         dtype: Any = "float64",
-        device: str | Device = "auto",
+        device: Where = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
         compat: str | None = None,
@@ -214,7 +220,7 @@ class ConvolvePlan:
             and any(isinstance(k, Window) and not k.equal_polarisation for k in self.kernels)
         ):
             method = "harmonic"  # the one that keeps E and B apart
-        gpu = resolve(device)[0].kind == "cuda" and method != "harmonic" and compat is None
+        gpu = devices_of(device, resolve)[0].kind == "cuda" and method != "harmonic" and compat is None
         if method in ("auto", "ring"):
             eps = quiet_eps(self.kernels, self._table, self.dtype, float(eps), 0 if gpu else _NARROW)
         radials = () if method == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)

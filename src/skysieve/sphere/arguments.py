@@ -13,9 +13,11 @@ from skysieve.sphere.legendre import theta_nodes
 from skysieve.sphere.workload import COMPAT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+
+    from skysieve.core.device import Device
 
 DTYPES = ("float64", "float32")
 QUIET = 2e-11
@@ -97,3 +99,22 @@ def white_error(kernel: Kernel, radius: float) -> float:
         lost += float((kernel.profile(theta) ** 2 * np.sin(theta) * v).sum()) * (b - a) / 2
         a = b
     return math.sqrt(lost / (kept + lost))
+
+
+def devices_of(
+    device: str | Device | list[str | Device] | tuple[str | Device, ...],
+    ask: Callable[[str | Device], tuple[Device, ...]],
+) -> tuple[Device, ...]:
+    """The devices that a request means, as ``ask`` knows them; of a sequence of GPUs each once.
+
+    Raises
+    ------
+    ValueError
+    DeviceUnavailable
+    """
+    if not isinstance(device, list | tuple):
+        return ask(device)
+    found = tuple(dict.fromkeys(d for one in device for d in ask(one)))
+    if not found or any(d.kind != "cuda" for d in found):
+        raise ValueError(f"device={device!r}: expected GPUs, such as ['cuda:0', 'cuda:1']")
+    return found

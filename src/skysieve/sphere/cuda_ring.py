@@ -165,11 +165,11 @@ class RingEngine:
         return north, north if len(parts) == 1 else parts[1][0] - (parts[0][1] - parts[0][0])
 
     def fit(self, room: float) -> None:
-        """Work in pieces of the sky whose modes take at most ``room`` bytes, as few as that allows."""
+        """Work in as few pieces of the sky as keep `nbytes` within ``room``, or as small ones as there can be."""
         tall = self.kernels[0].shape.tall
         for count in (*range(1, 9), 10, 12, 16, 24, 32, 48, 64):
             cuts = np.unique(self.cuts(count))
-            if self._modes_of(cuts) <= room or count * tall >= self.rows:
+            if self._bytes_of(cuts) <= room or count * tall >= self.rows:
                 break
         self.pieces = [self.piece(int(a), int(b)) for a, b in pairwise(cuts)]
         self._work = None
@@ -181,15 +181,22 @@ class RingEngine:
         sums = np.sum([k.terms for k in self.kernels], axis=0) * NS_TERM
         pixels = np.add.reduceat(self.spec.table.n[: self.rows], tiles) * (16.0 * NS_FUSED * self.parts)
         cost = np.cumsum(sums + pixels * (1 + len(self.kernels)) / 2)
-        at = np.searchsorted(cost, cost[-1] * np.arange(1, count) / count) + 1
-        return np.concatenate([[0], np.minimum(at * tall, self.rows), [self.rows]])
+        ends = np.concatenate([[0], cost])
+        wanted = cost[-1] * np.arange(1, count) / count
+        at = np.clip(np.searchsorted(ends, wanted), 1, len(tiles))
+        at -= ends[at] - wanted > wanted - ends[at - 1]
+        at = np.clip(at, min(1, len(tiles) - 1), len(tiles) - 1)
+        return np.concatenate([[0], at * tall, [self.rows]])
 
-    def _modes_of(self, cuts: NDArray[np.int64]) -> int:
-        """Bytes of the modes that pieces need at a time."""
+    def _bytes_of(self, cuts: NDArray[np.int64]) -> int:
+        """Bytes of the plan and its working memory with the sky cut at rows ``cuts``."""
         pieces = [self.piece_rows(int(a), int(b)) for a, b in pairwise(cuts)]
-        most = max(self.place[high] - self.place[low] for low, high in pieces)
-        out = max(self.place[b] - self.place[a] for a, b in pairwise(cuts))
-        return int(most + out) * self.parts * self.complex.itemsize
+        work = max(self.place[high] - self.place[low] for low, high in pieces)
+        work += max(self.place[b] - self.place[a] for a, b in pairwise(cuts))
+        spectra = sum(r.count * r.length for r in self.runs if r.kind == "chirp")
+        total = (int(work) * self.parts + spectra + 2 * self.scratch) * self.complex.itemsize
+        tables = 1 + (2 * len(pieces) if len(pieces) > 1 else 0)
+        return total + sum(k.nbytes for k in self.kernels) + tables * self.rows * ROW.itemsize
 
     def _compile(self) -> None:
         """All modules at once: the compiler runs in several threads."""
@@ -210,8 +217,9 @@ class RingEngine:
 
     def _defines(self, kind: str, length: int) -> dict[str, object]:
         if kind == "plain" or self.window is None:
-            return {"L": length}
-        return {"L": length, "TAPS": self.window.taps, "DEGREE": self.window.degree}
+            whole = all(r.residues == 1 for r in self.runs if (r.kind, r.length) == (kind, length))
+            return {"L": length, "ONLY": self.spec.spin, **({"WHOLE": 1} if whole else {})}
+        return {"L": length, "ONLY": self.spec.spin, "TAPS": self.window.taps, "DEGREE": self.window.degree}
 
     def _tables(self) -> None:
         """Roots of unity, the window's factors, and phases of rows."""
@@ -253,11 +261,7 @@ class RingEngine:
     @property
     def nbytes(self) -> int:
         """Bytes of the plan and its working memory, maps apart."""
-        spectra = sum(r.count * r.length for r in self.runs if r.kind == "chirp")
-        cuts = np.array([*(p.first for p in self.pieces), self.pieces[-1].last])
-        work = (spectra + 2 * self.scratch) * self.complex.itemsize + self._modes_of(cuts)
-        tables = (1 + 2 * (len(self.pieces) > 1) * len(self.pieces)) * self.rows * ROW.itemsize
-        return work + sum(k.nbytes for k in self.kernels) + tables
+        return self._bytes_of(np.array([*(p.first for p in self.pieces), self.pieces[-1].last]))
 
     def seconds(self) -> float:
         """Expected seconds of one map."""

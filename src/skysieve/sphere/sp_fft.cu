@@ -14,6 +14,12 @@
 // budget: f32_16384 kernel=back_plain regs<=64 spills<=64
 #include "sp_fft.cuh"
 
+#ifdef WHOLE  // a build for rows of length L alone
+#define PARTS_OF_ROW 1
+#else
+#define PARTS_OF_ROW ((int)gridDim.x)
+#endif
+
 // exp(-i m phi) of a row, from a table of modes 0 .. for the rows whose phi is not 0
 DI Two phase_of(const Row& r, int m, const Two* __restrict__ phases) {
   Two p = {1, 0};
@@ -28,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) forward_plain(const REAL
     const REAL* __restrict__ w, const Row* __restrict__ rows, const Two* __restrict__ turns,
     const Two* __restrict__ phases, Two* __restrict__ modes, i64 npix, int rings, int first, int spin, int part) {
   extern __shared__ REAL shared[];
-  int t = threadIdx.x, e = blockIdx.x, residues = gridDim.x, row = first + blockIdx.y;
+  int t = threadIdx.x, e = blockIdx.x, residues = PARTS_OF_ROW, row = first + blockIdx.y;
   const Row r = rows[row];
   REAL here = w[row], there = w[rings - 1 - row];
   Two v[16];
@@ -69,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) back_plain(const Two* __
     const Two* __restrict__ phases, REAL* __restrict__ map, int* __restrict__ flag, i64 npix, int rings, int first,
     int spin, int part) {
   extern __shared__ REAL shared[];
-  int t = threadIdx.x, e = blockIdx.x, residues = gridDim.x, row = first + blockIdx.y;
+  int t = threadIdx.x, e = blockIdx.x, residues = PARTS_OF_ROW, row = first + blockIdx.y;
   const Row r = rows[row];
   Two v[16];
 #pragma unroll

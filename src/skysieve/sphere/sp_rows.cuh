@@ -27,9 +27,12 @@ DI Two quarter_turns(Two a, int k) {
   return r;
 }
 
-// Pixel j of a row, weighted; `part` of spin 2: 0 the ring, 1 its mirror image.
+// Pixel j of a row, weighted; `part` of spin 2: 0 the ring, 1 its mirror image.  A build for one spin defines it ONLY.
 DI Two scaled_pixel(const REAL* map, REAL here, REAL there, const Row& r, i64 j, int spin, i64 npix, int part) {
   Two v = {0, 0};
+#ifdef ONLY
+  spin = ONLY;
+#endif
   if (spin == 0) {
     v.x = map[r.north + j] * here;
     if (r.south >= 0) v.y = map[r.south + j] * there;
@@ -64,6 +67,9 @@ DI Two folded(const Two* __restrict__ sums, const Row& r, int at) {
 }
 
 DI void put_plain(REAL* map, const Row& r, i64 j, int spin, i64 npix, int part, REAL here, REAL there, Two z) {
+#ifdef ONLY
+  spin = ONLY;
+#endif
   if (spin == 0) {
     map[r.north + j] = z.x * here;
     if (r.south >= 0 && r.south != r.north) map[r.south + j] = z.y * there;

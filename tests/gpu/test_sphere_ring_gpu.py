@@ -1,0 +1,104 @@
+"""The ring engine on a GPU: every way of transforming rows, the sky in pieces and on several GPUs, memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.gpu.test_sphere_gpu import brute_near, sky, some
+
+from skysieve.core.device import resolve
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, cuda
+from skysieve.sphere.cuda_several import SeveralEngine
+from skysieve.sphere.radial import make_radial
+from skysieve.sphere.workload import Spec
+
+pytestmark = pytest.mark.gpu
+
+
+def spec_of(nside, width, dtype="float32", spin=0, eps=1e-6):
+    table, beam = Healpix(nside).table(), Gaussian(fwhm=width)
+    return Spec(table, (beam,), (make_radial(beam, eps, spin),), np.dtype(dtype), eps, spin)
+
+
+def convolved(engine, x):
+    t = engine.spec.table
+    out = np.full((len(x), 1, *x.shape[1:]), np.nan, engine.spec.dtype)
+    engine.run(x, out, t.weight, np.ones(len(t.n)))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("nside", "pixels", "dtype", "shared"),
+    [(512, 8, "float32", 0), (512, 60, "float32", 0), (512, 8, "float64", 0), (512, 2.6, "float32", 0),
+     (256, 8, "float32", 5000), (256, 8, "float64", 10000)],
+)  # fmt: skip
+def test_the_pixel_sum_by_every_transform(nside, pixels, dtype, shared):
+    """Rows as they are, in two residues (little shared memory), and through grids; modes beyond n / 2 too."""
+    width = pixels * np.sqrt(np.pi / 3) / nside
+    spec = spec_of(nside, width, dtype)
+    device = resolve("cuda")[0]
+    runtime = cuda._runtime(device)
+    if shared:
+        runtime = type(runtime)(device)
+        runtime.device = type(device)(**{**device.__dict__, "shared_per_block": shared})
+    engine = cuda.Engine(spec, "ring", runtime=runtime)
+    kinds = {(r.kind, r.residues) for r in engine._engine.runs}
+    assert ("plain", 2 if shared else 1) in kinds
+    x = sky(spec.table.npix, dtype=dtype)
+    found = convolved(engine, x)[0, 0]
+    engine.close()
+    at = some(spec.table, 150)
+    expected = brute_near(spec.table, make_radial(Gaussian(fwhm=width), 1e-12), x[0].astype(float), at)
+    rms = float(np.sqrt(np.mean(found.astype(float) ** 2)))
+    error = (found[at] - expected) / rms
+    assert np.sqrt(np.mean(error**2)) <= 1e-6
+    assert np.abs(error).max() <= 1e-5
+
+
+@pytest.mark.parametrize("spin", [0, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pieces_and_several_gpus_have_the_bits_of_the_whole(dtype, spin):
+    spec = spec_of(128, 0.03, dtype, spin)
+    device = resolve("cuda")[0]
+    x = sky(spec.table.npix * (2 if spin else 1), 1, 1, dtype).reshape(1, *((2,) if spin else ()), -1)
+    whole = cuda.Engine(spec, "ring", device)
+    expected = convolved(whole, x)
+    assert np.isfinite(expected).all()
+    one_map = x.nbytes
+    less = cuda.Engine(spec, "ring", device, memory=whole.nbytes - one_map)
+    assert len(less._engine.pieces) > 1
+    assert (convolved(less, x) == expected).all()
+    runtimes = [type(whole.runtime)(device) for _ in range(3)]  # one GPU taken for three
+    crew = SeveralEngine(spec, "ring", runtimes=runtimes)
+    assert (convolved(crew, x) == expected).all()
+    batch = np.concatenate([x, 2 * x, x[..., ::-1], x])
+    assert (convolved(crew, batch) == convolved(whole, batch)).all()
+    for engine in (whole, less, crew):
+        engine.close()
+
+
+def test_all_gpus_of_the_machine():
+    x = sky(12 * 256**2, 2, 1, "float32")[0] + 2e3
+    beam = Gaussian(fwhm=0.02)
+    with ConvolvePlan(beam, Healpix(256), method="ring", dtype="float32", device="cuda") as plan:
+        expected = plan(x)
+    with ConvolvePlan(beam, Healpix(256), method="ring", dtype="float32", device="cuda:all") as plan:
+        assert (plan(x) == expected).all()
+
+
+def test_less_memory_than_all_modes_need():
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    beam, grid = Gaussian(fwhm=0.003), Healpix(1024)
+    x = cupy.random.default_rng(3).standard_normal(12 * 1024**2, dtype=np.float32)
+    with ConvolvePlan(beam, grid, method="ring", dtype="float32", device="cuda") as plan:
+        expected, said = plan(x), plan.info()["bytes"]
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    budget = said - 3 * x.nbytes // 2
+    with ConvolvePlan(beam, grid, method="ring", dtype="float32", device="cuda", memory=budget) as plan:
+        assert plan.info()["bytes"] <= budget
+        found = plan(x)
+        assert pool.total_bytes() - before <= 1.2 * plan.info()["bytes"]
+    assert bool((found == expected).all())
