@@ -185,19 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
         }
       }
       dft16<2>(v, [&](int i) { return table(Us + zo + i); });
-      double re[16];
-      __syncwarp();
-#pragma unroll
-      for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].x;
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 16; j++) re[j] = ex[a * 17 + j];
-      __syncwarp();
-#pragma unroll
-      for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 16; j++) v[j] = make_double2(re[j], ex[a * 17 + j]);
+      transpose_parts(ex, v, a);
       dft16<2>(v, [&](int i) { return table(Vs + zo + 16 * i); });
       if (ch == 0) {
 #pragma unroll

@@ -322,18 +322,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
       }
       const double2* U = A.first + comb * 8; const double2* V = A.second + comb * 128 + a;
       dft16<2>(v, [&](int i) { return __ldg(U + i); });
-      double re[16];
-#pragma unroll
-      for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].x;
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 16; j++) re[j] = ex[a * 17 + j];
-      __syncwarp();
-#pragma unroll
-      for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 16; j++) v[j] = make_double2(re[j], ex[a * 17 + j]);
+      transpose_parts(ex, v, a);
       dft16<2>(v, [&](int i) { return __ldg(V + 16 * i); });
       __syncwarp();
       const double* D = A.deconvolve + comb * MODES + a;

@@ -168,26 +168,10 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
       }
     }
     dft16<DERIVE>(v, ku);
-    __syncwarp();
 #ifdef SPLIT
-    T re[16];
-#pragma unroll
-    for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].x;
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 16; j++) re[j] = ex[a * 17 + j];
-    __syncwarp();
-#pragma unroll
-    for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 16; j++) v[j] = mk(re[j], ex[a * 17 + j]);
+    transpose_parts(ex, v, a);
 #else
-#pragma unroll
-    for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)];
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 16; j++) v[j] = ex[a * 17 + j];
+    transpose_whole(ex, v, a);
 #endif
     dft16<DERIVE>(v, kv);
     if (ch == 0) {

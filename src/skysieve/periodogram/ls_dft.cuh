@@ -42,3 +42,29 @@ template <int FEWER, typename K> __device__ __forceinline__ void dft16(C (&v)[16
     butterfly<false>(v[place(b)], v[place(b + 8)], c); butterfly<true>(v[place(b + 4)], v[place(b + 12)], c);
   }
 }
+
+// Between the two 16-point DFTs of 256: of sixteen lanes, lane a gives output b to lane b, which has it as input a. Real parts first,
+// then imaginary ones, in half the space (`ex` of 16 rows of 17), or both together. What was in `ex` is no longer needed.
+template <typename V> __device__ __forceinline__ void transpose_parts(decltype(V::x)* ex, V (&v)[16], int a) {
+  decltype(V::x) re[16];
+  __syncwarp();
+#pragma unroll
+  for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].x;
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < 16; j++) re[j] = ex[a * 17 + j];
+  __syncwarp();
+#pragma unroll
+  for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < 16; j++) { v[j].x = re[j]; v[j].y = ex[a * 17 + j]; }
+}
+template <typename V> __device__ __forceinline__ void transpose_whole(V* ex, V (&v)[16], int a) {
+  __syncwarp();
+#pragma unroll
+  for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)];
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < 16; j++) v[j] = ex[a * 17 + j];
+}
