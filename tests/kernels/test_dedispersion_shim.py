@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import Filterbank, Mask, cpu, cuda, cuda_plan, cuda_rows, cuda_worker, reference
+from skysieve.dedispersion import (
+    Filterbank,
+    Mask,
+    cpu,
+    cuda,
+    cuda_plan,
+    cuda_rows,
+    cuda_search,
+    cuda_worker,
+    reference,
+)
 from skysieve.dedispersion.api import Place, engine_that_fits
 from skysieve.dedispersion.grid import sample_delays
 from skysieve.dedispersion.masks import Cleaned
@@ -286,12 +296,14 @@ def first_look(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "least", "most"),
-    [("noise", 0, 0), ("pulses", 2, 3), ("edges", 4, 6), ("two levels", 5, 9), ("wide", 9, 9), ("flat", 0, 0),
-     ("dropped", 0, 0)],
+    ("kind", "least", "most", "threads"),
+    [("noise", 0, 0, 256), ("pulses", 2, 3, 256), ("edges", 4, 6, 256), ("two levels", 5, 9, 256), ("wide", 9, 9, 256),
+     ("flat", 0, 0, 256), ("dropped", 0, 0, 256), ("pulses", 2, 3, 512), ("wide", 9, 9, 512)],
 )  # fmt: skip
-def test_a_first_look_chooses_the_pieces(kind, least, most):
+def test_a_first_look_chooses_the_pieces(kind, least, most, threads, monkeypatch):
     """Of 5 blocks and 4 edges none of noise, all that cannot be judged; the events are the CPU's whatever it is."""
+    if threads == 512:
+        monkeypatch.setattr(cuda_search, "LONG", 0)
     x = first_look(kind)
     C, n = x.shape
     fb = Filterbank.from_array(x, freqs=np.linspace(400, 300, C), tsamp=1e-3)
@@ -306,6 +318,8 @@ def test_a_first_look_chooses_the_pieces(kind, least, most):
         found.append(engine.search(0, 0, n, 0, n, what))
         if len(found) == 1:
             listed = int(engine.workers[0].lanes[0].array("valid", 3, np.int32)[2])
+            [glance] = [launch for launch in engine.runtimes[0].launches if launch[0] == "glance"]
+            assert glance[2][0] == threads
         engine.close()
     assert np.array_equal(*found)
     assert least <= listed <= most
@@ -313,8 +327,6 @@ def test_a_first_look_chooses_the_pieces(kind, least, most):
 
 
 def test_more_events_than_there_is_room_for(monkeypatch):
-    from skysieve.dedispersion import cuda_search
-
     monkeypatch.setattr(cuda_search, "ROOM", 4)
     fb = bank("u1", 3, 400)
     t = table(fb, [0.0, 0.1])
@@ -332,13 +344,12 @@ def test_more_events_than_there_is_room_for(monkeypatch):
     assert len(found[0]) > 8
 
 
-@pytest.mark.parametrize("sm", [(9, 0), TURING])
-def test_both_lanes_search(monkeypatch, sm):
+def test_both_lanes_search(monkeypatch):
     monkeypatch.setattr(cuda_worker, "LEAST_SHARED", 1)
     fb = bank("u1", 5, 600)
     t = table(fb, np.linspace(0, 0.3, 150))
     what = Detection(200, (1, 2, 5), 2.5, "robust", False, 600 - t.delays.max(axis=1).astype(np.int64))
-    runtime, found = shim_runtime(sm=sm), []
+    runtime, found = shim_runtime(), []
     for engine in (
         cuda.Engine(Cleaned(fb, None, 200), [t], method="brute", capacity=600, runtimes=[runtime]),
         cpu.Engine(Cleaned(fb, None, 200), [t], method="brute", capacity=600, threads=1),

@@ -31,7 +31,7 @@ MOST_KEPT = 160 * 1024
 GLANCE = {"block": 32_736, "widest": 1024, "widths": 64, "least": 4 * (8192 + 512), "counts": 4 * (4096 + 8)}
 """Of the kernel ``glance``: most samples of a block, longest window, most windows; shared memory; that of counts."""
 LONG = 20_000
-"""Samples of blocks that take 512 threads."""
+"""Unsigned samples of blocks that take 512 threads."""
 PIECES = 16
 """Blocks of threads a multiprocessor that look at the pieces on a list."""
 EDGES = 4
@@ -134,7 +134,7 @@ class Detector:
         with lane:
             if subs:
                 args: tuple[Any, ...] = (sums, held, levels, widths, reached, needed, *lists, number, j[0])
-                shared, long = glance_bytes(what), what.block > LONG
+                shared, long = glance_bytes(what), what.block > LONG and self.kind == "u"
                 first = self.runtime.module(PACKAGE, "dd_glance.cu", BUILDS[self.kind] + ("-long" if long else ""))
                 block = (512 if long else 256,)
                 first.launch("glance", (blocks, rows), block, args, shared_mem=shared, stream=lane.stream)

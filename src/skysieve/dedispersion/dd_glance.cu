@@ -21,9 +21,11 @@
 // build: u32 -DSUM=u32 -DNOISE_THREADS=256 -DMINB=5
 // build: i32 -DSUM=int -DNOISE_THREADS=256 -DMINB=5
 // build: u32-long -DSUM=u32 -DNOISE_THREADS=512 -DMINB=2
-// build: i32-long -DSUM=int -DNOISE_THREADS=512 -DMINB=2
+// budget: u32 kernel=glance regs<=48 spills<=0 arch=90
+// budget: i32 kernel=glance regs<=48 spills<=0 arch=90
+// budget: u32 kernel=glance spills<=64
+// budget: i32 kernel=glance spills<=64
 // budget: u32-long kernel=glance spills<=64
-// budget: i32-long kernel=glance spills<=64
 #include "dd_detect.cuh"
 
 #define AHEAD 8         // samples that a thread has on their way

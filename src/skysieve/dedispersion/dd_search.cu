@@ -20,6 +20,9 @@
 // build: f32 -DSUM=float -DREAL
 // budget: u32 kernel=noise spills<=64
 // budget: i32 kernel=noise spills<=64
+// budget: u32 kernel=detect spills<=32
+// budget: i32 kernel=detect spills<=32
+// budget: f32 kernel=detect spills<=32
 #include "dd_detect.cuh"
 
 #define THREADS 256
