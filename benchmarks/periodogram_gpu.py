@@ -311,12 +311,14 @@ class Bench:
         cp, grids = self.cp, shared_grid(f0, df, nf)
         there = on_device(cp, batch)
         one = device_ms(cp, self.engine(F64), there, grids)
-        for nterms in (2, 3, 4):
-            engine = self.engine(F64, nterms=nterms)
+        for nterms, dtype in ((2, F64), (3, F64), (4, F64), (4, F32), (6, F64), (8, F64)):
+            engine = self.engine(dtype, nterms=nterms)
             ms = device_ms(cp, engine, there, grids)
             bound = {"wanted": 4.0, "reached": ms <= 4 * one} if nterms == 4 else {}
             times = {f"{k}_ms": v for k, v in kernel_ms(cp, engine, there, grids).items()}
-            self.report.row("series", nterms=nterms, device_ms=ms, over_one_term=ms / one, **bound, **times)
+            self.report.row(
+                "series", nterms=nterms, dtype=str(dtype), device_ms=ms, over_one_term=ms / one, **bound, **times
+            )
         some = FlatSource(batch.t, batch.y, batch.dy, batch.offsets[:41])
         powers = []
         for method in ("nufft", "direct"):

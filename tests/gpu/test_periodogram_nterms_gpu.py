@@ -53,16 +53,32 @@ def check(e, source, grids, tolerance):
     return out
 
 
-@pytest.mark.parametrize("nterms", [2, 3, 4, 7])
+@pytest.mark.parametrize("nterms", [1 + k for k in range(1, 9)])
 def test_combs(runtime, nterms):
     source = batch([40, 90, 500, 25, 1300], errors=False)
     out = check(engine(runtime, nterms=nterms), source, shared_grid(0.16, STEP, 3000), 1e-8)
     assert (out.method == 2).all()
 
 
-@pytest.mark.parametrize("cycles", [0.01, 0.25, 0.6])
+@pytest.mark.parametrize("cycles", [0.001, 0.01, 0.04, 0.25, 0.6])
 def test_steps(runtime, cycles):
     check(engine(runtime, nterms=4), batch([60, 300], errors=False), shared_grid(0.16, cycles / 120, 4000), 1e-8)
+
+
+def test_narrow_bands_and_long_series(runtime):
+    """Samples of the low harmonics lie apart; all warps of a block fit what is in doubt of long series."""
+    check(engine(runtime, nterms=4), batch([60, 5000], errors=False), shared_grid(20.0, STEP, 600), 1e-8)
+    rng = np.random.default_rng(5)
+    t = np.sort(rng.choice(4000, 900, replace=False)) * 0.25
+    source = FlatSource(t, rng.standard_normal(900), None, np.array([0, 900]))
+    out = check(engine(runtime, nterms=2), source, shared_grid(0.875, 2.0**-13, 1500), 1e-8)
+    assert np.isnan(out.power).sum() == 1  # 1 a day: sines of both terms vanish
+
+
+def test_grids_of_their_own(runtime):
+    some = np.arange(3)
+    grids = Grids(0.1 + 0.3 * some, STEP * (1 + 0.1 * some), np.array([4000, 900, 2500]), False)
+    check(engine(runtime, nterms=3), batch([50, 300, 90]), grids, 1e-8)
 
 
 def test_errors_and_no_mean(runtime):

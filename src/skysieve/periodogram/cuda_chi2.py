@@ -1,4 +1,4 @@
-"""Series of several Fourier terms on one GPU: the launches of ``ls_chi2.cu`` for a chunk of objects.
+"""Series of several Fourier terms on one GPU: the launches of ``ls_chi2_grid.cu`` and ``ls_chi2.cu`` for a chunk.
 
 Sums and equations are float64 whatever the powers are stored as; powers of a chunk always pass through device memory.
 """
@@ -13,7 +13,8 @@ import numpy as np
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
-from skysieve.periodogram.cuda_chi2_parts import Chi2Part, tables
+from skysieve.periodogram.cuda_chi2_grid import Cut, cut
+from skysieve.periodogram.cuda_chi2_parts import BETA, REACH, SAMPLER, Chi2Layout, Chi2Part, most_tiles, tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, Job, Worker
 from skysieve.periodogram.workload import Spec
@@ -21,18 +22,41 @@ from skysieve.periodogram.workload import Spec
 F64 = np.dtype(np.float64)
 LIMIT = 10.0
 """As ``cpu_chi2_job.LIMIT``: square sum of the parameters over the root of the number of points."""
+TRUST = 3.0
+"""The same of what is interpolated from samples: up to it no error passed 6e-9 (124 light curves of 9 to 39 points)."""
+EXACT_LIMIT = 3e5
+"""The same where sums are over all points."""
+FEW = 128
+"""Points up to which a thread sums them for one frequency."""
 PAD = 64
 """Rows of weights that may be read past the last one."""
+SAMPLES_SHARED = 8 * 16 * 514 + 4 * 32 * 64
+"""Bytes of shared memory of a block of ``chi2_samples``: cells of its bands, strengths of some points."""
 
-WEIGHTS = cs._struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
-COMB = cs._struct(
-    "tp*", "wv*", "cell*", "weight*", "offsets*", "info*", "order*", "tasks*", "first*", "second*", "fold*",
-    "deconvolve*", "f0*", "df*", "nf*", "start*", "power*", "limit.", "mean.", "P", "G", "bands", "stride",
-    "grid_stride", "room",
+POINTS = cs._struct(
+    "tp*", "wv*", "owner*", "info*", "taps*", "df*", "limit*", "cell*", "weight*", "strength*", "spin*", "counts*",
+    "beta.", "scale.", "rows", "padded", "grid_stride", "counters",
+)  # fmt: skip
+SAMPLES = cs._struct(
+    "tp*", "strength*", "spin*", "cell*", "weight*", "offsets*", "info*", "order*", "tasks*", "lead*", "at*", "bands*",
+    "place*", "first*", "second*", "deconvolve*", "df*", "out*", "step.", "member", "blocks", "grid_stride",
+)  # fmt: skip
+TAPS = cs._struct(
+    "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", "L", "octets", "steps",
+    "member", "grid_stride",
+)  # fmt: skip
+POWERS = cs._struct(
+    "samples*", "place*", "taps*", "origin*", "shift*", "bands*", "info*", "order*", "tasks*", "nf*", "start*",
+    "power*", "doubts*", "doubted*", "room_doubts#", "limit.", "mean.", "L", "octets", "steps", "stride", "tiles",
+    "buffers", "turns", "room", "member", "blocks", "grid_stride",
+)  # fmt: skip
+REFIT = cs._struct(
+    "tp*", "wv*", "offsets*", "info*", "f0*", "df*", "start*", "power*", "doubts*", "doubted*", "room_doubts#", "left*",
+    "n_left*", "room_left#", "limit.", "mean.", "grid_stride", "few",
 )  # fmt: skip
 EXACT = cs._struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    "members", "blocks", "grid_stride", "mean", "all",
+    "some*", "n_some*", "room#", "members", "blocks", "total", "grid_stride", "mean", "all", "few",
 )  # fmt: skip
 FIND = cs._struct(
     "info*", "order*", "tasks*", "nf*", "start*", "power*", *cs._PEAKS, "members", "grid_stride", "norm", "scaled",
@@ -58,6 +82,11 @@ class Chi2Worker(Worker):
         """The kernels of this number of terms; other numbers than those tested with are compiled when asked for."""
         return self.runtime.module(PACKAGE, "ls_chi2.cu", "t4", {"TERMS": self.spec.nterms})
 
+    @property
+    def grid(self) -> Module:
+        """The kernels of samples, likewise."""
+        return self.runtime.module(PACKAGE, "ls_chi2_grid.cu", "t4", {"TERMS": self.spec.nterms})
+
     def _chi2_table(self, lane: Lane, combs: int) -> tuple[Any, ...]:
         if combs not in self._chi2_tables:
             with lane:
@@ -74,14 +103,16 @@ class Chi2Worker(Worker):
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
             "start": job.start - shift, "limit": job.limits.view(np.uint8),
         }  # fmt: skip
+        cuts: list[Cut | None] = []
         for i, part in enumerate(job.parts):
             assert isinstance(part, Chi2Part)
-            small |= {
-                f"order{i}": part.order,
-                f"tasks{i}": part.tasks,
-                f"exact{i}": part.exact[0],
-                f"find{i}": part.find[0],
-            }
+            small |= {f"order{i}": part.order, f"exact{i}": part.exact[0], f"find{i}": part.find[0]}
+            cuts.append(self._cut(job, part))
+            if (c := cuts[-1]) is not None:
+                small |= {
+                    f"lead{i}": c.found.lead, f"at{i}": c.found.at, f"bands{i}": c.found.bands, f"place{i}": c.place,
+                    f"sample_tasks{i}": c.sample_tasks, f"power_tasks{i}": c.power_tasks,
+                }  # fmt: skip
         data = self._upload(lane, {"t": job.t, "y": job.y, "dy": job.dy, **small})
         answers = lane.array("answers", self._answer_bytes(n), np.uint8)
         info, frequency, best, index, flags = self._answers(answers, n)
@@ -103,15 +134,20 @@ class Chi2Worker(Worker):
                 limit=data["limit"], grid_stride=stride, owner=owner, **work,
             )  # fmt: skip
             spread: dict[str, Any] = {}
+            counts = lane.array("chi2_counts", 2 * len(job.parts), np.uint32)
             if any(part.kind == "comb" for part in job.parts):
-                spread = self._spreading(lane, data, work["tp"], owner, rows, stride)
+                spread = self._points(lane, data, info, work, owner, rows, stride, counts)
             for i, part in enumerate(job.parts):
                 assert isinstance(part, Chi2Part)
                 to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
-                if part.fit is not None:
-                    self._combs(lane, part, data[f"order{i}"], data[f"tasks{i}"], **spread, **work, **grids, **to)
-                order = data[f"order{i}"]
-                self._exact(lane, part, order, data[f"exact{i}"], values, **work, **grids, **to)
+                order, doubts = data[f"order{i}"], {}
+                if (c := cuts[i]) is not None:
+                    names = ("lead", "at", "bands", "place", "sample_tasks", "power_tasks")
+                    found = {name: data[f"{name}{i}"] for name in names}
+                    doubts = self._doubts(lane, job, counts[2 * i : 2 * i + 2])
+                    self._sampled(lane, part, c, order, found, {**spread, "tp": work["tp"]}, doubts, grids, to)
+                    self._refit(lane, doubts, **work, **grids, **{k: v for k, v in to.items() if k != "nf"})
+                self._exact(lane, part, order, data[f"exact{i}"], values, doubts, **work, **grids, **to)
                 self._find(lane, part, order, data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to)
                 out = {"index": index, "frequency": frequency, "best": best, "flags": flags}
                 self._peaks(lane, part, order, info, data, values, edges=job.edges, grid_stride=stride, **peaks, **out)
@@ -133,45 +169,130 @@ class Chi2Worker(Worker):
         if job.host_power is not None and job.n_powers:
             lane.to_host(job.host_power, power[: job.n_powers])
 
-    def _spreading(
-        self, lane: Lane, data: dict[str, Any], tp: Any, owner: Any, rows: int, stride: int
-    ) -> dict[str, Any]:
-        """Cells and weights of every point and harmonic."""
-        harmonics, padded = 2 * self.spec.nterms, rows + PAD
+    def _cut(self, job: Job, part: Chi2Part) -> Cut | None:
+        """Where the samples of a part's objects lie; None where every frequency is fitted exactly."""
+        if part.fit is None:
+            return None
+        assert isinstance(part.fit, Chi2Layout)
+        own = slice(None) if job.shared else part.order
+        grids = (job.f0[own], job.df[own], job.nf[own])
+        return cut(part.fit, *grids, len(part.order), job.shared, self.runtime.device.sm_count)
+
+    def _points(
+        self, lane: Lane, data: dict[str, Any], info: Any, work: dict[str, Any], owner: Any, rows: int, stride: int,
+        counts: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Cell, weights and strength of every point; and nothing in doubt yet."""
+        padded = rows + PAD
         out = {
-            "cell": lane.array("chi2_cell", harmonics * padded, np.int32, zero=True),
-            "weight": lane.array("chi2_weight", 16 * harmonics * padded, np.float64),
+            "cell": lane.array("chi2_cell", padded, np.int32),
+            "weight": lane.array("chi2_weight", 16 * padded, np.float64),
+            "strength": lane.array("chi2_strength", 2 * padded, np.float64),
+            "spin": lane.array("chi2_spin", 2 * padded, np.float64),
         }
-        taps = self._chi2_table(lane, 1)[4]
         args = cs.fill(
-            WEIGHTS, tp=tp, owner=owner, taps=taps, df=data["df"], limit=data["limit"], rows=rows, stride=padded,
-            grid_stride=stride, **out,
+            POINTS, owner=owner, info=info, taps=self._sampler(lane)[4], df=data["df"], limit=data["limit"], beta=BETA,
+            scale=float(np.i0(BETA)) / REACH, rows=rows, padded=padded, grid_stride=stride, counts=counts,
+            counters=len(counts), **work, **out,
         )  # fmt: skip
-        self.chi2.launch("chi2_weights", (-(-padded // 16),), (256,), (args,), stream=lane.stream)
-        return {**out, "stride": padded}
+        self.grid.launch("chi2_points", (-(-padded // 16),), (256,), (args,), stream=lane.stream)
+        return out
 
-    def _combs(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
+    def _doubts(self, lane: Lane, job: Job, counts: Any) -> dict[str, Any]:
+        """Room for the frequencies of a part that are not trusted, and for those to be fitted by a warp."""
+        room = job.n_powers // 8 + 65_536
+        lists = {name: lane.array(f"chi2_{name}", 2 * room, np.int32) for name in ("doubts", "left")}
+        return {**lists, "doubted": counts[:1], "n_left": counts[1:], "room": room}
+
+    def _refit(self, lane: Lane, doubts: dict[str, Any], **more: Any) -> None:
+        """What is in doubt of series of few points once more, from direct sums."""
+        room = doubts["room"]
+        args = cs.fill(
+            REFIT, **{k: doubts[k] for k in ("doubts", "doubted", "left", "n_left")}, room_doubts=room, room_left=room,
+            limit=EXACT_LIMIT, mean=float(self.spec.fit_mean), few=FEW, **more,
+        )  # fmt: skip
+        blocks = min(-(-room // 128), 3 * self.runtime.device.sm_count)
+        self.chi2.launch("chi2_refit", (blocks,), (128,), (args,), stream=lane.stream)
+
+    def _sampler(self, lane: Lane) -> tuple[Any, ...]:
+        """Tables of the transforms that give samples."""
+        if 0 not in self._chi2_tables:
+            with lane:
+                self._chi2_tables[0] = tuple(self.runtime.xp.asarray(a) for a in tables(1, SAMPLER))
+                lane.synchronize()
+        return self._chi2_tables[0]
+
+    def _sampled(
+        self, lane: Lane, part: Chi2Part, cut: Cut, order: Any, found: dict[str, Any], points: dict[str, Any],
+        doubts: dict[str, Any], grids: dict[str, Any], to: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Powers of a part, a group of objects after the other: samples, coefficients, equations."""
         fit = part.fit
-        assert fit is not None
-        first, second, fold, deconvolve, _ = self._chi2_table(lane, fit.combs)
-        args = cs.fill(
-            COMB, order=order, tasks=tasks, first=first, second=second, fold=fold, deconvolve=deconvolve, limit=LIMIT,
-            mean=float(self.spec.fit_mean), P=fit.combs, G=fit.together, bands=part.stretches, room=fit.room, **more,
-        )  # fmt: skip
-        self.chi2.launch(
-            "chi2_comb", (part.launches,), (16 * 24,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream
-        )
+        assert isinstance(fit, Chi2Layout)
+        first, second, _, deconvolve, _ = self._sampler(lane)
+        steps, stride = int(fit.matrix_steps.sum()), grids["grid_stride"]
+        most = max(g.stop - g.first for g in cut.groups) if stride else 1
+        harmonics = 2 * fit.terms
+        samples = lane.array("chi2_samples", cut.most_samples, np.complex128)
+        known = {
+            "taps": lane.array("chi2_taps", most * fit.octets * steps * 32, np.float64),
+            "origin": lane.array("chi2_origin", most * harmonics, np.int32),
+            "shift": lane.array("chi2_shift", most * fit.octets * harmonics, np.int32),
+        }
+        common = {"order": order, "grid_stride": stride}
+        shape = {"L": fit.combs, "octets": fit.octets, "steps": steps}
+        done = [0, 0]
+        for g in cut.groups:
+            n = g.stop - g.first
+            blocks = (g.sample_blocks, g.power_blocks)
+            tasks = [
+                None if found[name] is None else found[name].reshape(-1)[2 * d : 2 * (d + b)]
+                for name, d, b in zip(("sample_tasks", "power_tasks"), done, blocks, strict=True)
+            ]
+            done = [d + b for d, b in zip(done, blocks, strict=True)]
+            where = {**common, "member": g.first}
+            args = cs.fill(
+                SAMPLES, **points, tasks=tasks[0], first=first, second=second, deconvolve=deconvolve, out=samples,
+                step=float(fit.combs), blocks=blocks[0] // n, offsets=grids["offsets"], df=grids["df"], info=to["info"],
+                **{k: found[k] for k in ("lead", "at", "bands", "place")}, **where,
+            )  # fmt: skip
+            self.grid.launch(
+                "chi2_samples", (blocks[0],), (128,), (args,), shared_mem=SAMPLES_SHARED, stream=lane.stream
+            )
+            if stride or not g.first:
+                args = cs.fill(
+                    TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=BETA,
+                    inverse=1 / float(np.i0(BETA)), **known, **shape, **where,
+                )  # fmt: skip
+                self.grid.launch("chi2_taps", (n if stride else 1,), (256,), (args,), stream=lane.stream)
+            args = cs.fill(
+                POWERS, samples=samples, place=found["place"], bands=found["bands"], tasks=tasks[1], limit=TRUST,
+                mean=float(self.spec.fit_mean), stride=fit.stride, tiles=fit.tiles, buffers=fit.buffers,
+                turns=cut.turns, room=fit.room, blocks=blocks[1] // n, doubts=doubts["doubts"],
+                doubted=doubts["doubted"], room_doubts=doubts["room"], **known, **shape, **where, **to,
+            )  # fmt: skip
+            threads = 64 * most_tiles(fit.terms)
+            self.grid.launch(
+                "chi2_powers", (blocks[1],), (threads,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream
+            )
 
-    def _exact(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, values: Any, **more: Any) -> None:
+    def _exact(
+        self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, values: Any, doubts: dict[str, Any], **more: Any
+    ) -> None:
+        """Fits by warps: of what is still in doubt, or of everything."""
         columns = 2 * self.spec.nterms + 1
         warps = 4 if self.spec.nterms <= 8 else 1
         entries = (columns + 1) * (columns + 2) // 2 - 1
+        total = part.count(part.exact)
+        some = (doubts["left"], doubts["n_left"], doubts["room"]) if doubts else (None, None, 0)
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
-            mean=int(self.spec.fit_mean), all=int(part.fit is None), **more,
+            total=total, mean=int(self.spec.fit_mean), all=int(part.fit is None), some=some[0], n_some=some[1],
+            room=some[2], few=FEW if doubts else 0, **more,
         )  # fmt: skip
+        blocks = min(total, 8 * self.runtime.device.sm_count) if doubts else total
         self.chi2.launch(
-            "chi2_exact", (part.count(part.exact),), (32 * warps,), (args,),
+            "chi2_exact", (blocks,), (32 * warps,), (args,),
             shared_mem=warps * (16 * entries + 8 * (32 * (columns + 1) + columns)), stream=lane.stream,
         )  # fmt: skip
 

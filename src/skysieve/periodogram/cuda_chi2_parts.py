@@ -1,4 +1,4 @@
-"""How the GPU deals light curves to the combs of the series fits: layouts, shared memory, parts (pure NumPy).
+"""How the GPU samples series of several terms: layouts, shared memory, parts (pure NumPy).
 
 An object's layout follows from its own grid and time span alone, so that its answer does not depend on its company.
 """
@@ -12,16 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.periodogram.comb import KERNELS, M, shift_constants, unit
+from skysieve.periodogram.comb import KERNELS, Kernel, M, shift_constants, unit
 from skysieve.periodogram.cuda_parts import Part, longest_first
 from skysieve.periodogram.workload import Spec
 
-MODES = KERNELS[np.dtype(np.float64)].modes
+COMBS = KERNELS[np.dtype(np.float64)]
 EXACT_SPAN, FIND_SPAN = 256, 2048
 """Powers of a block of ``chi2_exact`` and of ``chi2_find``."""
-HALVES, SLOT, CHUNK = 24, MODES, 64
-"""Half warps of a block, complex numbers of a slot, points whose turns are held: as in ``ls_chi2.cu``."""
-COMBS = (16, 12, 8, 6, 4, 2, 1)
+SAMPLER = Kernel(modes=160, width=16, shape="kaiser-bessel", beta_fraction=0.98)
+"""Spreads points for samples: fewer modes than elsewhere, for the interpolation adds up what it leaves."""
+REACH = 17
+"""Samples that an interpolated value is made of: as in ``ls_chi2_grid.cu``."""
+FULLEST = 0.8
+"""Samples are at most this part of 1/T apart."""
+BETA = float(np.pi * REACH * (1 - FULLEST / 2) * 0.98)
+STEPS = (256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1)
+"""Frequencies from one sample to the next: multiples or parts of 8, the frequencies that a matrix has columns for."""
 RESERVED = 1024
 """Bytes of shared memory left for what the kernel declares itself."""
 SMALLEST_COMB = 64
@@ -37,63 +43,81 @@ def circles(harmonic: NDArray[np.int64], combs: int, cycles: float) -> NDArray[n
 
 @dataclass(frozen=True)
 class Chi2Layout:
-    """``combs`` a band, ``together`` of them transformed at a time, for light curves of up to ``cycles`` = df T."""
+    """Samples ``combs`` frequencies apart, for light curves of up to ``cycles`` = df T.
+
+    A block interpolates ``tiles`` times 8 rows of 8 ``octets`` frequencies at a time, from samples in ``buffers``
+    turns.
+    """
 
     terms: int
     combs: int
-    together: int
-    cycles: float
+    tiles: int
+    buffers: int
+
+    @property
+    def cycles(self) -> float:
+        return FULLEST / self.combs
+
+    @property
+    def octets(self) -> int:
+        return max(1, self.combs // 8)
+
+    @property
+    def stride(self) -> int:
+        """Samples from one row of frequencies to the next, at f."""
+        return max(1, 8 // self.combs)
+
+    @property
+    def rows(self) -> int:
+        return 8 * self.tiles
 
     @property
     def span(self) -> int:
-        """Frequencies of a band."""
-        return MODES * self.combs
+        """Frequencies of a block's turn."""
+        return self.rows * 8 * self.octets
+
+    @property
+    def matrix_steps(self) -> NDArray[np.int64]:
+        """Groups of four samples that each harmonic's frequencies are made of."""
+        return matrix_steps(self.terms, self.combs)
 
     @property
     def room(self) -> int:
-        """Complex cells of all channels of a band."""
-        return cells(self.terms, self.combs, self.cycles)
+        """Samples of all channels in a buffer."""
+        h = np.arange(1, 2 * self.terms + 1)
+        each = (self.rows - 1) * h * self.stride + (h + 1) * (self.octets > 1) + 4 * self.matrix_steps
+        return int(each.sum() + each[: self.terms].sum())
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 16 * self.room + slot_bytes(self.terms, self.together)
+        return 16 * (self.buffers * self.room + 3 * self.terms * 64 * self.tiles)
 
 
-def cells(terms: int, combs: int, cycles: float) -> int:
-    """Complex cells of the 2 n channels of w and the n of w y."""
-    many = circles(np.arange(1, 2 * terms + 1), combs, cycles)
-    return int(M * (many.sum() + many[:terms].sum()))
+def most_tiles(terms: int) -> int:
+    """Tiles that the threads of a block do: as in ``ls_chi2_grid.cu``."""
+    return 2 if terms <= 6 else 1
 
 
-def slot_bytes(terms: int, together: int) -> int:
-    """Room for the outputs of the transforms, and before that for the turns of the points."""
-    items = 2 * -(-together * 3 * terms // 2)
-    segments = max(1, HALVES // (2 * terms))
-    points = segments * CHUNK * terms * (2 * (16 + 4) + 16)
-    return max(16 * SLOT * items, -(-points // 16) * 16)
+def matrix_steps(terms: int, combs: int) -> NDArray[np.int64]:
+    """As ``steps_of`` of ``ls_chi2_grid.cu``, of every harmonic."""
+    h = np.arange(1, 2 * terms + 1)
+    return -(-(REACH * combs + 7 * h) // (4 * combs))
 
 
 @lru_cache(maxsize=64)
 def layouts(terms: int, shared: int) -> tuple[Chi2Layout, ...]:
-    """Layouts for a GPU with ``shared`` bytes of shared memory a block, the best first; none without terms."""
+    """Layouts for ``shared`` bytes of shared memory a block, the coarsest samples first; none without terms."""
     out = []
-    most = max(1, HALVES // (3 * terms)) if terms else 0
-    together = [g for g in (16, 8, 4, 2, 1) if g <= most]
-    for g in together:
-        for combs in COMBS:
-            left = (shared - RESERVED - slot_bytes(terms, g)) // 16
-            if combs % g or cells(terms, combs, 0.0) > left:
-                continue
-            low, high = 0.0, 64.0 / combs
-            for _ in range(50):
-                middle = (low + high) / 2
-                low, high = (middle, high) if cells(terms, combs, middle) <= left else (low, middle)
-            out.append(Chi2Layout(terms, combs, g, low))
+    for combs in STEPS if terms else ():
+        made = [Chi2Layout(terms, combs, tiles, n) for tiles in range(most_tiles(terms), 0, -1) for n in (2, 1)]
+        two = [a for a in made if 2 * (a.shared_bytes + RESERVED) <= shared]  # two blocks a multiprocessor
+        one = [a for a in made if a.shared_bytes + RESERVED <= shared]
+        out += (two or one)[:1]
     return tuple(out)
 
 
-def choose(known: tuple[Chi2Layout, ...], cycles: NDArray[np.float64]) -> NDArray[np.intp]:
+def choose(known: tuple[Any, ...], cycles: NDArray[np.float64]) -> NDArray[np.intp]:
     """The number of the first layout that serves each object; -1 where none does."""
     out = np.full(len(cycles), -1)
     for i, layout in reversed(list(enumerate(known))):
@@ -102,7 +126,7 @@ def choose(known: tuple[Chi2Layout, ...], cycles: NDArray[np.float64]) -> NDArra
 
 
 def class_bounds(
-    known: tuple[Chi2Layout, ...], cycles: NDArray[np.float64]
+    known: tuple[Any, ...], cycles: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bounds (least, most] of ``df T`` between which the choice of a layout is that of ``cycles``."""
     ends = np.unique([-np.inf, *(a.cycles for a in known), np.inf])
@@ -181,13 +205,12 @@ def _tasks(order: NDArray[np.int32], nf: NDArray[np.int64], shared_grid: bool, s
 
 
 @lru_cache(maxsize=8)
-def tables(combs: int) -> tuple[NDArray[Any], ...]:
-    """What ``chi2_comb`` reads of each comb: constants of the two stages, fold, deconvolution; and the taps."""
-    kernel = KERNELS[np.dtype(np.float64)]
+def tables(combs: int, kernel: Kernel = COMBS) -> tuple[NDArray[Any], ...]:
+    """What is read of each comb: constants of the two stages, fold, deconvolution; and the taps."""
     fraction = np.arange(combs) / combs
-    shift = fraction - MODES // 2
+    shift = fraction - kernel.modes // 2
     second = np.stack([shift_constants((b + shift) / 16) for b in range(16)], axis=-1)  # [8, comb, 16]
-    m = np.arange(MODES)[None, :] - MODES // 2 + fraction[:, None]
+    m = np.arange(kernel.modes)[None, :] - kernel.modes // 2 + fraction[:, None]
     return (
         np.ascontiguousarray(shift_constants(shift).T, np.complex128),
         np.ascontiguousarray(np.moveaxis(second, 1, 0), np.complex128),

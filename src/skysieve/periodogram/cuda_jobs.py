@@ -14,7 +14,9 @@ from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.comb import M
 from skysieve.periodogram.cuda_bands_parts import layouts as bands_layouts
 from skysieve.periodogram.cuda_bands_parts import most_terms, spread_bytes
-from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, parts_of
+from skysieve.periodogram.cuda_chi2_grid import sample_bytes
+from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, parts_of
+from skysieve.periodogram.cuda_chi2_parts import choose as choose_chi2
 from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
 from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
 from skysieve.periodogram.cuda_cost import Costs
@@ -45,14 +47,17 @@ class Plan:
         if self.spec.model is not None:
             return 24 + 24 + 8 + 24 + spread_bytes(self.spec.model)
         if self.spec.nterms != 1:
-            return 24 + 24 + 8 + 2 * self.spec.nterms * (16 * 8 + 4)
+            return 24 + 24 + 8 + 16 * 8 + 4 + 32
         return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize
 
     def object_bytes(self, nf: int, cycles: float) -> float:
         """Device bytes of one object beside its rows."""
         size, k = self.spec.dtype.itemsize, self.spec.n_peaks
         if not self.spec.sinusoid:
-            return nf * (8.0 + size) + (nf // 2 + 1) * CANDIDATE_BYTES[8] + 232.0 + 20 * k
+            number = int(choose_chi2(self.chi2_layouts, np.array([cycles]))[0])
+            fit = self.chi2_layouts[number] if number >= 0 else None
+            samples = sample_bytes(fit, nf) + 2.0 * nf if isinstance(fit, Chi2Layout) else 0.0
+            return samples + nf * (8.0 + size) + (nf // 2 + 1) * CANDIDATE_BYTES[8] + 232.0 + 20 * k
         layout = self.layout(nf, cycles)
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
         power = nf * size if self.power_start is not None or self.grids.values is not None else 0

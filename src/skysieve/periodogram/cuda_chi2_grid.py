@@ -1,0 +1,137 @@
+"""Where the samples of a series fit lie, on the grid and in memory, and which objects go together (pure NumPy).
+
+A harmonic ``h`` needs samples from ``h f0`` to ``h (f0 + nf df)``.  The low harmonics of a narrow band of frequencies
+have stretches of their own; from the first one on that reaches the next, all lie in one stretch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.periodogram.cuda_chi2_parts import REACH, SAMPLER, Chi2Layout
+
+GROUP_BYTES = 256 << 20
+"""Samples of objects taken together, unless those of a single one are more."""
+PAIR = 2 * SAMPLER.modes
+"""Samples of a warp: two neighbouring bands of a stretch."""
+_MARGIN = REACH // 2 + 4
+"""Samples before a harmonic's first frequency: half the reach, and what rounding may move."""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """The stretches of each grid.
+
+    ``lead`` and ``at`` are the first sample and the place of every harmonic's, ``[grid, harmonic]``; ``bands`` counts
+    bands of ``SAMPLER.modes`` samples, of w and of w y, ``[grid, 2]``.
+    """
+
+    lead: NDArray[np.float64]
+    at: NDArray[np.int32]
+    bands: NDArray[np.int32]
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """Samples of w and w y of each grid."""
+        total: NDArray[np.int64] = SAMPLER.modes * self.bands.sum(axis=1, dtype=np.int64)
+        return total
+
+
+def stretches(layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64]) -> Stretches:
+    """Where the samples of grids of one layout begin and end."""
+    first = f0 / (layout.combs * df)
+    turns = -(-nf // layout.span)
+    last_row = (turns * layout.rows - 1).astype(np.float64)
+    shape = (len(f0), 2 * layout.terms)
+    lead, end = np.empty(shape), np.empty(shape)
+    for k, steps in enumerate(layout.matrix_steps):
+        h = k + 1
+        lead[:, k] = np.floor(h * first) - _MARGIN
+        end[:, k] = np.floor(h * first) + last_row * (h * layout.stride) + (h + 1) * (layout.octets > 1) + 4 * steps + 4
+    at, place = np.zeros(shape, np.int64), np.zeros(len(f0), np.int64)
+    for k in range(shape[1]):
+        if k:
+            joined = lead[:, k] <= end[:, k - 1]
+            length = (end[:, k - 1] - lead[:, k - 1]).astype(np.int64)
+            place = np.where(joined, place, at[:, k - 1] + PAIR * -(-length // PAIR))
+            lead[:, k] = np.where(joined, lead[:, k - 1], lead[:, k])
+        at[:, k] = place
+    used = at + (end - lead).astype(np.int64)
+    bands = -(-used[:, [-1, layout.terms - 1]] // SAMPLER.modes)
+    return Stretches(lead, at.astype(np.int32), bands.astype(np.int32))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Objects ``first`` to ``stop`` of a part's order, their samples, and the blocks of both kernels."""
+
+    first: int
+    stop: int
+    samples: int
+    sample_blocks: int
+    power_blocks: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part's objects in groups; where each has its samples; (place in the order, block) where grids differ."""
+
+    found: Stretches
+    groups: list[Group]
+    place: NDArray[np.int64]
+    sample_tasks: NDArray[np.int32] | None
+    power_tasks: NDArray[np.int32] | None
+    turns: int
+
+    @property
+    def most_samples(self) -> int:
+        return max(g.samples for g in self.groups)
+
+
+def cut(
+    layout: Chi2Layout,
+    f0: NDArray[np.float64],
+    df: NDArray[np.float64],
+    nf: NDArray[np.int64],
+    members: int,
+    shared: bool,
+    multiprocessors: int,
+    group_bytes: int = GROUP_BYTES,
+) -> Cut:
+    """Groups of a part's objects; the grids are theirs in order, or the one that they share."""
+    found = stretches(layout, f0, df, nf)
+    each = np.broadcast_to(found.samples, (members,))
+    spans = -(-nf // layout.span)
+    turns = int(np.clip(np.broadcast_to(spans, (members,)).sum() // (8 * multiprocessors), 1, 8))
+    sample_blocks, power_blocks = -(-found.bands[:, 0] // 8), -(-spans // turns)
+    ends = np.cumsum(each)
+    groups: list[Group] = []
+    place = np.empty(members, np.int64)
+    first = 0
+    while first < members:
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + group_bytes // 16, side="right")))
+        place[first:stop] = ends[first:stop] - each[first:stop] - before
+        blocks = [
+            int(b[0]) * (stop - first) if shared else int(b[first:stop].sum()) for b in (sample_blocks, power_blocks)
+        ]
+        groups.append(Group(first, stop, int(ends[stop - 1]) - before, *blocks))
+        first = stop
+    tasks = [None if shared else _tasks(b) for b in (sample_blocks, power_blocks)]
+    return Cut(found, groups, place, tasks[0], tasks[1], turns)
+
+
+def _tasks(counts: NDArray[Any]) -> NDArray[np.int32]:
+    """(Place in the order, block) of every block."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    begin = np.cumsum(counts) - counts
+    return np.stack([owner, np.arange(len(owner)) - np.repeat(begin, counts)], axis=1).astype(np.int32)
+
+
+def sample_bytes(layout: Chi2Layout, nf: int) -> float:
+    """Bytes of the samples of one object, all harmonics in one stretch."""
+    return 24.0 * layout.terms * layout.stride * (nf / max(8, layout.combs) + 2 * layout.rows + 2 * SAMPLER.modes)
