@@ -160,11 +160,14 @@ class Bench:
         return float(np.sqrt(np.mean(d**2))), float(np.abs(d).max())
 
     def row(
-        self, nside: int, arcmin: float, wanted: float, dtype: str = "float32", eps: float = 1e-6, method: str = "auto"
+        self, nside: int, arcmin: float, wanted: float, dtype: str = "float32", eps: float = 1e-6,
+        method: str = "auto", memory: str | None = None,
     ) -> float:  # fmt: skip
         """One map; milliseconds."""
         cp, kernel = self.cp, Gaussian(fwhm=np.radians(arcmin / 60))
-        with ConvolvePlan(kernel, Healpix(nside), dtype=dtype, eps=eps, method=method, device="cuda") as plan:
+        with ConvolvePlan(
+            kernel, Healpix(nside), dtype=dtype, eps=eps, method=method, device="cuda", memory=memory
+        ) as plan:
             x = self.noise((1, plan.npix), dtype)
             y = cp.empty((1, 1, plan.npix), np.dtype(dtype))
             engine: Any = plan._engine
@@ -197,7 +200,7 @@ class Bench:
         self.row(2048, 10, 0)
         self.row(2048, 60, 0, "float64")
         self.row(4096, 4.7, 3.5)
-        self.row(8192, 5, 20)
+        self.row(8192, 5, 20, memory="12 GB")
 
     def batches(self) -> None:
         """Batches, Q and U, host to host, plans made on the way."""

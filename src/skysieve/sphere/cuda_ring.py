@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from .workload import Spec
 
 BLOCK = 256
-NS_BYTE, NS_FUSED, NS_TERM, LAUNCH = 7e-4, 2.3e-4, 1.1e-4, 2e-5
-"""Nanoseconds for a byte of the transforms (and where one kernel does all of a row) and for a multiply-add of the sums,
-in float32, and seconds of a launch; measured on an H100 at nside 2048."""
-COST = {"plain": 1.0, "grid": 1.5, "batch": 4.0, "chirp": 9.0}
+NS_ROW, NS_TERM, LAUNCH = 1.2e-3, 9e-5, 5e-6
+"""Nanoseconds for a byte of a row that is transformed as it is, and for a multiply-add of the sums, in float32, and
+seconds of a launch; measured on an H100 at nside 2048 to 8192."""
+COST = {"plain": 1.0, "grid": 1.3, "batch": 3.5, "chirp": 12.0}
+"""Of the ways to transform a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +180,7 @@ class RingEngine:
         tall = self.kernels[0].shape.tall
         tiles = np.arange(0, self.rows, tall)
         sums = np.sum([k.terms for k in self.kernels], axis=0) * NS_TERM
-        pixels = np.add.reduceat(self.spec.table.n[: self.rows], tiles) * (16.0 * NS_FUSED * self.parts)
+        pixels = np.add.reduceat(self.spec.table.n[: self.rows], tiles) * (16.0 * NS_ROW * self.parts)
         cost = np.cumsum(sums + pixels * (1 + len(self.kernels)) / 2)
         ends = np.concatenate([[0], cost])
         wanted = cost[-1] * np.arange(1, count) / count
@@ -265,16 +266,15 @@ class RingEngine:
 
     def seconds(self) -> float:
         """Expected seconds of one map."""
-        wide = self.spec.dtype.itemsize / 4
         n = self.spec.table.n
         total = sum(
-            float(n[r.first : r.first + r.count].sum()) * COST[r.kind] * (NS_BYTE if r.size else NS_FUSED)
+            float(n[r.first : r.first + r.count].sum()) * COST[r.kind] * (r.residues if r.kind == "plain" else 1)
             for r in self.runs
         )
-        total = 8 * self.parts * (1 + len(self.kernels)) * total + NS_TERM * sum(
-            float(k.terms.sum()) for k in self.kernels
-        )
-        return 1e-9 * wide * total + LAUNCH * len(self.runs) * self.parts * (1 + len(self.kernels))
+        total *= self.complex.itemsize * self.parts * (1 + len(self.kernels)) * NS_ROW
+        for k in self.kernels:
+            total += float(k.terms.sum()) * NS_TERM * (1.0 if k.tensor else 3.5)
+        return 1e-9 * total + LAUNCH * len(self.runs) * self.parts * (1 + len(self.kernels))
 
     def free(self) -> None:
         """Give back the working memory."""
@@ -436,11 +436,6 @@ class RingEngine:
             "store_chirped", -(-r.length // 2), r.count,
             (z, w, rows, y, flag, npix, *_ints(r.length, 1), *kind),
         )  # fmt: skip
-
-
-def least_seconds(spec: Spec) -> float:
-    """Less than the ring engine needs for one map: its transforms alone."""
-    return 1e-9 * NS_FUSED * spec.table.npix * spec.dtype.itemsize * 8 * (1 + len(spec.radials))
 
 
 def _ints(*values: Any) -> tuple[np.int32, ...]:

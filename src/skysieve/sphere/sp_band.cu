@@ -10,7 +10,7 @@
 // build: f64 -DREAL=double -DSPIN=0 -DTILE=8 -DEACH=1 -DAHEAD=2 -DCACHED=12
 // build: f32_spin -DREAL=float -DSPIN=2 -DTILE=8 -DEACH=1 -DAHEAD=2 -DCACHED=8
 // build: f64_spin -DREAL=double -DSPIN=2 -DTILE=8 -DEACH=1 -DAHEAD=1 -DCACHED=6
-// budget: f32 kernel=band regs<=168
+// budget: f32 kernel=band regs<=168 spills<=64
 // budget: f32_spin kernel=band regs<=168 spills<=64
 // budget: f64_spin kernel=band regs<=255 spills<=64
 #include "sp_common.cuh"
