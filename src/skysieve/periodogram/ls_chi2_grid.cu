@@ -5,7 +5,7 @@
 // that make the interpolation short (17 samples) are divided out of the strengths beforehand, as a NUFFT of type 2 does. At L df every
 // L-th frequency lies alike between the samples, at every harmonic: the coefficients are one small table a grid, and interpolation
 // is a product of matrices, rows of samples (m L / 8 further on each) by 8 frequencies. Combs of every harmonic, which this replaced,
-// took 12 transforms a frequency (n = 4) and their folds: 2.4 times the time.
+// took 12 transforms a frequency (n = 4) and their folds: 1.5 times the time.
 //
 // chi2_points: half a warp = one point: its 16 spreading weights, lane order, strengths with the interpolation's shape divided out, and
 // how far it turns in half a band of samples.
@@ -25,8 +25,9 @@
 // archs: 75 80 86 89 90 100 120
 // build: t2 -DREAL=double -DTERMS=2
 // build: t4 -DREAL=double -DTERMS=4
+// budget: t2 kernel=chi2_powers regs<=84 smem<=1024 spills<=64
 // budget: t4 kernel=chi2_samples regs<=168 smem<=0 spills<=64
-// budget: t4 kernel=chi2_powers regs<=168 smem<=1024 spills<=64
+// budget: t4 kernel=chi2_powers regs<=128 smem<=1024 spills<=64
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
 #include "ls_chi2_solve.cuh"
