@@ -268,7 +268,9 @@ class RingEngine:
         """Expected seconds of one map."""
         n = self.spec.table.n
         total = sum(
-            float(n[r.first : r.first + r.count].sum()) * COST[r.kind] * (r.residues if r.kind == "plain" else 1)
+            float(n[r.first : r.first + r.count].sum())
+            * COST[r.kind]
+            * (1.3 if (r.kind, r.residues) == ("plain", 2) else 1)
             for r in self.runs
         )
         total *= self.complex.itemsize * self.parts * (1 + len(self.kernels)) * NS_ROW
