@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -48,7 +49,7 @@ class Table:
     delays: NDArray[np.int32]
     downsamp: int = 1
 
-    @property
+    @cached_property
     def maxshift(self) -> int:
         """Largest delay, binned samples."""
         return int(self.delays.max())

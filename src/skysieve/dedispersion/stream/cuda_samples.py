@@ -51,10 +51,9 @@ class Samples:
             self.rows = runtime.xp.zeros((rows, nchan), np.uint8)
 
     def put(self, at: int, rows: Any) -> None:
-        """Rows, of the host or of this GPU, from row ``at`` on; they have been read when this returns."""
+        """Rows, of the host or of this GPU, from row ``at`` on."""
         with self.lane:
             self.runtime.xp.copyto(self.rows[at : at + len(rows)], self.runtime.xp.asarray(rows))
-        self.lane.synchronize()
 
     def move(self, first: int, count: int) -> None:
         """Rows ``first : first + count`` become the first ones, in steps that do not overlap."""
@@ -118,6 +117,10 @@ class DeviceHistory(History):
             self.check(start, count)
             rows = self.view(start, start + count)
         return Resident(rows, held.runtime.device.index)
+
+    def settle(self) -> None:
+        """See `History.settle`."""
+        self.samples.lane.synchronize()
 
     def touch(self) -> None:
         """Nothing to do: a device's memory is there."""

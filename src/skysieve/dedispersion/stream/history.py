@@ -58,6 +58,9 @@ class History:
         found: NDArray[Any] = self.view(start, stop).copy()
         return found
 
+    def settle(self) -> None:
+        """Wait until all that was appended has been read."""
+
     def touch(self) -> None:
         """Map every page now, not while data wait."""
         self.rows.fill(0)

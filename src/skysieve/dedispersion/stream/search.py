@@ -251,6 +251,7 @@ class StreamSearch:
             self._add(at, rows[at - start : end - start], rects)
             at = end
             found += self._search()
+        self._held.settle()
         return found
 
     @property
