@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_c
   const double number = A.lead[gp * HARMONICS + part] + ((band | 1) * MODES - A.at[gp * HARMONICS + part]);     // between the warp's two
   const Frequency centre = frequency_of(0, number * A.step, df);
   const double back = cycles(centre, middle);
-  for (int i = a; i < (both ? 512 : 256); i += 16) mine.w[i] = make_double2(0, 0);    // and mine.y
+  for (int i = a; i < 256; i += 16) { mine.w[i] = make_double2(0, 0); if (both) mine.y[i] = make_double2(0, 0); }
 
   // Spreading, HELD points at a time: 16 cells by 8 numbers (four bands) += weights by strengths, where points reach those cells.
   const int g = lane >> 2, t = lane & 3, tiles = both ? 4 : 2;
