@@ -12,6 +12,8 @@
 // archs: 75 80 86 89 90 100 120
 // build: i8 -DVALUE=i8
 // build: f32 -DVALUE=float -DREAL
+// budget: i8 kernel=channelise spills<=16 arch=120
+// budget: f32 kernel=channelise spills<=16 arch=120
 typedef unsigned char u8;
 typedef signed char i8;
 typedef unsigned int u32;
