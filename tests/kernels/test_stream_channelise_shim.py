@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from skysieve.core.errors import MemoryBudgetError
 from skysieve.dedispersion.cuda_plan import to_numpy
 from skysieve.dedispersion.stream import cuda_channelise
 from skysieve.dedispersion.stream.channelise import Channeliser
@@ -141,6 +142,11 @@ def test_transforms_too_long_for_shared_memory(monkeypatch):
     launched = [(grid, shared) for kernel, grid, _, shared in runtime.launches if kernel == "channelise"]
     assert launched
     assert all(grid[0] <= 2 and shared == 0 for grid, shared in launched)
+
+
+def test_a_channeliser_that_does_not_fit():
+    with pytest.raises(MemoryBudgetError, match="gulps of 100000 times of 6 subbands on cuda:0"):
+        DeviceChanneliser(Channeliser(1400.0, -1.0, NSUB, 2, TSAMP), geometry(), shim_runtime(), 100_000, 2**20)
 
 
 def test_a_gulp_that_is_too_long_and_a_third_one():

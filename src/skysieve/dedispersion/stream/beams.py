@@ -217,7 +217,8 @@ class Segment:
         assert self.channeliser is not None
         each = self.geometry.chunks * self.geometry.step_bytes
         gulp = max(1, min(self._longest, DEVICE_GULP_BYTES // each))
-        self.chain = DeviceChanneliser(self.channeliser, self.geometry, runtime, max(gulp, self.gulp))
+        half = runtime.device.free_memory // 2 if runtime.xp is not np else 2**40
+        self.chain = DeviceChanneliser(self.channeliser, self.geometry, runtime, max(gulp, self.gulp), half)
         self.gulp = gulp
         if self._pinned is None and runtime.xp is not np:
             runtime.xp.cuda.runtime.hostRegister(self.ring.ring.ctypes.data, self.ring.ring.nbytes, 0)
