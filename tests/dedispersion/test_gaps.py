@@ -123,6 +123,17 @@ def test_gaps_of_the_data_are_breaks_of_the_series(tmp_path, gaps, downsamp, exp
     assert again.gaps.tolist() == [g for g in expected if g[1] < 640 // downsamp]
 
 
+def test_no_more_on_off_pairs_than_presto_reads(tmp_path):
+    """Its readinf() ends the program from 40 pairs on: the longest gaps are kept."""
+    fb = Filterbank.from_array(np.ones((1, 1000), np.uint8), fch1=1400, tsamp=1e-3)
+    gaps = np.array([[20 * i, 20 * i + (3 if i % 10 else 2)] for i in range(50)])
+    with pytest.warns(UserWarning, match=r"at most 39 on/off pairs: the \.inf lists the 38 longest of 50 gaps"):
+        write_dat(tmp_path / "s.dat", fb.read()[0], fb.observation, dm=0, gaps=gaps)
+    assert (tmp_path / "s.inf").read_text().count("On/Off bin pair") <= 39
+    long = [g for g in gaps.tolist() if g[1] - g[0] == 3]
+    assert Filterbank.open(tmp_path / "s.dat").gaps.tolist() == long[:38]
+
+
 def test_gaps_that_are_none_are_refused(tmp_path):
     fb = Filterbank.from_array(np.ones((1, 20), np.uint8), fch1=1400, tsamp=1e-3)
     for gaps in ([[5, 3]], [[1, 4], [3, 6]], [[-1, 2]], [[10, 21]], [[0.5, 1.5]]):

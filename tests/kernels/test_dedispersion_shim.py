@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.staging import Copier, HostLane
 from skysieve.dedispersion import (
     Filterbank,
     Mask,
@@ -203,6 +204,25 @@ def test_samples_that_lie_on_the_device(kind, by_time):
         most = 1e-4 if kind == "f4" else 0
         np.testing.assert_allclose(out, truth[:, first : first + out.shape[1]], rtol=0, atol=most)
     engine.close()
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+def test_samples_on_the_device_are_read_as_words_only_where_words_lie(begin):
+    """As behind a file's header, a view may begin at any byte, where a GPU cannot load words."""
+    runtime, fb = shim_runtime(), bank("u1", 12, 256)
+    rows = np.zeros(12 * 256 + 1, np.uint8)[begin : begin + 12 * 256].reshape(256, 12)
+    rows[...] = fb.read().T
+    lanes = [HostLane(runtime)]
+    store = cuda_rows.Store(runtime, fb, [1], 256, {}, lanes, Copier(1))
+    taken = []
+    launch = store.bytes.launch
+    store.bytes.launch = lambda kernel, *args, **options: (taken.append(kernel), launch(kernel, *args, **options))
+    try:
+        store.begin(0, 256)
+        store.put(Resident(rows, 0), np.arange(12), 0)
+    finally:
+        del store.bytes.launch
+    assert taken == ([] if begin else ["turn4"])
 
 
 def test_two_gpus_share_the_dms():

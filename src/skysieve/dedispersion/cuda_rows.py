@@ -148,7 +148,7 @@ class Store:
                 lane.from_peer(data, there, rows.index)
                 lane.synchronize()  # before what was made contiguous is let go
             ts, cs = (data.strides[0] // size, data.strides[1] // size)
-            by_time = cs == 1 and ts == channels
+            by_time = cs == 1 and ts == channels and address(data) % 4 == 0  # words are read; a view may begin anywhere
             strides = None if by_time else (ts, cs)
             self.turn(data, n, channels, by_time, self._inverse(order), column, lane.stream, strides)
 

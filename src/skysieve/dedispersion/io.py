@@ -127,9 +127,6 @@ def write_tim(
         The constant used, MHz^2 s cm^3 / pc: goes into the header's ``rawdatafile``, as SIGPROC has no key for it.
     ref_freq : float, optional
         MHz, where times are not those at the top of the band: goes there too.
-    gaps : array_like of int, shape (n, 2), optional
-        Samples of the series that hold no data, rising: first, and last + 1.  The ``.inf`` lists what lies between them
-        as on/off pairs.
 
     Examples
     --------
@@ -170,7 +167,7 @@ def write_dat(
         MHz, where times are not those at the top of the band: goes there too.
     gaps : array_like of int, shape (n, 2), optional
         Samples of the series that hold no data, rising: first, and last + 1.  The ``.inf`` lists what lies between them
-        as on/off pairs.
+        as on/off pairs: at most 39, what PRESTO reads; the shortest gaps beyond are left out, with a warning.
 
     Examples
     --------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ON_OFF = re.compile(r"On/Off bin pair")
+MOST_PAIRS = 39
+"""On/off pairs that PRESTO's ``readinf`` takes: with 40 it ends the program."""
 NAMES = {
     "source": "Object being observed",
     "telescope": "Telescope used",
@@ -136,7 +139,17 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArr
     nchan = int(obs.extra.get("nchan", obs.nchan))
     width = float(obs.extra.get("channel_width", abs(obs.foff)))
     low = float(obs.extra.get("low_channel", obs.freqs[-1]))
-    on = [] if gaps is None or not len(gaps) else on_off(gaps, n)
+    on: list[tuple[int, int]] = []
+    if gaps is not None and len(gaps):
+        on = on_off(gaps, n)
+        if len(on) > MOST_PAIRS:
+            longest = np.sort(np.argsort(gaps[:, 0] - gaps[:, 1], kind="stable")[: MOST_PAIRS - 1])
+            warnings.warn(
+                f"PRESTO reads at most {MOST_PAIRS} on/off pairs: the .inf lists the {len(longest)} longest of "
+                f"{len(gaps)} gaps",
+                stacklevel=3,
+            )
+            on = on_off(gaps[longest], n)
     pairs = [(f"On/Off bin pair #{i:3d}", f"{first}, {last}") for i, (first, last) in enumerate(on, 1)]
     lines = [
         ("Data file name without suffix", path.with_suffix("").name),
