@@ -184,12 +184,16 @@ def test_what_cannot_be_fitted_has_a_status():
     [
         ({"bands": ["g", "r"]}, ValueError, "bands has shape"),
         ({"bands": np.linspace(0, 1, 120)}, TypeError, "names or whole numbers"),
+        ({"bands": np.array([None, *"gr" * 59, "g"], object)}, TypeError, "row 0 is None"),
+        ({"bands": np.ma.array(["g"] * 120, mask=[0, 1] + [0] * 118)}, ValueError, "row 1 is masked"),
         ({"model": "other"}, ValueError, "model='other'"),
         ({"nterms": 0}, ValueError, "at least 1 term"),
         ({"nterms_band": 2}, ValueError, "goes with model='flexible'"),
         ({"model": "flexible", "nterms": 0, "nterms_band": 0}, ValueError, "nothing to fit"),
         ({"model": "flexible", "reg_band": None}, ValueError, "told apart"),
         ({"model": "flexible", "reg_base": -1.0}, ValueError, "reg_base=-1.0"),
+        ({"model": "flexible", "reg_base": "much"}, ValueError, "reg_base='much'"),
+        ({"reg_base": 1.0}, ValueError, "reg_base=1.0 goes with model='flexible'"),
         ({"method": "finufft"}, ValueError, "one band"),
         ({"device": "cuda"}, (ValueError, DeviceUnavailable), "CPU|GPU|cuda"),
     ],
@@ -201,6 +205,9 @@ def test_bad_arguments(change, error, match):
         lombscargle_multiband(t, y, dy=dy, **arguments)
     with pytest.raises(ValueError, match="light curves, y has 2"):
         lombscargle_multiband([t, t], [y, y], [bands], dy=[dy, dy], **GRID)
+    hidden = np.ma.array(bands, mask=np.arange(len(t)) == 3)
+    with pytest.raises(ValueError, match=r"bands\[1\]: row 3 is masked"):
+        lombscargle_multiband([t, t], [y, y], [bands, hidden], dy=[dy, dy], **GRID)
 
 
 def test_bootstrap_keeps_the_bands():
@@ -213,6 +220,9 @@ def test_bootstrap_keeps_the_bands():
     assert noise[2] == 0.0
     again = multiband_bootstrap(0.2, t, y, bands, dy, n=200, seed=1, **GRID)
     assert again == noise[1]
+    assert np.isnan(multiband_bootstrap(np.nan, t, y, bands, dy, n=5, seed=1, **GRID))
+    with pytest.raises(ValueError, match="no usable row"):
+        multiband_bootstrap(0.2, t, y * np.nan, bands, dy, n=5, **GRID)
     with pytest.raises(ValueError, match="n=0"):
         multiband_bootstrap(0.2, t, y, bands, n=0)
     with pytest.raises(ValueError, match="2 light curves"):

@@ -96,15 +96,17 @@ def test_options_that_contradict(survey: Path, tmp_path: Path) -> None:
     assert run("period", bare, *GRID).exit_code == 0
 
 
-def test_parquet_in_parts_gives_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["offsets", "separate"])
+def test_parquet_in_parts_gives_the_same(model: str, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "survey.parquet"
     columns = table(5, 60)
     columns["band"][columns["id"] == 2] = "z"  # a part of one band alone
     write_table(columns, path)
     whole, parts = tmp_path / "whole.parquet", tmp_path / "parts.parquet"
-    assert run("period", path, *GRID, "-o", whole).exit_code == 0
-    assert run("period", path, *GRID, "-o", parts, "--resume", "--partition", "1").exit_code == 0
+    asked = ("period", path, *GRID, "--multiband", model)
+    assert run(*asked, "-o", whole).exit_code == 0
+    assert run(*asked, "-o", parts, "--resume", "--partition", "1").exit_code == 0
     a, b = Table.read(whole), Table.read(parts)
     np.testing.assert_allclose(a["period"], b["period"], rtol=1e-9)
     np.testing.assert_allclose(a["fap"], b["fap"], rtol=1e-6)

@@ -53,6 +53,15 @@ class BandedSource:
         return codes
 
 
+def _unmasked(name: str, bands: Any) -> NDArray[Any]:
+    """Bands on the host, none of them masked: what lies under a mask is no band."""
+    mask = getattr(bands, "mask", None)  # a method of a pandas column, an array of a masked one
+    if mask is not None and not callable(mask) and np.any(mask):
+        raise ValueError(f"{name}: row {int(np.argmax(mask))} is masked; every row needs a band")
+    found: NDArray[Any] = np.asarray(to_host(getattr(bands, "unmasked", bands)))
+    return found
+
+
 def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]:
     """Names of the bands, and the light curves with the band of each row.
 
@@ -61,7 +70,7 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     TypeError
         For bands that are neither text nor whole numbers.
     ValueError
-        For bands of another shape than the rows.
+        For bands of another shape than the rows, or masked ones.
     """
     source = curves.source
     rows = int(source.offsets[-1])
@@ -71,10 +80,14 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
         for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):
             if np.shape(one) != (size,):
                 raise ValueError(f"bands[{i}] has shape {np.shape(one)}; ({size},) is expected")
-        flat = np.concatenate([np.asarray(one) for one in bands]) if len(bands) else np.empty(0, int)
+        each = [_unmasked(f"bands[{i}]", one) for i, one in enumerate(bands)]
+        flat = np.concatenate(each) if each else np.empty(0, int)
     else:
-        flat = np.asarray(to_host(bands))
-    if flat.dtype.kind == "O" and all(isinstance(x, str) for x in flat.ravel()):
+        flat = _unmasked("bands", bands)
+    if flat.dtype.kind == "O":
+        for i, one in enumerate(flat.ravel()):
+            if not isinstance(one, str):
+                raise TypeError(f"bands: row {i} is {one!r}; a name for every row, or whole numbers, are expected")
         flat = flat.astype(str)
     if flat.dtype.kind == "S":
         flat = np.char.decode(flat)

@@ -258,6 +258,7 @@ class Job:
             with progress_bar(self.log, file.name, len(curves), self.quiet) as progress:
                 yield from search(curves, self.request, progress=progress, note=self._note, prepare=self._still())
             return
+        banded = self.request.banded(curves)  # a part with rows of one band is fitted as the file is
         edges = self.parts.cut(number, curves, self.partition or PARTITION)
         n = len(edges) - 1
         before = [k for k in range(n) if self.parts.load(number, k) is not None]
@@ -269,7 +270,9 @@ class Job:
                 part = curves.part(edges[k], edges[k + 1])
                 label = f"{file.name}, {k + 1} of {n}"
                 with progress_bar(self.log, label, len(part), self.quiet) as progress:
-                    answers = search(part, self.request, progress=progress, note=self._note, prepare=self._still())
+                    answers = search(
+                        part, self.request, progress=progress, note=self._note, prepare=self._still(), banded=banded
+                    )
                     found = join(list(answers))
                 self.parts.save(number, k, found)
             yield found

@@ -188,12 +188,12 @@ def multiband_bootstrap(
     Returns
     -------
     float or numpy.ndarray
-        Of the shape of `power`.
+        Of the shape of `power`; NaN for a power that is NaN.
 
     Raises
     ------
     ValueError
-        If `n` is not positive, or for more than one light curve.
+        If `n` is not positive, for more than one light curve, or for one without a usable row.
 
     Examples
     --------
@@ -218,6 +218,8 @@ def multiband_bootstrap(
     keep = np.isfinite(times) & np.isfinite(values) & (True if errors is None else np.isfinite(errors))
     times, values, codes = times[keep], values[keep], codes[keep]
     errors = None if errors is None else errors[keep]
+    if len(times) == 0:
+        raise ValueError("t and y hold no usable row; finite values are expected")
     rng = np.random.default_rng(seed)
     options = {k: v for k, v in options.items() if k not in ("return_power", "n_peaks", "out", "progress")}
     if curves.units.time is not None:
@@ -241,7 +243,7 @@ def multiband_bootstrap(
     if highest.size == 0:
         raise SkysieveError(f"none of {n} resamples could be searched")
     height = np.asarray(getattr(power, "value", power), np.float64)
-    share = 1 - np.searchsorted(highest, height) / highest.size
+    share = np.where(np.isnan(height), np.nan, 1 - np.searchsorted(highest, height) / highest.size)
     return float(share) if np.ndim(share) == 0 else share
 
 
@@ -253,6 +255,8 @@ def _model(name: str, nterms: Any, nterms_band: Any, reg_base: Any, reg_band: An
             raise ValueError(f"nterms=0; model={name!r} needs at least 1 term")
         if nterms_band is not None:
             raise ValueError(f"nterms_band={nterms_band!r} goes with model='flexible'; model={name!r} has nterms alone")
+        if reg_base is not None:
+            raise ValueError(f"reg_base={reg_base!r} goes with model='flexible'; model={name!r} is not regularised")
         if name == "offsets":
             return Model(terms, n_bands=n_bands), 1
         return Model(0, n_bands=n_bands, band_terms=terms), 2 * terms + 2
@@ -266,7 +270,10 @@ def _model(name: str, nterms: Any, nterms_band: Any, reg_base: Any, reg_band: An
 
 
 def _penalty(name: str, value: Any) -> float:
-    number = 0.0 if value is None else float(value)
+    try:
+        number = 0.0 if value is None else float(value)
+    except (TypeError, ValueError):
+        number = -1.0
     if not (np.isfinite(number) and number >= 0):
         raise ValueError(f"{name}={value!r}; a number of 0 or more, or None, is expected")
     return number

@@ -265,19 +265,21 @@ def search(
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
     prepare: Callable[[LightCurves], LightCurves] | None = None,
+    banded: bool | None = None,
 ) -> Iterator[Found]:
     """Search the objects of a file, yielding the answers of each chunk.
 
     ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once,
     and at the end the range of periods where the user left an end of it open.  ``prepare`` is called with each chunk
-    before it is searched.
+    before it is searched.  ``banded``: whether the file has several bands to be told apart, where ``curves`` are a part
+    of it.
     """
     import skysieve
 
     told: set[str] = set()
     lowest, highest = np.inf, 0.0
     start, size = 0, FIRST_CHUNK
-    banded = request.banded(curves)
+    banded = request.banded(curves) if banded is None else banded
     if banded and curves.band is not None:
         curves = replace(curves, band=np.unique(curves.band, return_inverse=True)[1].reshape(-1))
     with nullcontext() if banded else skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
