@@ -39,7 +39,9 @@ METHODS = {
 }
 """Methods of each domain, for ``skysieve info``."""
 
-PACKAGES = ("numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "cupy")
+PACKAGES = (
+    "numpy", "scipy", "numba", "finufft", "astropy", "matplotlib", "pyarrow", "h5py", "ducc0", "bokeh", "cupy",
+)  # fmt: skip
 
 app = typer.Typer(
     name="skysieve",
@@ -122,7 +124,7 @@ def _package_version(package: str) -> str:
 
     if find_spec(package) is None:
         return "not installed"
-    names = metadata.packages_distributions().get(package, [])
+    names = metadata.packages_distributions().get(package, [package])
     return ", ".join(f"{metadata.version(n)}" + (f" ({n})" if n != package else "") for n in dict.fromkeys(names))
 
 
@@ -142,9 +144,11 @@ def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the plots.", show_default=True)] = Path(
         "demo-output"
     ),
-    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1.")] = "auto",
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, cuda:all.")
+    ] = "auto",
 ) -> None:
-    """A real star's period, those of simulated asteroids, a transient gravitational wave; a minute at most."""
+    """Periods of a star and of asteroids, a gravitational wave, a radio transient, a smoothed sky; a minute at most."""
     from rich.console import Console
 
     console = Console(highlight=False)

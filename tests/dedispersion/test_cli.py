@@ -133,6 +133,8 @@ def test_files_that_are_none_are_told(tmp_path):
 def test_demo_finds_its_pulses(tmp_path):
     assert demo.run(tmp_path, Console(quiet=True)) == []
     assert {"rrat.fil", "rrat.png", "rrat-pulse.png"} == {p.name for p in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="device='tpu'"):
+        demo.run(tmp_path, Console(quiet=True), "tpu")
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,8 @@ def test_clock(seconds: float, shown: str) -> None:
 def test_info_and_version() -> None:
     result = run("info")
     assert result.exit_code == 0
-    for word in ("numpy", "numba", "finufft", "astropy", "cupy", "cpu", "periodogram methods", "direct, nufft"):
+    packages = ("numpy", "numba", "finufft", "astropy", "h5py", "ducc0", "bokeh", "cupy")
+    for word in (*packages, "cpu", "periodogram methods", "direct, nufft"):
         assert word in result.stdout
     assert run("--version").stdout == f"skysieve {skysieve.__version__}\n"
 

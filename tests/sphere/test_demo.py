@@ -19,3 +19,5 @@ def test_the_demo(tmp_path):
     assert (tmp_path / "sphere-ringing.png").stat().st_size > 20_000
     assert (tmp_path / "sphere.png").stat().st_size > 20_000
     assert demo.ringing(demo.sources(), 0.1) == 0
+    with pytest.raises(ValueError, match="device='tpu'"):
+        demo.run(tmp_path, Console(file=text), "tpu")

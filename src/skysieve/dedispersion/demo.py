@@ -27,7 +27,7 @@ LOUD = 8.0
 
 
 def run(out: Path, console: Console, device: str = "auto", duration: float = 16.0) -> list[str]:
-    """Make the file, search it, print and draw; on the CPU, whatever ``device`` says.
+    """Make the file, search it, print and draw.
 
     Returns
     -------
@@ -44,9 +44,9 @@ def run(out: Path, console: Console, device: str = "auto", duration: float = 16.
     with Filterbank.open(path) as fb:
         dms = plan(fb, 120, max_loss=0.05, width=2e-3)
         with console.status("Getting ready; the first run on a machine compiles for a while ..."):
-            search(fb, dms, device="cpu")
+            search(fb, dms, device=device)
         started = time.perf_counter()
-        found = search(fb, dms, device="cpu")
+        found = search(fb, dms, device=device)
         seconds = time.perf_counter() - started
         console.print(
             f"{fb.nchan} channels, {fb.duration:.0f} s, {dms.ndm} DMs: {seconds:.2f} s, "

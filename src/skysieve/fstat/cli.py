@@ -106,7 +106,9 @@ Lenient = Annotated[
     bool, option("--not-strict", help="Leave out cells of fewer than two SFTs instead of refusing.", panel=GRID)
 ]
 Efold = Annotated[float, option("--efold", help="Where exponential windows end, in tau (3).", panel=SEARCH)]
-Where = Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all.", panel=SEARCH, metavar="DEVICE")]
+Where = Annotated[
+    str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=SEARCH, metavar="DEVICE")
+]
 Quiet = Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)]
 
 

@@ -124,8 +124,8 @@ def lombscargle(
     method : {"auto", "direct", "nufft", "finufft"}
         "direct" sums over all rows (exact), "nufft" and "finufft" use fast transforms on regular grids;
         "auto" takes the one that is fastest by measured cost.  ``result.method`` tells which.
-    device : {"auto", "cpu", "cuda", "cuda:N"}
-        "auto" is a GPU if a usable one is found.
+    device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"}
+        "auto" is a GPU if a usable one is found; "cuda:all" deals the objects of a batch over all GPUs.
     dtype : {"float64", "float32"}
         Arithmetic and powers; phases are reduced in float64 either way.
     offsets : array_like of int, shape (n + 1,), optional

@@ -150,7 +150,7 @@ def period(
     ] = 5,
     method: Annotated[Method, option("--method", help="How the sums are made (auto).", panel=SEARCH)] = Method.auto,
     device: Annotated[
-        str, option("--device", help="auto, cpu, cuda, cuda:1 (auto).", panel=SEARCH, metavar="DEVICE")
+        str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=SEARCH, metavar="DEVICE")
     ] = "auto",
     dtype: Annotated[Dtype, option("--dtype", help="Arithmetic (float64).", panel=SEARCH)] = Dtype.float64,
     hours: Annotated[

@@ -97,7 +97,7 @@ def smooth(
     ] = None,
     hdu: Annotated[int, typer.Option("--hdu", help="Extension of the file.", rich_help_panel=HOW)] = 1,
     device: Annotated[
-        str, typer.Option("--device", help="auto, cpu, cuda, cuda:1.", rich_help_panel=HOW, metavar="DEVICE")
+        str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, cuda:all.", rich_help_panel=HOW, metavar="DEVICE")
     ] = "auto",
     method: Annotated[Method, typer.Option("--method", help="Mathematics.", rich_help_panel=HOW)] = Method.auto,
     eps: Annotated[float, typer.Option("--eps", help="Accuracy.", rich_help_panel=HOW)] = 1e-6,
