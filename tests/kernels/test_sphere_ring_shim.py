@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -204,3 +205,26 @@ def test_little_memory_is_made_do_with():
     assert (run(less, x) == expected).all()
     with pytest.raises(MemoryBudgetError, match="the plan on the GPU"):
         cuda.Engine(spec, "ring", runtime=shim_runtime(), memory=2 * one_map)
+
+
+def test_several_gpus_take_pieces_that_fit_their_memory():
+    x = np.random.default_rng(10).normal(size=(1, 12 * 21**2))
+    crew = several([FaultyRuntime(shim_runtime()) for _ in range(2)], dtype="float64")
+    expected = run(crew, x)
+    for engine in crew.engines:
+        engine._engine.fit(0)
+        engine._pieces.clear()
+    wanted = {(p.first, p.last) for p in crew.engines[0]._engine.pieces}
+    assert len(wanted) > 2
+    assert (run(crew, x) == expected).all()
+    assert {rows for engine in crew.engines for rows in engine._pieces} == wanted
+    crew.close()
+
+
+def test_no_maps_and_maps_on_another_gpu():
+    engine = cuda.Engine(spec_of(Healpix(8), 0.3, "float32"), "ring", runtime=shim_runtime())
+    assert run(engine, np.empty((0, 12 * 8**2), np.float32)).shape == (0, 1, 12 * 8**2)
+    elsewhere = SimpleNamespace(__cuda_array_interface__={}, device=SimpleNamespace(id=3))
+    with pytest.raises(ValueError, match=r"the maps are on cuda:3, expected cuda:0"):
+        engine.run(elsewhere, elsewhere, engine.spec.table.weight, np.ones(31))
+    engine.close()

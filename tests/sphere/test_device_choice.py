@@ -9,9 +9,10 @@ import pytest
 
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api, cuda, cuda_several
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api, cuda, cuda_several, smooth
 
 GPU = Device("cuda", 0, "made up", 2**30, (9, 0), 132, 2**17)
+GPU2 = Device("cuda", 1, "made up", 2**30, (9, 0), 132, 2**17)
 BEAM = Gaussian(fwhm=0.3)
 
 
@@ -46,7 +47,6 @@ def test_harmonics_stay_on_the_cpu(monkeypatch):
 
 def test_several_gpus_are_taken_together(monkeypatch):
     pretend(monkeypatch, 2)
-    other = Device("cuda", 1, "made up", 2**30, (9, 0), 132, 2**17)
 
     class Taken(cuda_several.SeveralEngine):
         def __init__(self, spec, method, devices, **options):
@@ -56,7 +56,7 @@ def test_several_gpus_are_taken_together(monkeypatch):
             pass
 
     monkeypatch.setattr(cuda_several, "SeveralEngine", Taken)
-    for given, expected in (("cuda:all", (GPU, GPU)), ([GPU, other, GPU], (GPU, other)), ((other, GPU), (other, GPU))):
+    for given, expected in (("cuda:all", (GPU, GPU)), ([GPU, GPU2, GPU], (GPU, GPU2)), ((GPU2, GPU), (GPU2, GPU))):
         with ConvolvePlan(BEAM, Healpix(4), device=given) as plan:
             assert plan._engine.devices == expected
             assert plan.device == expected[0]
@@ -67,3 +67,25 @@ def test_a_list_of_devices_holds_gpus(monkeypatch, devices):
     pretend(monkeypatch, 1)
     with pytest.raises(ValueError, match="expected GPUs, such as"):
         ConvolvePlan(BEAM, Healpix(4), device=devices)
+
+
+@pytest.mark.parametrize("given", ["cuda:all", [GPU, GPU2]])
+def test_several_gpus_share_what_is_smoothed(monkeypatch, given):
+    """Maps of the host stay there: those on a GPU are smoothed on it alone."""
+    devices = {"cuda:all": (GPU, GPU2)}
+    for module in (api, smooth):
+        monkeypatch.setattr(module, "resolve", lambda d: devices[d] if isinstance(d, str) else (d,))
+    monkeypatch.setattr(smooth, "_to_device", lambda *_: pytest.fail("the maps went to one GPU"))
+    asked = []
+
+    class Asked(Exception):
+        pass
+
+    def make(spec, method, devices, **options):
+        asked.append(devices)
+        raise Asked
+
+    monkeypatch.setattr(cuda_several, "SeveralEngine", make)
+    with pytest.raises(Asked):
+        smooth.smoothing(np.ones(12 * 8**2), fwhm=0.3, device=given)
+    assert asked == [(GPU, GPU2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -225,6 +226,7 @@ class ConvolvePlan:
             eps = quiet_eps(self.kernels, self._table, self.dtype, float(eps), 0 if gpu else _NARROW)
         radials = () if method == "harmonic" else tuple(make_radial(k, eps, self.spin) for k in self.kernels)
         self._response: Any = None
+        self._lock = threading.Lock()
         self._means = None if gpu else self._apart(threads)
         staged = (2 if self.spin else 1) * self.npix * self.dtype.itemsize
         options = read_compat(compat, grid, method, self.spin, rings)
@@ -386,7 +388,8 @@ class ConvolvePlan:
             if self.device.kind == "cpu":
                 out[...] = 0  # rings that are not wanted
         elif is_device_array(given):
-            out = array_module(given).empty(shape, self.dtype)
+            with given.device:
+                out = array_module(given).empty(shape, self.dtype)
         else:
             gpu: Any = self._engine
             out = gpu.empty(shape) if self.device.kind == "cuda" else np.zeros(shape, self.dtype)
@@ -417,17 +420,18 @@ class ConvolvePlan:
 
     def _steady(self) -> Any:
         """The result for a map of ones, (K, npix) float64 on the GPU."""
-        if self._response is None:
-            eps = max(1e-12, 1e-6 * self.eps)
-            radials = tuple(make_radial(k, eps) for k in self.kernels)
-            spec = Spec(self._table, self.kernels, radials, np.dtype(np.float64), eps)
-            gpu: Any
-            gpu, _ = make_engine(spec, self.method, self.device, **self._options)
-            try:
-                self._response = gpu.ones(self._table.weight, self._ones)
-            finally:
-                gpu.close()
-        return self._response
+        with self._lock:  # GPUs that share a batch ask at once
+            if self._response is None:
+                eps = max(1e-12, 1e-6 * self.eps)
+                radials = tuple(make_radial(k, eps) for k in self.kernels)
+                spec = Spec(self._table, self.kernels, radials, np.dtype(np.float64), eps)
+                gpu: Any
+                gpu, _ = make_engine(spec, self.method, self.device, **self._options)
+                try:
+                    self._response = gpu.ones(self._table.weight, self._ones)
+                finally:
+                    gpu.close()
+            return self._response
 
     def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """One map ([2,] npix) into ``out`` (1, K, [2,] npix), both in the grid's order."""

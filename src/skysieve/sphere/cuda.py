@@ -164,11 +164,12 @@ class Engine:
                 self._one(x, y, *weights, self._flags)
 
     def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:
-        """The result for a map of ones, (K, npix) on the device."""
+        """The result for a map of ones, (K, npix) on the device; it is there."""
         with self._on_device():
             npix, dtype = self.spec.table.npix, self.spec.dtype
             out = self.runtime.xp.empty((1, len(self.spec.radials), npix), dtype)
             self.convolve(self.runtime.xp.ones((1, npix), dtype), out, w_in, w_out)
+            self.runtime.synchronize()  # others may read it on streams and GPUs of theirs
             return out[0]
 
     def _one(self, x: Any, y: Any, w_in: Any, w_out: list[Any], flags: Any) -> None:
@@ -221,6 +222,12 @@ class Engine:
             Gives the result for a map of ones, (K, npix) float64 on the device: then the mean of a map that is more
             than ``offset`` times its deviation is taken off and convolved apart.
         """
+        if is_device_array(maps) and int(maps.device.id) != self.runtime.device.index:
+            raise ValueError(
+                f"the maps are on cuda:{int(maps.device.id)}, expected {self.runtime.device}: the plan's GPU"
+            )
+        if not len(maps):
+            return
         with self._lock, self._on_device():
             weights = self._ring_weights(w_in, w_out)
             good = None if mask is None else self.runtime.xp.asarray(mask)
@@ -231,15 +238,19 @@ class Engine:
                 self._pool = ThreadPoolExecutor(1, "skysieve-upload")
             down = self._down if len(maps) > 1 else self._up
             following = self._upload(maps, 0)
-            for b in range(len(maps)):
-                x = following() if callable(following) else following
-                following = self._upload(maps, b + 1) if self._ahead else None
-                y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
-                self._several(x[None], y[None], weights, nest, good, steady, offset)
-                self.runtime.xp.cuda.get_current_stream().synchronize()
-                down.down(out[b].reshape(-1), y.reshape(-1))
-                if not self._ahead:
-                    following = self._upload(maps, b + 1)
+            try:
+                for b in range(len(maps)):
+                    x = following() if callable(following) else following
+                    following = self._upload(maps, b + 1) if self._ahead else None
+                    y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
+                    self._several(x[None], y[None], weights, nest, good, steady, offset)
+                    self.runtime.xp.cuda.get_current_stream().synchronize()
+                    down.down(out[b].reshape(-1), y.reshape(-1))
+                    if not self._ahead:
+                        following = self._upload(maps, b + 1)
+            finally:
+                if callable(following):  # an error: what is still on its way must not meet the next call's maps
+                    following()
 
     def rows(
         self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any], first: int, last: int
@@ -406,6 +417,8 @@ class Engine:
         self._one(x, target, *weights, flag)
         if mean:
             constant = steady()
+            if xp is not np and int(constant.device.id) != self.runtime.device.index:
+                constant = constant.copy()  # to this GPU, from that of the plan which made it
             for k in range(len(target)):
                 target[k] += mean * constant[k]
         if good is not None:

@@ -219,13 +219,17 @@ class SeveralEngine:
         target = y if ring else np.empty(y.shape, dtype)
         first = self._alive()[0]
         assert isinstance(first._engine, RingEngine)
-        cuts = np.unique(first._engine.cuts(len(self._alive())))
+        pieces = first._engine.pieces  # as small as the budget asks for, where it does
+        if len(pieces) <= len(self._alive()):
+            tasks = [(int(a), int(b)) for a, b in pairwise(np.unique(first._engine.cuts(len(self._alive()))))]
+        else:
+            tasks = [(p.first, p.last) for p in pieces]
         flagged: list[bool] = []
 
         def work(engine: Engine, rows: tuple[int, int]) -> None:
             flagged.append(engine.rows(x, target, w_in, w_out, *rows))
 
-        self._deal([(int(a), int(b)) for a, b in pairwise(cuts)], work)
+        self._deal(tasks, work)
         if mean and steady is not None:
             constant = steady()
             constant = np.asarray(constant if isinstance(constant, np.ndarray) else constant.get())

@@ -14,7 +14,7 @@ from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import resolve
 from skysieve.core.pipeline import usable_cores
 from skysieve.sphere.api import ConvolvePlan, host
-from skysieve.sphere.arguments import read_dtype
+from skysieve.sphere.arguments import devices_of, read_dtype
 from skysieve.sphere.grid import Healpix
 from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
 from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window, check_eps
@@ -116,7 +116,7 @@ def smoothing(
         the result.
     dtype : {"float64", "float32"}, optional
         Of arithmetic and result; by default float32 for float32 maps, else float64.
-    device : {"auto", "cpu", "cuda", "cuda:N"}
+    device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
         See `ConvolvePlan`; healpy's way runs on the CPU.  Maps in GPU memory give results there.
     memory, threads : optional
         See `ConvolvePlan`; healpy's way takes no ``memory``.
@@ -162,7 +162,8 @@ def smoothing(
     by_harmonics = by_healpy or nside_out is not None
     if by_harmonics:
         host(device)
-    found = resolve(device)[0]
+    devices = devices_of(device, resolve)
+    found = devices[0]
     if is_device_array(map_in) and (by_harmonics or found.kind != "cuda"):
         what = "what is done by harmonics runs" if by_harmonics else f"device={device!r} computes"
         raise TypeError(f"map_in lives on a GPU, and {what} on the CPU: expected host arrays")
@@ -171,7 +172,8 @@ def smoothing(
     if by_harmonics and memory is not None:
         raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
-    given = None if by_harmonics else _to_device(map_in, found)
+    # several GPUs share what lies on the host
+    given = None if by_harmonics or (len(devices) > 1 and not is_device_array(map_in)) else _to_device(map_in, found)
     maps, good, bad_values, mask = _read(map_in if given is None else given, dtype)
     npix = maps.shape[-1]
     nside = check_nside(npix2nside(npix), nest)
