@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from skysieve.periodogram import cuda, reference
-from skysieve.periodogram.cuda_chi2_grid import stretches
+from skysieve.periodogram.cuda_chi2_grid import cut, stretches
 from skysieve.periodogram.cuda_chi2_parts import layouts
 from skysieve.periodogram.workload import Grids, Status
 from tests.gpu.batches import FlatSource, batch, default_spec, run, shared_grid
@@ -79,6 +79,15 @@ def test_narrow_bands_far_from_zero(shared):
     grids = shared_grid(20.0, STEP, 300) if shared else Grids(5 + some, STEP + 1e-5 * some, np.array([300, 410]), False)
     assert len(np.unique(stretches(layouts(4, 232_448)[8], *(a[:1] for a in (grids.f0, grids.df, grids.nf))).at)) > 1
     check(engine(nterms=3), source, grids, 1e-8)
+
+
+@pytest.mark.parametrize(("f0", "nf"), [(0.16, 100_000), (20.0, 100_000), (20.0, 300)])
+def test_memory_of_samples_is_asked_for(f0, nf):
+    """In narrow bands every harmonic has samples of its own: several times those of one stretch."""
+    source, grids = batch([45], errors=False), shared_grid(f0, STEP, nf)
+    asked = engine(nterms=4).describe(source, grids)
+    samples = 16 * cut(asked["layout"], grids.f0, grids.df, grids.nf, 1, True, 132).most_samples
+    assert samples + 24 * nf < asked["bytes"] < 1.5 * (samples + 48 * nf)
 
 
 def test_models_without_errors_or_mean_and_other_numbers_of_terms():

@@ -132,6 +132,9 @@ def _tasks(counts: NDArray[Any]) -> NDArray[np.int32]:
     return np.stack([owner, np.arange(len(owner)) - np.repeat(begin, counts)], axis=1).astype(np.int32)
 
 
-def sample_bytes(layout: Chi2Layout, nf: int) -> float:
-    """Bytes of the samples of one object, all harmonics in one stretch."""
-    return 24.0 * layout.terms * layout.stride * (nf / max(8, layout.combs) + 2 * layout.rows + 2 * SAMPLER.modes)
+def sample_bytes(
+    layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64], shared: bool
+) -> float:
+    """Bytes of the samples of one object on a grid, and of its coefficients where every object has its own."""
+    taps = 0 if shared else 8 * 32 * layout.octets * int(layout.matrix_steps.sum())
+    return 16.0 * float(stretches(layout, f0, df, nf).samples[0]) + taps

@@ -56,7 +56,11 @@ class Plan:
         if not self.spec.sinusoid:
             number = int(choose_chi2(self.chi2_layouts, np.array([cycles]))[0])
             fit = self.chi2_layouts[number] if number >= 0 else None
-            samples = sample_bytes(fit, nf) + 2.0 * nf if isinstance(fit, Chi2Layout) else 0.0
+            samples = 0.0
+            if isinstance(fit, Chi2Layout):
+                g = self.grids
+                one = slice(i := int(np.argmax(g.nf)), i + 1)
+                samples = sample_bytes(fit, g.f0[one], g.df[one], g.nf[one], g.shared) + 2.0 * nf  # and lists of doubts
             return samples + nf * (8.0 + size) + (nf // 2 + 1) * CANDIDATE_BYTES[8] + 232.0 + 20 * k
         layout = self.layout(nf, cycles)
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
