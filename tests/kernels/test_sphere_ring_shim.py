@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.sphere import ECP, Gaussian, Healpix, Rings, cuda, reference
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Rings, cuda, reference
 from skysieve.sphere.cuda_ring import RingEngine
 from skysieve.sphere.cuda_rows import longest_transform
 from skysieve.sphere.cuda_several import SeveralEngine
@@ -228,3 +229,15 @@ def test_no_maps_and_maps_on_another_gpu():
     with pytest.raises(ValueError, match=r"the maps are on cuda:3, expected cuda:0"):
         engine.run(elsewhere, elsewhere, engine.spec.table.weight, np.ones(31))
     engine.close()
+
+
+def test_copies_of_nested_and_masked_maps_are_counted():
+    spec = spec_of(Healpix(8), 0.3, "float32")
+    plain = cuda.Engine(spec, "direct", runtime=shim_runtime())
+    more = cuda.Engine(dataclasses.replace(spec, copies=3), "direct", runtime=shim_runtime())
+    assert more.nbytes - plain.nbytes == 3 * 4 * spec.table.npix
+    mask = np.ones(12 * 8**2, bool)
+    for nest, given, copies in ((False, None, 0), (True, None, 3), (False, mask, 1), (True, mask, 4)):
+        beams = [Gaussian(fwhm=0.3), Gaussian(fwhm=0.4)]
+        with ConvolvePlan(beams, Healpix(8, nest), mask=given, device="cpu") as plan:
+            assert plan._spec.copies == copies

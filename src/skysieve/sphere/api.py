@@ -232,8 +232,9 @@ class ConvolvePlan:
         options = read_compat(compat, grid, method, self.spin, rings)
         extra = staged + (self._means.nbytes if self._means else 0)
         extra += 0 if self._factors is None else self._factors.nbytes
+        copies = (1 + len(self.kernels) if grid.nest else 0) + (0 if used is None else 1)
         self._spec = Spec(
-            self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options
+            self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options, copies
         )  # fmt: skip
         self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
         if gpu and self.device.kind == "cpu":

@@ -87,7 +87,7 @@ class Engine:
             budget = parse_budget(memory, free, default=0.8)
             one = self.parts * spec.table.npix * item
             for ahead in (1, 0):  # with the next map of a batch or without it
-                maps = (1 + ahead + len(spec.radials)) * one
+                maps = (1 + ahead + len(spec.radials) + spec.copies) * one
                 if isinstance(self._engine, RingEngine):
                     self._engine.fit(budget - maps)
                 self.nbytes, self._ahead = self._engine.nbytes + maps, bool(ahead)

@@ -44,6 +44,8 @@ class Spec:
         Bytes of the host that the plan holds beside the engine: counted with the engine's.
     compat : tuple of str
         The paper's own algorithm: "arkcos", and its options "duplicate" and "unshifted".
+    copies : int
+        Maps (Q and U are one) that a GPU holds besides while it turns them into RING order or masks them.
     """
 
     table: RingTable
@@ -55,6 +57,7 @@ class Spec:
     rings: NDArray[np.bool_] | None = None
     extra: int = 0
     compat: tuple[str, ...] = ()
+    copies: int = 0
 
 
 class Engine(Protocol):
