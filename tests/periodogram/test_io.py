@@ -148,7 +148,9 @@ def test_delimiter_at_the_end_of_lines(tmp_path: Path) -> None:
 
 def test_bands(tmp_path: Path) -> None:
     path = text(tmp_path / "a.csv", "time,mag,band\n1,10,g\n2,11,r\n3,12,g\n")
-    assert "2 bands (g, r)" in read_light_curves(path).notes[0]
+    both = read_light_curves(path)
+    assert both.band is not None
+    assert (both.band.tolist(), both.notes) == (["g", "r", "g"], [])  # what is made of them is told by the search
     only = read_light_curves(path, band="g")
     assert (only.t.tolist(), only.notes) == ([1, 3], [])
     with pytest.raises(BadFile, match="no row of band 'i'; there are: g, r"):

@@ -304,6 +304,21 @@ def test_a_gzipped_table_is_the_table(tmp_path: Path, suffix: str, kind: str | N
     assert other.ids.tolist() == ["packed"]
 
 
+@pytest.mark.parametrize("kind", ["ascii.csv", "ascii.ecsv", "votable"])
+def test_a_damaged_gzip_file_is_told(tmp_path: Path, kind: str) -> None:
+    from astropy.table import Table
+
+    rng = np.random.default_rng(0)
+    table, path = Table({"mjd": rng.uniform(0, 9, 2000), "mag": rng.normal(size=2000)}), tmp_path / "a.gz"
+    table.write(tmp_path / "a", format=kind)
+    packed = gzip.compress((tmp_path / "a").read_bytes())
+    half = len(packed) // 2
+    for damaged in (packed[:half], packed[:half] + bytes(300) + packed[half:]):
+        path.write_bytes(damaged)
+        with pytest.raises(BadFile):  # as such, or for what came out of it
+            read_light_curves(path)
+
+
 def test_gzipped_parquet_is_refused_and_empty_lists_are_told(tmp_path: Path) -> None:
     """Neither costs an answer in silence."""
     pa = pytest.importorskip("pyarrow")

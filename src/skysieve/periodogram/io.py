@@ -123,16 +123,19 @@ def read_light_curves(
         raise BadFile("is empty")
     time_unit = ""
     notes: list[str] = []
-    if magic[:4] == b"PAR1":
-        if packed:
-            raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
-        names, columns, data, notes = read_parquet(path, wanted)
-    elif b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and path.suffix.lower() != ".csv"):
-        names, columns, data, time_unit = _read_astropy(path, wanted, "VOTable")
-    elif magic[:9] == b"SIMPLE  =" or magic.startswith(b"# %ECSV") or path.suffix.lower() == ".ecsv":
-        names, columns, data, time_unit = _read_astropy(path, wanted, "FITS" if magic[:1] == b"S" else "ECSV")
-    else:
-        names, columns, data = read_text(path, wanted)
+    try:
+        if magic[:4] == b"PAR1":
+            if packed:
+                raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
+            names, columns, data, notes = read_parquet(path, wanted)
+        elif b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and path.suffix.lower() != ".csv"):
+            names, columns, data, time_unit = _read_astropy(path, wanted, "VOTable")
+        elif magic[:9] == b"SIMPLE  =" or magic.startswith(b"# %ECSV") or path.suffix.lower() == ".ecsv":
+            names, columns, data, time_unit = _read_astropy(path, wanted, "FITS" if magic[:1] == b"S" else "ECSV")
+        else:
+            names, columns, data = read_text(path, wanted)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        raise BadFile(f"is a damaged gzip file ({e})") from None
     if len(data["time"]) == 0:
         raise BadFile("has no rows")
     grouped = _group(path, names, columns, data, band)

@@ -147,8 +147,6 @@ def read_text(path: Path, wanted: Wanted) -> tuple[list[str], Columns, dict[str,
             data = _careful(path, layout, names, columns)
     except UnicodeDecodeError:
         raise BadFile("is not a text table in UTF-8 (nor FITS, Parquet or ECSV)") from None
-    except (gzip.BadGzipFile, EOFError) as e:
-        raise BadFile(f"is a damaged gzip file ({e})") from None
     return names, columns, data
 
 
