@@ -125,7 +125,10 @@ def _package_version(package: str) -> str:
     if find_spec(package) is None:
         return "not installed"
     names = metadata.packages_distributions().get(package, [package])
-    return ", ".join(f"{metadata.version(n)}" + (f" ({n})" if n != package else "") for n in dict.fromkeys(names))
+    try:
+        return ", ".join(metadata.version(n) + (f" ({n})" if n != package else "") for n in dict.fromkeys(names))
+    except metadata.PackageNotFoundError:
+        return "of unknown version"
 
 
 def _cpu_name() -> str:

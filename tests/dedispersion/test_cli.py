@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import sys
 import time
 from types import SimpleNamespace
 
@@ -128,6 +129,16 @@ def test_files_that_are_none_are_told(tmp_path):
     assert "No such file" in run("info", tmp_path / "no.fil", code=2)
     (tmp_path / "bad.fil").write_bytes(b"\x0c\x00\x00\x00HEADER_START")
     assert "cut off" in run("info", tmp_path / "bad.fil", code=2)
+
+
+def test_packages_that_are_missing_are_told_before_any_work(path, tmp_path, monkeypatch):
+    for package, extra, option in (("h5py", "hdf5", "--cutouts"), ("matplotlib", "plot", "--plot")):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            patch.setitem(sys.modules, f"{package}.backend_bases", None)
+            said = run("search", path, "--dm-max", 90, "-o", tmp_path / "a.csv", option, tmp_path / "b.png", code=2)
+        assert f"pip install 'skysieve[{extra}]'" in said
+        assert not list(tmp_path.iterdir())
 
 
 def test_demo_finds_its_pulses(tmp_path):

@@ -45,6 +45,7 @@ from skysieve.dedispersion.cli_options import (
 )
 from skysieve.dedispersion.cli_work import (
     bar,
+    check_cutouts,
     check_places,
     cleaned,
     masked,
@@ -203,8 +204,8 @@ def search(
         if output is not None:
             check_suffix(output)
         check_places(output, plot)
-        if cutouts is not None and cutouts.exists() and not cutouts.is_dir():
-            raise ValueError(f"--cutouts {cutouts}: is a file, expected a folder")
+        if cutouts is not None:
+            check_cutouts(cutouts)
         made = planned(
             fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import threading
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.masks import Mask
 
 USER_ERROR, INTERRUPTED = 2, 130
+EXTRAS = {"matplotlib": "plot", "h5py": "hdf5", "pyarrow": "tables"}
+"""What brings the packages of pictures and files."""
 
 
 @contextmanager
@@ -35,6 +38,8 @@ def told() -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ModuleNotFoundError) as error:
         text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
+            text += f": pip install 'skysieve[{EXTRAS[package]}]'"
         typer.echo(f"skysieve: {text}", err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
@@ -182,6 +187,14 @@ def show(found: Any, most: int = 10) -> None:
             f"{found.snr[i]:8.2f} {found.dm[i]:10.3f} {found.time[i]:12.6f} {found.width[i] * 1e3:10.4g} "
             f"{found.members[i]:8d}  {found.mjd_top[i]:.9f}"
         )
+
+
+def check_cutouts(folder: Path) -> None:
+    """Refuse, before any work, a folder that cannot be one, and cut-outs whose packages are missing."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--cutouts {folder}: is a file, expected a folder")
+    for package in ("h5py", "matplotlib"):
+        importlib.import_module(package)
 
 
 def check_places(output: Path | None, plot: Path | None) -> None:

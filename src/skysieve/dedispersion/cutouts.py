@@ -84,7 +84,10 @@ class Cutout:
 
         Both are 256 x 256, as FETCH wants them: fewer channels are repeated.
         """
-        import h5py
+        try:
+            import h5py
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("HDF5 files need h5py: pip install 'skysieve[hdf5]'") from error
 
         with written(path) as part, h5py.File(part, "w") as file:
             o = self.observation
