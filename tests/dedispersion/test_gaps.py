@@ -136,7 +136,7 @@ def test_no_more_on_off_pairs_than_presto_reads(tmp_path):
 
 def test_gaps_that_are_none_are_refused(tmp_path):
     fb = Filterbank.from_array(np.ones((1, 20), np.uint8), fch1=1400, tsamp=1e-3)
-    for gaps in ([[5, 3]], [[1, 4], [3, 6]], [[-1, 2]], [[10, 21]], [[0.5, 1.5]]):
+    for gaps in ([[5, 3]], [[1, 4], [3, 6]], [[-1, 2]], [[10, 21]], [[0.5, 1.5]], [[1, 2, 3]], [1, 2], "ab"):
         with pytest.raises(ValueError, match="expected rising ranges of samples from 0 to 20"):
             write_dat(tmp_path / "s.dat", fb.read()[0], fb.observation, dm=0, gaps=gaps)
     assert not list(tmp_path.iterdir())

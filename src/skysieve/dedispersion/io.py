@@ -206,11 +206,13 @@ def _series(series: Any) -> NDArray[np.float32]:
 
 
 def _gaps(given: Any, n: int) -> NDArray[np.int64]:
-    gaps = np.asarray(() if given is None else given).reshape(-1, 2)
-    edges = gaps.ravel()
-    if len(gaps) and (gaps.dtype.kind not in "iu" or edges[0] < 0 or edges[-1] > n or (np.diff(edges) < 0).any()):
+    gaps = np.asarray(() if given is None else given)
+    if gaps.size == 0:
+        return np.empty((0, 2), np.int64)
+    edges, shaped = gaps.ravel(), gaps.ndim == 2 and gaps.shape[1] == 2 and gaps.dtype.kind in "iu"
+    if not shaped or edges[0] < 0 or edges[-1] > n or (np.diff(edges.astype(np.int64)) < 0).any():
         raise ValueError(f"gaps={given!r}: expected rising ranges of samples from 0 to {n}")
-    return gaps[gaps[:, 0] < gaps[:, 1]].astype(np.int64) if len(gaps) else np.empty((0, 2), np.int64)
+    return gaps[gaps[:, 0] < gaps[:, 1]].astype(np.int64)
 
 
 def _series_observation(obs: Observation, dm: float, tsamp: float | None) -> Observation:

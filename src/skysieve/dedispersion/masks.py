@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -205,7 +206,8 @@ def all_finite(rows: Resident) -> bool:
     """Whether samples on a GPU are all finite; a slice of bounded size at a time."""
     step = max(64, SLICE // rows.data.shape[1])
     xp = array_module(rows.data)
-    return all(bool(xp.isfinite(rows.data[at : at + step]).all()) for at in range(0, len(rows), step))
+    with contextlib.nullcontext() if xp is np else xp.cuda.Device(rows.index):
+        return all(bool(xp.isfinite(rows.data[at : at + step]).all()) for at in range(0, len(rows), step))
 
 
 def finite_sums(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
