@@ -13,7 +13,7 @@ help:
 	@echo "make demo      run 'skysieve demo'"
 	@echo "make test      ruff, mypy and the tests that take minutes"
 	@echo "make test-all  the slow tests and every CUDA architecture too"
-	@echo "make test-gpu  the tests that need a GPU; writes tests/gpu_record.json"
+	@echo "make test-gpu  the tests that need a GPU (and CuPy); writes tests/gpu_record.json"
 	@echo "make soak      an hour of the live pipeline with everything going wrong"
 	@echo "make format    put the sources into form"
 	@echo "make wheel     build dist/*.whl"
