@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.errors import MemoryBudgetError
 from skysieve.sphere.io import SkyMaps, read_maps, write_maps
 
 RAD = np.pi / 180
@@ -37,6 +38,17 @@ def test_a_file_is_smoothed(tmp_path, sky):
     assert np.array_equal(found.maps, skysieve.smoothing(sky.maps, fwhm=10 * RAD, nest=True))
     assert (found.maps[:, 17] == np.float32(-1.6375e30)).all()
     assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+
+
+def test_too_little_memory_is_told_in_a_line(tmp_path, sky, monkeypatch):
+    def full(*args, **options):
+        raise MemoryBudgetError("the plan on the GPU", 2 << 30, 1 << 30)
+
+    monkeypatch.setattr("skysieve.sphere.io.smooth_file", full)
+    result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg")
+    assert result.exit_code == 2
+    assert "skysieve: the plan on the GPU needs 2.0 GiB" in result.output
+    assert not (tmp_path / "out.fits").exists()
 
 
 def test_healpy_reads_what_is_written(tmp_path, sky):

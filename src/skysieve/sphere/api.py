@@ -253,6 +253,7 @@ class ConvolvePlan:
     def close(self) -> None:
         """Give back threads and memory."""
         self._engine.close()
+        self._response = None
 
     @property
     def npix(self) -> int:

@@ -154,7 +154,7 @@ def smooth(
             from skysieve.sphere.plot import before_after
 
             save_figure(before_after(sky, found), plot)
-    except (OSError, ValueError, TypeError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
         typer.echo(f"skysieve: {error}", err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
