@@ -212,7 +212,7 @@ class SeveralEngine:
             )
         if mask is not None:
             x = np.where(mask, x, x.dtype.type(0))
-        mean = 0.0 if steady is None else self._mean(x, options["offset"])
+        mean = 0.0 if steady is None else self._mean(given, options["offset"])
         if mean:
             x = x.astype(dtype) - dtype.type(mean)
         ring = not options["nest"] and y.dtype == dtype and y.flags.c_contiguous
