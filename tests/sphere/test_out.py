@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api
 
 BEAM = Gaussian(fwhm=0.3)
 
@@ -42,3 +44,19 @@ def test_an_out_that_cannot_be_written_is_refused():
         ):
             with pytest.raises(error, match=text):
                 plan(x, out=out)
+
+
+def test_an_out_on_another_gpu_is_refused():
+    def there(number):
+        flags = SimpleNamespace(c_contiguous=True)
+        kind = {
+            "__cuda_array_interface__": {},
+            "shape": (12,),
+            "dtype": np.dtype("f4"),
+            "flags": flags,
+            "strides": (4,),
+        }
+        return SimpleNamespace(**kind, device=number)
+
+    with pytest.raises(ValueError, match="out is on 1, the maps on 0"):
+        api._check_out(there(1), there(0), (12,), np.dtype("f4"))

@@ -99,6 +99,8 @@ def _check_out(out: Any, maps: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
         raise TypeError(f"out is a {type(out).__name__}, {expected}, where the maps are")
     if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
         raise ValueError(f"out has shape {out.shape}, dtype {out.dtype} and strides {out.strides}: {expected}")
+    if is_device_array(maps) and out.device != maps.device:
+        raise ValueError(f"out is on {out.device}, the maps on {maps.device}: {expected}, where the maps are")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError(f"out is read-only: {expected}")
     if array_module(out).may_share_memory(out, maps):

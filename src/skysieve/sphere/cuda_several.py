@@ -196,8 +196,15 @@ class SeveralEngine:
 
         alive = self._alive()
         with ThreadPoolExecutor(len(alive), "skysieve-gpu") as pool:
-            for end in [pool.submit(draw, engine) for engine in alive]:
-                end.result()
+            ends = [pool.submit(draw, engine) for engine in alive]
+            try:
+                for end in ends:
+                    end.result()
+            except BaseException:  # an interruption too: what has not begun is left
+                with changed:
+                    stopped = True
+                    changed.notify_all()
+                raise
         if queue:
             raise failed[-1]
 
