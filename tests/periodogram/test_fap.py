@@ -207,3 +207,23 @@ def test_further_peaks_get_the_chance_of_a_maximum_that_high():
     last = ls.autofrequency(maximum_frequency=4.0)[-1]
     for k in range(5):
         assert peaks.fap[k] == pytest.approx(Noise.of(t, dy, last, "standard").probability(peaks.power[k]))
+
+
+def test_peaks_of_few_points_are_not_certain(tmp_path):
+    """A parabola through powers near 1 rises above 1, which no fit does: five points of noise are no detection."""
+    from astropy.table import Table
+    from typer.testing import CliRunner
+
+    from skysieve.cli import app
+
+    rng = np.random.default_rng(3)
+    t, y = np.sort(rng.uniform(0, 50, 5)), rng.normal(size=5)
+    peaks = skysieve.LombScargle(t, y, 0.1, device="cpu").peaks(3, maximum_frequency=2)
+    assert (np.asarray(peaks.power) > 1).any()
+    assert peaks.fap.min() > 0.5
+    np.savetxt(
+        tmp_path / "a.csv", np.stack([t, y, np.full(5, 0.1)], axis=1), "%.6f", ",", header="t,mag,err", comments=""
+    )
+    asked = ["period", str(tmp_path / "a.csv"), "--fmax", "2", "-o", str(tmp_path / "b.csv"), "--device", "cpu"]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    assert Table.read(tmp_path / "b.csv")["fap"][0] > 0.5

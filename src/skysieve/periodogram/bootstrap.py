@@ -190,3 +190,26 @@ def normalized(reduced: Any, reference: Any, total: Any, n: int, normalization: 
         if normalization == "log":
             return np.asarray(-np.log1p(-reduced / reference))
         return np.asarray(reduced / reference)
+
+
+def at_most_one(
+    power: NDArray[np.float64],
+    frequency: NDArray[np.float64],
+    t: NDArray[np.float64],
+    y: NDArray[np.float64],
+    dy: NDArray[np.float64] | None,
+    **model: Any,
+) -> NDArray[np.float64]:
+    """Heights of peaks of one light curve; those above 1, where a parabola through few powers may rise, by fits.
+
+    >>> at_most_one(np.array([0.4, np.nan]), np.array([1.0, 2.0]), np.arange(9.0), np.arange(9.0), None)
+    array([0.4, nan])
+    """
+    above = np.flatnonzero(power > 1)
+    if above.size == 0:
+        return power
+    errors = None if dy is None else np.broadcast_to(dy, (above.size, len(t)))
+    out = power.copy()
+    fitted = power_at(t, np.broadcast_to(y, (above.size, len(t))), errors, frequency[above], **model)
+    out[above] = np.where(np.isnan(fitted), power[above], fitted)
+    return out

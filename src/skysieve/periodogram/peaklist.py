@@ -9,7 +9,7 @@ import numpy as np
 
 from skysieve.periodogram import fap
 from skysieve.periodogram.aliases import days_in, find_aliases
-from skysieve.periodogram.bootstrap import exceeding, no_keywords
+from skysieve.periodogram.bootstrap import at_most_one, exceeding, no_keywords
 from skysieve.periodogram.curve import has_unit
 
 if TYPE_CHECKING:
@@ -106,7 +106,15 @@ def make_peaks(
         chance = exceeding(maxima, power)
     elif false_alarm is not None and not reason:
         no_keywords(false_alarm, keywords)
-        chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
+        height = power
+        if normalization == "standard":
+            model: dict[str, Any] = {
+                "fit_mean": curve.fit_mean,
+                "center_data": curve.center_data,
+                "nterms": curve.nterms,
+            }
+            height = at_most_one(power, f, *curve._rows(), **model)
+        chance = curve._noise(grid, normalization, True).probability(height, false_alarm)
     told: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
     if aliases:
         scale = days_in(getattr(curve._relative, "unit", None))

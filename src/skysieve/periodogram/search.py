@@ -13,7 +13,7 @@ import numpy as np
 
 from skysieve.periodogram import fap
 from skysieve.periodogram.aliases import Alias, clean_rows, find_aliases
-from skysieve.periodogram.bootstrap import power_at
+from skysieve.periodogram.bootstrap import at_most_one, power_at
 from skysieve.periodogram.workload import Status
 
 if TYPE_CHECKING:
@@ -227,7 +227,14 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
         highest[:, None],
         request.arguments.get("normalization", "standard"),
     )
-    out[ok] = noise.probability(power[ok])
+    height = power.copy()
+    if noise.normalization == "standard":
+        frequency = np.asarray(result.peaks.frequency, np.float64).reshape(power.shape)
+        fit_mean = bool(request.arguments.get("fit_mean", True))
+        for i in np.flatnonzero((power > 1).any(axis=1)):
+            o = int(i)
+            height[o] = at_most_one(power[o], frequency[o], *rows.one(o), fit_mean=fit_mean, band=rows.band_of(o))
+    out[ok] = noise.probability(height[ok])
     return out
 
 
