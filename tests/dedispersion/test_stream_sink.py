@@ -138,6 +138,36 @@ def test_early_pulses_are_told_replaced_and_withdrawn(fb, tmp_path):
     ]  # fmt: skip
 
 
+def test_who_heard_of_an_early_pulse_hears_how_it_ended(fb, tmp_path):
+    """One that has become faint is told still, one that was not sent is not cited, none is withdrawn unheard."""
+    sink = Sink(tmp_path, pictures=False, raw=False, least=8.0, command="true")
+    sent = []
+    sink._send = lambda one: sent.append((one.columns.get("stage", "final"), one.columns["snr"],
+                                          one.columns.get("cites", "")))  # fmt: skip
+    append, told = sink.early.append, threading.Event()
+
+    def slowly(lines):
+        told.wait(30)
+        append(lines)
+
+    for number, snr in ((1, 8.5), (2, 7.5), (3, 8.8)):
+        sink.add_early(row(fb, snr, early=number, beams=1))
+    wait_for(lambda: len(sent) == 2)
+    sink.add(row(fb, 7.9, early=1))
+    sink.add(row(fb, 8.2, early=2))
+    sink.add(row(fb, 9.1, early=3, flagged=1, beams=3))
+    wait_for(lambda: len(sent) == 5)
+    assert sent[2:] == [("final", 7.9, "60000.5000000000-0-early"), ("final", 8.2, ""), ("withdrawn", 8.8, "")]
+    sink.early.append = slowly
+    sink.add_early(row(fb, 8.5, early=4, beams=1))
+    wait_for(lambda: not sink._news and sink.counts["early"] == 4)
+    sink.add_early(row(fb, 8.6, early=5, beams=1))
+    sink.withdraw(5)
+    told.set()
+    sink.close()
+    assert sent[5:] == [("early", 8.5, ""), ("early", 8.6, ""), ("withdrawn", 8.6, "")]
+
+
 def test_triggers(fb, tmp_path):
     """A command and a VOEvent for each candidate that is loud enough and no interference; failures are counted."""
     got = []

@@ -131,6 +131,14 @@ def test_early_news_go_when_they_are_final_or_withdrawn(folder):
     reader.poll()
     assert list(reader.view.early) == [3, 4]
     assert reader.view.candidates[-1].early == 2
+    Table(folder / "candidates.csv").append([line(8.4, early=5)])
+    reader._read_table()  # both came between two looks: the candidate is read first
+    early.append([early_line(5)])
+    reader.poll()
+    assert list(reader.view.early) == [3, 4]
+    early.append([early_line(5, seconds=3600.0)])  # another run's
+    reader.poll()
+    assert list(reader.view.early) == [3, 4, 5]
     tell(folder, running=False)
     reader.poll()
     assert reader.view.early == {}

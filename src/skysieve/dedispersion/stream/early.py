@@ -58,6 +58,8 @@ class Early:
         found = []
         for span in spans(events, group):
             near = self._near(span)
+            if len(near):  # of several the first that has no candidate yet; what gets none is withdrawn
+                near = near[np.argsort(self._sure[near], kind="stable")[:1]]
             self._sure[near] = True
             found.append(int(self._numbers[near[0]]) if len(near) else 0)
         return np.array(found, np.int64)

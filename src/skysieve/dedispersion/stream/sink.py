@@ -235,13 +235,20 @@ class Sink:
         return True
 
     def _take_early(self, one: Early) -> None:
-        """An early pulse, or that one which was told is withdrawn; in a storm the oldest are not told."""
+        """An early pulse, or that one which was told is withdrawn."""
         if one.row is not None:
             self._news.append(replace(one.row, columns={**one.row.columns, "stage": "early"}))
             self._count("early")
-        elif (row := self._told.pop(one.number, None)) is not None:
+            return self._bound_news()
+        if one.number not in self._told:  # it may wait behind what the disk was busy with
+            self._flush_early()
+        if (row := self._told.pop(one.number, None)) is not None:
             self._news.append(replace(row, columns={**row.columns, "stage": "withdrawn", "latency": math.nan}))
             self._count("withdrawn")
+            self._bound_news()
+
+    def _bound_news(self) -> None:
+        """In a storm the oldest are not told."""
         while len(self._news) > MOST_NEWS:
             self._news.popleft()
             self._count("early_dropped")
@@ -249,6 +256,8 @@ class Sink:
     def _flush_early(self) -> None:
         """Early pulses to the disk, then told; where it refuses they are told all the same: they are no record."""
         rows = list(self._news)
+        if not rows:
+            return
         self._news.clear()
         try:
             self.early.append([line_of(row.columns, EARLY_COLUMNS) for row in rows])
@@ -266,8 +275,12 @@ class Sink:
                 self._told[c["early"]] = row
                 if len(self._told) > MOST_NEWS:
                     del self._told[next(iter(self._told))]
-            if (self.command or self.url) and c["snr"] >= self.least and c["beams"] == 1:
+            if self._sends_early(row):
                 self._send(row)
+
+    def _sends_early(self, row: Row) -> bool:
+        """Whether those who are told get an early pulse, and what becomes of it."""
+        return bool(self.command or self.url) and row.columns["snr"] >= self.least and row.columns["beams"] == 1
 
     def _send(self, row: Row) -> None:
         """To those who are told."""
@@ -287,11 +300,14 @@ class Sink:
         )
         wanted = c["snr"] >= self.least and not c["flagged"]
         self._picture(row, wanted and (self.raw or self.pictures))
-        if not wanted:
-            return
         told = self._told.pop(c.get("early", 0), None)
-        if self.command or self.url:
-            self._send(row if told is None else replace(row, columns={**c, "cites": local_name(told.columns, "early")}))
+        if told is not None and self._sends_early(told):  # who has heard of it hears how it ended, be it faint by now
+            if c["flagged"]:
+                self._send(replace(told, columns={**told.columns, "stage": "withdrawn", "latency": math.nan}))
+            else:
+                self._send(replace(row, columns={**c, "cites": local_name(told.columns, "early")}))
+        elif wanted and (self.command or self.url):
+            self._send(row)
 
     def _count(self, name: str, by: int = 1) -> None:
         with self._lock:

@@ -22,7 +22,9 @@ from skysieve.dedispersion.stream.status import NAME
 from skysieve.dedispersion.stream.tables import COLUMNS, EARLY_COLUMNS
 
 MOST_EARLY = 100
-"""Early news that are shown."""
+"""Early news that are shown; candidates that are remembered, in case they are read before their early news."""
+NEAR = 60.0
+"""Seconds between early news and their candidate, at most: another run may use the same numbers."""
 KEPT = 5000
 """Candidates that are remembered, the latest."""
 REMEMBERED = 900
@@ -160,6 +162,7 @@ class FolderReader:
         self.view = View()
         self._candidates = Tail(self.table, COLUMNS)
         self._early = Tail(self.folder / "early.csv", EARLY_COLUMNS)
+        self._overtaken: deque[Candidate] = deque(maxlen=MOST_EARLY)
         self._status_at: tuple[int, int] | None = None
         self._scanned, self._next_scan = 0, -math.inf
         self._pictures: dict[tuple[str, int], str] = {}
@@ -206,7 +209,8 @@ class FolderReader:
             pending = self.view.early
             for one in found:
                 if isinstance(one, Candidate):
-                    pending[one.early] = one
+                    if not any(one.early == c.early and abs(one.when - c.when) < NEAR for c in self._overtaken):
+                        pending[one.early] = one
                 elif one is not None:
                     pending.pop(one, None)
             while len(pending) > MOST_EARLY:
@@ -236,7 +240,8 @@ class FolderReader:
             self.view.bad += bad
             self.view.total += len(lines) - bad
             for one in new:
-                self.view.early.pop(one.early, None)
+                if self.view.early.pop(one.early, None) is None and one.early:
+                    self._overtaken.append(one)
 
     # ------------------------------------------------------------------ state
     def _read_status(self) -> None:
