@@ -166,6 +166,7 @@ def test_command_mistakes(data, tmp_path):
             (["stream", "--listen", "0", *common, "--format", "vdif"], "needs --vdif-frames"),
             (["stream", "--listen", "0", *common, "--format", "spead"], "--format spead: expected"),
             (["stream", "--listen", "0", *common, "--ignore", "x"], "--ignore x"),
+            (["stream", "--listen", "0", *common, "--ignore", "9:5"], "--ignore 9:5"),
             (["stream", "--listen", "0", *common, "-t", "0"], "threshold=0"),
             (["stream", "--listen", "0", *common[:2], "-o", tmp_path / "file" / "out"], "Not a directory"),
             (["stream", "--from", tmp_path / "none.fil", *common], "No such file"),

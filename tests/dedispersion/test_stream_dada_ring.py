@@ -394,8 +394,12 @@ def test_headers():
     assert DadaHeader(text.replace(b"MJD_START", b"OTHER"), "a").tstart == 0
     single = header_text(1, 4, tsamp=1e-3, fch1=1402.0, foff=-1.0)
     assert DadaHeader(single.replace(b"ORDER TFP", b"ORDER TF"), "a").npol == 1
+    with pytest.raises(ValueError, match="too large"):
+        DadaHeader(utc.replace(b"PICOSECONDS 5", b"PICOSECONDS " + b"9" * 400), "a")
     for change, message in [
         ((b"TFP", b"TF"), "ORDER=TF"), ((b"OBS_OFFSET 0", b"OBS_OFFSET -1"), "OBS_OFFSET=-1"),
+        ((b"60000.5", b"1e300"), "begins at MJD 1e"),
+        ((b"OBS_OFFSET 0", b"OBS_OFFSET 9" + b"9" * 400), "OBS_OFFSET=999"),
         ((b"NCHAN 4", b"NCHAN 9999999"), "NCHAN=9999999"), ((b"TSAMP 1000.0", b"TSAMP nan"), "TSAMP=nan"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):

@@ -243,6 +243,24 @@ def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, s
     assert become(size) == become(1)
 
 
+def test_senders_that_take_turns_fill_no_memory(data, monkeypatch):
+    """Each that is believed has a ring of its own until it is searched; no more of them wait than a few."""
+    from skysieve.dedispersion.stream import intake as module
+
+    monkeypatch.setattr(module, "MOST_SEGMENTS", 3)
+    said = []
+    intake = Intake(SkysieveParser(), replace(data.options, ring=30.0), say=said.append)
+    g, _ = packets_of(data.fb)
+    for turn in range(6):
+        some = packets_of(data.fb, epoch=g.epoch + turn * 10**12)[1][: RESTART + 10]
+        intake.take(some, np.full(len(some), some.shape[1]))
+    assert len(intake.beams[0].segments) == 3
+    assert intake.bad["restarts"] == 2
+    assert said[-1] == "beam 0: 3 streams wait for their search; no other is begun now"
+    counts = intake.counts()
+    assert counts["changed"] + counts["accepted"] == counts["packets"] == 6 * (RESTART + 10)
+
+
 def test_nothing_hostile_passes(data, tmp_path):
     """Noise, other versions, changed and absurd headers amid the good: counted, and the candidates are the same."""
     rng = np.random.default_rng(5)

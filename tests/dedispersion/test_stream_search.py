@@ -241,6 +241,24 @@ def test_what_was_told_and_is_no_candidate_is_withdrawn():
     assert early.take() == ([], [told_again[0]["early"]])
 
 
+def test_of_early_pulses_that_become_one_candidate_each_is_replaced_or_withdrawn():
+    from skysieve.dedispersion.candidates import Events
+    from skysieve.dedispersion.stream.early import Early
+
+    def events(dm):
+        n = len(dm)
+        none = np.zeros(n, np.int64)
+        return Events(np.array(dm), np.array(dm, float), np.full(n, 7.0, np.float32), np.ones(n), np.full(n, 0.01),
+                      none, none + 10, none + 1)  # fmt: skip
+
+    early = Early(3, 1e-3)
+    early.offer(events([4, 50]), np.array([0, 1]), {"snr": np.array([7.0, 9.0])})
+    first, second = (one["early"] for one in early.take()[0])
+    assert early.numbers(events([4, 50]), np.array([0, 0])).tolist() == [first]
+    early.forget(np.inf)
+    assert early.take() == ([], [second])
+
+
 def test_bad_input(fb):
     for options, message in [
         ({"dtype": "complex64"}, "dtype='complex64'"), ({"step": 0}, "step=0"), ({"history": -1}, "history=-1"),
@@ -255,6 +273,8 @@ def test_bad_input(fb):
             live.feed(20, np.zeros((5, NCHAN), np.uint8))
         with pytest.raises(ValueError, match="rows has shape"):
             live.feed(15, np.zeros((5, 3), np.uint8))
+        with pytest.raises(ValueError, match="rows has dtype float64, expected uint8"):
+            live.feed(15, np.zeros((5, NCHAN)))
         with pytest.raises(ValueError, match="missing: expected"):
             live.feed(15, np.zeros((5, NCHAN), np.uint8), [[10, 16, 0, 4]])
     with pytest.raises(ValueError, match="rects: expected"):

@@ -107,10 +107,12 @@ def ignored(text: str | None) -> list[int]:
     >>> ignored("0,5:7")
     [0, 5, 6, 7]
     """
+    from skysieve.dedispersion.stream.packets import MOST_CHANNELS
+
     found: list[int] = []
     for part in text.split(",") if text else ():
         first, colon, last = part.partition(":")
-        if not first.isdecimal() or (colon and not last.isdecimal()):
+        if not first.isdecimal() or (colon and not (last.isdecimal() and int(first) <= int(last) < MOST_CHANNELS)):
             raise ValueError(f"--ignore {text}: expected channel numbers such as 0,5:9")
         found += range(int(first), (int(last) if colon else int(first)) + 1)
     return found
@@ -166,6 +168,8 @@ def emulate(
 
             if loss or reorder or duplicate:
                 raise ValueError("--loss, --reorder, --duplicate: a ring loses nothing")
+            if beam or first:
+                raise ValueError("--beam, --first: a ring has one beam, its samples begin at 0")
             key = key_of(to.removeprefix("dada:"), "--to")
             source = sender.opened_source(file)
             done = emulate_ring(source, key, rate=times_rate(rate), repeat=repeat, seconds=seconds)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HEADER = 4096
 LARGEST_HEADER = 2**20
+LATEST_MJD = 1e7
 REQUIRED = ("NBIT", "NCHAN", "NPOL", "NDIM", "TSAMP", "FREQ", "BW")
 
 
@@ -77,7 +78,7 @@ class DadaHeader:
             ndim, offset = int(keys["NDIM"]), int(keys.get("OBS_OFFSET", 0))
             self.tsamp, centre, band = float(keys["TSAMP"]) * 1e-6, float(keys["FREQ"]), float(keys["BW"])
             self.tstart = start_of(keys)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise BadFile(f"{where}: {error}") from None
         if (
             ndim not in (1, 2)
@@ -99,10 +100,12 @@ class DadaHeader:
         self.foff = band / self.nchan
         self.fch1 = centre - band / 2 + self.foff / 2
         self.step = self.nchan * self.npol * ndim * self.nbits // 8
-        if offset < 0:
-            raise BadFile(f"{where}: OBS_OFFSET={offset}; expected bytes, at least 0")
+        if not 0 <= offset < 2**63:
+            raise BadFile(f"{where}: OBS_OFFSET={keys['OBS_OFFSET']:.40}; expected bytes, at least 0")
         if self.tstart:
             self.tstart += offset // self.step * self.tsamp / 86400
+        if not abs(self.tstart) < LATEST_MJD:
+            raise BadFile(f"{where}: begins at MJD {self.tstart:g}; expected days before {LATEST_MJD:g}")
 
     def geometry(self, packet_bytes: int = 8192, most: int = 2**16) -> Geometry:
         """How its samples would be sent in packets of at most so many bytes and samples."""

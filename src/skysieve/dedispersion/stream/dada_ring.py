@@ -334,7 +334,11 @@ class DadaWriter:
     def __init__(self, key: int) -> None:
         name = f"PSRDADA ring {key:x}"
         self.headers = RingWriter(Ring.connect(key + 1, name, read_only=False))
-        self.data = RingWriter(Ring.connect(key, name, read_only=False))
+        try:
+            self.data = RingWriter(Ring.connect(key, name, read_only=False))
+        except RingError:
+            self.headers.close()
+            raise
 
     def send(self, header: bytes, pieces: list[bytes], timeout: float = 60.0) -> None:
         """A whole transfer."""

@@ -27,8 +27,10 @@ BATCH, SWEEP = 512, 1024
 """Packets of a file at a time; datagrams, at least as many as a receiver publishes together."""
 IDLE = 0.002
 MOST_HOPELESS = 10_000
+MOST_SEGMENTS = 8
 REFUSED = (ValueError, ArithmeticError, MemoryError)
-"""Forms of packets that are remembered as useless; what is raised by streams that cannot be searched."""
+"""Forms of packets that are remembered as useless; streams of a beam that may wait for their search, each with a ring
+of its own; what is raised by streams that cannot be searched."""
 
 
 class Beam:
@@ -201,10 +203,14 @@ class Intake:
     ) -> None:
         if key[index[0]].tobytes() in self._hopeless:
             return
+        if len(beam.segments) >= MOST_SEGMENTS:  # senders that take turns: one ring after the other would fill memory
+            self._tell(f"beam {beam.number}: {MOST_SEGMENTS} streams wait for their search; no other is begun now")
+            return
         geometry = self.parser.geometry(buffers[index[0]])
         if beam.geometry is not None and not geometry.alike(beam.geometry):
             self._tell(f"beam {beam.number}: packets of another form ({geometry}) are refused")
-            self._hopeless.add(key[index[0]].tobytes())
+            if len(self._hopeless) < MOST_HOPELESS:
+                self._hopeless.add(key[index[0]].tobytes())
             return
         if self._begin(beam, index, buffers, key):
             self.bad["restarts"] += 1

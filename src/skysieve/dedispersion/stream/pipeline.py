@@ -153,6 +153,8 @@ class Pipeline:
                 self._tell(segment)
                 self._cut(segment)
                 beam.retire()
+                if segment.search is None:  # its GPUs failed at the end: its ring is page-locked still
+                    segment.close()
                 for name, seconds in segment.times.items():
                     self.times[name] += seconds
                 self.data_seconds += segment.seconds
@@ -241,7 +243,7 @@ class Pipeline:
             "ring_fill": max([*fills, *(r.fill for r in self.receivers), self.feed.fill]),
             "latency": self.latencies[-1] if self.latencies else 0.0,
             "early_latency": self.early[-1] if self.early else 0.0, "beams": len(self.intake.beams),
-            "early": self.early[-1] if self.early else 0.0, "sink": dict(self.sink.counts),
+            "sink": dict(self.sink.counts),
             "mjd": max(
                 (s.observation.tstart + s.frontier / 86400 for s in searches), default=self._state.get("mjd", 0.0)
             ),
@@ -272,7 +274,6 @@ class Pipeline:
             ("ring_fill", "Part of the fullest ring that is taken."), ("beams", "Beams."),
             ("latency", "Seconds from a pulse's last sample to its candidate, the latest."),
             ("early_latency", "Seconds from a pulse's last sample to its early news, the latest."),
-            ("early", "Seconds from a pulse's last sample to its first news, the latest."),
             ("data_seconds", "Seconds of data searched."), ("mjd", "Time up to which the data are searched."),
             ("load", "Seconds of work in a second of the clock."),
         ):  # fmt: skip

@@ -234,6 +234,8 @@ class StreamSearch:
         """
         if rows.ndim != 2 or rows.shape[1] != self.observation.nchan:
             raise ValueError(f"rows has shape {rows.shape}, expected (samples, {self.observation.nchan})")
+        if not np.can_cast(rows.dtype, self.dtype, "safe"):
+            raise ValueError(f"rows has dtype {rows.dtype}, expected {self.dtype}")
         if self.start < 0:
             self._begin(start)
         if start != self._held.stop:

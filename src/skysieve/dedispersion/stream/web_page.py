@@ -134,10 +134,7 @@ def tiles_html(view: View) -> str:
         return _tiles(tiles)
     lost, came = c.get("lost", 0), c.get("accepted", 0)
     dropped = sum(c.get(k, 0) for k in ("overflow", "ring_overflow")) + max(0, c.get("kernel_drops", 0))
-    refused = sum(
-        c.get(k, 0)
-        for k in ("short", "foreign", "version", "length", "fields", "oversized", "changed", "refused", "jump")
-    )
+    refused = sum(c.get(k, 0) for k in REFUSED)
     real, ring = state.get("realtime", 0.0), state.get("ring_fill", 0.0)
     beams = int(state.get("beams", 0))
     tiles += [
@@ -150,7 +147,7 @@ def tiles_html(view: View) -> str:
         ("dropped", "No room", f"{dropped:.0f}", "packets dropped", "bad" if any(m.dropped for m in recent) else ""),
         ("ring", "Ring", f"{ring:.0%}", "full", "bad" if ring > 0.8 else "warn" if ring > 0.5 else ""),
         ("latency", "Latency", f"{state.get('latency', 0.0):.2f} s",
-         f"first news {state['early']:.2f} s" if state.get("early") else "pulse to candidate", ""),
+         f"first news {state['early_latency']:.2f} s" if state.get("early_latency") else "pulse to candidate", ""),
         ("refused", "Refused", f"{refused:.0f}", f"packets; {beams} beam{'' if beams == 1 else 's'}", ""),
     ]  # fmt: skip
     return _tiles(tiles)
