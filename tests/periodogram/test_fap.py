@@ -221,6 +221,8 @@ def test_peaks_of_few_points_are_not_certain(tmp_path):
     peaks = skysieve.LombScargle(t, y, 0.1, device="cpu").peaks(3, maximum_frequency=2)
     assert (np.asarray(peaks.power) > 1).any()
     assert peaks.fap.min() > 0.5
+    curve = skysieve.LombScargle(t, y, 0.1, device="cpu")
+    assert len(curve.prewhiten(1, maximum_frequency=2, fap_limit=0.01).frequency) == 0
     np.savetxt(
         tmp_path / "a.csv", np.stack([t, y, np.full(5, 0.1)], axis=1), "%.6f", ",", header="t,mag,err", comments=""
     )

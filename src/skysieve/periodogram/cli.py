@@ -94,7 +94,7 @@ def period(
     ] = None,
     multiband: Annotated[
         Multiband | None,
-        option("--multiband", help="Several bands: a mean each (offsets), a series each, ... (offsets).", panel=SEARCH),
+        option("--multiband", help="Several bands: a mean each (offsets), a series each, both, none.", panel=SEARCH),
     ] = None,
     jitter: Annotated[
         float | None,
