@@ -50,6 +50,14 @@ class Early:
     row: Row | None
 
 
+def _described(c: dict[str, Any]) -> str:
+    late = f"  {c['latency']:.2f} s after its last sample" if math.isfinite(c["latency"]) else ""
+    return (
+        f"S/N {c['snr']:.1f}  DM {c['dm']:.2f}  width {c['width'] * 1e3:.3g} ms  "
+        f"MJD {c['mjd_infinite']:.9f} at infinite frequency  beam {c['beam']}{late}"
+    )
+
+
 class Sink:
     """Keeps and announces candidates, in a thread of its own.
 
@@ -266,11 +274,7 @@ class Sink:
         for row in rows:
             c = row.columns
             withdrawn = c["stage"] == "withdrawn"
-            late = f"  {c['latency']:.2f} s after its last sample" if math.isfinite(c["latency"]) else ""
-            self.say(
-                f"{'withdrawn:' if withdrawn else 'early:'} S/N {c['snr']:.1f}  DM {c['dm']:.2f}  width "
-                f"{c['width'] * 1e3:.3g} ms  MJD {c['mjd_infinite']:.9f}  beam {c['beam']}{late}"
-            )
+            self.say(f"{'withdrawn:' if withdrawn else 'early:'} {_described(c)}")
             if not withdrawn:
                 self._told[c["early"]] = row
                 if len(self._told) > MOST_NEWS:
@@ -293,11 +297,7 @@ class Sink:
         c = row.columns
         self.latest.append({**c, "name": name_of(row)})
         mark = f"  in {c['beams']} beams: interference" if c["flagged"] else ""
-        late = f"  {c['latency']:.2f} s after its last sample" if math.isfinite(c["latency"]) else ""
-        self.say(
-            f"S/N {c['snr']:.1f}  DM {c['dm']:.2f}  width {c['width'] * 1e3:.3g} ms  MJD {c['mjd_infinite']:.9f}  "
-            f"beam {c['beam']}{late}{mark}"
-        )
+        self.say(f"{_described(c)}{mark}")
         wanted = c["snr"] >= self.least and not c["flagged"]
         self._picture(row, wanted and (self.raw or self.pictures))
         told = self._told.pop(c.get("early", 0), None)
