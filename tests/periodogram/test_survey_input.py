@@ -329,7 +329,7 @@ def test_gzipped_parquet_is_refused_and_empty_lists_are_told(tmp_path: Path) -> 
     parquet.write_table(pa.table(lists), path)
     got = read_light_curves(path)
     assert got.ids.tolist() == [1, 3]
-    assert "1 rows with empty lists were left out" in got.notes
+    assert "1 row of empty lists left out" in got.notes
     packed = tmp_path / "a.parquet.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     with pytest.raises(BadFile, match="gzipped Parquet"):

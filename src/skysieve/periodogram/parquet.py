@@ -126,7 +126,7 @@ def _nested(file: Any, wanted: Wanted) -> Read:
     if "id" not in data:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
     empty = int((counts == 0).sum())
-    return names, columns, data, [f"{empty:,} rows with empty lists were left out"] if empty else []
+    return names, columns, data, [f"{empty:,} row{'s' * (empty > 1)} of empty lists left out"] if empty else []
 
 
 def _choose_nested(
