@@ -222,7 +222,7 @@ class StreamSearch:
         ----------
         start : int
             Number of the first; the first call's is where the stream starts, others follow without a gap.
-        rows : array_like, shape (samples, channels)
+        rows : numpy.ndarray of ``dtype``, or of one that it holds, shape (samples, channels)
             Falling order of frequency.
         missing : array_like of int, shape (n, 4)
             Rectangles that did not come: first sample, last + 1, first channel, last + 1.
