@@ -397,15 +397,22 @@ def warm(options: Any) -> None:
     from skysieve.dedispersion.observation import Observation
     from skysieve.dedispersion.stream.search import StreamSearch
 
-    p = options.plan
-    if p is not None and p.nchan > 1:
-        with StreamSearch(Observation(np.linspace(p.top, p.bottom, p.nchan), p.tsamp), p, **options.search) as made:
-            made.warm()
-            rows = np.random.default_rng(1).integers(80, 112, (made.length, p.nchan), np.uint8)
-            rows[len(rows) // 2] = 255  # a pulse, and something missing: what is done with them is loaded too
-            for at in (0, made.length):
-                made.feed(at, rows, [[at, at + 4, 0, p.nchan]])
-            made.finish()
+    plan, search = options.plan, options.search
+    if plan is not None and plan.nchan > 1:
+        observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
+    else:  # what comes is not known yet: a set-up of any size has the same kernels
+        observation, plan, search = (
+            Observation(np.linspace(1500, 1400, 64), 1e-3),
+            np.arange(20.0),
+            {**search, "ignore": ()},
+        )
+    with StreamSearch(observation, plan, **search) as made:
+        made.warm()
+        rows = np.random.default_rng(1).integers(80, 112, (made.length, observation.nchan), np.uint8)
+        rows[len(rows) // 2] = 255  # a pulse, and something missing: what is done with them is loaded too
+        for at in (0, made.length):
+            made.feed(at, rows, [[at, at + 4, 0, observation.nchan]])
+        made.finish()
 
 
 @contextmanager
