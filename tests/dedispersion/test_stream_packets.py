@@ -377,18 +377,6 @@ def test_bad_formats():
         packets(G, np.zeros((5, 1, 16), np.uint8), 0)
 
 
-def receive_all(receiver, expected, seconds=60.0):
-    rows, until = [], time.monotonic() + seconds
-    while sum(map(len, rows)) < expected and time.monotonic() < until:
-        buffers, lengths = receiver.batch(100)
-        assert (lengths == 128).all()
-        rows.append(buffers[:, :128].copy())
-        receiver.release(len(lengths))
-        if not len(lengths):
-            time.sleep(0.002)
-    return np.concatenate(rows)
-
-
 def test_a_gap_longer_than_the_ring_costs_no_packet():
     """With "drop" too: packets after it wait for the gap to be taken, they are not dropped for want of room."""
     made = packets(G, np.zeros((4000, 1, 16), np.uint8), 0)
