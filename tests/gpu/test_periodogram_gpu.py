@@ -23,11 +23,12 @@ from tests.gpu.batches import (
     shared_grid,
 )
 
+from skysieve.core import kept
 from skysieve.core.device import resolve
 from skysieve.core.kernels import CudaRuntime
 from skysieve.core.selftest import run_selftest
 from skysieve.periodogram import cuda
-from skysieve.periodogram.cuda_calibrate import cache_file
+from skysieve.periodogram.cuda_calibrate import name_of, plausible
 from skysieve.periodogram.cuda_cost import DEFAULTS
 from skysieve.periodogram.workload import Grids, Output
 
@@ -260,14 +261,16 @@ def test_several_gpus(runtime):
 
 def test_costs_are_measured_once_and_kept(runtime, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kept, "_used", {})
     first = engine(runtime).costs
-    kept = json.loads(cache_file().read_text())
-    assert list(kept.values()) == [first.as_dict()]
-    assert engine(runtime).costs == first
-    for value in first.as_dict().values():
-        assert 0 <= value < 1e3
-    cache_file().write_text("not json")
-    assert engine(runtime).costs.pair > 0
+    path = kept.path_of(name_of(runtime.device.name, engine(runtime).spec))
+    assert json.loads(path.read_text()) == first.as_dict()
+    assert plausible(first, DEFAULTS[F64])
+    path.unlink()
+    assert engine(runtime).costs == first  # this process keeps them
+    monkeypatch.setattr(kept, "_used", {})
+    path.write_text("not json")
+    assert plausible(engine(runtime).costs, DEFAULTS[F64])
     assert engine(runtime, method="nufft").costs is DEFAULTS[F64]
 
 

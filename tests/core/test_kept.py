@@ -1,0 +1,127 @@
+"""Figures that are kept: the first measurement counts, in a process and between processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from skysieve.core import kept
+
+LIKE = {"a": 1.0, "b": 2.0}
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    """A process that has used nothing yet, and an empty cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kept, "_used", {})
+
+
+def another_process(monkeypatch):
+    monkeypatch.setattr(kept, "_used", {})
+
+
+def never():
+    pytest.fail("measured again")
+
+
+def test_measured_once_and_kept(monkeypatch):
+    assert kept.figures("a card: 1", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert kept.path_of("a card: 1").name == "a-card-1.json"
+    another_process(monkeypatch)
+    assert kept.figures("a card: 1", never, LIKE) == {"a": 3.0, "b": 4.0}
+    assert [p.name for p in kept.cache_folder().iterdir()] == ["a-card-1.json"]  # no temporary file is left
+
+
+def test_a_process_keeps_what_it_used_first():
+    """Whatever happens to the file, and whatever the caller does with its copy."""
+    first = kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE)
+    first["a"] = 9.0
+    kept.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
+    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+    kept.path_of("card").unlink()
+    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+
+
+def test_the_first_process_wins(monkeypatch):
+    """Another process finishes while this one measures: its figures are taken, and stay."""
+
+    def measure():
+        kept.path_of("card").parent.mkdir(parents=True, exist_ok=True)
+        kept.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
+        return {"a": 3.0, "b": 4.0}
+
+    assert kept.figures("card", measure, LIKE) == {"a": 5.0, "b": 6.0}
+    another_process(monkeypatch)
+    assert kept.figures("card", never, LIKE) == {"a": 5.0, "b": 6.0}
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[1]", "7", '{"a": 1}', '{"a": 1, "b": "x"}', '{"a": 1, "b": 2, "c": 3}'])
+def test_a_broken_file_is_replaced(monkeypatch, broken):
+    kept.path_of("card").parent.mkdir(parents=True)
+    kept.path_of("card").write_text(broken)
+    assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    another_process(monkeypatch)
+    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+
+
+def test_figures_that_are_not_believed(monkeypatch):
+    """The defaults serve this process and are not kept; what another process kept meanwhile is better."""
+    assert kept.figures("card", lambda: None, LIKE) == LIKE
+    assert kept.figures("card", never, LIKE) == LIKE
+    assert not kept.path_of("card").exists()
+    another_process(monkeypatch)
+
+    def measure():
+        kept.path_of("card").write_text(json.dumps({"a": 5.0, "b": 6.0}))
+
+    kept.path_of("card").parent.mkdir(parents=True, exist_ok=True)
+    assert kept.figures("card", measure, LIKE) == {"a": 5.0, "b": 6.0}
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path, caplog):
+    (tmp_path / "skysieve").write_text("a file where the folder should be")
+    with caplog.at_level(logging.INFO, "skysieve"):
+        assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert "cannot be kept" in caplog.text
+    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+
+
+def test_threads_measure_once():
+    measured = []
+
+    def measure():
+        measured.append(1)
+        return {"a": float(len(measured)), "b": 0.0}
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: kept.figures("card", measure, LIKE)["a"], range(32)))
+    assert found == [1.0] * 32
+
+
+def test_processes_that_measure_at_once_agree():
+    """Each measures something else, all are released together: one set of figures for all."""
+    code = (
+        "import sys; from skysieve.core import kept\n"
+        "def measure():\n"
+        "    print('ready', flush=True); sys.stdin.readline()\n"
+        "    return {'a': float(sys.argv[1])}\n"
+        "print(kept.figures('card', measure, {'a': 0.0})['a'])"
+    )
+    each = [
+        subprocess.Popen([sys.executable, "-c", code, str(k)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for k in range(1, 7)
+    ]
+    assert [p.stdout.readline() for p in each] == ["ready\n"] * 6
+    for p in each:
+        p.stdin.write("go\n")
+        p.stdin.flush()
+    found = {float(p.communicate(timeout=60)[0]) for p in each}
+    assert len(found) == 1
+    assert found <= set(range(1, 7))
+    assert json.loads(kept.path_of("card").read_text()) == {"a": found.pop()}

@@ -1,0 +1,118 @@
+"""The costs of the GPU's methods: measured under load, believed or not, and one set for a process (no GPU needed)."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from skysieve.core import kept
+from skysieve.periodogram import cuda_calibrate
+from skysieve.periodogram.cuda_calibrate import costs_of, measure, name_of, plausible
+from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
+from skysieve.periodogram.workload import Spec
+
+SPEC = Spec(method="auto")
+
+
+def scaled(costs, factor):
+    """A GPU slower by a factor at everything."""
+    return Costs(**{key: factor * value for key, value in costs.as_dict().items()})
+
+
+class FakeGpu:
+    """A worker whose chunks take what ``costs`` says, and longer, or never the same, when others use the GPU."""
+
+    def __init__(self, costs, busy=lambda run: 0.0, name="Fake H100"):
+        self.costs, self.busy, self.runs, self.clock = costs, busy, 0, 0.0
+        device = SimpleNamespace(name=name, sm_count=132, shared_per_block=232_448)
+        self.runtime = SimpleNamespace(xp=np, device=device)
+        self.lanes = [SimpleNamespace(synchronize=lambda: None)]
+
+    def begin(self, lane, job):
+        points, nf = float(np.diff(job.offsets)[0]), float(job.nf[0])
+        (part,) = job.parts
+        if part.kind == "comb":
+            each = self.costs.comb_time(part.layout.combs, np.ceil(nf / part.layout.span), points)
+        else:
+            each = self.costs.direct_time(nf, points)
+        self.runs += 1
+        self.clock += 1e-9 * job.n_objects * each * (1 + self.busy(self.runs))
+
+    def perf_counter(self):
+        return self.clock
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """Makes a GPU for a process that has used no figures yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def make(*args, **kwargs):
+        monkeypatch.setattr(kept, "_used", {})
+        made = FakeGpu(*args, **kwargs)
+        monkeypatch.setattr(cuda_calibrate, "time", made)
+        return made
+
+    return make
+
+
+def close(found, true):
+    return all(found.as_dict()[key] == pytest.approx(value, rel=1e-6) for key, value in true.as_dict().items())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_figures_are_found(gpu, dtype):
+    for factor in (0.5, 1.0, 40.0):
+        true = scaled(DEFAULTS[np.dtype(dtype)], factor)
+        assert close(measure(gpu(true), Spec(method="auto", dtype=np.dtype(dtype))), true)
+
+
+def test_others_on_the_gpu_do_not_change_them(gpu):
+    """Nine runs of ten take up to 24 times as long: the least of ten runs is what counts."""
+    rng = np.random.default_rng(2)
+    true = DEFAULTS[SPEC.dtype]
+    worker = gpu(true, busy=lambda run: 0.0 if run % 5 == 0 else 23 * rng.random())
+    assert close(measure(worker, SPEC), true)
+
+
+def test_figures_that_no_gpu_has(gpu, caplog):
+    """They are said, the defaults serve this process, and nothing is kept for others."""
+    wild = gpu(scaled(DEFAULTS[SPEC.dtype], 1e5))
+    with caplog.at_level(logging.WARNING, "skysieve"):
+        assert costs_of(wild, SPEC) == DEFAULTS[SPEC.dtype]
+    assert "not believed" in caplog.text
+    runs = wild.runs
+    assert costs_of(wild, SPEC) == DEFAULTS[SPEC.dtype]
+    assert wild.runs == runs
+    assert not kept.path_of(name_of("Fake H100", SPEC)).exists()
+    sane = gpu(scaled(DEFAULTS[SPEC.dtype], 2))
+    assert close(costs_of(sane, SPEC), scaled(DEFAULTS[SPEC.dtype], 2))
+
+
+def test_what_is_believed():
+    defaults = DEFAULTS[SPEC.dtype]
+    assert plausible(defaults, defaults)
+    assert plausible(scaled(defaults, 150), defaults)
+    assert not plausible(scaled(defaults, np.nan), defaults)
+    for key in defaults.as_dict():
+        for factor in (0.0, -1.0, 0.03, 31.0):
+            changed = Costs(**(defaults.as_dict() | {key: factor * defaults.as_dict()[key]}))
+            assert not plausible(changed, defaults), (key, factor)
+
+
+def test_engines_of_one_process_agree(gpu):
+    """The second engine would measure other figures; it gets the first one's, each GPU name and dtype its own."""
+    first = gpu(DEFAULTS[SPEC.dtype])
+    found = costs_of(first, SPEC)
+    first.costs = scaled(DEFAULTS[SPEC.dtype], 3)
+    kept.path_of(name_of("Fake H100", SPEC)).unlink()
+    assert costs_of(first, SPEC) == found
+    single = Spec(method="auto", dtype=np.dtype(np.float32))
+    first.costs = scaled(DEFAULTS[single.dtype], 2)
+    assert close(costs_of(first, single), first.costs)
+    first.runtime.device.name = "Another"
+    assert close(costs_of(first, single), first.costs)
+    assert len(list(kept.cache_folder().iterdir())) == 2
