@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from astropy import units as u
 
+from skysieve.periodogram import lombscargle_multiband
 from skysieve.periodogram.api import lombscargle
 from skysieve.periodogram.workload import Status
 
@@ -72,6 +73,25 @@ def test_bad_light_curves_of_a_batch_get_a_status_and_harm_no_other(options):
         for i in np.flatnonzero(bad):
             assert np.isnan(batch.power[i]).all()
         np.testing.assert_allclose(batch.power[0], alone.power, atol=1e-9)
+
+
+def test_lists_of_unlike_entries():
+    """Errors as arrays and numbers side by side; None and an object without rows, first or last."""
+    found = lombscargle([T, T], [Y, Y], [0.0, DY], **GRID)
+    assert found.status.tolist() == [Status.BAD_ERRORS, Status.OK]
+    assert found.period[1] == lombscargle([T, T], [Y, Y], [DY, 0.1], **GRID).period[1]
+    for k, name in enumerate(("y", "dy")):
+        for items in ([None, Y], [Y, None]):
+            columns = [[Y, Y], [DY, DY]]
+            columns[k] = items
+            with pytest.raises(TypeError, match=rf"^{name}\[{0 if items[0] is None else 1}\] holds"):
+                lombscargle([T, T], *columns, **GRID)
+    bands = np.arange(25) % 2
+    found = lombscargle_multiband([[], T], [[], Y], [[], bands], **GRID)
+    assert found.status.tolist() == [Status.EMPTY, Status.OK]
+    assert found.bands == (0, 1)
+    with pytest.raises(ValueError, match=r"bands\[0\] has shape \(\)"):
+        lombscargle_multiband([T, T], [Y, Y], [None, bands], **GRID)
 
 
 def test_a_batch_in_which_nothing_can_be_searched():

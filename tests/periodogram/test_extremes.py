@@ -78,3 +78,19 @@ def test_a_span_of_a_few_units_in_the_last_place(device):
 def test_two_distinct_times_alone_are_an_error(device):
     with pytest.raises(ValueError, match="too few distinct"):
         skysieve.lombscargle(np.repeat([0.0, 1.0], 25), curve()[1], device=device, **GRID)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("method", ["direct", "nufft"])
+def test_a_mean_of_a_milliard_deviations_costs_no_digits(method, device):
+    """y on a raster of 2^-20 takes an offset of 2^30 exactly; a mean rounded to 1e-7 leaves 7e-10 in the powers."""
+    t, y, dy = curve(300)
+    y, band = np.round(y * 2**20) / 2**20, np.arange(300) % 3
+    options = {"method": method, "device": device, **GRID}
+    for errors in (dy, np.linspace(0.05, 0.2, 300)):
+        near, far = (skysieve.lombscargle(t, values, errors, **options).power for values in (y, y + 2.0**30))
+        np.testing.assert_allclose(far, near, rtol=0, atol=3e-11)
+        near, far = (
+            skysieve.lombscargle_multiband(t, values, band, errors, **options).power for values in (y, y + 2.0**30)
+        )
+        np.testing.assert_allclose(far, near, rtol=0, atol=3e-11)

@@ -74,14 +74,14 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     """
     source = curves.source
     rows = int(source.offsets[-1])
-    if isinstance(source, ListSource) and is_ragged(bands):
+    if isinstance(source, ListSource) and (is_ragged(bands) or _lists_among(bands)):
         if len(bands) != source.n_objects:
             raise ValueError(f"bands has {len(bands)} light curves, y has {source.n_objects}")
         for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):
             if np.shape(one) != (size,):
                 raise ValueError(f"bands[{i}] has shape {np.shape(one)}; ({size},) is expected")
         each = [_unmasked(f"bands[{i}]", one) for i, one in enumerate(bands)]
-        flat = np.concatenate(each) if each else np.empty(0, int)
+        flat = np.concatenate([one for one in each if one.size] or [np.empty(0, int)])
     else:
         flat = _unmasked("bands", bands)
     if flat.dtype.kind == "O":
@@ -106,3 +106,8 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     values = {f.name: getattr(curves, f.name) for f in fields(CurveSet)}
     values["source"] = BandedSource(source, codes)
     return tuple(names.tolist()), CurveSet(**values)
+
+
+def _lists_among(bands: Any) -> bool:
+    """Whether a list that begins with None holds arrays: the light curve without any is then named."""
+    return isinstance(bands, list | tuple) and bands[:1] in ([None], (None,)) and any(np.ndim(one) for one in bands)

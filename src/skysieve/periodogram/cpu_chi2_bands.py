@@ -17,6 +17,7 @@ from .cpu_prepare import (
     OK,
     SHORTEST_SPAN,
     SHRINK,
+    SINGULAR,
     TOO_FEW,
     exact_origin,
     scan_object,
@@ -80,7 +81,6 @@ def prepare_bands(
         if not late - early >= SHORTEST_SPAN:
             status[i] = EQUAL
             continue
-        total = 0.0
         for k in range(lo, lo + n):
             tt[k] -= origin
         for b in range(n_bands):
@@ -89,20 +89,28 @@ def prepare_bands(
                 if tt[k] <= tt[k - 1]:
                     sort_rows(tt, wy, w, start, end)
                     break
+        total, weighty = 0.0, 0
         for k in range(lo, lo + n):
             r = smallest / w[k]
             w[k] = r * r
             total += w[k]
+            weighty += w[k] > 0.0
+        if weighty < 2:  # the errors leave weight to one point alone
+            status[i] = SINGULAR
+            continue
         for b in range(n_bands):
             start, end = lo + row_of_band[i, b], lo + row_of_band[i, b + 1]
-            own, mean = 0.0, 0.0
+            own = 0.0
             for k in range(start, end):
                 own += w[k]
-                mean += w[k] * (wy[k] - wy[start])
-            if end > start and own > 0:
-                mean = wy[start] + mean / own
+            for _ in range(2 if own > 0 else 0):  # the second takes off what rounding of a large mean left
+                mean, base = 0.0, wy[start]
+                for k in range(start, end):
+                    mean += w[k] * (wy[k] - base)
+                mean = base + mean / own
+                for k in range(start, end):
+                    wy[k] -= mean
             for k in range(start, end):
-                wy[k] -= mean
                 largest = max(largest, abs(wy[k]))
         square = 0.0
         for k in range(lo, lo + n):

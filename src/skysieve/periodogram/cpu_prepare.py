@@ -14,7 +14,7 @@ from .workload import MIN_POINTS, Status
 
 EMPTY, TOO_FEW, BAD_ERRORS = int(Status.EMPTY), int(Status.TOO_FEW_POINTS), int(Status.BAD_ERRORS)
 CONSTANT, EQUAL, BAD_GRID = int(Status.CONSTANT_Y), int(Status.EQUAL_TIMES), int(Status.BAD_GRID)
-OK = int(Status.OK)
+OK, SINGULAR = int(Status.OK), int(Status.SINGULAR)
 SHORTEST_SPAN = 1e-290
 """Of a shorter time span not even the reciprocal can be worked with."""
 HUGE, SHRINK = 1e150, 2.0**-600
@@ -144,21 +144,27 @@ def prepare(t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t
         end = lo + n
         if not clean:
             sort_rows(tt, wy, w, lo, end)
-        total = 0.0
+        total, weighty = 0.0, 0
         for j in range(lo, end):
             r = smallest / w[j]
             w[j] = r * r
             total += w[j]
+            weighty += w[j] > 0.0
+        if weighty < 2:  # the errors leave weight to one point alone
+            status[i] = SINGULAR
+            continue
         for j in range(lo, end):
             w[j] /= total
-        mean = 0.0
         if center:
-            base = wy[lo]  # a first guess keeps the sum small when y has a large offset
-            for j in range(lo, end):
-                mean += w[j] * (wy[j] - base)
-            mean += base
+            for _ in range(2):  # a mean of 1e9 deviations is rounded to 1e-7 of one: the second round takes that off
+                mean = 0.0
+                base = wy[lo]  # a first guess keeps the sum small when y has a large offset
+                for j in range(lo, end):
+                    mean += w[j] * (wy[j] - base)
+                mean += base
+                for j in range(lo, end):
+                    wy[j] -= mean
         for j in range(lo, end):
-            wy[j] -= mean
             largest = max(largest, abs(wy[j]))
         square = 0.0
         for j in range(lo, end):

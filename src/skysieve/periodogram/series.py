@@ -240,13 +240,13 @@ def _from_arrays(t: Any, y: Any, dy: Any) -> tuple[RowSource, bool, bool]:
 
 def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
     """A list of arrays for `y`, and for `t` (or one array of times for all) and `dy` (or a number for all)."""
-    if np.ndim(y if not is_ragged(y) else y[0]) == 0:
+    if not _has_items(y):
         raise ValueError(f"t is a list of light curves, y is {y!r:.50}; a list of 1-D arrays is expected")
     n = len(y)
     shared = not is_ragged(t)
     if not shared and len(t) != n:
         raise ValueError(f"t has {len(t)} light curves, y has {n}")
-    dy_of_each = dy is not None and (is_ragged(dy) or np.ndim(dy) > 0)
+    dy_of_each = dy is not None and _has_items(dy)
     if dy_of_each and len(dy) != n:
         raise ValueError(f"dy has {len(dy)} light curves, y has {n}")
     _, y_unit = strip(y[0], "y[0]")
@@ -282,6 +282,11 @@ def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
         errors = None if errors is None else [xp.asarray(x) for x in errors]
     source = ListSource(times, values, errors, offsets)
     return CurveSet(source, Units(time_unit, y_unit), False, shared, None, resolution, on_device is not None)
+
+
+def _has_items(x: Any) -> bool:
+    """Whether ``x`` holds one entry for each light curve; entries may be arrays and numbers side by side."""
+    return isinstance(x, list | tuple) or np.ndim(x) > 0
 
 
 def _item(x: Any, name: str, unit: Any) -> Any:
