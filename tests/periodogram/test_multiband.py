@@ -10,7 +10,7 @@ from astropy.timeseries import LombScargle, LombScargleMultiband
 
 import skysieve
 from skysieve.core.errors import DeviceUnavailable
-from skysieve.periodogram import lombscargle_multiband, multiband_bootstrap, reference
+from skysieve.periodogram import lombscargle_multiband, multiband, multiband_bootstrap, reference
 from skysieve.periodogram.workload import Status
 
 GRID = {"fmin": 0.1, "fmax": 2.0, "nf": 900}
@@ -237,3 +237,22 @@ def test_saved_and_drawn(tmp_path):
     assert len(result.plot().axes) == 1
     with pytest.raises(ValueError, match="not folded"):
         result.plot(t, y, dy)
+
+
+@pytest.mark.parametrize("model", ["offsets", "flexible"])
+def test_a_kept_plan_is_the_function(model, monkeypatch):
+    """Batch after batch; a batch with another number of bands gets an engine of its own."""
+    made = []
+    monkeypatch.setattr(
+        multiband, "_BandsPlan", lambda *a, real=multiband._BandsPlan, **k: made.append(a) or real(*a, **k)
+    )
+    batches = [curve(80, seed, names) for seed, names in ((1, "gr"), (2, "gr"), (3, "giz"), (4, "uri"), (5, "gr"))]
+    expected = [lombscargle_multiband(*b, model=model, **GRID, n_peaks=2) for b in batches]
+    made.clear()
+    with multiband.MultibandPlan(model, **GRID, n_peaks=2) as plan:
+        for one, b in zip(expected, batches, strict=True):
+            found = plan.execute(*b)
+            assert found.bands == one.bands
+            np.testing.assert_array_equal(found.power, one.power)
+            np.testing.assert_array_equal(found.peaks.frequency, one.peaks.frequency)
+    assert len(made) == 3

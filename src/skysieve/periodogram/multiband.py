@@ -155,13 +155,64 @@ def lombscargle_multiband(
     for name in options:
         if name not in PlanOptions.__annotations__:
             raise TypeError(f"lombscargle_multiband() has no argument {name!r}")
-    checks.one_of("model", model, MODELS)
-    curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
-    names, banded = with_bands(curves, pick(data, bands, "bands") if data is not None else bands)
-    columns, fewest = _model(model, nterms, nterms_band, reg_base, reg_band, len(names))
-    with _MultibandPlan(columns, fewest, **options) as plan:
-        result = plan._search(banded, progress, out, stacklevel=4)
-    return _extended(result, names, model, int(nterms))
+    with MultibandPlan(model, nterms, nterms_band, reg_base, reg_band, **options) as plan:
+        return plan.execute(t, y, bands, dy, offsets=offsets, id=id, data=data, progress=progress, out=out)
+
+
+class MultibandPlan:
+    """`lombscargle_multiband` for many batches: what depends on the number of bands alone is kept between them.
+
+    Arguments are those of the function, which is a plan used once.
+    """
+
+    def __init__(
+        self,
+        model: str = "offsets",
+        nterms: int = 1,
+        nterms_band: int | None = None,
+        reg_base: float | None = None,
+        reg_band: float | None = 1e-6,
+        **options: Unpack[PlanOptions],
+    ) -> None:
+        self._name = checks.one_of("model", model, MODELS)
+        self._terms = nterms, nterms_band, reg_base, reg_band
+        self._options = options
+        self._plan: _BandsPlan | None = None
+
+    def __enter__(self) -> MultibandPlan:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back threads and device memory."""
+        if self._plan is not None:
+            self._plan.close()
+            self._plan = None
+
+    def execute(
+        self,
+        t: Any,
+        y: Any,
+        bands: Any,
+        dy: Any = None,
+        *,
+        offsets: ArrayLike | None = None,
+        id: Any = None,
+        data: Any = None,
+        progress: bool | Callable[[int, int], None] = False,
+        out: Any = None,
+    ) -> MultibandResult:
+        """Search one light curve or a batch; see `lombscargle_multiband`."""
+        curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
+        names, banded = with_bands(curves, pick(data, bands, "bands") if data is not None else bands)
+        columns, fewest = _model(self._name, *self._terms, len(names))
+        if self._plan is None or self._plan.model != columns:
+            self.close()
+            self._plan = _BandsPlan(columns, fewest, **self._options)
+        result = self._plan._search(banded, progress, out, stacklevel=5)
+        return _extended(result, names, self._name, int(self._terms[0]))
 
 
 def multiband_bootstrap(
@@ -279,15 +330,15 @@ def _penalty(name: str, value: Any) -> float:
     return number
 
 
-class _MultibandPlan(LombScarglePlan):
-    """A plan whose engine fits several bands."""
+class _BandsPlan(LombScarglePlan):
+    """A plan whose engine fits a number of bands."""
 
     def __init__(self, model: Model, fewest: int, **options: Unpack[PlanOptions]) -> None:
-        self._model, self._fewest = model, fewest
+        self.model, self._fewest = model, fewest
         super().__init__(**options)
 
     def _make_engine(self, device: str | Device, memory: Any, threads: int | None) -> tuple[Engine, Device]:
         if self._spec.method == "finufft":
             raise ValueError("method='finufft' has one band; use 'auto', 'direct' or 'nufft'")
-        self._spec = replace(self._spec, model=self._model, fewest=self._fewest)
+        self._spec = replace(self._spec, model=self.model, fewest=self._fewest)
         return super()._make_engine(device, memory, threads)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -282,6 +281,7 @@ def search(
     of it.
     """
     import skysieve
+    from skysieve.periodogram.multiband import MultibandPlan
 
     told: set[str] = set()
     lowest, highest = np.inf, 0.0
@@ -289,7 +289,8 @@ def search(
     banded = request.banded(curves) if banded is None else banded
     if banded and curves.band is not None:
         curves = replace(curves, band=np.unique(curves.band, return_inverse=True)[1].reshape(-1))
-    with nullcontext() if banded else skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
+    several = MultibandPlan(return_power=False, **request.band_arguments) if banded else None
+    with several or skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
         while start < len(curves):
             stop = curves.stop_after(start, size, MAX_ROWS)
 
@@ -303,11 +304,9 @@ def search(
             t, y, dy, offsets = part.t, part.y, part.dy, part.offsets
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                if plan is None:
-                    result: LombScargleResult = skysieve.lombscargle_multiband(
-                        t, y, part.band, dy, offsets=offsets, progress=report, return_power=False,
-                        **request.band_arguments,
-                    )  # fmt: skip
+                result: LombScargleResult
+                if several is not None:
+                    result = several.execute(t, y, part.band, dy, offsets=offsets, progress=report)
                 else:
                     result = plan.execute(t, y, dy, offsets=offsets, progress=report)
             seconds = max(time.monotonic() - started, 1e-3)
