@@ -24,7 +24,7 @@ from skysieve.dedispersion import Filterbank, search, write_fil
 from skysieve.dedispersion.stream import dada_ipc
 from skysieve.dedispersion.stream.dada import DadaFile, DadaHeader, header_text, write_dada
 from skysieve.dedispersion.stream.dada_emulate import emulate_ring
-from skysieve.dedispersion.stream.dada_ipc import EODACK, FULL, SODACK, RingError, RingGone, Sync
+from skysieve.dedispersion.stream.dada_ipc import EODACK, FULL, SODACK, NewSync, OldSync, RingError, RingGone, Sync
 from skysieve.dedispersion.stream.dada_ring import DadaFeed, DadaReader, DadaRings, DadaWriter, key_of
 
 __all__ = ["data"]
@@ -69,27 +69,34 @@ def stop_after(count):
 # ---------------------------------------------------------------- what lies where
 
 
-def test_the_structure_is_that_of_psrdada():
-    """Places that the C structure has on 64-bit machines, worked out by hand from its public declaration."""
-    places = {
-        "semkey_connect": 0, "semkey_data": 4, "nbufs": 40, "bufsz": 48, "w_buf": 56, "w_state": 64, "w_xfer": 72,
-        "r_bufs": 80, "r_states": 144, "r_xfers": 176, "n_readers": 240, "s_buf": 248, "s_byte": 312, "eod": 376,
-        "e_buf": 384, "e_byte": 448, "on_device_id": 512,
+def test_the_structures_are_those_of_psrdada():
+    """Places that the C structures have on 64-bit machines, worked out by hand from their public declarations."""
+    head = {"semkey_connect": 0, "semkey_data": 4, "nbufs": 40, "bufsz": 48}
+    rest = {
+        "w_buf": 56, "w_state": 64, "w_xfer": 72, "r_bufs": 80, "r_states": 144, "r_xfers": 176, "n_readers": 240,
+        "s_buf": 248, "s_byte": 312, "eod": 376, "e_buf": 384, "e_byte": 448,
     }  # fmt: skip
-    assert {name: getattr(Sync, name).offset for name in places} == places
-    assert ctypes.sizeof(Sync) == 520
+    later = {"taken": 56, **{name: at + 8 for name, at in rest.items()}}
+    for kind, size, places in (
+        (OldSync, 512, {**head, **rest}),
+        (Sync, 520, {**head, **rest, "on_device_id": 512}),
+        (NewSync, 528, {**head, **later, "on_device_id": 520}),
+    ):
+        assert {name: getattr(kind, name).offset for name in places} == places
+        assert ctypes.sizeof(kind) == size
+        assert len(kind._fields_) == len(places)
 
 
 def test_a_new_ring_looks_like_one_of_dada_db():
     with rings(nbufs=3, bufsz=100, readers=2) as made:
         ring = made.data
         raw = ring._segment.bytes.tobytes()
-        assert len(raw) == 520 + 5 * 3
+        assert len(raw) == 528 + 5 * 3
         key = ring.key
         assert struct.unpack_from("=9i", raw) == tuple(key + 0x10000 * i for i in range(1, 10))
         assert struct.unpack_from("=2Q", raw, 40) == (3, 100)
-        assert raw[376:384] == b"\1" * 8
-        assert struct.unpack_from("=3i", raw, 520 + 3) == tuple(key + 0x10000 * i for i in range(10, 13))
+        assert raw[384:392] == b"\1" * 8
+        assert struct.unpack_from("=3i", raw, 528 + 3) == tuple(key + 0x10000 * i for i in range(10, 13))
         for one in ring.sets:
             assert [ring.value(one, i) for i in range(5)] == [8, 8, 0, 0, 1]
         assert [ring.value(ring.connections, i) for i in range(2)] == [1, 2]
@@ -97,22 +104,21 @@ def test_a_new_ring_looks_like_one_of_dada_db():
         DadaReader(key)
 
 
-def test_a_ring_of_the_older_version():
-    """Without the number of a GPU, the structure is 8 bytes shorter."""
-    with rings(nbufs=2, bufsz=64) as made:
-        for ring in (made.headers, made.data):
-            raw = ring._segment.bytes.tobytes()
-            keys = raw[520:]
-            dada_ipc.call("shmctl", ring._segment.identifier, dada_ipc.IPC_RMID, None)
-            ring._segment.detach()
-            flags = dada_ipc.IPC_CREAT | dada_ipc.IPC_EXCL | 0o666
-            ring._segment = dada_ipc.Segment(dada_ipc.call("shmget", ring.key, 512 + len(keys), flags))
-            ring._segment.bytes[:] = np.frombuffer(raw[:512] + keys, np.uint8)
+@pytest.mark.parametrize("layout", [OldSync, Sync, NewSync])
+def test_rings_of_every_version(layout):
+    """They are told apart by the size of the structure; what follows it lies where that ends."""
+    with rings(nbufs=2, bufsz=64, layout=layout) as made:
+        assert made.data._segment.size == ctypes.sizeof(layout) + 5 * 2
         with DadaWriter(made.key) as writer, DadaReader(made.key) as reader:
-            writer.send(b"A 1", [b"abc"])
+            writer.send(b"A 1", [bytes(range(100))])
+            assert isinstance(reader.data.ring.sync, layout)
             assert reader.header(10)[:3] == b"A 1"
-            assert reader.data.next(10).tobytes() == b"abc"
-            reader.data.done()
+            got = []
+            while not got or not reader.data.last:
+                got.append(reader.data.next(10).tobytes())
+                reader.data.done()
+            assert b"".join(got) == bytes(range(100))
+            assert reader.data.ring.sync.w_buf == getattr(reader.data.ring.sync, "taken", 2) == 2
 
 
 # ---------------------------------------------------------------- transfers

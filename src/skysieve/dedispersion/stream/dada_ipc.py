@@ -7,8 +7,9 @@ A transfer goes from byte ``s_byte`` of block ``s_buf`` to byte ``e_byte`` of bl
 without end, block ``n`` lies in segment ``n % nbufs``.  What is known of eight transfers is kept, that of transfer
 ``n`` at ``n % 8``.
 
-The facts are those of psrdada's public headers and of what its programs do; the code is our own.  A size of the first
-segment that is neither of the two known versions' is refused.
+The facts are those of psrdada's public headers and of what its programs do; the code is our own.  Three versions of the
+structure are known, told apart by its size: the latest counts the blocks that a writer has taken apart from those that
+it has filled.  Another size is refused.
 """
 
 from __future__ import annotations
@@ -39,21 +40,38 @@ SHM_RDONLY, SEM_UNDO, SETVAL, GETVAL = 0o10000, 0x1000, 16, 12
 MOST_BLOCKS = 2**16
 
 
+_HEAD: list[Any] = [
+    ("semkey_connect", c_int32), ("semkey_data", c_int32 * READERS), ("nbufs", c_uint64), ("bufsz", c_uint64)
+]  # fmt: skip
+_REST: list[Any] = [
+    ("w_state", c_int32), ("w_xfer", c_uint64), ("r_bufs", c_uint64 * READERS), ("r_states", c_int32 * READERS),
+    ("r_xfers", c_uint64 * READERS), ("n_readers", c_uint32), ("s_buf", c_uint64 * TRANSFERS),
+    ("s_byte", c_uint64 * TRANSFERS), ("eod", c_uint8 * TRANSFERS), ("e_buf", c_uint64 * TRANSFERS),
+    ("e_byte", c_uint64 * TRANSFERS),
+]  # fmt: skip
+
+
+class OldSync(ctypes.Structure):
+    """What all processes of a ring share; ``w_buf`` counts the blocks that were written."""
+
+    _fields_ = [*_HEAD, ("w_buf", c_uint64), *_REST]
+
+
 class Sync(ctypes.Structure):
-    """What all processes of a ring share."""
+    """Since rings can lie on GPUs."""
 
-    _fields_ = [
-        ("semkey_connect", c_int32), ("semkey_data", c_int32 * READERS), ("nbufs", c_uint64), ("bufsz", c_uint64),
-        ("w_buf", c_uint64), ("w_state", c_int32), ("w_xfer", c_uint64), ("r_bufs", c_uint64 * READERS),
-        ("r_states", c_int32 * READERS), ("r_xfers", c_uint64 * READERS), ("n_readers", c_uint32),
-        ("s_buf", c_uint64 * TRANSFERS), ("s_byte", c_uint64 * TRANSFERS), ("eod", c_uint8 * TRANSFERS),
-        ("e_buf", c_uint64 * TRANSFERS), ("e_byte", c_uint64 * TRANSFERS), ("on_device_id", c_int32),
-    ]  # fmt: skip
+    _fields_ = [*_HEAD, ("w_buf", c_uint64), *_REST, ("on_device_id", c_int32)]
 
 
-NEW_SIZE = ctypes.sizeof(Sync)
-OLD_SIZE = Sync.on_device_id.offset
-"""Before rings could lie on GPUs."""
+class NewSync(ctypes.Structure):
+    """Since a writer may have several blocks at a time: ``taken`` counts those that it has taken."""
+
+    _fields_ = [*_HEAD, ("taken", c_uint64), ("w_buf", c_uint64), *_REST, ("on_device_id", c_int32)]
+
+
+AnySync = OldSync | Sync | NewSync
+LAYOUTS: dict[int, type[AnySync]] = {ctypes.sizeof(kind): kind for kind in (OldSync, Sync, NewSync)}
+"""By their size."""
 
 
 class Operation(ctypes.Structure):
@@ -138,13 +156,13 @@ class Ring:
 
     Attributes
     ----------
-    sync : Sync
+    sync : OldSync, Sync or NewSync
     blocks : list of numpy.ndarray of uint8
     """
 
     def __init__(self, key: int, name: str, segment: Segment, count_at: int, read_only: bool, made: bool) -> None:
         self.key, self.name, self._segment = key, name, segment
-        self.sync = Sync.from_address(segment.address)
+        self.sync: AnySync = LAYOUTS[count_at].from_address(segment.address)
         self.nbufs, self.bufsz, self.readers = self.sync.nbufs, self.sync.bufsz, self.sync.n_readers
         self.count = segment.bytes[count_at : count_at + self.nbufs]
         keys = segment.bytes[count_at + self.nbufs : count_at + 5 * self.nbufs].tobytes()
@@ -179,15 +197,16 @@ class Ring:
                     f"{name}: there is no shared memory with the key {key:x} (dada_db makes it)"
                 ) from None
             raise RingError(f"{name}: the key {key:x} cannot be used: {error.strerror}") from None
-        sync = Sync.from_address(segment.address) if segment.size >= OLD_SIZE else None
-        nbufs = sync.nbufs if sync is not None and sync.nbufs <= MOST_BLOCKS else 0
+        whole = segment.size >= min(LAYOUTS)
+        nbufs = OldSync.from_address(segment.address).nbufs if whole else 0  # it lies there in all versions
         head = segment.size - 5 * nbufs
-        if sync is None or not nbufs or head not in (OLD_SIZE, NEW_SIZE) or not 1 <= sync.n_readers <= READERS:
+        sync = LAYOUTS[head].from_address(segment.address) if 0 < nbufs <= MOST_BLOCKS and head in LAYOUTS else None
+        if sync is None or not 1 <= sync.n_readers <= READERS:
             segment.detach()
             raise RingError(
                 f"{name}: what the key {key:x} has is no ring of PSRDADA, or of a version that is not known"
             )
-        if head == NEW_SIZE and sync.on_device_id >= 0:
+        if not isinstance(sync, OldSync) and sync.on_device_id >= 0:
             segment.detach()
             raise RingError(f"{name}: the ring {key:x} lies on a GPU; expected one in the host's memory")
         try:
@@ -196,8 +215,10 @@ class Ring:
             raise RingError(f"{name}: the ring {key:x} is not whole: {error}") from None
 
     @classmethod
-    def create(cls, key: int, name: str, nbufs: int, bufsz: int, readers: int = 1) -> Ring:
-        """A new ring, as ``dada_db`` makes it.
+    def create(
+        cls, key: int, name: str, nbufs: int, bufsz: int, readers: int = 1, layout: type[AnySync] = NewSync
+    ) -> Ring:
+        """A new ring, as the ``dada_db`` of a version makes it.
 
         Raises
         ------
@@ -209,19 +230,22 @@ class Ring:
                 f"nbufs={nbufs}, bufsz={bufsz}, readers={readers}: expected at least 1, and 8 readers at most"
             )
         try:
-            identifier = call("shmget", key, NEW_SIZE + 5 * nbufs, IPC_CREAT | IPC_EXCL | PERMISSIONS)
+            head = ctypes.sizeof(layout)
+            identifier = call("shmget", key, head + 5 * nbufs, IPC_CREAT | IPC_EXCL | PERMISSIONS)
         except OSError as error:
             raise RingError(f"{name}: the key {key:x} cannot be used: {error.strerror}") from None
         segment = Segment(identifier)
-        sync = Sync.from_address(segment.address)
-        sync.nbufs, sync.bufsz, sync.n_readers, sync.on_device_id = nbufs, bufsz, readers, -1
+        sync = layout.from_address(segment.address)
+        sync.nbufs, sync.bufsz, sync.n_readers = nbufs, bufsz, readers
+        if not isinstance(sync, OldSync):
+            sync.on_device_id = -1
         sync.eod[:] = [1] * TRANSFERS
         keys = [key + KEY_STEP * (i + 1) for i in range(1 + READERS + nbufs)]
         sync.semkey_connect = keys[0]
         sync.semkey_data[:] = keys[1 : 1 + READERS]
-        segment.bytes[NEW_SIZE + nbufs :] = np.frombuffer(struct.pack(f"={nbufs}i", *keys[1 + READERS :]), np.uint8)
+        segment.bytes[head + nbufs :] = np.frombuffer(struct.pack(f"={nbufs}i", *keys[1 + READERS :]), np.uint8)
         try:
-            ring = cls(key, name, segment, NEW_SIZE, False, made=True)
+            ring = cls(key, name, segment, head, False, made=True)
         except OSError as error:
             call("shmctl", identifier, IPC_RMID, None)
             raise RingError(f"{name}: the pieces of the ring {key:x} cannot be made: {error}") from None
@@ -262,7 +286,7 @@ class Ring:
 
     def close(self) -> None:
         """Let go of its memory; the ring stays."""
-        self.sync, self.count = Sync(), self.count.copy()
+        self.sync, self.count = type(self.sync)(), self.count.copy()
         for piece in (*self._pieces, self._segment):
             piece.detach()
         self._pieces, self.blocks = [], []

@@ -30,6 +30,8 @@ from skysieve.dedispersion.stream.dada_ipc import (
     TRANSFERS,
     WRITE,
     WRITING,
+    AnySync,
+    NewSync,
     Ring,
     RingError,
     RingGone,
@@ -297,6 +299,8 @@ class RingWriter:
             s.w_state = DISCONNECTED
         ring.count[place] += 1
         s.w_buf += 1
+        if isinstance(s, NewSync):
+            s.taken = s.w_buf
         for one in ring.sets:
             ring.change(one, (FULL, 1))
 
@@ -372,11 +376,14 @@ class DadaWriter:
 class DadaRings:
     """The two rings of a key, removed from the system at the end; what ``dada_db`` makes."""
 
-    def __init__(self, key: int, *, nbufs: int = 8, bufsz: int = 2**20, readers: int = 1, header: int = HEADER) -> None:
+    def __init__(
+        self, key: int, *, nbufs: int = 8, bufsz: int = 2**20, readers: int = 1, header: int = HEADER,
+        layout: type[AnySync] = NewSync,
+    ) -> None:  # fmt: skip
         self.key, name = key, f"PSRDADA ring {key:x}"
-        self.headers = Ring.create(key + 1, name, TRANSFERS, header, readers)
+        self.headers = Ring.create(key + 1, name, TRANSFERS, header, readers, layout)
         try:
-            self.data = Ring.create(key, name, nbufs, bufsz, readers)
+            self.data = Ring.create(key, name, nbufs, bufsz, readers, layout)
         except (RingError, ValueError):
             self.headers.destroy()
             raise
