@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -410,17 +411,18 @@ class ConvolvePlan:
         """Maps (B, [2,] npix) into ``result`` (B, K, [2,] npix)."""
         factors: Any = self._factors
         apart = self._mask is None and not self.spin and w_out is self._ones and factors is None
+        place = x.device if is_device_array(x) else contextlib.nullcontext()  # one of several GPUs
         if factors is not None:
-            factors = reorder(factors, to="nest") if self.grid.nest else factors
-            factors = array_module(x).asarray(factors, self.dtype)
-            x = x * factors if w_out is self._ones else x
+            with place:
+                ordered = reorder(factors, to="nest") if self.grid.nest else factors
+                factors = array_module(x).asarray(ordered, self.dtype)
+                x = x * factors if w_out is self._ones else x
         gpu: Any = self._engine
-        gpu.run(
-            x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=self._steady if apart else None,
-            offset=OFFSET,
-        )  # fmt: skip
-        if factors is not None and w_out is not self._ones:
-            result *= factors
+        steady = self._steady if apart else None
+        gpu.run(x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=steady, offset=OFFSET)
+        with place:
+            if factors is not None and w_out is not self._ones:
+                result *= factors
 
     def _steady(self) -> Any:
         """The result for a map of ones, (K, npix) float64 on the GPU."""
