@@ -321,6 +321,31 @@ def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> N
         assert message in run("period", survey, *options).stderr
 
 
+def test_damaged_parts_are_done_again(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that loses the end of a file, or all of it, costs that part."""
+    out = tmp_path / "p.csv"
+    command = ("period", survey, *GRID, "--resume", "--partition", "15", "-o", out)
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "remove", lambda self: None)
+        assert run(*command).exit_code == 0
+    whole, parts = out.read_text(), tmp_path / "p.csv.parts"
+    for k, keep in ((0, 100), (2, 0)):
+        part = parts / f"00000-00000{k}.npz"
+        part.write_bytes(part.read_bytes()[:keep])
+    (parts / "00000.json").write_text("[0, 15")
+    result = run(*command)
+    assert result.exit_code == 0, result.stderr
+    assert "2 of 4 partitions were done before" in result.stderr
+    assert "00000-000000.npz, 00000-000002.npz: damaged, searched again" in result.stderr.replace("\n", " ")
+    assert out.read_text() == whole
+    assert not parts.exists()
+    parts.mkdir()
+    (parts / "run.json").write_text("{")
+    result = run(*command)
+    assert result.exit_code == 2
+    assert "run.json is damaged; delete the folder" in result.stderr.replace("\n", " ")
+
+
 def test_kill_9(survey: Path, tmp_path: Path) -> None:
     """Killed while it works, again and again: the run that ends has all objects, each searched as in one run."""
     whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"

@@ -264,6 +264,9 @@ class Job:
         before = [k for k in range(n) if self.parts.load(number, k) is not None]
         if before:
             self.say(f"{file}: {len(before)} of {n} partitions were done before")
+        if self.parts.damaged:
+            self.say(f"note: {', '.join(self.parts.damaged)}: damaged, searched again")
+            self.parts.damaged.clear()
         for k in range(n):
             found = self.parts.load(number, k)
             if found is None:

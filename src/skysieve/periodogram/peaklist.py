@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class PeakList:
-    """The highest peaks of a periodogram, in falling order of power; shape (k,).
+    """The highest peaks of a periodogram, in falling order of power on the grid; shape (k,).
 
     Attributes
     ----------

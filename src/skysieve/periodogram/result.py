@@ -82,7 +82,7 @@ def _within(i: Any, n: int) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Peaks:
-    """The best peaks in falling order of power; shape (k,) for one light curve, (n, k) for a batch.
+    """The best peaks in falling order of power on the grid; shape (k,) for one light curve, (n, k) for a batch.
 
     Attributes
     ----------

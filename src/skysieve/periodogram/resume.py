@@ -2,13 +2,15 @@
 
 Beside the output ``OUT`` stands a folder ``OUT.parts`` with ``run.json`` (what was asked, of which files), the
 partitions of each file, and the answers of each finished one.  Every file is written under another name, flushed to
-the disk and renamed: whatever kills the run, what stands there is whole.
+the disk and renamed: whatever kills the run, what stands there is whole.  A part that a disk has damaged all the same
+is done again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zipfile
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,11 +67,14 @@ class Parts:
 
     def __init__(self, output: Path, run: dict[str, Any]) -> None:
         self.folder = output.with_name(output.name + ".parts")
+        self.damaged: list[str] = []
         self.folder.mkdir(exist_ok=True)
         manifest = self.folder / MANIFEST
         text = json.dumps(run, indent=1, sort_keys=True)
         if manifest.exists():
-            found, wanted = json.loads(manifest.read_text(encoding="utf-8")), json.loads(text)
+            found, wanted = _json(manifest), json.loads(text)
+            if not isinstance(found, dict):
+                raise OtherRun(f"{manifest} is damaged; delete the folder to start anew")
             different = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
             if not different:
                 return
@@ -85,7 +90,8 @@ class Parts:
     def edges(self, file: int) -> list[int] | None:
         """Where the partitions of a file start (and the last ends), if the file was cut before."""
         path = self.folder / f"{file:05d}.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        edges = _json(path) if path.exists() else None
+        return edges if isinstance(edges, list) else None  # a damaged list is made anew, and is the same
 
     def cut(self, file: int, curves: LightCurves, objects: int) -> list[int]:
         """Cut a file into partitions, or find where it was cut."""
@@ -104,18 +110,23 @@ class Parts:
         if edges is None:
             return 0
         n = len(edges) - 1
-        return n if all(self._path(file, k).exists() for k in range(n)) else 0
+        return n if all(self.load(file, k) is not None for k in range(n)) else 0
 
     def _path(self, file: int, k: int) -> Path:
         return self.folder / f"{file:05d}-{k:06d}.npz"
 
     def load(self, file: int, k: int) -> Found | None:
-        """Answers of a partition; None if it is not done."""
+        """Answers of a partition; None if it is not done, or damaged: then it is noted in ``damaged`` and removed."""
         path = self._path(file, k)
         if not path.exists():
             return None
-        with np.load(path, allow_pickle=False) as held:
-            return Found(**{f.name: held[f.name] for f in fields(Found)})
+        try:
+            with np.load(path, allow_pickle=False) as held:
+                return Found(**{f.name: held[f.name] for f in fields(Found)})
+        except (zipfile.BadZipFile, EOFError, KeyError, ValueError):
+            path.unlink()
+            self.damaged.append(path.name)
+            return None
 
     def save(self, file: int, k: int, found: Found) -> None:
         """Keep the answers of a partition."""
@@ -139,6 +150,14 @@ class Parts:
 def _unfinished(name: str) -> bool:
     """A temporary file that a killed run left."""
     return name.startswith((".run-", ".0")) and name.endswith((".json", ".npz"))
+
+
+def _json(path: Path) -> Any:
+    """What a file of JSON holds; None if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
 
 
 def _text(path: Path, text: str) -> None:
