@@ -18,7 +18,7 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.dedispersion.dmplan import DMPlan
 from skysieve.dedispersion.filterbank import Filterbank
-from skysieve.dedispersion.grid import reference_frequency
+from skysieve.dedispersion.grid import numbers, reference_frequency
 from skysieve.dedispersion.masks import Cleaned, Mask
 from skysieve.dedispersion.observation import DM_CONSTANT, Observation
 from skysieve.dedispersion.result import Dedispersed
@@ -434,7 +434,7 @@ def stages_of(
 
 
 def _dm_list(dms: Any) -> NDArray[np.float64]:
-    listed = np.atleast_1d(np.asarray(dms, np.float64))
+    listed = np.atleast_1d(numbers("dms", dms))
     if listed.ndim != 1 or listed.size == 0:
         raise ValueError(f"dms has shape {np.shape(dms)}, expected a list of at least one DM")
     if not np.isfinite(listed).all():

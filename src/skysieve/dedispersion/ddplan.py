@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.dedispersion.grid import error_for_loss, scattering, smearing
+from skysieve.dedispersion.grid import error_for_loss, numbers, scattering, smearing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -125,7 +125,7 @@ def loss_stages(
 
 def survey_stages(rows: object) -> list[Stage]:
     """Stages of a table as the paper's Table 1: rows of low DM, high DM, step, binning and spacing of nominal DMs."""
-    table = np.atleast_2d(np.asarray(rows, np.float64))
+    table = np.atleast_2d(numbers("stages", rows))
     if table.ndim != 2 or table.shape[1] not in (4, 5):
         raise ValueError("stages: expected rows of low DM, high DM, step, binning and (with subbands) nominal spacing")
     stages = []

@@ -14,7 +14,7 @@ import numpy as np
 
 from skysieve.dedispersion.ddplan import Band, Stage, check_count, loss_stages, presto_stages, survey_stages
 from skysieve.dedispersion.filterbank import Filterbank
-from skysieve.dedispersion.grid import delay_seconds, kept, scattering, smearing, tolerance_dms
+from skysieve.dedispersion.grid import delay_seconds, kept, numbers, scattering, smearing, tolerance_dms
 from skysieve.dedispersion.io import written
 from skysieve.dedispersion.observation import DM_CONSTANT, Observation
 
@@ -381,7 +381,7 @@ def _list_stages(
         count = math.floor((top - dm_min) / step + 1e-9) + 1
         check_count(count)
         return [Stage(np.round(dm_min + step * np.arange(count), 9), float(step), binning)]
-    listed = np.atleast_1d(np.asarray(dms, np.float64))
+    listed = np.atleast_1d(numbers("dms", dms))
     if listed.ndim != 1 or len(listed) == 0 or not np.isfinite(listed).all():
         raise ValueError("dms: expected a list of finite numbers, at least one")
     if (listed < 0).any() or (np.diff(listed) <= 0).any():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import as_float64, to_host
 from skysieve.dedispersion.observation import DM_CONSTANT
 
 if TYPE_CHECKING:
@@ -19,6 +21,21 @@ BHAT = (-6.46, 0.154, 1.07, 3.86)
 LOSS = 6.91e-3
 """Cordes & McLaughlin 2003, eq. 13."""
 REFERENCES = ("top", "centre", "bottom", "infinity")
+
+
+def numbers(name: str, given: object) -> NDArray[np.float64]:
+    """The argument ``name`` as float64 on the host.
+
+    Raises
+    ------
+    TypeError
+        When it holds anything but real numbers.
+    """
+    try:
+        found: NDArray[np.float64] = to_host(as_float64(given, name))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}={reprlib.repr(given)}: expected real numbers") from error
+    return found
 
 
 def reference_frequency(freqs: NDArray[np.float64], ref_freq: str | float) -> float:
