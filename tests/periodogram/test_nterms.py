@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from skysieve.periodogram import chi2, reference
 from skysieve.periodogram.api import LombScarglePlan, lombscargle
+from skysieve.periodogram.cpu_chi2_job import DIRECT, LIMIT, NUFFT
 from skysieve.periodogram.result import LombScargleResult
 from skysieve.periodogram.workload import Status
 
@@ -166,6 +167,23 @@ def test_too_coarse_for_the_comb_is_summed_directly():
     assert result.method == "direct"
     theirs = LombScargle(t, y, dy, nterms=2).power(result.frequency, method="chi2")
     np.testing.assert_allclose(result.power, theirs, rtol=0, atol=TOLERANCE)
+
+
+def test_errors_are_in_proportion_to_the_limit_of_trust(monkeypatch):
+    """The rule behind `LIMIT`: up to 7e-10 of a power for each unit of it was measured; a GPU's limit has its own."""
+    rng = np.random.default_rng(4)
+    for n in (12, 20, 33):
+        t = np.sort(rng.integers(0, 120, n) + 0.3 + 0.4 * rng.random(n))
+        dy = (0.02 + 0.05 * rng.random(n)) * np.where(rng.random(n) < 0.2, 10, 1)
+        y = np.sin(2 * np.pi * t / 0.9) + dy * rng.standard_normal(n)
+        grid = {"fmin": 0.16, "fmax": 6.0, "nf": 7000, "nterms": 4, "device": "cpu"}
+        monkeypatch.setitem(LIMIT, DIRECT, 0.0)  # every power by orthogonal columns
+        exact = lombscargle(t, y, dy, method="direct", **grid).power
+        for limit in (1.0, 3.0, 10.0):
+            monkeypatch.setitem(LIMIT, NUFFT, limit)
+            found = lombscargle(t, y, dy, method="nufft", **grid).power
+            assert np.array_equal(np.isnan(found), np.isnan(exact))
+            assert np.nanmax(np.abs(found - exact)) <= 1e-9 * limit
 
 
 def test_float32_stores_what_float64_computes():
