@@ -240,8 +240,7 @@ class RingEngine:
             self.phases.append(xp.asarray(np.exp(-1j * modes * values[0]).astype(self.complex)) if one else None)
             if r.kind == "grid" and self.window is not None:
                 top = max(len(modes), len(self.factors.get(r.length, ())))
-                found = 1 / self.window.transform(np.arange(top) / r.length)
-                self.factors[r.length] = xp.asarray(found.astype(dtype))
+                self.factors[r.length] = xp.asarray(self.window.factors(np.arange(top) / r.length).astype(dtype))
         self.struct = None if self.window is None else self.window.struct(dtype)
 
     def _modes(self, radial: Radial) -> NDArray[np.int64]:

@@ -68,19 +68,21 @@ def make_runs(
     ``share``: highest mode over length that a grid carries, 0 for no grids; ``longest``: of the transforms of a block.
     """
     cuts = np.concatenate([[0], np.flatnonzero(np.diff(n)) + 1, [len(n)]])
-    grids = [x for x in GRIDS if x <= longest]
+    grids = np.array([x for x in GRIDS if x <= longest])
+    tops = np.maximum.reduceat(most[: len(n)], cuts[:-1])
+    least = np.searchsorted(share * grids, tops)  # the shortest grid that carries so many modes
+    carried = np.append(grids, 0)[np.maximum(least, np.searchsorted(DENSEST * grids, n[cuts[:-1]]))]
+    carried[n[cuts[:-1]] % 4 != 0] = 0
     keys: list[tuple[str, int, int]] = []
-    for a, b in pairwise(cuts.tolist()):
+    for (a, b), grid in zip(pairwise(cuts.tolist()), carried.tolist(), strict=True):
         size, rows = int(n[a]), b - a
-        top = most[a:b].max()
-        grid = next((x for x in grids if top <= share * x and size <= DENSEST * x), 0) if size % 4 == 0 else 0
-        power = size & (size - 1) == 0 and size >= GRIDS[0] and len(np.unique(phi[a:b][phi[a:b] != 0])) < 2
         like = rows >= LIKE
-        if like and power and size <= longest:
+        power = like and size & (size - 1) == 0 and size >= GRIDS[0] and len(np.unique(phi[a:b][phi[a:b] != 0])) < 2
+        if power and size <= longest:
             keys += [("plain", size, 1)] * rows
         elif grid and (not like or size >= GRIDS[0]):
             keys += [("grid", grid, 1)] * rows
-        elif like and power and size == 2 * longest:
+        elif power and size == 2 * longest:
             keys += [("plain", longest, 2)] * rows
         elif like:
             keys += [("batch", size, 1)] * rows
@@ -104,9 +106,8 @@ def make_runs(
 
 def _fewer(keys: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
     """With few lengths of chirps: the longest, half of it, and every fourth power of two below."""
-    longest = max((length for kind, length, _ in keys if kind == "chirp"), default=0)
+    lengths = {length for kind, length, _ in keys if kind == "chirp"}
+    longest = max(lengths, default=0)
     allowed = [longest, longest >> 1, *(longest >> k for k in range(3, 30, 2))]
-    return [
-        (kind, min(x for x in allowed if x >= length) if kind == "chirp" else length, residues)
-        for kind, length, residues in keys
-    ]
+    taken = {length: min(x for x in allowed if x >= length) for length in lengths}
+    return [(kind, taken[length] if kind == "chirp" else length, residues) for kind, length, residues in keys]

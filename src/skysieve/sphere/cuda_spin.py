@@ -8,6 +8,7 @@ input pixel, turned along its own ring, serves all output rings, and a multiply-
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,10 +47,16 @@ def turning(radial: Radial) -> float:
     >>> print(round(turning(make_radial(Gaussian(sigma=sigma), 1e-6, 2)) / sigma**2, 3))
     0.5
     """
-    u, w = np.polynomial.legendre.leggauss(64)
+    u, w = _nodes()
     r = 0.5 * (u + 1) * np.sqrt(radial.xmax)
     k = radial(r * r) ** 2 * w * r
     return float(np.sqrt((k * r**4).sum() / (8 * k.sum())))
+
+
+@functools.cache
+def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    u, w = np.polynomial.legendre.leggauss(64)
+    return u, w
 
 
 def must_be_exact(spec: Spec) -> bool:

@@ -32,6 +32,7 @@ _FLOOR = {4: 5e-8, 8: 0.0}
 _SHARES = tuple(np.arange(0.46, 0.1, -0.02))
 _NODES = 128
 _BINS = 64
+_TERMS = 48
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,27 @@ class Window:
         x, weight = _nodes()
         v = np.polynomial.polynomial.polyval(2 * x * x - 1, self.coefficients) * weight * self.taps
         return np.asarray(np.cos(np.multiply.outer(math.pi * self.taps * np.asarray(m, np.float64), x)) @ v)
+
+    def factors(self, m: NDArray[Any]) -> NDArray[np.float64]:
+        """One over the transform, to 1e-13, at ``m`` from 0 to 0.5 cycles a cell.
+
+        Examples
+        --------
+        >>> m = np.linspace(0, 0.46, 9)
+        >>> bool(np.abs(polynomial(8).factors(m) * polynomial(8).transform(m) - 1).max() < 1e-13)
+        True
+        """
+        return np.asarray(np.polynomial.chebyshev.chebval(4 * np.asarray(m, np.float64) - 1, _inverse(self.taps)))
+
+
+@functools.cache
+def _inverse(taps: int) -> NDArray[np.float64]:
+    """Chebyshev coefficients of one over the transform, at 0 .. half a cycle a cell."""
+    angle = math.pi * (np.arange(_TERMS) + 0.5) / _TERMS
+    values = 1 / polynomial(taps).transform((np.cos(angle) + 1) / 4)
+    found = 2 / _TERMS * np.cos(np.multiply.outer(np.arange(_TERMS), angle)) @ values
+    found[0] /= 2
+    return np.asarray(found, np.float64)
 
 
 @functools.cache
