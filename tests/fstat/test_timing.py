@@ -44,6 +44,21 @@ def test_the_fit_finds_the_constants(monkeypatch, window):
         assert x @ found == pytest.approx(x @ true, rel=1e-6)
 
 
+def test_maps_that_are_kept_are_timed_with_their_memory(tmp_path, monkeypatch):
+    """Cleared pages cost as much as sums: maps that are kept are timed kept, one of them beyond what malloc keeps."""
+    seen = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(timing, "measure", lambda cases: seen.append([(c, e) for c, e in cases]) or np.ones(4))
+    atoms = synth_atoms(span=40 * T)
+    for keep_map in (True, False):
+        with TransientPlan(window="rect", dtype="float32", device="cpu", threads=1, keep_map=keep_map) as plan:
+            plan.describe(atoms)
+    kept, other = ([call() for counts, call in cases if counts[3] < 1e5] for cases in seen)
+    assert all(output.F is not None for output in kept)
+    assert all(output.F is None for output in other)
+    assert max(counts[3] for counts, _ in seen[0]) * 4 > 32 * 2**20
+
+
 def test_constants_are_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     atoms = synth_atoms(span=40 * T)
@@ -53,7 +68,7 @@ def test_constants_are_kept(tmp_path, monkeypatch):
         path = tmp_path / "skysieve" / "fstat-costs.json"
         kept = json.loads(path.read_text())
         (name,) = kept
-        assert name.endswith(f"exp, float32 {timing.FORMAT}")
+        assert name.endswith(f"exp map, float32 {timing.FORMAT}")
         monkeypatch.setattr(timing, "measure", lambda *a: pytest.fail("measured again"))
         assert plan.describe(atoms)["expected_seconds"] == first
         monkeypatch.setattr(timing, "measure", lambda *a: np.array([7.0, 0, 0, 0]))
@@ -64,6 +79,9 @@ def test_constants_are_kept(tmp_path, monkeypatch):
     with TransientPlan(off, window="exp", dtype="float32", device="cpu", threads=1) as plan:
         assert plan.describe(atoms)["expected_seconds"] == 7
         assert any("apart" in key for key in json.loads(path.read_text()))
+    with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1, keep_map=False) as plan:
+        assert plan.describe(atoms)["expected_seconds"] == 7  # a map that is not kept has costs of its own
+        assert any(key.endswith(f"exp, float32 {timing.FORMAT}") for key in json.loads(path.read_text()))
     path.unlink()
     path.mkdir()  # nothing can be kept there
     with TransientPlan(window="rect", device="cpu", threads=1) as plan:

@@ -173,11 +173,17 @@ def test_predicted_times(monkeypatch, tmp_path, window, options):
     runtime = shim_runtime()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(timing, "GPU_SETUPS", ((12, 1, 1, 1), (24, 1, 1, 1), (24, 1, 1, 2)))
+    monkeypatch.setattr(timing, "GPU_SETUPS_ALONE", ((12, 1, 1, 1), (24, 1, 1, 1)))
     w = resolve_window(WINDOWS.get(window, window), 3)
     job = make_job(templates(2), GRIDS["coarse"], w, np.float32)
     spec = Spec(w, np.dtype("f4"), **options)
     facts = cuda.Engine(spec, runtime=runtime).describe(job)
     assert 1e-6 < facts["expected_seconds"] < 60
+    one = make_job(templates(1), GRIDS["coarse"], w, np.float32)
+    alone = cuda.Engine(spec, runtime=runtime).describe(one)["expected_seconds"]
+    kept = (tmp_path / "skysieve" / "fstat-costs.json").read_text()
+    assert kept.count(" alone") == (window != "function")  # constants of its own
+    assert 1e-6 < alone < 60
     methods = {"rect": "running sums", "function": "bin by bin"}
     assert facts["method"] == methods.get(window, "recurrence")
     assert (facts["map_bytes"] > 0) == options.get("keep_map", True)

@@ -97,10 +97,13 @@ class Engine:
     def _predicted(self, job: Job, kind: str) -> float:
         """Seconds of a template by the model of `timing`, with constants of one core; cores share all but the call."""
         apart = "" if (job.schedule.group == job.schedule.group[0]).all() else " apart"
-        name = f"{timing.processor()}, {kind}{apart}, {self.typed.dtype}"
+        kept = self.spec.keep_map
+        name = f"{timing.processor()}, {kind}{apart}{' map' * kept}, {self.typed.dtype}"
         window = Window(kind, self.spec.window.efold)
-        engine = Engine(Spec(window, self.spec.dtype, keep_map=False), threads=1)
-        found = timing.constants(name, lambda: timing.host_cases(window, self.typed.dtype, engine.execute, bool(apart)))
+        engine = Engine(Spec(window, self.spec.dtype, keep_map=kept), threads=1)
+        found = timing.constants(
+            name, lambda: timing.host_cases(window, self.typed.dtype, engine.execute, bool(apart), kept)
+        )
         counts = timing.terms(job, kind == "exp")
         return float(found[0] * counts[0] + found[1:] @ counts[1:] / self.pool.workers)
 

@@ -51,7 +51,8 @@ def predicted(
     kind = KINDS.get(spec.window.kind, spec.window.kind)
     apart = not (job.schedule.group == job.schedule.group[0]).all()
     name = f"{device.name}, {detail(spec.window)}{' apart' * apart}{' map' * spec.keep_map}{' there' * there}"
-    name += (
+    alone = job.n_templates == 1 and kind != "any"
+    name += " alone" * alone + (
         f"{' posteriors' * spec.marginals}{f' {len(job.detectors)} detectors' if job.detectors else ''}, {spec.dtype}"
     )
 
@@ -61,7 +62,7 @@ def predicted(
         for fourier in methods:
             engine = make(replace(spec, window=window), fourier)
             try:
-                for n, dt0, dtau, templates in timing.GPU_SETUPS:
+                for n, dt0, dtau, templates in timing.GPU_SETUPS_ALONE if alone else timing.GPU_SETUPS:
                     few = min(templates, 8) if spec.keep_map else templates
                     if apart and kind == "any" and n > timing.LONGEST_APART:
                         continue

@@ -36,11 +36,15 @@ logger = logging.getLogger("skysieve")
 TATOM = 1800
 SETUPS = ((48, 1, 1), (240, 1, 1), (240, 5, 1), (240, 1, 6), (720, 1, 1), (720, 3, 2), (720, 12, 8), (1440, 1, 1))
 """Bins, and steps of t0 and tau in bins, of the maps that are timed: some 60 milliseconds on one core."""
+MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 12, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
+"""The same for maps that are kept: with 36 MB, the pages of which the system clears anew each time."""
 GPU_SETUPS = (
     (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (480, 1, 1, 16), (1440, 1, 1, 16),
     (1440, 4, 4, 16), (1440, 1, 1, 64),
 )  # fmt: skip
 """The same for a GPU, and how many templates: some milliseconds, after the compiler's seconds."""
+GPU_SETUPS_ALONE = ((48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2, 1), (5760, 1, 1, 1), (8640, 3, 3, 1))
+"""One template alone leaves most of a GPU idle: its constants are those of such calls."""
 LONGEST_APART = 480
 """Bins, for functions on grids with many places between the bins: their weights are many."""
 WARM, REPEATS = 2, 3
@@ -134,12 +138,14 @@ def measure(cases: Cases) -> NDArray[np.float64]:
     return np.asarray(nnls(rows / scale, np.ones(len(rows)))[0] / scale)
 
 
-def host_cases(window: Window, dtype: Any, execute: Callable[[Job], object], apart: bool = False) -> Cases:
+def host_cases(
+    window: Window, dtype: Any, execute: Callable[[Job], object], apart: bool = False, kept: bool = False
+) -> Cases:
     """Maps of noise for a CPU.
 
-    ``apart``: start times that lie at several places between the bins, which take other kernels.
+    ``apart``: start times that lie at several places between the bins, which take other kernels; ``kept``: maps are.
     """
-    for n, dt0, dtau in SETUPS:
+    for n, dt0, dtau in MAP_SETUPS if kept else SETUPS:
         job = sample(n, dt0, dtau, window, dtype, apart)
         yield terms(job, window.kind == "exp"), partial(execute, job)
 
