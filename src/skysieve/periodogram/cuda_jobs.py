@@ -195,8 +195,8 @@ class JobCache:
         job = self._jobs.get(self._key(plan, chunk, len(t), device_power is not None))
         if job is None or (job.dy is None) != (dy is None) or not np.array_equal(job.offsets, offsets):
             return None
-        return replace(
-            job, t=t, y=y, dy=dy, objects=slice(chunk.start, chunk.stop), device_power=device_power, results={},
+        return job.like(
+            t=t, y=y, dy=dy, objects=slice(chunk.start, chunk.stop), device_power=device_power, results={},
             host_power=None, copies=None, signature=None,
         )  # fmt: skip
 
@@ -267,8 +267,7 @@ def job_of(
 ) -> Job:
     """The chunk of the given rows; ``objects`` are the output's; ``cycles``, ``lengths``: what is known of each."""
     grids, spec = plan.grids, plan.spec
-    own = slice(None) if grids.shared else objects
-    f0, df, nf = grids.f0[own], grids.df[own], grids.nf[own]
+    nf = grids.nf if grids.shared else grids.nf[objects]
     n, k = len(offsets) - 1, spec.n_peaks
     if not spec.sinusoid:
         limits = np.zeros(n, cs.LIMIT)
@@ -277,9 +276,7 @@ def job_of(
         terms = spec if spec.model is None else replace(spec, nterms=most_terms(spec.model))
         parts, limits["circle"] = parts_of(plan.chi2_layouts, terms, lengths, cycles, nf, grids.shared, all_candidates)
         limits["stretch"] = FIND_SPAN
-        cap, edges = max(p.cap for p in parts), max(p.edges for p in parts)
-        job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, cap, edges, grids.values)
-        return _with_powers(job, plan, output)
+        return _assembled(plan, output, (t, y, dy, offsets), objects, parts, limits)
     layout = plan.choose(nf, cycles)
     few = plan.few(nf, layout)
     direct = lengths <= few
@@ -304,13 +301,22 @@ def job_of(
                 all_candidates, plan.multiprocessors, long,
             )
         )  # fmt: skip
-    cap, edges = max(p.cap for p in parts), max(p.edges for p in parts)
-    job = Job(t, y, dy, offsets, objects, f0, df, nf, grids.shared, parts, limits, cap, edges, grids.values)
-    return _with_powers(job, plan, output)
+    return _assembled(plan, output, (t, y, dy, offsets), objects, parts, limits)
 
 
-def _with_powers(job: Job, plan: Plan, output: Output) -> Job:
-    """The job with the places of its powers, where there are any: in its own buffer, or in the user's device array."""
+def _assembled(
+    plan: Plan, output: Output, rows: tuple[Any, Any, Any, Any], objects: slice, parts: list[Any], limits: NDArray[Any]
+) -> Job:
+    """The job of these parts, with the method of each object, and with the places of its powers, where there are any:
+    in its own buffer, or in the user's device array."""
+    grids, codes = plan.grids, np.zeros(len(limits), np.uint8)
+    own = slice(None) if grids.shared else objects
+    for part in parts:
+        codes[part.order] = CODES[part.kind]
+    job = Job(
+        *rows, objects, grids.f0[own], grids.df[own], grids.nf[own], grids.shared, parts, limits,
+        max(part.cap for part in parts), max(part.edges for part in parts), codes, grids.values,
+    )  # fmt: skip
     if plan.power_start is not None or plan.grids.values is not None or not plan.spec.sinusoid:
         sizes = np.broadcast_to(job.nf, (job.n_objects,))
         job.start = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
@@ -332,26 +338,21 @@ class Again:
 def deliver(job: Job, plan: Plan, output: Output, again: Again) -> None:
     """Write a finished chunk's answers, but for the powers, and note what has to be done again."""
     info, objects = job.results["info"], job.objects
-    status = info["status"]
-    k = plan.spec.n_peaks
-    numbers = np.arange(objects.start, objects.stop)
-    over, beyond = job.results["flags"] != 0, status == UNLIKE
-    if beyond.any():
-        again.unlike += numbers[beyond].tolist()
-    if over.any():
-        again.overflow += numbers[over & ~beyond].tolist()
-    index = job.results["index"].reshape(-1, k)
-    status = np.where(beyond, Status.FAILED, np.where((status == 0) & (index[:, 0] < 0), Status.SINGULAR, status))
+    status, method = info["status"], job.codes
+    index = job.results["index"].reshape(-1, plan.spec.n_peaks)
+    over, none = job.results["flags"] != 0, index[:, 0] < 0
+    if status.any() or none.any() or over.any():
+        beyond = status == UNLIKE
+        again.unlike += (objects.start + np.flatnonzero(beyond)).tolist()
+        again.overflow += (objects.start + np.flatnonzero(over & ~beyond)).tolist()
+        status = np.where(beyond, Status.FAILED, np.where((status == 0) & none, Status.SINGULAR, status))
+        method = np.where(status == Status.OK, method, 0)
     output.status[objects] = status
+    output.method[objects] = method
     output.n_used[objects] = info["n"]
     output.n_dropped[objects] = info["dropped"]
     output.t_min[objects] = info["t_min"]
     output.span[objects] = info["span"]
     output.peak_index[objects] = index
-    output.peak_frequency[objects] = job.results["frequency"].reshape(-1, k)
-    output.peak_power[objects] = job.results["best"].reshape(-1, k)
-    method = np.zeros(len(status), np.uint8)
-    for part in job.parts:
-        method[part.order] = CODES[part.kind]
-    method[status != Status.OK] = 0
-    output.method[objects] = method
+    output.peak_frequency[objects] = job.results["frequency"].reshape(index.shape)
+    output.peak_power[objects] = job.results["best"].reshape(index.shape)

@@ -61,6 +61,8 @@ class Job:
     limits: NDArray[Any]
     cap: int
     edges: int
+    codes: NDArray[np.uint8]
+    """Number of the method of each object."""
     values: NDArray[np.float64] | None = None
     start: NDArray[np.int64] | None = None
     n_powers: int = 0
@@ -71,6 +73,12 @@ class Job:
     signature: tuple[Any, ...] | None = None
     code: NDArray[np.int32] | None = None
     """Number of the band of each row, where there are several."""
+
+    def like(self, **changes: Any) -> Job:
+        """A job that differs in some fields (`dataclasses.replace` takes as long as a launch)."""
+        job = object.__new__(Job)
+        job.__dict__.update(self.__dict__ | changes)
+        return job
 
     @property
     def n_objects(self) -> int:
