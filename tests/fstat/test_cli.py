@@ -43,7 +43,7 @@ def test_convert(file, tmp_path):
 
 
 def test_mistakes_are_one_line(file, tmp_path):
-    assert "No such file" in run("info", tmp_path / "none.npz", code=2)
+    assert f"skysieve: {tmp_path / 'none.npz'}: No such file" in run("info", tmp_path / "none.npz", code=2)
     assert "ends in .npz" in run("convert", file, tmp_path / "x.csv", code=2)
     text = run("info", file.with_suffix(".dat"), code=2)
     assert text.count("\n") == 1

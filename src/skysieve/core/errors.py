@@ -6,7 +6,15 @@ caller, got in the way of.
 
 from __future__ import annotations
 
-__all__ = ["DeviceLost", "DeviceUnavailable", "KernelError", "MemoryBudgetError", "SkysieveError", "format_bytes"]
+__all__ = [
+    "DeviceLost",
+    "DeviceUnavailable",
+    "KernelError",
+    "MemoryBudgetError",
+    "SkysieveError",
+    "format_bytes",
+    "one_line",
+]
 
 
 def format_bytes(n: float) -> str:
@@ -23,6 +31,17 @@ def format_bytes(n: float) -> str:
         if value < 1024:
             return f"{value:.1f} {unit}"
     return f"{value / 1024:.1f} PiB"
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, for a command line; of files without the number of the error.
+
+    >>> one_line(FileNotFoundError(2, "No such file or directory", "map.fits"))
+    'map.fits: No such file or directory'
+    """
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 class SkysieveError(Exception):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skysieve.core.errors import one_line
+
 if TYPE_CHECKING:
     from skysieve.fstat.atoms import Atoms
     from skysieve.fstat.batch import AtomsBatch
@@ -65,7 +67,7 @@ def told() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ModuleNotFoundError) as error:
-        typer.echo(f"skysieve: {error}", err=True)
+        typer.echo(f"skysieve: {one_line(error)}", err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
         typer.echo("skysieve: interrupted", err=True)

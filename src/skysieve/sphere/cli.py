@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skysieve.core.errors import one_line
+
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
@@ -155,7 +157,7 @@ def smooth(
 
             save_figure(before_after(sky, found), plot)
     except (OSError, ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
-        typer.echo(f"skysieve: {error}", err=True)
+        typer.echo(f"skysieve: {one_line(error)}", err=True)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
         typer.echo("skysieve: interrupted; nothing was written", err=True)
