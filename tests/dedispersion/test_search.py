@@ -453,7 +453,7 @@ def test_dms_that_the_data_do_not_hold_are_told_before_memory_is(pulses):
         ({"link_dm": -1}, ValueError, "link_dm=-1"),
         ({"link_time": -1.0}, ValueError, "link_time=-1.0"),
         ({"method": "tree2"}, ValueError, "method='tree2'"),
-        ({"plan": "all"}, TypeError, "dms='all': expected real numbers"),
+        ({"plan": "all"}, TypeError, "plan='all': expected real numbers"),
         ({"mask": Mask.channels(4, [0])}, ValueError, "mask has 4 channels"),
     ],
 )

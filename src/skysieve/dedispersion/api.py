@@ -421,26 +421,29 @@ def chunk_samples(source: Source, tables: Sequence[Table], wanted: int, place: P
 
 
 def stages_of(
-    fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int = 1
+    fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int = 1, name: str = "dms"
 ) -> tuple[list[tuple[NDArray[np.float64], int, int, int]], float]:
-    """DMs, binning, subbands and DMs a call of each stage of a plan or of a list; and the dispersion constant."""
+    """DMs, binning, subbands and DMs a call of each stage of a plan or of a list; and the dispersion constant.
+
+    ``name`` is that of the argument ``dms``, for errors.
+    """
     if not isinstance(fb, Filterbank):
         raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
     constant = _dm_constant(dm_constant, dms)
     if isinstance(dms, DMPlan):
         dms.check(fb.observation)
         return [(s.dms, s.downsamp, dms.nsub, s.per_call) for s in dms.stages], constant
-    return [(_dm_list(dms), downsamp, 0, 0)], constant
+    return [(_dm_list(dms, name), downsamp, 0, 0)], constant
 
 
-def _dm_list(dms: Any) -> NDArray[np.float64]:
-    listed = np.atleast_1d(numbers("dms", dms))
+def _dm_list(dms: Any, name: str) -> NDArray[np.float64]:
+    listed = np.atleast_1d(numbers(name, dms))
     if listed.ndim != 1 or listed.size == 0:
-        raise ValueError(f"dms has shape {np.shape(dms)}, expected a list of at least one DM")
+        raise ValueError(f"{name} has shape {np.shape(dms)}, expected a list of at least one DM")
     if not np.isfinite(listed).all():
-        raise ValueError("dms: expected finite numbers")
+        raise ValueError(f"{name}: expected finite numbers")
     if (listed < 0).any():
-        raise ValueError(f"dms: {listed.min():g} is below 0")
+        raise ValueError(f"{name}: {listed.min():g} is below 0")
     return listed
 
 

@@ -159,7 +159,7 @@ def prepare(
     ref_freq: str | float, dm_constant: float | None,
 ) -> Job:  # fmt: skip
     """The arguments of `search` checked, and the delays; no data are read."""
-    stages, constant = stages_of(fb, plan, dm_constant)
+    stages, constant = stages_of(fb, plan, dm_constant, name="plan")
     if method not in METHODS:
         raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
     boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
