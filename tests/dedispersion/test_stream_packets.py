@@ -23,7 +23,7 @@ from skysieve.dedispersion.stream.packets import (
     mjd_of,
     packets,
 )
-from skysieve.dedispersion.stream.ring import Ring, Unpacker
+from skysieve.dedispersion.stream.ring import HIGHEST, OPEN, Ring, Unpacker
 from skysieve.dedispersion.stream.vdif import VdifParser, vdif_frame
 
 G = Geometry(POWER, 8, 1, 4, 16, 2, 10**18, 1e-3, 1500.0, -1.0)
@@ -223,22 +223,31 @@ def test_places_are_those_of_the_datagrams_that_are_good():
 @given(
     seed=st.integers(0, 9999), loss=st.sampled_from([0.0, 0.01, 0.1, 0.5]), reorder=st.sampled_from([0.0, 0.3]),
     duplicate=st.sampled_from([0.0, 0.2]), reach=st.integers(1, 30), window=st.integers(0, 10), gulp=st.integers(1, 90),
-    batch=st.integers(1, 50), first=st.integers(0, 10**12),
+    batch=st.integers(1, 50), first=st.integers(0, 10**12), pause=st.integers(0, 20),
 )  # fmt: skip
-def test_counts_and_samples_are_exact(seed, loss, reorder, duplicate, reach, window, gulp, batch, first):
+def test_counts_and_samples_are_exact(seed, loss, reorder, duplicate, reach, window, gulp, batch, first, pause):
+    """``pause`` batches come while nobody takes: into a small ring that grows, and shrinks when that is over."""
     rng = np.random.default_rng(seed)
     steps = rng.integers(0, 256, (240, 1, 16), dtype=np.uint8)
     made = packets(G, steps, first * 4)
     order, lost, _, _ = schedule(len(made), rng, loss, reorder, duplicate, reach)
     if len(order) == 0:
         return
-    ring = Ring(G, window=window, seconds=10.0)
+    ring = Ring(G, window=window, seconds=0.02 if pause else 10.0)
+    few = ring.places
     gulps = []
-    for at in range(0, len(order), batch):
+    for i, at in enumerate(range(0, len(order), batch)):
+        ring.growing = pause > 0
         place(ring, made, order[at : at + batch])
-        while (one := ring.take(gulp, timeout=0)) is not None:
+        while pause == 0 or i % (2 * pause) >= pause:
+            if (one := ring.take(gulp, timeout=0)) is None:
+                break
             gulps.append(one)
+        ring.growing = False
+        place(ring, made, order[:0])
+        assert ring.places == few or ring.state[HIGHEST] + 1 - ring.state[OPEN] > few // 2
     gulps += drained(ring, gulp)
+    assert ring.counts()["overflow"] == 0
     accepted, late, double, missing = truth(order, 2, window, len(made))
     counts = ring.counts()
     assert (counts["accepted"], counts["late"], counts["duplicate"], counts["lost"]) == (
@@ -318,6 +327,32 @@ def test_what_is_whole_waits_for_nobody():
     place(ring, made[30:32])
     counts = ring.counts()
     assert (counts["accepted"], counts["duplicate"], counts["late"]) == (58, 2, 2)
+
+
+def test_a_ring_grows_while_a_search_is_made_and_shrinks_after():
+    """Nothing is taken meanwhile and nothing dropped; then it is as small as before, or stays where a GPU reads it."""
+    steps = np.arange(4000 * 16, dtype=np.uint32).astype(np.uint8).reshape(4000, 1, 16)
+    made = packets(G, steps, 0)
+    for fixed in (False, True):
+        ring = Ring(G, seconds=0.1, window=2)
+        few, ring.growing = ring.places, True
+        for a in range(0, 1600, 100):
+            place(ring, made[a : a + 100])
+        assert ring.places >= 800
+        if fixed:
+            assert ring.fix() is ring.ring
+        held, ring.growing = ring.ring, False
+        gulps = []
+        for a in range(1600, len(made), 20):
+            place(ring, made[a : a + 20])
+            while (one := ring.take(40, timeout=0)) is not None:
+                gulps.append(one)
+        assert (ring.places == few, ring.ring is held) == (not fixed, fixed)
+        gulps += drained(ring, 40)
+        counts = ring.counts()
+        assert (counts["accepted"], counts["overflow"], counts["lost"]) == (2000, 0, 0)
+        unpack = Unpacker(G)
+        assert np.array_equal(np.concatenate([unpack.power(g) for g in gulps]), steps[:, 0])
 
 
 def test_overflow_is_dropped_and_counted_or_waits():

@@ -10,7 +10,7 @@ import pytest
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceLost
 from skysieve.dedispersion import cuda
-from skysieve.dedispersion.stream import beams
+from skysieve.dedispersion.stream import beams, pagelock
 from skysieve.dedispersion.stream import search as search_module
 from skysieve.dedispersion.stream.beams import Options
 from skysieve.dedispersion.stream.dada import DadaFile, write_dada
@@ -120,12 +120,36 @@ def same_runs(cpu, gpu, folder):
         assert a == b
 
 
+class Driver:
+    """What locks pages, or refuses to."""
+
+    def __init__(self, refuses):
+        self.refuses, self.locked, self.asked = refuses, {}, 0
+
+    def hostRegister(self, address, size, flags):
+        self.asked += 1
+        if self.refuses:
+            raise RuntimeError("cudaErrorMemoryAllocation: out of memory")
+        self.locked[address] = size
+
+    def hostUnregister(self, address):
+        del self.locked[address]
+
+
 @pytest.mark.parametrize("count", [1, 2])
-def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, count):
-    """The table and the samples of candidates are those of the CPU."""
+def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, count):
+    """The table and the samples of candidates are those of the CPU, also where memory cannot be page-locked."""
     cpu = run(file, tmp_path / "cpu", "cpu", history=2.0**20)
+    driver = Driver(refuses=count == 1)
+    monkeypatch.setattr(pagelock, "driver", lambda runtime: driver)
     on_gpus([Fragile(i) for i in range(count)])
-    same_runs(cpu, run(file, tmp_path / "gpu", history=2.0**20), tmp_path)
+    gpu = run(file, tmp_path / "gpu", history=2.0**20)
+    same_runs(cpu, gpu, tmp_path)
+    assert driver.asked == 1
+    assert not driver.locked
+    told = [line for line in gpu[1] if "page-locked" in line]
+    assert len(told) == (count == 1)
+    assert all("cudaErrorMemoryAllocation" in line for line in told)
 
 
 @pytest.mark.parametrize("which", [0, 1])

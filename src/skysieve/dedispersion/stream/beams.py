@@ -22,6 +22,7 @@ from skysieve.dedispersion.grid import delay_seconds, sample_delays
 from skysieve.dedispersion.observation import Observation, regular_freqs
 from skysieve.dedispersion.stream.channelise import Channeliser
 from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry, mjd_of
+from skysieve.dedispersion.stream.pagelock import PageLock
 from skysieve.dedispersion.stream.ring import Loan, Ring, Unpacker
 from skysieve.dedispersion.stream.search import Found, StreamSearch
 
@@ -59,6 +60,8 @@ class Options:
     gulp : float
         Seconds of data that are worked on at a time, at most.
     policy : {"drop", "block"}
+    growing : bool
+        Rings may grow while searches are made: of senders that do not wait nothing is lost then.
     longest_gap : float
         Seconds that a packet may lie ahead of the latest.
     channelise : dict
@@ -79,6 +82,7 @@ class Options:
     ring: float = 2.0
     gulp: float = 0.25
     policy: str = "drop"
+    growing: bool = False
     longest_gap: float = 60.0
     channelise: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
@@ -172,6 +176,7 @@ class Segment:
             geometry, window=options.window, seconds=options.ring, longest_gap=options.longest_gap,
             policy=options.policy,
         )  # fmt: skip
+        self.ring.growing = options.growing
         each = geometry.chunks * geometry.step_bytes
         # more than a full ring can give would be waited for without end
         most = max(1, (self.ring.places - options.window - 1) * geometry.nsamp // 2)
@@ -181,7 +186,8 @@ class Segment:
         self.search: StreamSearch | None = None
         self.chain: DeviceChanneliser | None = None
         self._ahead: Loan | None = None
-        self._pinned: Runtime | None = None
+        self._locked: PageLock | None = None
+        self.slow = ""
         self.refused = False
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.samples = 0
@@ -220,9 +226,9 @@ class Segment:
         half = runtime.device.free_memory // 2 if runtime.xp is not np else 2**40
         self.chain = DeviceChanneliser(self.channeliser, self.geometry, runtime, max(gulp, self.gulp), half)
         self.gulp = gulp
-        if self._pinned is None and runtime.xp is not np:
-            runtime.xp.cuda.runtime.hostRegister(self.ring.ring.ctypes.data, self.ring.ring.nbytes, 0)
-            self._pinned = runtime
+        if self._locked is None:
+            self._locked = PageLock(runtime, self.ring.fix())
+            self.slow = self._locked.refused
 
     def take(self) -> Loan | None:
         """Packets for the next `step`, where a whole gulp has come, or all that come have."""
@@ -335,12 +341,9 @@ class Segment:
     def close(self) -> None:
         """The end, wherever it comes."""
         self._close()
-        if self._pinned is not None:
-            runtime, self._pinned = self._pinned, None
-            try:
-                runtime.xp.cuda.runtime.hostUnregister(self.ring.ring.ctypes.data)
-            except RuntimeError as error:
-                logger.warning("%s", error)
+        if self._locked is not None:
+            self._locked.close()
+            self._locked = None
 
     def finish(self) -> list[Row]:
         """The stream of this segment is over."""

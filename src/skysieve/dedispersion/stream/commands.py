@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.pipeline import Pipeline
 
 USER_ERROR, INTERRUPTED = 2, 130
+COMPILING = "loading kernels; a fresh environment compiles them first, which takes half a minute, once"
 INPUT, VOLTAGES, SEARCH, OUTPUT, RUN = "Input", "Voltages", "Search", "Output", "Running"
 
 
@@ -287,6 +289,7 @@ def stream(
     from skysieve.dedispersion.stream.receive import UdpReceiver
     from skysieve.dedispersion.stream.sink import Sink
     from skysieve.dedispersion.stream.status import StatusFile
+    from skysieve.dedispersion.stream.warming import warm
     from skysieve.dedispersion.stream.web import PageProcess, check_extra
 
     screen = Screen(quiet)
@@ -306,7 +309,7 @@ def stream(
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
-            policy=policy.value if listen else "block",
+            policy=policy.value if listen else "block", growing=bool(listen),
             channelise={
                 "channels": channels, "taps": taps, "window": pfb_window, "integrate": integrate, "sideband": sideband,
                 "stokes": "I" if stokes == "I" else int(stokes) if stokes.isdecimal() else stokes,
@@ -328,7 +331,8 @@ def stream(
             host, port = page
             served = stack.enter_context(PageProcess(out, host, port, screen.say))
             screen.say(f"page on http://{shown(host, served.port)}/")
-        warm(options)
+        with soon(2.0, partial(screen.say, COMPILING)):
+            warm(options, kinds=file is None)
         receivers = [
             stack.enter_context(
                 UdpReceiver(
@@ -390,29 +394,16 @@ def watch(
         serve(folder, host, number, lambda free: typer.echo(f"page on http://{shown(host, free)}/", err=True))
 
 
-def warm(options: Any) -> None:
-    """Load the kernels that the first beam will need, while nothing waits for them."""
-    import numpy as np
-
-    from skysieve.dedispersion.observation import Observation
-    from skysieve.dedispersion.stream.search import StreamSearch
-
-    plan, search = options.plan, options.search
-    if plan is not None and plan.nchan > 1:
-        observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
-    else:  # what comes is not known yet: a set-up of any size has the same kernels
-        observation, plan, search = (
-            Observation(np.linspace(1500, 1400, 64), 1e-3),
-            np.arange(20.0),
-            {**search, "ignore": ()},
-        )
-    with StreamSearch(observation, plan, **search) as made:
-        made.warm()
-        rows = np.random.default_rng(1).integers(80, 112, (made.length, observation.nchan), np.uint8)
-        rows[len(rows) // 2] = 255  # a pulse, and something missing: what is done with them is loaded too
-        for at in (0, made.length):
-            made.feed(at, rows, [[at, at + 4, 0, observation.nchan]])
-        made.finish()
+@contextmanager
+def soon(seconds: float, do: Callable[[], None]) -> Iterator[None]:
+    """Do a thing where the work lasts longer."""
+    timer = threading.Timer(seconds, do)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class Intake:
         if beam is None:
             if len(self.beams) >= self.most_beams:
                 self.bad["refused"] += len(index)
-                self._tell(f"beam {number}: more than {self.most_beams} beams; its packets are refused")
+                self.tell(f"beam {number}: more than {self.most_beams} beams; its packets are refused")
                 return
             beam = Beam(number)
             if not self._begin(beam, index, buffers, key):
@@ -204,11 +204,11 @@ class Intake:
         if key[index[0]].tobytes() in self._hopeless:
             return
         if len(beam.segments) >= MOST_SEGMENTS:  # senders that take turns: one ring after the other would fill memory
-            self._tell(f"beam {beam.number}: {MOST_SEGMENTS} streams wait for their search; no other is begun now")
+            self.tell(f"beam {beam.number}: {MOST_SEGMENTS} streams wait for their search; no other is begun now")
             return
         geometry = self.parser.geometry(buffers[index[0]])
         if beam.geometry is not None and not geometry.alike(beam.geometry):
-            self._tell(f"beam {beam.number}: packets of another form ({geometry}) are refused")
+            self.tell(f"beam {beam.number}: packets of another form ({geometry}) are refused")
             if len(self._hopeless) < MOST_HOPELESS:
                 self._hopeless.add(key[index[0]].tobytes())
             return
@@ -227,16 +227,23 @@ class Intake:
             self.bad["refused"] += len(index)
             if len(self._hopeless) < MOST_HOPELESS:
                 self._hopeless.add(name)
-            self._tell(f"beam {beam.number}: its packets are refused: {error}")
+            self.tell(f"beam {beam.number}: its packets are refused: {error}")
             return False
         return True
 
     def refuse(self, beam: Beam, segment: Segment, error: Exception) -> None:
         """A segment cannot be searched: its packets are taken and thrown away, and that is told and counted."""
         segment.refused = True
-        self._tell(f"beam {beam.number}: its packets are refused: {error}")
+        self.tell(f"beam {beam.number}: its packets are refused: {error}")
 
-    def _tell(self, line: str) -> None:
+    def make_room(self, growing: bool) -> None:
+        """Let all rings grow while a search is made, for nothing is taken from them then; or those that wait for theirs."""
+        if self.options.growing:
+            for beam in list(self.beams.values()):
+                for segment in list(beam.segments):
+                    segment.ring.growing = growing or (segment.search is None and not segment.refused)
+
+    def tell(self, line: str) -> None:
         """Say a thing once."""
         if line not in self._refused and len(self._refused) < 100:
             self._refused.add(line)

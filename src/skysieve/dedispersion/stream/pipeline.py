@@ -139,7 +139,7 @@ class Pipeline:
                     segment.drop(gulp)
                 else:
                     try:
-                        segment.prepare()
+                        self._prepare(segment)
                     except REFUSED as error:  # one beam's headers must not end the search of the others
                         self.intake.refuse(beam, segment, error)
                         segment.drop(gulp)
@@ -160,6 +160,20 @@ class Pipeline:
                 self.data_seconds += segment.seconds
                 worked = True
         return worked
+
+    def _prepare(self, segment: Segment) -> None:
+        """Make a segment's search; packets that come meanwhile, for any beam, find rings that grow."""
+        if segment.search is not None:
+            return
+        self.intake.make_room(True)
+        try:
+            segment.prepare()
+        finally:
+            self.intake.make_room(False)
+        if segment.slow:
+            self.intake.tell(
+                f"no page-locked memory ({segment.slow}): copies to the GPU are slower; what is found is the same"
+            )
 
     def _watched(self, segment: Segment, work: Callable[[], list[Row]]) -> list[Row]:
         """Rows; where GPUs fail in the work, it goes on with those that are left, and what is lost is told."""

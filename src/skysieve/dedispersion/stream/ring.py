@@ -26,6 +26,8 @@ HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WH
 RESTART = 256
 """Packets in a row that all say that the stream has begun anew before that is believed."""
 POLICIES = ("drop", "block")
+MOST_SECONDS = 60.0
+"""Of data in a ring that has grown."""
 LARGEST_VOLTAGE = 1e12
 """Power of larger ones, added and squared, would pass the range of floats."""
 
@@ -96,6 +98,14 @@ class Ring:
     policy : {"drop", "block"}
         What happens to packets when nobody takes gulps: they are dropped and counted, or `put` waits.  It waits after
         a gap that is longer than the ring too, until the gap is taken.
+
+    Attributes
+    ----------
+    growing : bool
+        Whether a ring that is half full doubles, up to `MOST_SECONDS` of data and a quarter of the memory that is free:
+        while searches are made nobody takes gulps.  It shrinks again when what it holds fits.
+    fixed : bool
+        Whether it stays where it is in memory, see `fix`.
     """
 
     def __init__(
@@ -129,6 +139,8 @@ class Ring:
         self.at = -1
         self.lost = 0
         self.ended = False
+        self.growing = self.fixed = False
+        self._places = self.places
         self._ready = threading.Condition()
         self._arrivals: deque[tuple[int, float]] = deque(maxlen=4096)
 
@@ -145,10 +157,14 @@ class Ring:
 
         begin = 0
         with self._ready:
+            self._shrink()
+            if self._roomy() and 2 * self.state[HELD] >= self.places * self.geometry.chunks:
+                self._move(2 * self.places)
             while begin < len(index) and not self.ended:
+                roomy = self._roomy()
                 begin = cpu_ring.place(
                     buffers, begin, index, number, chunk, offset, self.window, self.most_jump, RESTART,
-                    self.policy == "drop", self.ring, self.seen, self.state,
+                    self.policy == "drop" and not roomy, self.ring, self.seen, self.state,
                 )  # fmt: skip
                 end = (int(self.state[HIGHEST]) + 1) * self.geometry.nsamp
                 if not self._arrivals or self._arrivals[-1][0] < end:
@@ -157,8 +173,40 @@ class Ring:
                 if self.stale:
                     return begin
                 if begin < len(index):
-                    self._ready.wait(0.1)
+                    if roomy:
+                        self._move(2 * self.places)
+                    else:
+                        self._ready.wait(0.1)
         return len(index)
+
+    def _roomy(self) -> bool:
+        """Whether it may become twice as large."""
+        if not self.growing or self.fixed:
+            return False
+        g = self.geometry
+        size = 2 * self.places * g.chunks * g.packet_bytes
+        return 2 * self.places * g.nsamp * g.tsamp <= MOST_SECONDS and size <= available_host_memory() // 4
+
+    def _shrink(self) -> None:
+        """Be as large as at first again, where what is held takes half of that at most."""
+        held = self.state[HIGHEST] + 1 - self.state[OPEN]
+        if self.places > self._places and not (self.growing or self.fixed) and held <= self._places // 2:
+            self._move(self._places)
+
+    def _move(self, places: int) -> None:
+        """Take what is held to a ring of another size; loans keep the memory that they lie in."""
+        opened, highest = int(self.state[OPEN]), int(self.state[HIGHEST])
+        low = max(0, min(opened, highest - self.window))  # what was taken may come once more
+        numbers = np.arange(low, min(highest + 1, opened + self.places))
+        old, new = numbers % self.places, numbers % places
+        marks = self.seen[old]
+        marks[marks != numbers[:, None] + 1] = 0
+        ring = np.zeros((places, *self.ring.shape[1:]), np.uint8)
+        seen = np.zeros((places, self.seen.shape[1]), np.int64)
+        seen[new] = marks
+        some = marks.any(axis=1)
+        ring[new[some]] = self.ring[old[some]]
+        self.ring, self.seen, self.places = ring, seen, places
 
     @property
     def stale(self) -> bool:
@@ -174,6 +222,12 @@ class Ring:
         with self._ready:
             self.ended = True
             self._ready.notify_all()
+
+    def fix(self) -> NDArray[np.uint8]:
+        """Its memory, which stays the same from now on."""
+        with self._ready:
+            self.fixed = True
+            return self.ring
 
     # ------------------------------------------------------------------ out
     @property
@@ -221,11 +275,12 @@ class Ring:
             start, nsamp = self.at, self.geometry.nsamp
             a, b = start // nsamp, -(-(start + n) // nsamp)
             # places before `closed` change no more, and are not reused before OPEN has passed them
-            held = max(a, min(b, int(self.state[OPEN]) + self.places))  # a gap may be longer than the ring
-        low, high = a % self.places, a % self.places + held - a
-        cuts = [slice(low, min(high, self.places))] + ([slice(0, high - self.places)] if high > self.places else [])
-        pieces = [self.ring[cut] for cut in cuts]
-        seen = np.concatenate([self.seen[cut] for cut in cuts])
+            ring, marks, places = self.ring, self.seen, self.places
+            held = max(a, min(b, int(self.state[OPEN]) + places))  # a gap may be longer than the ring
+        low, high = a % places, a % places + held - a
+        cuts = [slice(low, min(high, places))] + ([slice(0, high - places)] if high > places else [])
+        pieces = [ring[cut] for cut in cuts]
+        seen = np.concatenate([marks[cut] for cut in cuts])
         there = np.zeros((b - a, self.geometry.chunks), bool)
         there[: held - a] = seen == np.arange(a, held)[:, None] + 1
         missing = self._missing(there, a, start, start + n)
