@@ -24,7 +24,7 @@ import numpy as np
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.losses import Losses, live_of
 from skysieve.dedispersion.stream.beams import Options
-from skysieve.dedispersion.stream.commands import warm
+from skysieve.dedispersion.stream.warming import warm
 from skysieve.dedispersion.stream.emulate import Faults, emulate, source_geometry, stretch
 from skysieve.dedispersion.stream.intake import RESTART, Intake, SocketFeed
 from skysieve.dedispersion.stream.packets import SkysieveParser

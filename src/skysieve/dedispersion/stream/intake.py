@@ -237,7 +237,7 @@ class Intake:
         self.tell(f"beam {beam.number}: its packets are refused: {error}")
 
     def make_room(self, growing: bool) -> None:
-        """Let all rings grow while a search is made, for nothing is taken from them then; or those that wait for theirs."""
+        """Let all rings grow while a search is made, when nothing is taken from them; or those that wait for theirs."""
         if self.options.growing:
             for beam in list(self.beams.values()):
                 for segment in list(beam.segments):
