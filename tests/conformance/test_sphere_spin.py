@@ -9,7 +9,13 @@ from tests.conformance.sphere_truth import EPS, ERROR, METHODS, error, sky, some
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Needlet, Window, reference
 from skysieve.sphere.radial import make_radial
 
-SPIN_GRIDS = {"healpix 8": Healpix(8), "healpix 3": Healpix(3), "ecp": ECP(16, 24), "gauss": GaussLegendre(12, 22)}
+SPIN_GRIDS = {
+    "healpix 8": Healpix(8),
+    "healpix 3": Healpix(3),
+    "ecp": ECP(16, 24),
+    "ecp poles": ECP(13, 21, poles=True, phi0=0.3),  # pixels at one place with frames of their own
+    "gauss": GaussLegendre(12, 22),
+}
 
 
 @pytest.mark.parametrize("method", METHODS)

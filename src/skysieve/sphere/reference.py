@@ -70,6 +70,7 @@ def convolve_spin(
     # direction of the circle from q to p: at q it is p less its part along q, at p it is p (q . p) less q
     there = np.arctan2(point[rows] @ east.T, point[rows] @ south.T)
     here = np.arctan2(-(east[rows] @ point.T), -(south[rows] @ point.T))
-    turn = np.where(alpha > 1e-12, np.exp(2j * (here - there)), 1.0)
+    frames = np.cos(theta[rows])[:, None] * (phi - phi[rows][:, None])  # of pixels at one place, such as a pole
+    turn = np.exp(2j * np.where(alpha > 1e-12, here - there, frames))
     found = (kernel * turn * weight) @ (maps[0] + 1j * maps[1])
     return np.stack([found.real, found.imag])
