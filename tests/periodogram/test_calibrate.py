@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,15 +12,16 @@ import pytest
 from skysieve.core import kept
 from skysieve.periodogram import cuda_calibrate
 from skysieve.periodogram.cuda_calibrate import costs_of, measure, name_of, plausible
-from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
+from skysieve.periodogram.cuda_cost import DEFAULTS
 from skysieve.periodogram.workload import Spec
 
 SPEC = Spec(method="auto")
+LAUNCH = 50e-6
 
 
 def scaled(costs, factor):
     """A GPU slower by a factor at everything."""
-    return Costs(**{key: factor * value for key, value in costs.as_dict().items()})
+    return replace(costs, **{key: factor * value for key, value in costs.as_dict().items()})
 
 
 class FakeGpu:
@@ -34,12 +36,9 @@ class FakeGpu:
     def begin(self, lane, job):
         points, nf = float(np.diff(job.offsets)[0]), float(job.nf[0])
         (part,) = job.parts
-        if part.kind == "comb":
-            each = self.costs.comb_time(part.layout.combs, np.ceil(nf / part.layout.span), points)
-        else:
-            each = self.costs.direct_time(nf, points)
+        base, point = self.costs.comb_line(part.layout, nf) if part.kind == "comb" else self.costs.direct_line(nf)
         self.runs += 1
-        self.clock += 1e-9 * job.n_objects * each * (1 + self.busy(self.runs))
+        self.clock += (LAUNCH + 1e-9 * job.n_objects * (base + points * point)) * (1 + self.busy(self.runs))
 
     def perf_counter(self):
         return self.clock
@@ -59,8 +58,9 @@ def gpu(monkeypatch, tmp_path):
     return make
 
 
-def close(found, true):
-    return all(found.as_dict()[key] == pytest.approx(value, rel=1e-6) for key, value in true.as_dict().items())
+def close(found, true, rel=0.01):
+    """The nearly empty chunk that is taken off is not quite empty."""
+    return all(found.as_dict()[key] == pytest.approx(value, rel=rel) for key, value in true.as_dict().items())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -71,11 +71,21 @@ def test_the_figures_are_found(gpu, dtype):
 
 
 def test_others_on_the_gpu_do_not_change_them(gpu):
-    """Nine runs of ten take up to 24 times as long: the least of ten runs is what counts."""
+    """Four runs of five take up to 24 times as long: the least that several agree on counts."""
     rng = np.random.default_rng(2)
     true = DEFAULTS[SPEC.dtype]
-    worker = gpu(true, busy=lambda run: 0.0 if run % 5 == 0 else 23 * rng.random())
+    worker = gpu(true, busy=lambda run: 0.0 if run % 5 == 0 else 1 + 23 * rng.random())
     assert close(measure(worker, SPEC), true)
+
+
+def test_a_gpu_that_is_never_free(gpu, caplog):
+    """No two runs agree: the defaults serve, and it takes some seconds at most."""
+    rng = np.random.default_rng(2)
+    worker = gpu(DEFAULTS[SPEC.dtype], busy=lambda run: np.exp(6 * rng.random()))
+    with caplog.at_level(logging.WARNING, "skysieve"):
+        assert costs_of(worker, SPEC) == DEFAULTS[SPEC.dtype]
+    assert "not believed" in caplog.text
+    assert worker.clock < 12
 
 
 def test_figures_that_no_gpu_has(gpu, caplog):
@@ -99,7 +109,7 @@ def test_what_is_believed():
     assert not plausible(scaled(defaults, np.nan), defaults)
     for key in defaults.as_dict():
         for factor in (0.0, -1.0, 0.03, 31.0):
-            changed = Costs(**(defaults.as_dict() | {key: factor * defaults.as_dict()[key]}))
+            changed = replace(defaults, **{key: factor * defaults.as_dict()[key]})
             assert not plausible(changed, defaults), (key, factor)
 
 

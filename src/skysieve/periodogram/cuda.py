@@ -147,15 +147,15 @@ class Engine:
             }
         layout = plan.layout(nf, cycles)
         mean = float(offsets[-1]) / max(1, n)
-        pairs = -(-nf // layout.span) if layout is not None else 0
         if layout is not None and mean <= int(plan.few(np.array([nf]), np.array([plan.layouts.index(layout)]))[0]):
             layout = None
-        each = self.costs.comb_time(layout.combs, pairs, mean) if layout else self.costs.direct_time(nf, mean)
+        pairs = -(-nf // layout.span) if layout is not None else 0
+        base, point = self.costs.comb_line(layout, nf) if layout is not None else self.costs.direct_line(nf)
         return {
             "method": "nufft" if layout is not None else "direct",
             "device": ", ".join(str(w.runtime.device) for w in self.workers),
             "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
-            "expected_seconds": 1e-9 * n * each / len(self.workers),
+            "expected_seconds": 1e-9 * n * float(base + mean * point) / len(self.workers),
             "layout": layout,
             "combs_a_block": layout.per_block(n * pairs, plan.multiprocessors) if layout is not None else 0,
         }

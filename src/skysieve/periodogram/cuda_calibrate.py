@@ -11,7 +11,7 @@ import numpy as np
 
 from skysieve.core.kept import Figures, figures
 from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
-from skysieve.periodogram.cuda_jobs import Plan, job_of
+from skysieve.periodogram.cuda_jobs import SMALLEST_COMB, Plan, job_of
 from skysieve.periodogram.workload import Grids, Output, Spec
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ logger = logging.getLogger("skysieve")
 
 OBJECTS, NF = 600, 57_600
 POINTS = (48, 160)
-ROUNDS, REPEATS = 2, 5
-"""The least of so many counts: what else the GPU does only adds, and comes and goes between the rounds."""
-FORMAT = 4
+FEWEST_RUNS, AGREE, ALIKE, LONGEST = 5, 3, 0.08, 0.8
+"""Runs of a case, how many must agree with the least, how well, and the seconds in which they must."""
+FORMAT = 5
 """Changes when the kernels change enough to void old figures."""
 SLOWER, FASTER, APART = 1000.0, 30.0, 30.0
 """What is believed of a GPU beside an H100: costs at most so many times as high, or as low, and so far apart.
@@ -38,17 +38,16 @@ def costs_of(worker: Worker, spec: Spec) -> Costs:
     defaults = DEFAULTS[spec.dtype]
 
     def believed() -> Figures | None:
-        for _ in range(2):
-            found = measure(worker, spec)
-            if plausible(found, defaults):
-                return found.as_dict()
+        found = measure(worker, spec)
+        if plausible(found, defaults):
+            return found.as_dict()
         logger.warning(
             "%s: measured costs of the periodogram's methods are not believed, those of an H100 are used: %s",
             worker.runtime.device, found,
         )  # fmt: skip
         return None
 
-    return Costs(**figures(name_of(worker.runtime.device.name, spec), believed, defaults.as_dict()))
+    return defaults.measured(figures(name_of(worker.runtime.device.name, spec), believed, defaults.as_dict()))
 
 
 def name_of(gpu: str, spec: Spec) -> str:
@@ -65,70 +64,76 @@ def plausible(found: Costs, defaults: Costs) -> bool:
 
 
 def measure(worker: Worker, spec: Spec) -> Costs:
-    """Time both methods for two numbers of points; a tenth of a second and the compilation."""
+    """Time both methods for two numbers of points; a tenth of a second and the compilation.
+
+    A chunk of one object and few frequencies is taken off: it is launched alike, and nearly empty.  NaN
+    where the GPU was too busy to tell.
+    """
     defaults = DEFAULTS[spec.dtype]
-    seconds = _seconds(worker, spec)
-    few, many = POINTS
-    plan = _plan(worker, spec, "nufft")
+    plan = _plan(worker, spec, "nufft", NF)
     layout = plan.layout(NF, 0.1)
     if layout is None:
         return defaults
-    pairs = -(-NF // layout.span)
+    few, many = POINTS
+    seconds = {(m, n): _time(worker, _job(worker, spec, m, n)) for m in ("nufft", "direct") for n in POINTS}
+    launch = {m: _time(worker, _job(worker, spec, m, few, 1, SMALLEST_COMB)) for m in ("nufft", "direct")}
 
     def line(method: str) -> tuple[float, float]:
         """Nanoseconds of an object without points, and of each point."""
-        a, b = (1e9 * seconds[method, n] / OBJECTS for n in (few, many))
-        slope = max((b - a) / (many - few), 1e-3)
-        return max(a - few * slope, 0.0), slope
+        a, b = (1e9 * (seconds[method, n] - launch[method]) / OBJECTS for n in POINTS)
+        return a - few * (b - a) / (many - few), (b - a) / (many - few)
 
     base, point = line("nufft")
-    fixed, pair = line("direct")
+    tile, pair = line("direct")
+    unit = replace(defaults, comb=1.0, spread=1.0, tile=1.0, pair=1.0)
+    combs, points = unit.comb_line(layout, NF)
+    tiles, _ = unit.direct_line(NF)
     return replace(
-        defaults,
-        comb=base / (pairs * layout.combs),
-        spread=point / pairs,
-        direct=fixed / NF,
-        pair=pair / NF,
-    )
+        defaults, comb=float(base / combs), spread=float(point / points), tile=float(tile / tiles),
+        pair=float(pair / tiles),
+    )  # fmt: skip
 
 
-def _plan(worker: Worker, spec: Spec, method: str) -> Plan:
+def _plan(worker: Worker, spec: Spec, method: str, nf: int) -> Plan:
     device = worker.runtime.device
-    grids = Grids(np.array([0.2]), np.array([0.1 / 120]), np.array([NF], np.int64), True)
+    grids = Grids(np.array([0.2]), np.array([0.1 / 120]), np.array([nf], np.int64), True)
     spec = replace(spec, method=method, n_peaks=1, return_power=False)
     return Plan(spec, grids, DEFAULTS[spec.dtype], device.sm_count, device.shared_per_block, None)
 
 
-def _seconds(worker: Worker, spec: Spec) -> dict[tuple[str, int], float]:
-    """Seconds of a chunk by each method, for each number of points."""
-    best: dict[tuple[str, int], float] = {}
-    jobs = {(m, n): _job(worker, spec, m, n) for m in ("nufft", "direct") for n in POINTS}
-    for _ in range(ROUNDS):
-        for case, job in jobs.items():
-            best[case] = min(best.get(case, np.inf), _time(worker, job))
-    return best
-
-
-def _job(worker: Worker, spec: Spec, method: str, points: int) -> Job:
+def _job(worker: Worker, spec: Spec, method: str, points: int, objects: int = OBJECTS, nf: int = NF) -> Job:
     """A chunk of like objects."""
     rng = np.random.default_rng(points)
-    t = np.sort(rng.random((OBJECTS, points)) * 120, axis=1)
+    t = np.sort(rng.random((objects, points)) * 120, axis=1)
     t[:, 0], t[:, -1] = 0, 119.9
-    y = rng.standard_normal((OBJECTS, points))
-    offsets = np.arange(OBJECTS + 1, dtype=np.int64) * points
+    y = rng.standard_normal((objects, points))
+    offsets = np.arange(objects + 1, dtype=np.int64) * points
     xp = worker.runtime.xp  # from arrays on the device: the bus is not what is measured
     return job_of(
-        _plan(worker, spec, method), xp.asarray(t.ravel()), xp.asarray(y.ravel()), None, offsets, slice(0, OBJECTS),
-        Output.allocate(OBJECTS, 1), np.full(OBJECTS, 0.1), np.diff(offsets),
+        _plan(worker, spec, method, nf), xp.asarray(t.ravel()), xp.asarray(y.ravel()), None, offsets,
+        slice(0, objects), Output.allocate(objects, 1), np.full(objects, 0.1), np.diff(offsets),
     )  # fmt: skip
 
 
 def _time(worker: Worker, job: Job) -> float:
-    """Least seconds of a chunk, from launch to answer."""
-    lane, times = worker.lanes[0], []
-    for _ in range(REPEATS + 2):  # the first may compile, the second records the launches
+    """Least seconds of a chunk, from launch to answer; NaN where no few runs agree.
+
+    What else the GPU does only adds, and hardly ever the same: runs that agree with the least had it to themselves.
+    """
+    lane = worker.lanes[0]
+    times: list[float] = []
+
+    def run() -> float:
         start = time.perf_counter()
         worker.begin(lane, job)
         lane.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[2:])
+        return time.perf_counter() - start
+
+    run()  # may compile
+    run()  # records the launches
+    while len(times) < FEWEST_RUNS or sum(times) < LONGEST:
+        times.append(run())
+        best = sorted(times)
+        if len(times) >= FEWEST_RUNS and best[AGREE - 1] <= (1 + ALIKE) * best[0]:
+            return best[0]
+    return np.nan

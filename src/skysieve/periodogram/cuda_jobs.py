@@ -99,10 +99,10 @@ class Plan:
         """Most points of objects summed directly though a comb serves them; 0 unless the method is "auto"."""
         if self.spec.method != "auto" or not self.layouts:
             return np.zeros(len(layout), np.int64)
-        combs = np.array([a.combs for a in self.layouts])[layout]
-        pairs = np.ceil(nf / np.array([a.span for a in self.layouts])[layout])
         inexact = GUARD["comb", self.spec.dtype.itemsize][1]  # the comb would take every power again
-        return np.where(layout >= 0, np.maximum(self.costs.few(combs, pairs, nf), inexact), 0)
+        most = np.stack([self.costs.few(a, nf) for a in self.layouts])  # [layout, grid]
+        chosen = most[layout, 0 if len(nf) == 1 else np.arange(len(layout))]
+        return np.where(layout >= 0, np.maximum(chosen, inexact), 0)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,11 @@ class Layout:
         return self.combs > FLAT
 
     @property
+    def kind(self) -> str:
+        """Its row in the table of costs (``cuda_cost.Shares``)."""
+        return "columns" if self.columns else "flat" if self.fold == 1 else f"x{self.fold}"
+
+    @property
     def span(self) -> int:
         """Frequencies of a pair of bands."""
         return 2 * self.modes * self.combs
