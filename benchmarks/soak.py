@@ -24,13 +24,13 @@ import numpy as np
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.losses import Losses, live_of
 from skysieve.dedispersion.stream.beams import Options
-from skysieve.dedispersion.stream.warming import warm
 from skysieve.dedispersion.stream.emulate import Faults, emulate, source_geometry, stretch
 from skysieve.dedispersion.stream.intake import RESTART, Intake, SocketFeed
 from skysieve.dedispersion.stream.packets import SkysieveParser
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive import UdpReceiver
 from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.warming import warm
 
 NCHAN, TSAMP, PACKET = 64, 1e-3, 1024
 THRESHOLD, WIDTH, EVERY = 7.0, 8e-3, 2.5
