@@ -15,10 +15,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, fake
 from skysieve.dedispersion.stream.beams import Cut, Row
 from skysieve.dedispersion.stream.coincidence import Coincidence
+from skysieve.dedispersion.stream.drawing import Painter, undrawn
 from skysieve.dedispersion.stream.sink import Sink
 from skysieve.dedispersion.stream.tables import COLUMNS
 
@@ -40,6 +43,10 @@ def row(fb, snr=9.0, time=1.3, beam=0, raw=None, **more):
         "latency": 0.5, "live": 1.0, "dm_low": 90.0, "dm_high": 110.0, "time_first": 1.0, "time_last": 2.0, **more,
     }  # fmt: skip
     return Row(columns, fb.observation, time, raw, 0)
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["dedisp", *map(str, arguments)])
 
 
 def wait_for(condition, seconds=120.0):
@@ -301,23 +308,47 @@ def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
 
 
 def test_a_process_that_draws_is_killed(fb, tmp_path):
-    """Its candidate keeps its line; later ones get their samples from a new process."""
-    raw = fb.block(1000, 400).T.copy()
-    sink = Sink(tmp_path, pictures=False)
+    """Its candidate keeps its line and its samples; later ones get their pictures from a new process."""
+    pytest.importorskip("matplotlib")
+    raw = fb.block(1000, 4000).T.copy()
+    sink = Sink(tmp_path)
     sink.add(row(fb, raw=raw))
     wait_for(lambda: sink.counts["pictures"] == 1)
-    for process in list(sink._pool._processes.values()):
-        process.kill()
-        process.join()
-    for i in range(100):
+    os.kill(sink.drawing.painter.pid, signal.SIGKILL)
+    for i in range(2):
         sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i))
         wait_for(lambda i=i: sink.counts["pictures"] + sink.counts["pictures_failed"] == 2 + i)
-        if sink.counts["pictures"] == 2:
-            break
     sink.close()
-    assert sink.counts["pictures"] == 2
-    assert sink.counts["pictures_failed"] == i >= 0
-    assert len(rows_of(tmp_path)) == 2 + i
+    assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (2, 1)
+    assert len(rows_of(tmp_path)) == len(list(tmp_path.glob("pulses/*.fil"))) == 3
+    (missing,) = undrawn(tmp_path)
+    assert missing.picture.name.startswith("60001.0")
+
+
+def test_what_is_not_drawn_in_time_can_be_drawn_later(fb, tmp_path, monkeypatch):
+    """The end waits as long as it is told, and no longer; samples are on the disk, and the command draws the rest."""
+    pytest.importorskip("matplotlib")
+    from skysieve.dedispersion.stream import pictures as module
+
+    monkeypatch.setattr(module, "MOST_WAITING", 4)
+    monkeypatch.setattr(Painter, "draw", lambda painter, task, over: wait_for(over))
+    raw, said = fb.block(1000, 4000).T.copy(), []
+    sink = Sink(tmp_path, say=said.append, raw=False)
+    for i in range(7):
+        sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i, mjd_top=60000.5 + 1.3 / 86400))
+    wait_for(lambda: len(list(tmp_path.glob("pulses/*.fil"))) == 7)
+    sink.close(grace=0.0)
+    assert not any(thread.is_alive() for thread in sink.drawing._threads)
+    assert sink.counts["pictures"] == 0
+    assert sink.counts["pictures_later"] == 7
+    assert sum("skysieve dedisp plot" in line for line in said) == 1
+    monkeypatch.undo()
+    done = command("plot", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "7 pictures" in done.output
+    assert len(list(tmp_path.glob("pulses/*.png"))) == 7
+    assert not list(undrawn(tmp_path))
+    assert "0 pictures" in command("plot", tmp_path).output
 
 
 def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
@@ -363,22 +394,45 @@ def test_triggers_that_hang_hold_nothing_up(fb, tmp_path, monkeypatch):
     for i in range(6):
         sink.add(row(fb, mjd_infinite=60000.0 + i))
     wait_for(lambda: sink.counts["written"] == 6)
-    sink.close(0.5)
+    sink.close(grace=0.5)
     assert not sink._thread.is_alive()
     assert sink.counts["triggers_dropped"] >= 5
 
 
 def test_ctrl_c_at_the_terminal_ends_no_drawing(fb, tmp_path):
-    """The terminal sends SIGINT to all processes of the group; the one that draws leaves it to its parent."""
-    raw = fb.block(1000, 400).T.copy()
-    sink = Sink(tmp_path, pictures=False)
-    for i in range(2):
-        sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i))
-        wait_for(lambda i=i: sink.counts["pictures"] + sink.counts["pictures_failed"] == i + 1)
-        for process in sink._pool._processes.values():
-            os.kill(process.pid, signal.SIGINT)
+    """The terminal sends SIGINT to all processes of the group; the one that draws is in another one."""
+    pytest.importorskip("matplotlib")
+    sink = Sink(tmp_path)
+    sink.add(row(fb, raw=fb.block(1000, 4000).T.copy()))
+    wait_for(lambda: sink.drawing.painter is not None)
+    assert os.getpgid(sink.drawing.painter.pid) != os.getpgid(0)
     sink.close()
-    assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (2, 0)
+    assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (1, 0)
+    assert sink.drawing.painter._process.poll() is not None
+
+
+def test_numbers_of_early_pulses_go_on_from_run_to_run(fb, tmp_path):
+    """Of a folder's tables each number means one pulse: a candidate's is that of its own early news."""
+    for run in range(3):
+        sink = Sink(tmp_path, pictures=False, raw=False)
+        for number in (1, 2, 3):
+            sink.add_early(row(fb, early=number, beams=1, snr=10.0 * run + number))
+        sink.add(row(fb, early=2, snr=10.0 * run + 2))
+        sink.add(row(fb, early=0, snr=99.0))
+        sink.withdraw(3)
+        sink.close()
+        if run == 0:  # a number that only its candidate tells of, as where the disk refused the early line
+            table = (tmp_path / "early.csv").read_text().splitlines()[0]
+            (tmp_path / "early.csv").write_text(table + "\n")
+    with open(tmp_path / "early.csv", encoding="ascii") as file:
+        told = list(csv.DictReader(file))
+    first = [r["early"] for r in told if r["stage"] == "early"]
+    assert len(first) == len(set(first)) == 6
+    assert {r["early"] for r in told if r["stage"] == "withdrawn"} == {first[2], first[5]}
+    finals = [r for r in rows_of(tmp_path) if r["early"] != "0"]
+    assert [r["early"] for r in finals] == ["2", first[1], first[4]]
+    assert min(map(int, first)) > 2
+    assert [float(r["snr"]) for r in finals[1:]] == [float(told[i]["snr"]) for i in (1, 5)]
 
 
 def test_a_sink_that_fails_says_so(fb, tmp_path):

@@ -48,6 +48,7 @@ from skysieve.dedispersion.cli_work import (
     check_cutouts,
     check_places,
     cleaned,
+    draw_missing,
     masked,
     opened,
     planned,
@@ -291,22 +292,36 @@ def inject(
 
 @dedisp.command()
 def plot(
-    files: Files,
-    output: Annotated[Path, option("-o", "--output", help="Picture.", panel=OUTPUT, metavar="PNG")],
-    dm: Annotated[float, option("--dm", help="DM.", panel=DATA, metavar="DM")],
-    time: Annotated[float, option("--time", help="Arrival at the top of the band, s.", panel=DATA, metavar="S")],
-    width: Annotated[float, option("--width", help="Width, s.", panel=DATA, metavar="S")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...|DIR", help="Data; or the --out of a stream: what it has not drawn.")
+    ],
+    output: Annotated[Path | None, option("-o", "--output", help="Picture.", panel=OUTPUT, metavar="PNG")] = None,
+    dm: Annotated[float | None, option("--dm", help="DM.", panel=DATA, metavar="DM")] = None,
+    time: Annotated[
+        float | None, option("--time", help="Arrival at the top of the band, s.", panel=DATA, metavar="S")
+    ] = None,
+    width: Annotated[float | None, option("--width", help="Width, s.", panel=DATA, metavar="S")] = None,
     snr: Annotated[float, option("--snr", help="S/N, for the label.", panel=DATA, metavar="X")] = float("nan"),
     hdf5: Annotated[Path | None, option("--hdf5", help="The cut-out, for FETCH.", panel=OUTPUT, metavar="H5")] = None,
     zero_dm: ZeroDm = False, mask: MaskFile = None, rfi: Rfi = False, ignore: Ignore = None,
     bit_order: BitOrder = "little", ifs: Ifs = "sum", memory: Memory = None,
 ) -> None:  # fmt: skip
-    """Picture of one pulse: profile, dynamic spectra, bow tie.
+    """Picture of one pulse: profile, dynamic spectra, bow tie; or those that a stream left undrawn.
 
     - skysieve dedisp plot a.fil --dm 100 --time 3.2 --width 0.004 -o pulse.png
+    - skysieve dedisp plot night
     """
     from skysieve.dedispersion.cutouts import cutout
 
+    if len(files) == 1 and files[0].is_dir():
+        with told():
+            if (output, dm, time, width, hdf5) != (None,) * 5:
+                raise ValueError(f"{files[0]} is a folder: its candidates are in its table, no options are needed")
+            draw_missing(files[0])
+        return
+    with told():
+        if output is None or dm is None or time is None or width is None:
+            raise ValueError("--output, --dm, --time and --width are needed: which pulse, and where its picture goes")
     with told(), opened(files, bit_order, ifs) as fb:
         check_places(hdf5, output)
         data, cut = cleaned(fb, False, zero_dm, quiet=False), masked(fb, mask, rfi, ignore, quiet=False)

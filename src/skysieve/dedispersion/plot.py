@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.cutouts import Cutout
     from skysieve.dedispersion.dmplan import DMPlan
 
+QUICK_PNG: dict[str, Any] = {"dpi": 100, "pil_kwargs": {"compress_level": 1}}
+"""How pictures are written while a stream goes on: twice as fast as by default, and 6% larger."""
 MOST_POINTS = 100_000
 """Events drawn at most: the loudest."""
 
@@ -92,8 +94,10 @@ def cutout_figure(c: Cutout) -> Figure:
     """Profile over the de-dispersed dynamic spectrum and the bow tie; the raw dynamic spectrum beside them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    cells = figure.add_gridspec(3, 2, height_ratios=(1, 2, 2))
+    figure = Figure(figsize=(10, 7))  # margins are given: to find them takes as long as to draw
+    cells = figure.add_gridspec(
+        3, 2, height_ratios=(1, 2, 2), left=0.09, right=0.985, bottom=0.075, top=0.98, wspace=0.24, hspace=0.07
+    )
     profile = figure.add_subplot(cells[0, 0])
     lined = figure.add_subplot(cells[1, 0], sharex=profile)
     bowtie = figure.add_subplot(cells[2, 0], sharex=profile)
@@ -115,7 +119,7 @@ def cutout_figure(c: Cutout) -> Figure:
 
     band = (float(c.freqs[-1]), float(c.freqs[0])) if len(c.freqs) > 1 else (c.freqs[0] - 1, c.freqs[0] + 1)
     image(lined, c.dedispersed, (*across, *band), "frequency [MHz]")
-    image(bowtie, c.bowtie[::-1], (*across, float(c.dms[0]), float(c.dms[-1])), "DM [pc cm$^{-3}$]")
+    image(bowtie, c.bowtie[::-1], (*across, float(c.dms[0]), float(c.dms[-1])), "DM [pc cm\u207b\u00b3]")
     image(raw, c.raw, (c.raw_times[0] * 1e3, c.raw_times[-1] * 1e3, *band), "frequency [MHz]")
     bowtie.axhline(c.dm, color="w", lw=0.5, ls=":")
     bowtie.set_xlabel("time from the candidate [ms]")
@@ -127,7 +131,7 @@ def cutout_figure(c: Cutout) -> Figure:
     known = f"S/N {c.snr:.1f}   " if np.isfinite(c.snr) else ""
     lines = (
         _plain(f"{o.source or 'unnamed'}  ({o.telescope or 'telescope unknown'})"),
-        f"{known}DM {c.dm:.3f} pc cm$^{{-3}}$   width {c.width * 1e3:.3g} ms",
+        f"{known}DM {c.dm:.3f} pc cm\u207b\u00b3   width {c.width * 1e3:.3g} ms",
         f"{c.time:.5f} s after MJD {o.tstart:.9f}",
         f"{o.nchan} channels, {o.freqs[-1]:.2f}-{o.top:.2f} MHz, {o.tsamp * 1e6:.4g} us",
     )

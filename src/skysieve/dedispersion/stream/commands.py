@@ -236,7 +236,7 @@ def stream(
         int, option("--step", help="Blocks searched at a time: less work, later news (1).", panel=SEARCH, min=1)
     ] = 1,
     early: Annotated[
-        bool, option("--early/--no-early", help="Tell pulses of long blocks before they are final.", panel=SEARCH)
+        bool, option("--early/--no-early", help="Tell pulses of long blocks before they are final; on a CPU.", panel=SEARCH)
     ] = True,
     gulp: Annotated[float, option("--gulp", help="Data worked on at a time, s (0.125).", panel=SEARCH)] = 0.125,
     ignore: Annotated[
@@ -272,6 +272,9 @@ def stream(
         str | None, option("--web", help="A live page; PORT is the loopback's.", panel=RUN, metavar="[HOST:]PORT")
     ] = None,
     seconds: Annotated[float, option("--seconds", help="Stop after so many.", panel=RUN, metavar="S")] = math.inf,
+    grace: Annotated[
+        float, option("--grace", help="Seconds at the end for pictures, triggers (30).", panel=RUN, metavar="S", min=0)
+    ] = 30.0,
     quiet: Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=RUN)] = False,
 ) -> None:  # fmt: skip
     """Search a stream of packets for dispersed pulses, as they come; ends on SIGINT or SIGTERM, with a summary.
@@ -326,7 +329,7 @@ def stream(
             out, pictures=plots, raw=raw, least=least, command=trigger, url=voevent, ivorn=ivorn,
             role="test" if test else "observation", say=screen.say,
         )  # fmt: skip
-        stack.callback(sink.close, 5.0)
+        stack.callback(sink.close, 5.0, 0.0)
         if page is not None:
             host, port = page
             served = stack.enter_context(PageProcess(out, host, port, screen.say))
@@ -346,7 +349,7 @@ def stream(
         else:
             feed = FileFeed(intake, opened_source(file)) if file is not None else SocketFeed(intake, receivers)
         pipeline = Pipeline(
-            intake, feed, sink, receivers=receivers, part=coincident,
+            intake, feed, sink, receivers=receivers, part=coincident, grace=grace,
             status=lambda state: screen.line(live_line(state)),
         )  # fmt: skip
         about = {"source": source, "telescope": telescope, "folder": str(out)}

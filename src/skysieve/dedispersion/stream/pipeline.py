@@ -18,7 +18,7 @@ from skysieve.dedispersion.stream.beams import Row, Segment
 from skysieve.dedispersion.stream.coincidence import Coincidence
 from skysieve.dedispersion.stream.intake import REFUSED, Feed, Intake
 from skysieve.dedispersion.stream.receive import UdpReceiver
-from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.sink import GRACE, Sink
 
 IDLE = 0.005
 COUNTERS = {
@@ -53,15 +53,17 @@ class Pipeline:
     nice : int
         Added to the niceness of this thread and those that search, so that receiving goes first; not where the
         receivers have real-time priority.
+    grace : float
+        Seconds at the end for pictures to be drawn and triggers to run.
     """
 
     def __init__(
         self, intake: Intake, feed: Feed, sink: Sink, *, receivers: Sequence[UdpReceiver] = (), part: float = 0.5,
-        status: Callable[[dict[str, Any]], None] | None = None, nice: int = 5,
+        status: Callable[[dict[str, Any]], None] | None = None, nice: int = 5, grace: float = GRACE,
     ) -> None:  # fmt: skip
         self.intake, self.feed, self.sink, self.receivers = intake, feed, sink, receivers
         self.coincidence = Coincidence(part)
-        self.status, self.nice = status, nice
+        self.status, self.nice, self.grace = status, nice, grace
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.data_seconds = 0.0
         self.latencies: list[float] = []
@@ -95,7 +97,7 @@ class Pipeline:
         if self.nice and not urgent and hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
             own = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + self.nice))
-        patience = 5.0
+        patience, grace = 5.0, 0.0
         try:
             while True:
                 over = not self.feed.is_alive()
@@ -108,7 +110,7 @@ class Pipeline:
                 if not worked:
                     time.sleep(IDLE)
             self._emit([], last=True)
-            patience = 120.0
+            patience, grace = 120.0, self.grace
         finally:
             self.feed.stop.set()
             while self.feed.is_alive():  # it may have begun a ring since, and wait for room in it
@@ -117,7 +119,7 @@ class Pipeline:
             for beam in self.intake.beams.values():
                 for segment in beam.segments:
                     segment.close()
-            self.sink.close(patience)
+            self.sink.close(patience, grace)
         if self.feed.error is not None:
             raise self.feed.error
         if self.sink.error is not None:

@@ -20,17 +20,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skysieve.dedispersion.stream.beams import Cut, Row
-from skysieve.dedispersion.stream.drawing import attend, draw, name_of
+from skysieve.dedispersion.stream.drawing import name_of
+from skysieve.dedispersion.stream.pictures import Pictures
 from skysieve.dedispersion.stream.tables import EARLY_COLUMNS, Table, claimed, line_of
 from skysieve.dedispersion.stream.voevent import local_name, voevent
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
 
 MOST_LINES = 100_000
 """Candidates that wait for the disk; more are dropped, oldest first, and counted."""
@@ -40,6 +37,8 @@ MOST_TRIGGERS = 1000
 MOST_NEWS = 10_000
 """Early pulses that wait, or are remembered until their candidate comes."""
 COMMAND_SECONDS, POST_SECONDS = 30.0, 10.0
+GRACE = 30.0
+"""Seconds that pictures and triggers have at the end."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +105,13 @@ class Sink:
         except (OSError, ValueError):
             self._release_folder()
             raise
+        self._numbered = max(self.table.highest, self.early.highest)
         self.pictures, self.raw, self.least, self.url, self.ivorn, self.role = pictures, raw, least, url, ivorn, role
         self.say = say
         self.counts = dict.fromkeys(
             ("candidates", "flagged", "written", "write_errors", "dropped", "early", "withdrawn", "early_dropped",
-             "pictures", "pictures_failed", "pictures_skipped", "triggers", "triggers_failed", "triggers_dropped"), 0
+             "pictures", "pictures_failed", "pictures_skipped", "pictures_later", "triggers", "triggers_failed",
+             "triggers_dropped"), 0
         )  # fmt: skip
         self.latest: deque[dict[str, Any]] = deque(maxlen=500)
         self._waiting: deque[Row] = deque()
@@ -120,9 +121,11 @@ class Sink:
         self._expected: dict[int, Row | None] = {}
         self._inbox: queue.Queue[Row | Cut | Early | None] = queue.Queue()
         self._triggers: queue.Queue[Row | None] = queue.Queue(MOST_TRIGGERS)
-        self._pool: ProcessPoolExecutor | None = None
-        self._drawing = self._raw_bytes = 0
+        self._raw_bytes = 0
         self._lock = threading.Lock()
+        self.drawing = Pictures(
+            self.folder, raw=raw, pictures=pictures, count=self._count, done=self._release, say=say
+        )  # fmt: skip
         self._over = threading.Event()
         self._refusing = False
         self.error: Exception | None = None
@@ -134,6 +137,7 @@ class Sink:
     # ------------------------------------------------------------------ in
     def add(self, row: Row) -> None:
         """A candidate; its samples are let go of when many wait."""
+        row = self._renumbered(row)
         self._inbox.put(row if self._fits(row.raw) else replace(row, raw=None))
 
     def add_cut(self, cut: Cut) -> None:
@@ -142,11 +146,17 @@ class Sink:
 
     def add_early(self, row: Row) -> None:
         """A pulse whose candidate is not final yet."""
+        row = self._renumbered(row)
         self._inbox.put(Early(row.columns["early"], row))
 
     def withdraw(self, number: int) -> None:
         """An early pulse has come to nothing."""
-        self._inbox.put(Early(number, None))
+        self._inbox.put(Early(number + self._numbered, None))
+
+    def _renumbered(self, row: Row) -> Row:
+        """Numbers of early pulses go on from those that the folder has, so that each is told apart in its tables."""
+        number = row.columns.get("early", 0)
+        return replace(row, columns={**row.columns, "early": number + self._numbered}) if number else row
 
     def _fits(self, raw: Any) -> bool:
         """Whether there is room for samples, which is taken then."""
@@ -164,22 +174,19 @@ class Sink:
             with self._lock:
                 self._raw_bytes -= row.raw.nbytes
 
-    def close(self, seconds: float = 120.0) -> None:
-        """Write, draw and send what is left, for at most so many seconds."""
-        until = time.monotonic() + seconds
+    def close(self, seconds: float = 120.0, grace: float = GRACE) -> None:
+        """Write what is left, for at most ``seconds``; then draw and send what is left, for at most ``grace``."""
         if self._thread.is_alive():
             self._inbox.put(None)
-            self._thread.join(max(0.0, until - time.monotonic()))
+            self._thread.join(seconds)
+        until = time.monotonic() + grace
+        self._over.set()
+        with suppress(queue.Full):  # a full queue has something to wake up for
+            self._triggers.put_nowait(None)
+        self.drawing.close(grace)
         if self._trigger.is_alive():
-            self._over.set()
-            with suppress(queue.Full):  # a full queue has something to wake up for
-                self._triggers.put_nowait(None)
             self._trigger.join(max(0.0, until - time.monotonic()))
             self._count("triggers_dropped", sum(row is not None for row in list(self._triggers.queue)))
-        if self._pool is not None:
-            while self._drawing and time.monotonic() < until:
-                time.sleep(0.02)
-            self._pool.shutdown(wait=False, cancel_futures=True)
         self._release_folder()
 
     def _release_folder(self) -> None:
@@ -295,7 +302,7 @@ class Sink:
 
     def _announce(self, row: Row) -> None:
         c = row.columns
-        self.latest.append({**c, "name": name_of(row)})
+        self.latest.append({**c, "name": name_of(row.columns)})
         mark = f"  in {c['beams']} beams: interference" if c["flagged"] else ""
         self.say(f"{_described(c)}{mark}")
         wanted = c["snr"] >= self.least and not c["flagged"]
@@ -322,7 +329,7 @@ class Sink:
         elif cut is not None:
             row = replace(row, raw=cut.raw, raw_start=cut.start)
         if wanted and row.raw is not None and len(row.raw):
-            self._keep(row)
+            self.drawing.add(row)
         else:
             self._release(row)
 
@@ -333,42 +340,9 @@ class Sink:
             return
         row = self._expected.pop(cut.number)
         if row is not None and cut.raw is not None and len(cut.raw):
-            self._keep(replace(row, raw=cut.raw, raw_start=cut.start))
+            self.drawing.add(replace(row, raw=cut.raw, raw_start=cut.start))
         else:
             self._release(cut)
-
-    def _keep(self, row: Row) -> None:
-        """Raw samples and a picture, made by another process."""
-        from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-        from multiprocessing import get_context
-
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=attend, initargs=(os.getpid(),))
-        try:
-            task = self._pool.submit(
-                draw, row.raw, row.raw_start, row.observation, row.columns, row.top_time,
-                str(self.pulses / name_of(row)), self.raw, self.pictures,
-            )  # fmt: skip
-        except (BrokenExecutor, OSError):  # killed, or the system gives none: the next candidate gets a new one
-            self._pool = None
-            self._count("pictures_failed")
-            self._release(row)
-            return
-        with self._lock:
-            self._drawing += 1
-        task.add_done_callback(partial(self._drawn, row))
-
-    def _drawn(self, row: Row, task: Any) -> None:
-        self._release(row)
-        with self._lock:
-            self._drawing -= 1
-        error = None if task.cancelled() else task.exception()
-        if task.cancelled() or error is not None:
-            self._count("pictures_failed")
-            if error is not None and self.counts["pictures_failed"] == 1:
-                self.say(f"a picture failed: {error}")
-        else:
-            self._count("pictures")
 
     # ------------------------------------------------------------------ triggers
     def _run_triggers(self) -> None:
@@ -393,7 +367,7 @@ class Sink:
     def _run_command(self, row: Row) -> None:
         facts = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.columns.items()}
         facts.setdefault("stage", "final")
-        facts["name"] = name_of(row)
+        facts["name"] = name_of(row.columns)
         subprocess.run(  # in a session of its own: the terminal's Ctrl-C is not for it
             self.command, input=json.dumps(facts, allow_nan=False), text=True, check=True, timeout=COMMAND_SECONDS,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

@@ -19,6 +19,11 @@ FORMATS = {"snr": ".4f", "dm": ".9g", "mjd_top": ".12f", "mjd_infinite": ".12f",
 class Table:
     """A CSV file that lines are appended to, each on the disk before `append` returns.
 
+    Attributes
+    ----------
+    highest : int
+        Number of an early pulse in the lines that were there.
+
     Raises
     ------
     ValueError
@@ -26,7 +31,7 @@ class Table:
     """
 
     def __init__(self, path: Path, names: tuple[str, ...] = COLUMNS) -> None:
-        self.path, self.names = path, names
+        self.path, self.names, self.highest = path, names, 0
         head = ",".join(names) + "\n"
         if path.exists() and path.stat().st_size:
             with open(path, "rb+") as file:
@@ -34,6 +39,9 @@ class Table:
                 if not body.startswith(head.encode()):
                     raise ValueError(f"{path} is there and is no table of candidates of this version")
                 file.truncate(body.rfind(b"\n") + 1)  # a line that was cut off
+            at = names.index("early")
+            cells = (line.split(b",") for line in body.splitlines()[1:])
+            self.highest = max((int(c[at]) for c in cells if len(c) > at and c[at].isdigit()), default=0)
         else:
             with open(path, "w", encoding="ascii") as file:
                 file.write(head)

@@ -24,7 +24,7 @@ from skysieve.dedispersion.stream.tables import COLUMNS, EARLY_COLUMNS
 MOST_EARLY = 100
 """Early news that are shown; candidates that are remembered, in case they are read before their early news."""
 NEAR = 60.0
-"""Seconds between early news and their candidate, at most: another run may use the same numbers."""
+"""Seconds between early news and their candidate, at most: runs of earlier versions used the same numbers again."""
 KEPT = 5000
 """Candidates that are remembered, the latest."""
 REMEMBERED = 900

@@ -1,0 +1,97 @@
+"""The start of a stream: nothing is lost while kernels are loaded and searches are made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, run_feed, same_as_file
+
+from skysieve.dedispersion import Filterbank, search
+from skysieve.dedispersion.stream.beams import Segment
+
+__all__ = ["data"]
+
+
+def test_nothing_is_lost_while_searches_are_made(data, tmp_path, monkeypatch):
+    """4 s of two beams come at once into rings of 0.2 s, while the making of each search takes its time."""
+    made = []
+    prepare = Segment.prepare
+
+    def slowly(segment):
+        if segment.search is None:
+            time.sleep(0.3)
+            made.append(segment.beam)
+        return prepare(segment)
+
+    monkeypatch.setattr(Segment, "prepare", slowly)
+    first = packets_of(data.fb)[1]
+    second = first.copy()
+    second[:, 8] = 1  # its beam
+    both = np.stack([first, second], axis=1).reshape(-1, first.shape[1])
+    options = replace(data.options, ring=0.2, policy="drop")
+    for growing in (False, True):
+        how = replace(options, growing=growing)
+        batches = [both[a : a + 50] for a in range(0, len(both), 50)]
+        summary, _ = run_feed(lambda i, b=batches: ListFeed(i, b), how, tmp_path / str(growing))
+        assert (summary["counts"]["overflow"] == 0) == growing
+        assert made[-2:] == [0, 1]
+    rows = rows_of(tmp_path / "True")
+    whole = Filterbank.from_array(data.fb.block(0, 8000), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
+    found = search(whole, data.plan, **SEARCH)
+    for beam in ("0", "1"):
+        same_as_file([r for r in rows if r["beam"] == beam], found)
+
+
+def test_all_that_packets_need_is_loaded_before_they_come():
+    """In a process of its own: after `warm` no kernel is loaded or compiled any more, whatever packets hold."""
+    code = """
+import sys, tempfile
+import numpy as np
+from dataclasses import replace
+from numba.core.dispatcher import Dispatcher
+from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.intake import FileFeed, Intake
+from skysieve.dedispersion.stream.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
+from skysieve.dedispersion.stream.pipeline import Pipeline
+from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.warming import warm
+
+class Given(FileFeed):
+    def __init__(self, intake, made):
+        super(FileFeed, self).__init__(intake)
+        self.made = made
+    def feed(self):
+        for a in range(0, len(self.made), 50):
+            part = self.made[a : a + 50]
+            self.intake.take(part, np.full(len(part), part.shape[1]))
+
+def known():
+    modules = [m for name, m in sys.modules.items() if name.startswith("skysieve")]
+    return {(d, tuple(d.overloads)) for m in modules for d in vars(m).values() if isinstance(d, Dispatcher)}
+
+options = Options(dm_max=30.0, search={"threshold": 6.5, "threads": 1, "block": 0.25}, policy="block", cutouts=False)
+warm(options)
+before, rng = known(), np.random.default_rng(2)
+assert len(before) > 20
+for kind, bits, foff in [(POWER, 8, -1.0), (POWER, 16, -1.0), (POWER, 32, 1.0), (POWER, 2, 1.0), (VOLTAGE, 8, 1.0),
+                         (VOLTAGE, 4, -1.0), (VOLTAGE, 32, -1.0)]:
+    n = 16 * 3000 if kind == VOLTAGE else 3200
+    x = rng.integers(90, 110, (n, 1, 32 * bits // 8 * (1 + kind)), np.uint8)
+    x[n // 2 : n // 2 + 16] += 60
+    if bits == 32:
+        x = x[:, :, ::4].astype("<f4").view(np.uint8)
+    g = Geometry(kind, bits, 1, 16, 32, 1, 10**18, 1e-3 / (8 if kind == VOLTAGE else 1), 1400.0, foff)
+    made = np.delete(packets(g, x, 0), 7, axis=0)
+    intake = Intake(SkysieveParser(), options)
+    summary = Pipeline(intake, Given(intake, made), Sink(tempfile.mkdtemp(), pictures=False, raw=False), nice=0).run()
+    assert summary["counts"]["accepted"] == len(made), summary
+    more = {(d.__module__ + "." + d.__name__, s) for d, s in known() - before}
+    assert not more, (kind, bits, more)
+print("nothing")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
+    assert done.stdout == "nothing\n", done.stderr
