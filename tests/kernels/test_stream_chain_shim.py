@@ -150,6 +150,10 @@ def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, co
     told = [line for line in gpu[1] if "page-locked" in line]
     assert len(told) == (count == 1)
     assert all("cudaErrorMemoryAllocation" in line for line in told)
+    assert [line for line in gpu[1] if "early" in line] == [
+        "on GPUs no pulse is told early: candidates come 1.2 s after it at most, and the delay of the highest DM"
+    ]
+    assert not any("on GPUs" in line for line in cpu[1])
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -236,7 +236,7 @@ def stream(
         int, option("--step", help="Blocks searched at a time: less work, later news (1).", panel=SEARCH, min=1)
     ] = 1,
     early: Annotated[
-        bool, option("--early/--no-early", help="Tell pulses of long blocks before they are final; on a CPU.", panel=SEARCH)
+        bool, option("--early/--no-early", help="Tell pulses of long blocks before they end (CPU only).", panel=SEARCH)
     ] = True,
     gulp: Annotated[float, option("--gulp", help="Data worked on at a time, s (0.125).", panel=SEARCH)] = 0.125,
     ignore: Annotated[

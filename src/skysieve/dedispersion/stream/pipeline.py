@@ -169,9 +169,14 @@ class Pipeline:
             return
         self.intake.make_room(True)
         try:
-            segment.prepare()
+            search = segment.prepare()
         finally:
             self.intake.make_room(False)
+        if search.cannot_tell_early:
+            block = search.length * search.observation.tsamp
+            self.intake.tell(
+                f"on GPUs no pulse is told early: candidates come {2 * block:.1f} s after it at most, and the delay of the highest DM"
+            )
         if segment.slow:
             self.intake.tell(
                 f"no page-locked memory ({segment.slow}): copies to the GPU are slower; what is found is the same"

@@ -164,6 +164,7 @@ class StreamSearch:
             self._settle()
         parts = self.kept is not None and step == 1 and pace < self.length
         self._early = Early(self.job.link_dm, self.job.link_time) if early and parts else None
+        self.cannot_tell_early = early and self.kept is None and step == 1 and pace < self.length
         self._looked = looked
         self._rects = np.empty((0, 4), np.int64)
         self._pending: list[NDArray[np.int64]] = []
