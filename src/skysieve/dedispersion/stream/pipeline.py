@@ -175,7 +175,8 @@ class Pipeline:
         if search.cannot_tell_early:
             block = search.length * search.observation.tsamp
             self.intake.tell(
-                f"on GPUs no pulse is told early: candidates come {2 * block:.1f} s after it at most, and the delay of the highest DM"
+                f"on GPUs no pulse is told early: candidates come {2 * block:.1f} s after it at most, "
+                "and the delay of the highest DM"
             )
         if segment.slow:
             self.intake.tell(
