@@ -183,6 +183,10 @@ def test_units_that_do_not_fit():
         for cls in (Astropy, ours):  # what astropy refuses is refused alike
             with pytest.raises(error):
                 call(cls)
+    with pytest.raises(u.UnitConversionError, match=r"maximum_frequency=3\.0 has no unit, but t is in d"):
+        with_units.peaks(maximum_frequency=3.0)
+    with pytest.raises(u.UnitConversionError, match="minimum_frequency has the unit 1 / d, but t has none"):
+        ours(t, y).false_alarm_level(0.1, minimum_frequency=0.1 / u.d)
     assert with_units.power(1 / u.h).unit == u.dimensionless_unscaled
     assert absolute.model(Time([59000, 59001], format="mjd"), 0.2 / u.d).shape == (2,)
 

@@ -145,6 +145,8 @@ class FittedCurve(Curve):
         good = np.isfinite(np.asarray(t, np.float64))
         if not np.any(good) or np.ptp(np.asarray(t, np.float64)[good]) == 0:
             raise ValueError("the times t are all equal; a time span above 0 is needed")
+        for name, end in (("minimum_frequency", minimum_frequency), ("maximum_frequency", maximum_frequency)):
+            _refuse_unit(name, end, self._relative)
         baseline = t[good].max() - t[good].min()
         step = 1.0 / baseline / samples_per_peak
         low = 0.5 * step if minimum_frequency is None else minimum_frequency
@@ -163,6 +165,17 @@ class FittedCurve(Curve):
         if normalization == "scargle" or (normalization == "psd" and self.dy is None):
             return self.y.unit**2
         return self.y.unit**0
+
+
+def _refuse_unit(name: str, frequency: Any, t: Any) -> None:
+    """An end of the grid has a unit where times have one, and none where they have none."""
+    if frequency is None or has_unit(frequency) == has_unit(t):
+        return
+    from astropy.units import UnitConversionError
+
+    if has_unit(t):
+        raise UnitConversionError(f"{name}={frequency!r} has no unit, but t is in {t.unit}; give it one such as 1/d")
+    raise UnitConversionError(f"{name} has the unit {frequency.unit}, but t has none; give both a unit or neither")
 
 
 def weighted_mean(y: NDArray[Any], dy: NDArray[Any] | None) -> float:
