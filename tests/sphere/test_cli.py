@@ -297,3 +297,60 @@ def test_a_file_keeps_what_it_says(tmp_path, sky):
     assert found.dtype.newbyteorder("=") == np.float64
     sign = np.array([1, 1, -1])[:, None]
     assert found == pytest.approx(sign * skysieve.smoothing(sign * maps, fwhm=20 * RAD), abs=1e-14)
+
+
+def test_part_of_the_sky(tmp_path, sky):
+    """What healpy writes with ``partial=True`` comes back as a file of the same pixels, for healpy too."""
+    healpy = pytest.importorskip("healpy")
+    pixels = np.arange(900, 2500, dtype=np.int64)
+    maps = np.full(sky.maps.shape, healpy.UNSEEN)
+    maps[:, pixels] = np.random.default_rng(1).normal(size=(3, pixels.size)) + 3
+    names = list(sky.names)
+    options = {"nest": True, "partial": True, "column_names": names, "extra_header": [("POLCCONV", "IAU")]}
+    healpy.write_map(tmp_path / "part.fits", list(maps), dtype=np.float64, **options)
+    found = read_maps(tmp_path / "part.fits", ["I", "U"])
+    assert found.names == ("I_STOKES", "U_STOKES")
+    assert np.array_equal(found.pixels, pixels)
+    assert np.array_equal(found.maps, maps[[0, 2]])
+    result = run(tmp_path / "part.fits", tmp_path / "out.fits", "--fwhm", "20deg", "--masked", "normalize")
+    assert result.exit_code == 0, result.output
+    out = np.array(healpy.read_map(tmp_path / "out.fits", field=(0, 1, 2), nest=True, dtype=np.float64))
+    turned = maps * np.array([1, 1, -1])[:, None]
+    turned[:, maps[0] == healpy.UNSEEN] = np.nan
+    truth = skysieve.smoothing(turned, fwhm=20 * RAD, nest=True, masked="normalize") * np.array([1, 1, -1])[:, None]
+    assert np.array_equal(out[:, pixels], truth[:, pixels])
+    assert (np.delete(out, pixels, axis=1) == healpy.UNSEEN).all()
+    assert read_maps(tmp_path / "out.fits").iau
+    pytest.importorskip("ducc0")
+    args = ("--fwhm", "20deg", "--fields", "I", "--nside-out", "8")
+    assert run(tmp_path / "part.fits", tmp_path / "small.fits", *args).exit_code == 0
+    small = read_maps(tmp_path / "small.fits")
+    assert np.array_equal(small.pixels, np.flatnonzero(small.maps[0] != healpy.UNSEEN))
+    assert 0 < small.pixels.size < 12 * 8**2
+
+
+@pytest.mark.parametrize(
+    ("pixels", "nside", "message"),
+    [
+        ([3, 4, 4], 4, "holds a pixel twice"),
+        ([3, 4, 192], 4, "holds 192, expected 0 to 191"),
+        ([-1, 4, 5], 4, "holds -1"),
+        ([0.5, 4, 5], 4, "rows of float64"),
+        ([3, 4, 5], None, "NSIDE is None"),
+        (None, 4, "there is no column PIXEL"),
+    ],
+)
+def test_part_of_the_sky_that_contradicts_itself(tmp_path, pixels, nside, message):
+    from astropy.io import fits
+
+    columns = [fits.Column("I", "D", array=np.ones(3))]
+    if pixels is not None:
+        columns.insert(0, fits.Column("PIXEL", "D" if 0.5 in pixels else "K", array=np.array(pixels)))
+    table = fits.BinTableHDU.from_columns(columns)
+    table.header["ORDERING"], table.header["INDXSCHM"] = "RING", "EXPLICIT"
+    if nside is not None:
+        table.header["NSIDE"] = nside
+    table.writeto(tmp_path / "part.fits")
+    result = run(tmp_path / "part.fits", tmp_path / "out.fits", "--fwhm", "30deg")
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")

@@ -1,4 +1,8 @@
-"""HEALPix maps in FITS files, as healpy and the HEALPix programs write them: binary tables with NSIDE and ORDERING."""
+"""HEALPix maps in FITS files, as healpy and the HEALPix programs write them: binary tables with NSIDE and ORDERING.
+
+Files of part of the sky (INDXSCHM = EXPLICIT) have a column of pixel numbers; they become maps of the whole sky with
+UNSEEN elsewhere, and files of the same pixels again.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,8 @@ FAMILIES = {"I": ("I", "T", "TEMPERATURE", "INTENSITY"), "Q": ("Q",), "U": ("U",
 """First words of the names of their columns, such as Q_POLARISATION."""
 UNSEEN_IN_FILES = "BAD_DATA"
 """The card that says what stands in pixels without data, where it is not UNSEEN."""
+PIXEL = "PIXEL"
+"""The column of pixel numbers of a map of part of the sky."""
 ROW = 1024
 
 
@@ -48,6 +54,8 @@ class SkyMaps:
         Of each map.
     header : dict
         Cards that are kept (coordinates, polarisation convention, ...).
+    pixels : numpy.ndarray of int64, optional
+        Of a map of part of the sky, the pixels that its file holds; None for a map of the whole sky.
     """
 
     maps: NDArray[Any]
@@ -55,6 +63,7 @@ class SkyMaps:
     names: tuple[str, ...]
     units: tuple[str, ...]
     header: dict[str, Any] = field(default_factory=dict)
+    pixels: NDArray[np.int64] | None = None
 
     @property
     def nside(self) -> int:
@@ -68,7 +77,7 @@ class SkyMaps:
 
 
 def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: int = 1) -> SkyMaps:
-    """Read maps of a whole sky.
+    """Read maps; pixels that a file of part of the sky does not hold are UNSEEN.
 
     Parameters
     ----------
@@ -90,19 +99,22 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
             raise ValueError(f"{path}: extension {hdu} is no table, expected a HEALPix map")
         table = hdus[hdu]
         header, names = table.header, list(table.columns.names)
+        pixels = None
         if str(header.get("INDXSCHM", "IMPLICIT")).strip().upper() == "EXPLICIT":
-            raise ValueError(f"{path}: a map of part of the sky (INDXSCHM = EXPLICIT), expected one of the whole sky")
+            pixels = _pixel_numbers(table, path)
+            names = [n for n in names if n.upper() != PIXEL]
         order = str(header.get("ORDERING", "")).strip().upper()
         if order not in ("RING", "NESTED", "NEST"):
             raise ValueError(f"{path}: ORDERING is {order!r}, expected RING or NESTED")
         chosen = list(range(len(names))) if fields is None else [_column(f, names, path) for f in fields]
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"{path}: fields={list(fields or ())}: a column is named twice")
-        maps = np.stack([_pixels(table, i, path) for i in chosen])
+        taken = tuple(names[i] for i in chosen)
+        maps = np.stack([_pixels(table, n, path, pixels) for n in taken])
         maps = maps.astype(maps.dtype.newbyteorder("="))
         kept = {k: header[k] for k in KEPT if k in header}
-        units = tuple(str(table.columns[i].unit or "") for i in chosen)
-    found = SkyMaps(maps, order != "RING", tuple(names[i] for i in chosen), units, kept)
+        units = tuple(str(table.columns[n].unit or "") for n in taken)
+    found = SkyMaps(maps, order != "RING", taken, units, kept, pixels)
     check_nside(found.nside, found.nest)
     return found
 
@@ -118,12 +130,38 @@ def _opened(path: str | Path) -> Any:
         raise ValueError(f"{path}: is no FITS file ({error})") from None
 
 
-def _pixels(table: Any, column: int, path: str | Path) -> NDArray[Any]:
-    """One column, checked against the file's NSIDE."""
-    found = np.asarray(table.data.field(column)).ravel()
-    name = table.columns.names[column]
+def _pixel_numbers(table: Any, path: str | Path) -> NDArray[np.int64]:
+    """The pixels of a map of part of the sky."""
+    named = [n for n in table.columns.names if n.upper() == PIXEL]
+    if not named:
+        raise ValueError(f"{path}: INDXSCHM is EXPLICIT, and there is no column {PIXEL}")
+    found = np.asarray(table.data.field(named[0])).ravel()
+    nside = table.header.get("NSIDE")
+    if not isinstance(nside, int) or nside < 1:
+        raise ValueError(f"{path}: NSIDE is {nside}, expected the whole sky's, as INDXSCHM is EXPLICIT")
+    if found.dtype.kind not in "iu" or not found.size:
+        raise ValueError(f"{path}: column {PIXEL} has {found.size} rows of {found.dtype.name}, expected whole numbers")
+    number = found.astype(np.int64)
+    bad = np.flatnonzero((number < 0) | (number >= 12 * nside**2))
+    if bad.size:
+        raise ValueError(f"{path}: column {PIXEL} holds {number[bad[0]]}, expected 0 to {12 * nside**2 - 1}")
+    if len(np.unique(number)) < len(number):
+        raise ValueError(f"{path}: column {PIXEL} holds a pixel twice")
+    return number
+
+
+def _pixels(table: Any, name: str, path: str | Path, pixels: NDArray[np.int64] | None) -> NDArray[Any]:
+    """One column, checked against the file's NSIDE; with ``pixels``, spread over the whole sky."""
+    found = np.asarray(table.data.field(name)).ravel()
     if found.dtype.kind not in "buif":
         raise ValueError(f"{path}: column {name} has dtype {found.dtype}, expected numbers")
+    if pixels is not None:
+        if found.size != pixels.size:
+            raise ValueError(f"{path}: column {name} has {found.size} values for {pixels.size} pixels")
+        real = found.dtype.newbyteorder("=") if found.dtype.kind == "f" else np.dtype(np.float64)
+        whole = np.full(12 * table.header["NSIDE"] ** 2, UNSEEN, real)
+        whole[pixels] = found
+        return whole
     try:
         nside = npix2nside(found.size)
     except ValueError as error:
@@ -160,19 +198,24 @@ def write_maps(path: str | Path, sky: SkyMaps, overwrite: bool = False) -> None:
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists")
     npix = sky.maps.shape[-1]
-    row = ROW if npix % ROW == 0 else 1
+    row = ROW if npix % ROW == 0 and sky.pixels is None else 1
     letter = "E" if sky.maps.dtype == np.float32 else "D"
+    held = sky.maps if sky.pixels is None else sky.maps[:, sky.pixels]
     columns = [
         fits.Column(
             name=n, format=f"{row if row > 1 else ''}{letter}", unit=u or None, array=m.reshape(-1, row).squeeze()
         )
-        for n, u, m in zip(sky.names, sky.units, sky.maps, strict=True)
+        for n, u, m in zip(sky.names, sky.units, held, strict=True)
     ]
-    table = fits.BinTableHDU.from_columns(columns)
-    cards = {
-        "PIXTYPE": "HEALPIX", "ORDERING": "NESTED" if sky.nest else "RING", "NSIDE": sky.nside, "FIRSTPIX": 0,
-        "LASTPIX": npix - 1, "INDXSCHM": "IMPLICIT", "OBJECT": "FULLSKY",
+    cards: dict[str, Any] = {
+        "PIXTYPE": "HEALPIX", "ORDERING": "NESTED" if sky.nest else "RING", "NSIDE": sky.nside
     }  # fmt: skip
+    if sky.pixels is None:
+        cards |= {"FIRSTPIX": 0, "LASTPIX": npix - 1, "INDXSCHM": "IMPLICIT", "OBJECT": "FULLSKY"}
+    else:
+        columns.insert(0, fits.Column(name=PIXEL, format="K", array=sky.pixels))
+        cards |= {"INDXSCHM": "EXPLICIT", "GRAIN": 1, "OBS_NPIX": len(sky.pixels), "OBJECT": "PARTIAL"}
+    table = fits.BinTableHDU.from_columns(columns)
     for key, value in {**cards, **sky.header}.items():
         table.header[key] = value
     part = target.with_name(f".part{os.getpid()}.{target.name}")  # the suffix says whether it is compressed
@@ -240,7 +283,10 @@ def smooth_file(sky: SkyMaps, **options: Any) -> SkyMaps:
     out = np.asarray(smoothing(maps, pol=pol, nest=sky.nest, **options))
     if seen is not None:
         out[2, np.abs(out[2] - UNSEEN) > 1e25] *= -1
-    return replace(sky, maps=out)
+    pixels = sky.pixels
+    if pixels is not None and out.shape[-1] != sky.maps.shape[-1]:
+        pixels = np.flatnonzero((np.abs(out - UNSEEN) > 1e25).any(axis=0)).astype(np.int64)
+    return replace(sky, maps=out, pixels=pixels)
 
 
 def to_ring(sky: SkyMaps) -> NDArray[Any]:
