@@ -64,7 +64,8 @@ class Copier:
 class Lane(ABC):
     """One stream and the buffers that go with it; see `CudaLane` and `HostLane`.
 
-    ``generation`` changes whenever a buffer moves, so that recorded work knows when it is stale.
+    ``generation`` changes whenever a buffer moves, so that recorded work knows when it is stale; ``recording`` tells
+    that work is recorded, not run.
     """
 
     stream: Any = None
@@ -73,6 +74,7 @@ class Lane(ABC):
         self.runtime = runtime
         self.xp = runtime.xp
         self.generation = 0
+        self.recording = False
         self._device: dict[str, Any] = {}
         self._host: dict[str, Any] = {}
 
@@ -118,7 +120,7 @@ class Lane(ABC):
 
     @abstractmethod
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
-        """Start copying pinned ``source`` into the device array ``target``."""
+        """Start copying ``source`` into the device array ``target``; if it is pageable, return when it may change."""
 
     @abstractmethod
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
@@ -196,9 +198,8 @@ class CudaLane(Lane):
 
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
         runtime = self.xp.cuda.runtime
-        runtime.memcpyAsync(
-            target.data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, self.stream.ptr
-        )
+        start = source.__array_interface__["data"][0]  # half the time of source.ctypes.data
+        runtime.memcpyAsync(target.data.ptr, start, source.nbytes, runtime.memcpyHostToDevice, self.stream.ptr)
 
     def to_host(self, target: np.ndarray[Any, Any], source: Any) -> None:
         runtime = self.xp.cuda.runtime
@@ -236,9 +237,11 @@ class CudaLane(Lane):
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         with self:
             self.stream.begin_capture()
+            self.recording = True
             try:
                 work()
             finally:
+                self.recording = False
                 graph = self.stream.end_capture()
 
         def replay() -> None:

@@ -95,7 +95,7 @@ class Engine:
     def scan(self, source: Source) -> Scan:
         """See `workload.Engine.scan`."""
         parts = []
-        worker = self._worker_of(source)
+        worker = self._worker_of(source.read(0, 1)[0] if source.n_objects else None)
         for start, stop in self._chunks(source.offsets, 120, 300.0, worker):
             t, y, dy, offsets = source.read(start, stop)
             parts.append(worker.scan(t, y, dy, offsets))
@@ -108,9 +108,10 @@ class Engine:
         """See `workload.Engine.execute`."""
         if source.n_objects == 0:
             return
-        if int(np.max(grids.nf)) > MOST_INDEX:
-            raise ValueError(f"nf={int(np.max(grids.nf))}: the GPU takes at most {MOST_INDEX} frequencies an object")
-        first = self._worker_of(source, output)
+        if (most := int(grids.nf.max())) > MOST_INDEX:
+            raise ValueError(f"nf={most}: the GPU takes at most {MOST_INDEX} frequencies an object")
+        rows = source.read(0, 1)[0]
+        first = self._worker_of(rows, output)
         plan = self._plan(source, grids, output)
 
         def cut() -> list[tuple[int, int]]:
@@ -120,7 +121,7 @@ class Engine:
         few = source.n_objects <= MOST_CACHED
         chunks = self._cache.cut(source.offsets, cut) if few else cut()
         reporter = Reporter(progress, source.n_objects)
-        one = len(self.workers) == 1 or len(chunks) == 1 or is_device_array(output.power) or self._on_device(source)
+        one = len(self.workers) == 1 or len(chunks) == 1 or is_device_array(output.power) or is_device_array(rows)
         run = _Run(plan, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
         workers = [first] if one else self.workers
         if len(workers) == 1:
@@ -193,16 +194,11 @@ class Engine:
     def _object_bytes(self, plan: Plan, source: Source) -> float:
         return plan.object_bytes(int(np.max(plan.grids.nf)), self._first_cycles(source, plan.grids))
 
-    @staticmethod
-    def _on_device(source: Source) -> bool:
-        return source.n_objects > 0 and is_device_array(source.read(0, 1)[0])
-
-    def _worker_of(self, source: Source, output: Output | None = None) -> Worker:
-        """The worker whose GPU holds the arrays; the first one for arrays of the host."""
-        array = source.read(0, 1)[0] if source.n_objects else None
+    def _worker_of(self, array: Any, output: Output | None = None) -> Worker:
+        """The worker whose GPU holds the rows or the powers; the first one for arrays of the host."""
         if output is not None and is_device_array(output.power):
             array = output.power
-        if array is None or not is_device_array(array):
+        if not is_device_array(array):
             return self.workers[0]
         index = int(array.device.id)
         for worker in self.workers:

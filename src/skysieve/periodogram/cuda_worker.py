@@ -31,6 +31,8 @@ SCALE_KIND = {"psd": 1, "scargle": 2}
 NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
 WEIGHT_PAD = 64
 """Rows of weights that may be read past the last one."""
+STRAIGHT = 1 << 20
+"""Bytes of an array up to which it goes from pageable memory to the device by the driver's copy."""
 LONG = 1024
 """Series of more points are spread by a block for each 16 cells, shorter ones by a warp (``ls_spread.cu``)."""
 SPREAD_CELLS = 2 * 1024
@@ -89,14 +91,34 @@ class Job:
         return int(self.offsets[-1])
 
 
+def _places(arrays: dict[str, Any]) -> tuple[dict[str, int], int]:
+    """First byte of each array in a common buffer, and the buffer's size."""
+    places, total, end = {}, 0, 0
+    for name, a in arrays.items():
+        places[name], end = total, total + a.nbytes
+        total += -(-a.nbytes // 256) * 256
+    return places, end
+
+
+def _bytes(a: NDArray[Any]) -> NDArray[np.uint8]:
+    return a.reshape(-1).view(np.uint8)
+
+
 @dataclass
 class _Recorded:
-    """A lane's last launch, as one graph once it has come twice."""
+    """A lane's last launch, as one graph once it has come twice.
+
+    ``rows``: for each array of the chunk's rows, where it goes on the device, and its pinned bytes on the way;
+    ``whole``: all of them.
+    """
 
     key: tuple[Any, ...]
     generation: int
     parts: list[Part]
     replay: Callable[[], None] | None = None
+    rows: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    whole: tuple[Any, Any] | None = None
+    results: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Worker:
@@ -140,30 +162,20 @@ class Worker:
 
     # ------------------------------------------------------------------ upload
 
-    def _stage(self, lane: Lane, arrays: dict[str, Any]) -> tuple[list[tuple[str, int, Any]], list[Future[None]]]:
-        """Begin to copy host arrays into the lane's pinned buffer; what is where (name, first byte, array)."""
-        places, total = [], 0
-        for name, a in arrays.items():
-            places.append((name, total, a))
-            total += -(-a.nbytes // 256) * 256
-        pinned = lane.pinned("data", total, np.uint8)
-        pairs = [(pinned[p : p + a.nbytes], a.reshape(-1).view(np.uint8)) for _, p, a in places]
-        return places, self.copier.start(pairs)
-
     def _upload(self, lane: Lane, arrays: dict[str, Any]) -> dict[str, Any]:
         """Host arrays to the device in one transfer; those already there stay where they are."""
         out: dict[str, Any] = {k: a for k, a in arrays.items() if a is None or is_device_array(a)}
         host = {k: np.ascontiguousarray(a) for k, a in arrays.items() if k not in out}
         if self.runtime.xp is np:
             return {**out, **host}
-        places, copies = self._stage(lane, host)
-        for copy in copies:
-            copy.result()
-        total = places[-1][1] + places[-1][2].nbytes
+        places, total = _places(host)
         device = lane.array("data", total, np.uint8)
-        lane.to_device(device, lane.pinned("data", total, np.uint8))
-        for name, p, a in places:
-            out[name] = device[p : p + a.nbytes].view(a.dtype)
+        if not lane.recording:
+            pinned = lane.pinned("data", total, np.uint8)
+            self.copier.copy([(pinned[p : p + host[k].nbytes], _bytes(host[k])) for k, p in places.items()])
+            lane.to_device(device, pinned)
+        for name, p in places.items():
+            out[name] = device[p : p + host[name].nbytes].view(host[name].dtype)
         return out
 
     def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
@@ -233,28 +245,52 @@ class Worker:
         """
         known = self._known(lane, job)
         if known is None:
+            self._recorded.pop(id(lane), None)  # its small arrays are overwritten
             self._launch(lane, job)
             self._recorded[id(lane)] = _Recorded(self._signature(job), lane.generation, job.parts)
             return
         if known.replay is None:
             known.replay = lane.record(lambda: self._launch(lane, job))
-            if known.replay is not None:
-                known.replay()
-            return
+            if known.replay is None:
+                return
+            self._place_rows(lane, job, known)
+            known.results = job.results
         if job.copies is None:
-            self.prefetch(lane, job)
-        for copy in job.copies or ():
-            copy.result()
+            for name, a in self._host_rows(job).items():
+                lane.to_device(known.rows[name][0], a)
+        else:
+            for copy in job.copies:
+                copy.result()
+            assert known.whole is not None
+            lane.to_device(*known.whole)
         known.replay()
-        job.results = self._results(lane, job.n_objects)
+        job.results = known.results
 
     def prefetch(self, lane: Lane, job: Job) -> None:
-        """Let other threads copy a chunk's rows to where its recorded launch will look for them."""
+        """Let other threads copy a chunk's rows to where its recorded launch will look for them.
+
+        Few rows are left to the driver, whose own copy is faster than one thread's and overlaps its transfer.
+        """
         known = self._known(lane, job)
         if known is None or known.replay is None:
             return
-        host = {k: a for k, a in self._rows(job).items() if a is not None and not is_device_array(a)}
-        job.copies = self._stage(lane, host)[1] if host else []
+        host = self._host_rows(job)
+        if any(a.nbytes > STRAIGHT for a in host.values()):
+            job.copies = self.copier.start([(known.rows[name][1], _bytes(a)) for name, a in host.items()])
+
+    def _place_rows(self, lane: Lane, job: Job, known: _Recorded) -> None:
+        """Note where a recorded launch expects its rows; the small arrays are there since the launch before."""
+        host = self._host_rows(job)
+        places, total = _places(host)
+        device, pinned = lane.array("data", total, np.uint8), lane.pinned("data", total, np.uint8)
+        for name, p in places.items():
+            at = slice(p, p + host[name].nbytes)
+            known.rows[name] = device[at], pinned[at]
+        known.whole = device, pinned
+
+    def _host_rows(self, job: Job) -> dict[str, Any]:
+        """The rows that lie on the host."""
+        return {k: a for k, a in self._rows(job).items() if a is not None and not is_device_array(a)}
 
     def _rows(self, job: Job) -> dict[str, Any]:
         """What a chunk has for each row, in the order in which it is uploaded."""
