@@ -31,7 +31,6 @@ class FakeGpu:
         self.costs, self.busy, self.runs, self.clock = costs, busy, 0, 0.0
         device = SimpleNamespace(name=name, sm_count=132, shared_per_block=232_448)
         self.runtime = SimpleNamespace(xp=np, device=device)
-        self.lanes = [SimpleNamespace(synchronize=lambda: None)]
 
     def begin(self, lane, job):
         points, nf = float(np.diff(job.offsets)[0]), float(job.nf[0])
@@ -39,6 +38,9 @@ class FakeGpu:
         base, point = self.costs.comb_line(part.layout, nf) if part.kind == "comb" else self.costs.direct_line(nf)
         self.runs += 1
         self.clock += (LAUNCH + 1e-9 * job.n_objects * (base + points * point)) * (1 + self.busy(self.runs))
+
+    def forget(self, lane):
+        lane.free()
 
     def perf_counter(self):
         return self.clock

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.core.kept import Figures, figures
+from skysieve.core.staging import make_lane
 from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
 from skysieve.periodogram.cuda_jobs import SMALLEST_COMB, Plan, job_of
 from skysieve.periodogram.workload import Grids, Output, Spec
@@ -21,8 +22,11 @@ logger = logging.getLogger("skysieve")
 
 OBJECTS, NF = 600, 57_600
 POINTS = (48, 160)
-FEWEST_RUNS, AGREE, ALIKE, LONGEST = 5, 3, 0.08, 0.8
+METHODS = ("nufft", "direct")
+FEWEST_RUNS, AGREE, ALIKE, LONGEST = 5, 3, 0.08, 3.0
 """Runs of a case, how many must agree with the least, how well, and the seconds in which they must."""
+Case = tuple[str, int]
+"""Method, and points of each object (0: the nearly empty chunk)."""
 FORMAT = 5
 """Changes when the kernels change enough to void old figures."""
 SLOWER, FASTER, APART = 1000.0, 30.0, 30.0
@@ -75,12 +79,15 @@ def measure(worker: Worker, spec: Spec) -> Costs:
     if layout is None:
         return defaults
     few, many = POINTS
-    seconds = {(m, n): _time(worker, _job(worker, spec, m, n)) for m in ("nufft", "direct") for n in POINTS}
-    launch = {m: _time(worker, _job(worker, spec, m, few, 1, SMALLEST_COMB)) for m in ("nufft", "direct")}
+    seconds = _seconds(
+        worker,
+        {(m, n): _job(worker, spec, m, n) for m in METHODS for n in POINTS}
+        | {(m, 0): _job(worker, spec, m, few, 1, SMALLEST_COMB) for m in METHODS},
+    )
 
     def line(method: str) -> tuple[float, float]:
         """Nanoseconds of an object without points, and of each point."""
-        a, b = (1e9 * (seconds[method, n] - launch[method]) / OBJECTS for n in POINTS)
+        a, b = (1e9 * (seconds[method, n] - seconds[method, 0]) / OBJECTS for n in POINTS)
         return a - few * (b - a) / (many - few), (b - a) / (many - few)
 
     base, point = line("nufft")
@@ -115,25 +122,33 @@ def _job(worker: Worker, spec: Spec, method: str, points: int, objects: int = OB
     )  # fmt: skip
 
 
-def _time(worker: Worker, job: Job) -> float:
-    """Least seconds of a chunk, from launch to answer; NaN where no few runs agree.
+def _seconds(worker: Worker, jobs: dict[Case, Job]) -> dict[Case, float]:
+    """Least seconds of each chunk, from launch to answer; NaN where no few runs agree.
 
     What else the GPU does only adds, and hardly ever the same: runs that agree with the least had it to themselves.
+    The chunks take turns, so that steady company slows all of them alike.
     """
-    lane = worker.lanes[0]
-    times: list[float] = []
+    lanes = {case: make_lane(worker.runtime) for case in jobs}  # each records its own launches
+    times: dict[Case, list[float]] = {case: [] for case in jobs}
 
-    def run() -> float:
+    def run(case: Case) -> float:
         start = time.perf_counter()
-        worker.begin(lane, job)
-        lane.synchronize()
+        worker.begin(lanes[case], jobs[case])
+        lanes[case].synchronize()
         return time.perf_counter() - start
 
-    run()  # may compile
-    run()  # records the launches
-    while len(times) < FEWEST_RUNS or sum(times) < LONGEST:
-        times.append(run())
-        best = sorted(times)
-        if len(times) >= FEWEST_RUNS and best[AGREE - 1] <= (1 + ALIKE) * best[0]:
-            return best[0]
-    return np.nan
+    def agree(case: Case) -> bool:
+        best = sorted(times[case])
+        return len(best) >= FEWEST_RUNS and best[AGREE - 1] <= (1 + ALIKE) * best[0]
+
+    for case in jobs:
+        run(case)  # may compile
+        run(case)  # records the launches
+    while not (told := all(agree(case) for case in jobs)):
+        if len(times[case]) >= FEWEST_RUNS and sum(map(sum, times.values())) > LONGEST:
+            break
+        for case in jobs:
+            times[case].append(run(case))
+    for lane in lanes.values():
+        worker.forget(lane)
+    return {case: min(times[case]) if told else np.nan for case in jobs}

@@ -152,11 +152,15 @@ class Worker:
         device = self.runtime.device
         return device.total_memory if self.runtime.xp is np else device.free_memory
 
+    def forget(self, lane: Lane) -> None:
+        """Give back a lane's buffers and its recorded launch."""
+        lane.free()
+        self._recorded.pop(id(lane), None)
+
     def close(self) -> None:
         """Give back buffers and tables."""
         for lane in (*self.lanes, *filter(None, [self._spare])):
-            lane.free()
-        self._recorded.clear()
+            self.forget(lane)
         self._tables.clear()
         self._values = (None, None)
 
