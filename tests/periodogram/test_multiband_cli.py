@@ -81,6 +81,24 @@ def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> N
         assert np.isnan(np.ma.filled(found["fap"], np.nan)).all()
 
 
+def test_a_column_of_bands_by_name_and_by_number(survey: Path, tmp_path: Path) -> None:
+    """ATLAS calls it F, and files without a header call it nothing: bands are told apart all the same."""
+    known, named, bare = (tmp_path / f"{name}.csv" for name in ("known", "named", "bare"))
+    run("period", survey, *GRID, "-q", "-o", known)
+    header, *lines = survey.read_text().splitlines()
+    assert header == "id,mjd,mag,err,band"
+    atlas, plain = tmp_path / "atlas.csv", tmp_path / "plain.txt"
+    atlas.write_text("\n".join(["id,mjd,mag,err,F", *lines]))
+    assert "3 bands" not in run("period", atlas, *GRID).stderr
+    assert "rows of 3 bands (g, i, r)" in run("period", atlas, *GRID, "--band-column", "F", "-o", named).stderr
+    plain.write_text("\n".join(line.replace(",", " ") for line in lines))
+    numbers = ("--id", "1", "--time", "2", "--mag", "3", "--err", "4", "--band-column", "5")
+    assert run("period", plain, *GRID, *numbers, "-q", "-o", bare).exit_code == 0
+    assert named.read_text() == bare.read_text() == known.read_text()
+    missing = run("period", survey, *GRID, "--band-column", "filter")
+    assert (missing.exit_code, "no column 'filter' for --band-column" in missing.stderr) == (2, True)
+
+
 def test_options_that_contradict(survey: Path, tmp_path: Path) -> None:
     result = run("period", survey, "--multiband", "offsets", "--no-fit-mean")
     assert result.exit_code == 2

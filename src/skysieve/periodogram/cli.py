@@ -89,6 +89,9 @@ def period(
     ] = None,
     err: Annotated[str | None, option("--err", help="Column of their errors.", panel=COLUMNS, metavar="COLUMN")] = None,
     no_err: Annotated[bool, option("--no-err", help="Leave the errors unused.", panel=COLUMNS)] = False,
+    band_column: Annotated[
+        str | None, option("--band-column", help="Column of bands.", panel=COLUMNS, metavar="COLUMN")
+    ] = None,
     band: Annotated[
         str | None, option("--band", help="Keep the rows of one band.", panel=COLUMNS, metavar="BAND")
     ] = None,
@@ -215,7 +218,7 @@ def period(
         chosen = None if multiband is None else multiband.value
         treatment = Treatment(time_unit.value, no_err, band, chosen, jitter, model)
         moving = asteroid or model is not None
-        wanted = Wanted(id=id_, time=time_, mag=mag, err=err, r=r, delta=delta, phase=phase, moving=moving)
+        wanted = Wanted(id_, time_, mag, err, band_column, r, delta, phase, moving)
         request = Request(arguments, unit, asteroid, bands)
         asked = [arguments, asdict(treatment), asdict(wanted), partition, __version__]
         job.prepare(files, request, treatment, Outputs(output, plot, plot_all, resume, partition), asked)

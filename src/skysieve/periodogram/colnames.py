@@ -18,8 +18,8 @@ TIME_NAMES = (
 VALUE_NAMES = (
     "mag", "magnitude", "mags", "psfmag", "magpsf", "magauto", "magaper", "calmag", "vmag", "gmag", "rmag", "imag",
     "flux", "psfflux", "pdcsapflux", "sapflux", "fluxujy", "fluxmjy", "fluxjy", "calflux", "scienceflux", "forcedflux",
-    "diffflux", "normflux", "relflux", "y", "value", "signal", "brightness", "counts", "rate", "rv", "vrad",
-    "radialvelocity",
+    "diffflux", "psfdiffflux", "ujy", "normflux", "relflux", "y", "value", "signal", "brightness", "counts", "rate", "rv",
+    "vrad", "radialvelocity",
 )  # fmt: skip
 ERROR_NAMES = (
     "err", "error", "dy", "yerr", "e", "sigma", "sig", "uncertainty", "unc", "std", "valueerr", "magerr", "dmag",
@@ -117,7 +117,8 @@ def _position(names: Sequence[str], wanted: str, role: str) -> int:
             return i
     if wanted.isdigit() and 1 <= int(wanted) <= len(names):
         return int(wanted) - 1
-    raise MissingColumn(f"no column {wanted!r} for --{role}; there are: {', '.join(names)}")
+    option = "band-column" if role == "band" else role
+    raise MissingColumn(f"no column {wanted!r} for --{option}; there are: {', '.join(names)}")
 
 
 def choose(names: Sequence[str], wanted: Wanted) -> Columns:

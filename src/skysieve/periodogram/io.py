@@ -204,7 +204,9 @@ def _group(
         data = _owned(names[columns.id], data, notes)
     if band is not None:
         if "band" not in data:
-            raise MissingColumn(f"--band {band}: found no band column. There are: {', '.join(names)}")
+            raise MissingColumn(
+                f"--band {band}: found no band column; name it with --band-column. There are: {', '.join(names)}"
+            )
         text = data["band"].astype(str)
         keep = text == band
         if not keep.any():
