@@ -18,8 +18,8 @@ TIME_NAMES = (
 VALUE_NAMES = (
     "mag", "magnitude", "mags", "psfmag", "magpsf", "magauto", "magaper", "calmag", "vmag", "gmag", "rmag", "imag",
     "flux", "psfflux", "pdcsapflux", "sapflux", "fluxujy", "fluxmjy", "fluxjy", "calflux", "scienceflux", "forcedflux",
-    "diffflux", "psfdiffflux", "ujy", "normflux", "relflux", "y", "value", "signal", "brightness", "counts", "rate", "rv",
-    "vrad", "radialvelocity",
+    "diffflux", "psfdiffflux", "ujy", "normflux", "relflux", "y", "value", "signal", "brightness", "counts", "rate",
+    "rv", "vrad", "radialvelocity",
 )  # fmt: skip
 ERROR_NAMES = (
     "err", "error", "dy", "yerr", "e", "sigma", "sig", "uncertainty", "unc", "std", "valueerr", "magerr", "dmag",
