@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Rings, cuda, reference
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Rings, cuda, cuda_plan, reference
 from skysieve.sphere.cuda_ring import RingEngine
 from skysieve.sphere.cuda_rows import longest_transform
 from skysieve.sphere.cuda_several import SeveralEngine
@@ -245,3 +245,28 @@ def test_copies_of_nested_and_masked_maps_are_counted():
         beams = [Gaussian(fwhm=0.3), Gaussian(fwhm=0.4)]
         with ConvolvePlan(beams, Healpix(8, nest), mask=given, device="cpu") as plan:
             assert plan._spec.copies == copies
+
+
+@pytest.mark.parametrize("kernels", [1, 2])
+def test_sums_by_factors_of_rings_and_modes(monkeypatch, kernels):
+    """What narrow Gaussians go by, away from the poles; here with an eps that allows wide ones."""
+    spec = spec_of(Healpix(64), 0.04, "float32", eps=2e-4, kernels=kernels)
+    engine = RingEngine(shim_runtime(), spec)
+    assert 0 < engine.kernels[0].cut < engine.kernels[0].count  # the wider one does not
+    x = np.random.default_rng(4).normal(size=spec.table.npix).astype("float32")
+    found = convolved(engine, x)
+    at = np.unique(np.r_[np.random.default_rng(5).integers(0, len(x), 300), len(x) // 2 + np.arange(-40, 40)])
+    for k, beam in enumerate(spec.kernels):
+        exact = make_radial(beam, 1e-9)
+        expected = reference.convolve(spec.table, lambda a, r=exact: r(4 * np.sin(a / 2) ** 2), x, exact.radius, at)
+        error = (found[k, at] - expected) / np.sqrt(np.mean(expected**2))
+        assert np.sqrt(np.mean(error**2)) <= 2e-4
+        assert np.abs(error).max() <= 2e-3
+    cuts = np.unique(engine.cuts(3))
+    alone = [engine.piece(int(a), int(b), alone=True) for a, b in pairwise(cuts)]
+    assert (convolved(engine, x, alone) == found).all()
+    monkeypatch.setattr(cuda_plan, "SPLIT_PART", 1e-9)
+    other = RingEngine(shim_runtime(), spec)
+    assert all(k.split is None for k in other.kernels)
+    assert np.sqrt(np.mean((convolved(other, x) - found) ** 2)) <= 2e-4 * found.std()
+    assert engine.nbytes < other.nbytes

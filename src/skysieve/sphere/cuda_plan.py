@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .cuda_profile import gaussian
 from .healpix import ring_table
 from .pairs import reach
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROWS", "Belt", "Caps", "Ways", "direct_seconds", "find_belt", "find_caps", "find_ways", "healpix_nside",
-    "prefers_direct", "ring_seconds", "widest",
+    "prefers_direct", "ring_seconds", "split_from", "widest",
 ]  # fmt: skip
 
 SMALL_ANGLE = 0.09
@@ -35,16 +36,21 @@ MOST_WIDTH, MOST_REACH = 16, 12
 LEAST_NSIDE = 16
 NS_BELT, NS_CAPS, NS_ANY = (2e-3, 3.5e-5), (6e-3, 1.35e-4), (0.0, 4e-3)
 """Nanoseconds of a pixel of the result, and of one pixel of its sum, by each way; in float32 on an H100."""
-NS_RING = (1.7e-2, 2.5)
-"""Of the ring engine: of a pixel of the map, and of one over the pixels of the support, to which modes go down."""
+NS_RING, NS_SPLIT = (1.55e-2, 2.4), (1.1e-2, 1.6)
+"""Of the ring engine: of a pixel of the map, and of one over the pixels of the support, to which modes go down; where
+rows do not go by factors of rings and modes (see `split_from`), and where they do."""
 WIDE = {"direct": 2.1, "ring": 2.7}
 """Time in float64 over that in float32."""
 RING_SPIN = (4.0, 2.0)
 """Time of Q and U over that of one map, of both parts of ``NS_RING``."""
 LAUNCHES = {"direct": 1e-4, "ring": 3e-4}
 """Seconds of the launches."""
-PLANS = {"direct": (2e-3, 7e-11), "ring": (6e-3, 8e-10)}
-"""Seconds of a plan, and of each of its pixels."""
+PLANS = {"direct": (3e-3, 2e-7), "ring": (8e-3, 2.2e-6)}
+"""Seconds of a plan, and of each of its rings."""
+PLAN_SPIN = 1.5
+"""Time of the direct plan of Q and U over that of one map."""
+SPLIT_PART, GAUSSIAN_PART = 0.5, 0.25
+"""Of ``eps``: rms errors that factors of rings and modes may bring about anywhere, and a Gaussian for the kernel."""
 FEW, MANY = 1, 100
 """Maps that a plan may serve: the method is chosen to be near the faster one for both."""
 
@@ -228,13 +234,31 @@ def direct_seconds(spec: Spec, radial: Radial, ways: Ways) -> float:
     return 1e-9 * total * _wide(spec, "direct") + LAUNCHES["direct"]
 
 
+def split_from(spec: Spec, radial: Radial) -> tuple[float, float, float]:
+    """From which colatitude on rows go by factors of rings and modes, and those of which Gaussian: 1 / sigma^2 and
+    amplitude; pi / 2 and zeros for none.
+
+    Their error is 3/16 (sigma cot theta)^2 of the kernel's rms: ``ln k_m`` of two rings is the mean of theirs but for
+    its curvature, half of ``-m^2 sigma^2 / (sin sin)`` times the square of half the difference of their ``ln sin``.
+    """
+    if spec.dtype.itemsize != 4 or spec.spin or not spec.table.symmetric:
+        return math.pi / 2, 0.0, 0.0
+    inverse, amplitude = gaussian(radial, GAUSSIAN_PART * spec.eps)
+    if not inverse:
+        return math.pi / 2, 0.0, 0.0
+    return math.atan(math.sqrt(3 / 16 / (inverse * SPLIT_PART * spec.eps))), inverse, amplitude
+
+
 def ring_seconds(spec: Spec) -> float:
     """Expected seconds of the ring engine for one map."""
-    alone, modes = NS_RING
-    if spec.spin:
-        alone, modes = alone * RING_SPIN[0], modes * RING_SPIN[1]
-    # a map is transformed once for all kernels
-    total = sum((1 + 1 / len(spec.radials)) / 2 * (alone + modes / max(1.0, _inside(spec, r))) for r in spec.radials)
+    total = 0.0
+    for r in spec.radials:
+        share = math.cos(split_from(spec, r)[0])
+        alone, modes = (a + share * (b - a) for a, b in zip(NS_RING, NS_SPLIT, strict=True))
+        if spec.spin:
+            alone, modes = alone * RING_SPIN[0], modes * RING_SPIN[1]
+        # a map is transformed once for all kernels
+        total += (1 + 1 / len(spec.radials)) / 2 * (alone + modes / max(1.0, _inside(spec, r)))
     return 1e-9 * spec.table.npix * total * _wide(spec, "ring") + LAUNCHES["ring"]
 
 
@@ -247,7 +271,8 @@ def prefers_direct(spec: Spec, direct: float) -> bool:
 
     def cost(method: str, seconds: float, maps: int) -> float:
         fixed, each = PLANS[method]
-        return fixed + each * spec.table.npix + maps * seconds
+        spin = PLAN_SPIN if spec.spin and method == "direct" else 1.0
+        return spin * (fixed + each * len(spec.table.n)) + maps * seconds
 
     ratios = [cost("direct", direct, maps) / cost("ring", ring_seconds(spec), maps) for maps in (FEW, MANY)]
     return max(ratios) <= 1 / min(ratios)

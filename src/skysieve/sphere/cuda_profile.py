@@ -88,21 +88,56 @@ def _fill(dtype: np.dtype[Any], top: float, scale: float, floor: float, c: NDArr
 
 def _exponent(radial: Radial, name: str) -> tuple[str, float, NDArray[np.float64]] | None:
     """Build, amplitude and coefficients in x, where the kernel is positive and its logarithm a low polynomial."""
-    if not radial.positive:
+    u, k = _values(radial)
+    if not radial.positive or k.min() <= TINY:
         return None
-    u = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, 200))
-    k = radial(u * radial.xmax * (1 - 1e-15)) / radial.peak
-    if k.min() <= TINY:
-        return None
-    logarithm = np.log2(k)
     for build, degree in DEGREES[name].items():
-        c = np.polynomial.polynomial.polyfit(u, logarithm, degree, w=k)
-        fit = np.exp2(np.minimum(np.polynomial.polynomial.polyval(u, c), 99))
+        c, fit = _power_of_two(u, k, degree)
         if np.abs(fit - k).max() <= _EXP_ERROR[name]:
             amplitude = radial.peak * float(np.exp2(c[0]))
             c[0] = 0
             return build, amplitude, c / radial.xmax ** np.arange(degree + 1)
     return None
+
+
+def _values(radial: Radial) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Squared chords over the largest one, and the kernel there over its peak."""
+    u = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, 200))
+    return u, radial(u * radial.xmax * (1 - 1e-15)) / radial.peak
+
+
+def _power_of_two(
+    u: NDArray[np.float64], k: NDArray[np.float64], degree: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Coefficients of the exponent in u, and the values that they give."""
+    c = np.asarray(np.polynomial.polynomial.polyfit(u, np.log2(k), degree, w=k), np.float64)
+    return c, np.exp2(np.minimum(np.polynomial.polynomial.polyval(u, c), 99))
+
+
+def gaussian(radial: Radial, error: float) -> tuple[float, float]:
+    """1 / sigma^2 and amplitude of a kernel that is ``amplitude * exp(-x / (2 sigma^2))``; zeros for others.
+
+    Parameters
+    ----------
+    error : float
+        What that may be off, over the rms of the kernel.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import Gaussian
+    >>> from skysieve.sphere.radial import make_radial
+    >>> inverse, _ = gaussian(make_radial(Gaussian(sigma=0.001), 1e-6), 1e-7)
+    >>> print(round(inverse * 0.001**2, 4))
+    1.0
+    """
+    u, k = _values(radial)
+    if not radial.positive or k.min() <= TINY:
+        return 0.0, 0.0
+    c, fit = _power_of_two(u, k, 1)
+    area = np.sqrt(u * (1 - u))  # of the points, which lie as cosines
+    if float(np.sqrt((area * (fit - k) ** 2).sum() / (area * k**2).sum())) > error:
+        return 0.0, 0.0
+    return -2 * float(np.log(2) * c[1]) / radial.xmax, radial.peak * float(np.exp2(c[0]))
 
 
 def _polynomial(radial: Radial, name: str) -> NDArray[np.float64] | None:

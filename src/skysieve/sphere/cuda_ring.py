@@ -17,7 +17,8 @@ import numpy as np
 
 from .cuda_direct import PACKAGE
 from .cuda_rows import ROW, Run, longest_transform, make_runs
-from .cuda_sums import Sums, band_module
+from .cuda_split import split_module
+from .cuda_sums import Sums, band_module, is_split
 from .cuda_window import find_window
 from .pairs import NotBandLimited, mode_bounds
 
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from .workload import Spec
 
 BLOCK = 256
-NS_ROW, NS_TERM, LAUNCH = 1.2e-3, 9e-5, 5e-6
+NS_ROW, NS_TERM, LAUNCH, HOST = 1.2e-3, 9e-5, 5e-6, 4.5e-5
 """Nanoseconds for a byte of a row that is transformed as it is, and for a multiply-add of the sums, in float32, and
-seconds of a launch; measured on an H100 at nside 2048 to 8192."""
+seconds of a launch on the GPU and on the host; measured on an H100 at nside 64 to 8192."""
+STEPS = {"plain": 1, "grid": 1, "batch": 3, "chirp": 6}
+"""Launches to transform rows one way."""
 COST = {"plain": 1.0, "grid": 1.3, "batch": 3.5, "chirp": 12.0}
 """Of the ways to transform a row."""
 
@@ -205,15 +208,18 @@ class RingEngine:
         lengths = sorted({(r.kind, r.length) for r in self.runs if not r.size})
         first = {"plain": f"{wide}_8192", "grid": "f32_4096" if wide == "f32" else "f64_2048"}
         files = {"plain": "sp_fft.cu", "grid": "sp_grid.cu"}
-        with ThreadPoolExecutor(2 + len(lengths)) as pool:
+        with ThreadPoolExecutor(3 + len(lengths)) as pool:
             fused = [
                 pool.submit(self.runtime.module, PACKAGE, files[kind], first[kind], self._defines(kind, length))
                 for kind, length in lengths
             ]
-            band = pool.submit(band_module, self.runtime, self.spec)
+            band = [pool.submit(band_module, self.runtime, self.spec)]
+            if is_split(self.runtime, self.spec):
+                band.append(pool.submit(split_module, self.runtime))
             if any(r.size for r in self.runs):
                 self.module = self.runtime.module(PACKAGE, "sp_ring.cu", wide)
-            band.result()
+            for module in band:
+                module.result()
         self.fused = dict(zip(lengths, (f.result() for f in fused), strict=True))
 
     def _defines(self, kind: str, length: int) -> dict[str, object]:
@@ -275,7 +281,8 @@ class RingEngine:
         total *= self.complex.itemsize * self.parts * (1 + len(self.kernels)) * NS_ROW
         for k in self.kernels:
             total += float(k.terms.sum()) * NS_TERM * (1.0 if k.tensor else 3.5)
-        return 1e-9 * total + LAUNCH * len(self.runs) * self.parts * (1 + len(self.kernels))
+        launches = sum(STEPS[r.kind] for r in self.runs) * self.parts * (1 + len(self.kernels)) + len(self.kernels)
+        return max(1e-9 * total + LAUNCH * launches, HOST * launches)
 
     def free(self) -> None:
         """Give back the working memory."""

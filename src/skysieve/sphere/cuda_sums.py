@@ -1,6 +1,7 @@
 """Sums over rings on a GPU, mode by mode: tiles of output rows and the kernel's samples.
 
-``sp_tensor.cu`` does them in float32 for maps of spin 0, where the GPU's matrix units can; ``sp_band.cu`` all others.
+``sp_tensor.cu`` does them in float32 for I, where the GPU's matrix units can, and ``sp_split.cu`` for narrow
+Gaussians away from the poles (`cuda_split`); ``sp_band.cu`` does all others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .cuda_direct import PACKAGE
-from .cuda_plan import widest
+from .cuda_plan import split_from, widest
+from .cuda_split import Split, first_split
 from .pairs import reach
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ TILE = np.dtype(
 PIECES = 32 * 16
 """Bytes of the samples of eight rows at sixteen azimuths, of ``sp_tensor.cu``."""
 MOST_ROWS = 65535
+SPLIT_TIME = 0.4
+"""Of tiles of `Split`, over that by the matrix units; measured at nside 4096."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,12 @@ def band_module(runtime: Runtime, spec: Spec) -> Module:
     """The kernels for a `Spec`."""
     shape = band_shape(runtime, spec)
     return runtime.module(PACKAGE, shape.file, shape.build)
+
+
+def is_split(runtime: Runtime, spec: Spec) -> bool:
+    """Whether any kernel of a `Spec` may go by `Split`."""
+    tensor = band_shape(runtime, spec).file == "sp_tensor.cu"
+    return tensor and any(split_from(spec, r)[0] < math.pi / 2 for r in spec.radials)
 
 
 class Sums:
@@ -88,23 +98,31 @@ class Sums:
         terms = np.minimum(terms, tiles["nphi"] // 2 + 1)
         tiles["terms"] = -(-terms // shape.terms) * shape.terms
         many = (tiles["i1"] - tiles["i0"]).astype(np.int64)
+        angle, *gaussian = split_from(spec, radial)
+        self.cut = cut = first_split(spec, angle, begin, many) if self.tensor else len(begin)
+        self.split = Split(runtime, spec, radial, tiles[cut:], *gaussian) if cut < len(begin) else None
         size = many * tiles["terms"] * (tall * waves if not self.tensor else PIECES * tall // 8 // 16)
+        size[cut:] = 0
         unit = 16 if self.tensor else 1  # of what `place` counts
         tiles["place"] = np.concatenate([[0], np.cumsum(size // unit)[:-1]])
         tiles["counts"] = np.concatenate([[0], np.cumsum(many)[:-1]])
         self.count = len(tiles)
         self.low, self.high, self.tops = tiles["i0"].copy(), tiles["i1"].copy(), tiles["most"].copy()
         used = np.minimum(many, np.maximum(last - first, 1)[begin] + 8)
-        self.terms = used * tall * (self.tops // shape.modes + 1.0) * shape.modes * (4 + waves * tiles["terms"] / 2)
+        self.terms: NDArray[np.float64] = (
+            used * tall * (self.tops // shape.modes + 1.0) * shape.modes * (4 + waves * tiles["terms"] / 2)
+        )
+        self.terms[cut:] *= SPLIT_TIME
         self.module = band_module(runtime, spec)
         self.tiles = xp.asarray(tiles.view(np.uint8))
         self.held = xp.empty(int(size.sum()) if self.tensor else int(size.sum()) * item, np.uint8)
         self.counts = xp.zeros(int(many.sum()), np.int32)
         self.peak = float(radial.peak)
         floor = 0.0 if radial.positive else -1e300
-        for a in range(0, int(many.max()), MOST_ROWS):
+        rings = int(many[:cut].max(initial=0))
+        for a in range(0, rings, MOST_ROWS):
             self.module.launch(
-                "samples", (self.count, min(MOST_ROWS, int(many.max()) - a)), (128,),
+                "samples", (cut, min(MOST_ROWS, rings - a)), (128,),
                 (theta, xp.asarray(radial.cells), self.tiles, self.held, self.counts, np.float64(radial.xmax),
                  np.float64(floor), *((np.float64(self.peak),) if self.tensor else ()), np.int32(len(radial.cells)),
                  np.int32(a)),
@@ -126,6 +144,11 @@ class Sums:
             Rows, rings and parts.
         """
         a, b = tiles
+        if self.split is not None and b > self.cut:
+            self.split.run(modes, sums, place, top, starts, shape[:2], (max(a - self.cut, 0), b - self.cut))
+            b = self.cut
+        if a >= b:
+            return
         blocks = int(self.tops[a:b].max()) // self.shape.modes + 1
         peak = (np.float32(self.peak),) if self.tensor else ()
         self.module.launch(
@@ -137,4 +160,5 @@ class Sums:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes)
+        own = int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes)
+        return own + (self.split.nbytes if self.split is not None else 0)

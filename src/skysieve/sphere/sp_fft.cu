@@ -78,15 +78,17 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) back_plain(const Two* __
   int t = threadIdx.x, e = blockIdx.x, residues = PARTS_OF_ROW, row = first + blockIdx.y;
   const Row r = rows[row];
   Two v[16];
+  if (r.most < r.n) {
+    // each element is mode `at`, at - n or the sum of both, if there are such modes
+    const Two* from = sums + r.place;
 #pragma unroll
-  for (int k = 0; k < 16; k++) {
-    v[k].x = v[k].y = 0;
-    int at = residues * (t + T * k) + e, m = at <= r.most ? at : at - r.n;
-    if (m >= -r.most && 2 * r.most < r.n)
-      v[k] = times(conj(sums[r.place + (m >= 0 ? m : r.most + 1 - m)]), phase_of(r, m, phases));
-  }
-  if (2 * r.most >= r.n) {
-    // modes beyond n / 2 are added to those below
+    for (int k = 0; k < 16; k++) {
+      v[k].x = v[k].y = 0;
+      int at = residues * (t + T * k) + e, below = r.n - at;
+      if (at <= r.most) v[k] = times(conj(from[at]), phase_of(r, at, phases));
+      if (below <= r.most) v[k] = add(v[k], times(conj(from[r.most + 1 + below]), phase_of(r, -below, phases)));
+    }
+  } else {
     Two* held = (Two*)shared;
 #pragma unroll 4
     for (int k = t; k < L; k += T) {

@@ -30,11 +30,9 @@ DI REAL value(const Window& w, REAL d) {
   return even + y * odd;
 }
 
-DI int wrapped(int j, int n) {
-  while (j < 0) j += n;
-  while (j >= n) j -= n;
-  return j;
-}
+DI int wrapped(int j, int n) { j %= n; return j < 0 ? j + n : j; }
+// of j below 3 n: a division each would cost a sixth of the kernel
+DI int wrapped_once_or_twice(int j, int n) { j -= j >= n ? n : 0; return j - (j >= n ? n : 0); }
 
 // grid: rows.  `factors`: what modes 0 .. are to be multiplied by.
 extern "C" __global__ void __launch_bounds__(T, BLOCKS) forward_grid(const REAL* __restrict__ map,
@@ -46,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) forward_grid(const REAL*
   int t = threadIdx.x, row = first + blockIdx.x;
   const Row r = rows[row];
   const double ratio = (double)r.n / L, cell = (double)L / r.n, shift = 0.5 * r.phi * r.n;
+  const REAL here = w[row], there = w[rings - 1 - row];
   int quarter = r.n / 4;
   Two v[16];
 #pragma unroll
@@ -53,11 +52,13 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) forward_grid(const REAL*
     // points c T .. c T + T - 1 of each quarter, and the pixels within their windows
     int j0 = (int)ceil((c * T - TAPS / 2) * ratio - shift);
     int many = (int)floor((c * T + T - 1 + TAPS / 2) * ratio - shift) - j0 + 1;
+    int from = wrapped(j0, r.n);
     if (c) __syncthreads();
     for (int k = t; k < many; k += T) {
 #pragma unroll
       for (int q = 0; q < 4; q++)
-        held[q * many + k] = pixel(map, w, r, row, rings, wrapped(j0 + k + q * quarter, r.n), spin, npix, part);
+        held[q * many + k] = scaled_pixel(
+            map, here, there, r, wrapped_once_or_twice(from + k + q * quarter, r.n), spin, npix, part);
     }
     __syncthreads();
     int g = c * T + t;
@@ -102,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) back_grid(const Two* __r
   int t = threadIdx.x, row = first + blockIdx.x;
   const Row r = rows[row];
   const double cell = (double)L / r.n, shift = 0.5 * r.phi * r.n;
+  const REAL here = w[row], there = w[rings - 1 - row];
   int quarter = r.n / 4;
   Two v[16];
 #pragma unroll
@@ -139,8 +141,10 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) back_grid(const Two* __r
       }
     }
 #pragma unroll
-    for (int q = 0; q < 4; q++)
-      bad |= put(map, w, r, row, rings, j + q * quarter, spin, npix, part, conj(s[q]));
+    for (int q = 0; q < 4; q++) {
+      put_plain(map, r, j + q * quarter, spin, npix, part, here, there, conj(s[q]));
+      bad |= strange(s[q].x) || strange(s[q].y);
+    }
   }
   if (bad) *flag = 1;
 }
