@@ -26,6 +26,8 @@ SPARE = 64
 """Bytes of a staged row beyond its samples and the spread of its delays: alignment, phases."""
 TURN = {"plain": 4 * 16 * 8 * 164, "groups": 4 * 16 * 2 * 164}
 """Bytes of shared memory in which sums are turned: "plain" after the rows are done with, "groups" beside them."""
+BARRIERS = 32
+"""Bytes of shared memory for barriers of chunks that are copied and done with."""
 SPREADS = (None, 4, 6, 8, 12, 16, 24, 32)
 """Samples by which delays of a tile may spread inside a group of channels; None: one group, no shifts."""
 FEW_WORDS = 3.5
@@ -103,7 +105,7 @@ class TensorPlan:
         stage = self.rows + self.most * cut.wd * BLOCK_WORDS
         s["first"], s["count"], s["samples"], s["stage"] = first, count, self.samples, stage
         s["rows"], s["most"] = self.rows, self.most
-        s["list"] = (self.shared - CHUNK.itemsize * len(cut.chunks)) // 4
+        s["list"] = (self.shared - lists_bytes(cut)) // 4
         s["wd"], s["nc"], s["block0"], s["row0"] = cut.wd, WARPS // cut.wd, rows[0] // self.dms, rows[0]
         s["weight"], s["start"], s["fresh"], s["offset"] = weight, start, fresh, 2 * stage
         if grouped and fresh:
@@ -112,9 +114,14 @@ class TensorPlan:
             module.launch("clear", (clearing,), (256,), (y, np.int64(size), np.uint32(start)), stream=stream)
         grid = (-(-(rows[1] - rows[0]) // self.dms), -(-(count + self.most_shift) // self.samples))
         args = (
-            x, a["table"], a["ranges"], a["row0"], a["pieces"], a["chunks"], a["shifts"], y, s[0],
+            x, a["table"], a["ranges"], a["kinds"], a["row0"], a["pieces"], a["chunks"], a["shifts"], y, s[0],
         )  # fmt: skip
         module.launch("tensor", grid, (32 * WARPS,), args, shared_mem=self.shared, stream=stream)
+
+
+def lists_bytes(cut: Cut) -> int:
+    """Bytes of shared memory for chunks, barriers, and the blocks of each tile in each chunk."""
+    return BARRIERS + (CHUNK.itemsize + 4 * cut.wd) * len(cut.chunks)
 
 
 def sampled_tiles(delays: NDArray[np.int32], count: int = 8) -> NDArray[np.int32]:
@@ -296,7 +303,8 @@ def _fill_plan(
         module.launch("plan_shifts", (-(-tiles * groups // 128),), (128,), args)
     number = xp.empty(tiles * len(cut.chunks), np.int32)
     grid = (tiles, len(cut.chunks))
-    module.launch("plan_count", grid, (128,), (on_device, *counts, chunks, origins, number))
+    kinds = xp.empty_like(number)
+    module.launch("plan_count", grid, (128,), (on_device, *counts, chunks, origins, number, kinds))
     ranges = xp.empty(number.size + 1, np.int32)
     module.launch("plan_scan", (1,), (1024,), (number, np.int32(number.size), ranges))
     if int(to_numpy(lowest)[0]) < 32 - FRONT:
@@ -307,7 +315,7 @@ def _fill_plan(
     most = int(to_numpy(number).max()) + 1
     stage = rows + most * cut.wd * BLOCK_WORDS
     turned = max(8 * stage, TURN["plain"]) if cut.build == "plain" else 8 * stage + TURN["groups"]
-    shared = turned + CHUNK.itemsize * len(fitted)
+    shared = turned + lists_bytes(cut)
     total = int(to_numpy(ranges[-1:])[0])
     nbytes = total * (4 * BLOCK_WORDS + 128) + row0.nbytes + shifts.nbytes
     if shared > runtime.device.shared_per_block:
@@ -320,7 +328,8 @@ def _fill_plan(
     module.launch("plan_fill", grid, (128,), args)
     most_shift = int(to_numpy(shifts).max())
     arrays = {
-        "table": table, "ranges": ranges, "row0": row0, "pieces": pieces, "chunks": chunks, "shifts": shifts,
+        "table": table, "ranges": ranges, "kinds": kinds, "row0": row0, "pieces": pieces, "chunks": chunks,
+        "shifts": shifts,
     }  # fmt: skip
     runtime.synchronize()
     made = Cut(cut.wd, fitted, cut.origins, cut.cost, cut.words)
