@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.batches import FlatSource, batch, shared_grid
+from tests.gpu.batches import batch, shared_grid
 
 from skysieve.core.staging import HostLane
 from skysieve.periodogram import cuda, cuda_worker
+from skysieve.periodogram.cuda_recorded import MOST, MOST_ROWS, Launches, Recorded
 from skysieve.periodogram.workload import Output, Spec
 
 GRID = shared_grid(0.2, 1 / 1200, 3000)
@@ -21,7 +22,7 @@ class Recorder(HostLane):
 
     def __init__(self, runtime: Any) -> None:
         super().__init__(runtime)
-        self.seen: list[np.ndarray] = []
+        self.seen: list[dict[str, np.ndarray]] = []
         self.transfers = 0
 
     def record(self, work: Any) -> Any:
@@ -30,7 +31,8 @@ class Recorder(HostLane):
         work()
         assert self.transfers == before  # nothing is sent by a recorded launch
         self.recording = False
-        return lambda: self.seen.append(self._device["data"].copy())
+        data = sorted(self._device.items())
+        return lambda: self.seen.append({name: held.copy() for name, held in data if name.startswith("data")})
 
     def to_device(self, target: Any, source: Any) -> None:
         self.transfers += 1
@@ -56,43 +58,45 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> cuda.Engine:
     return cuda.Engine(Spec(n_peaks=2, method="nufft"), runtime=runtime)
 
 
-def rows_of(source: FlatSource, start: int, stop: int) -> list[np.ndarray]:
-    return [a.view(np.uint8) for a in source.read(start, stop)[:3]]
+def holds(held: np.ndarray, rows: list[np.ndarray]) -> bool:
+    """Do the rows lie one after another in a buffer, each at a multiple of 256 bytes?"""
+    at, same = 0, True
+    for a in rows:
+        same &= np.array_equal(held[at : at + a.nbytes], a.view(np.uint8))
+        at += -(-a.nbytes // 256) * 256
+    return same
 
 
 @pytest.mark.parametrize("straight", [1 << 20, 0])
-def test_every_run_sends_its_own_rows(engine, monkeypatch, straight):
-    """Straight from the user's arrays, and by the pinned buffer: the recorded launch finds the rows of its chunk."""
+@pytest.mark.parametrize("rows", [3000, 700])
+def test_every_run_sends_its_own_rows(engine, monkeypatch, straight, rows):
+    """Straight from the user's arrays, and by the pinned buffer; also where a lane has several chunks of a run."""
     monkeypatch.setattr(cuda_worker, "STRAIGHT", straight)
-    monkeypatch.setattr(cuda, "FEWEST_ROWS", 3000)
+    monkeypatch.setattr(cuda, "FEWEST_ROWS", rows)
     lengths = [40, 90, 200, 31] * 12
     output = Output.allocate(len(lengths), 2)
-    for seed in range(6):
+    lanes = engine.workers[0].lanes
+    for seed in range(7):
         source = batch(lengths, seed=seed)
-        lanes = engine.workers[0].lanes
         for lane in lanes:
             lane.seen.clear()
         engine.execute(source, GRID, output)
-        if seed < 1:
-            continue
         chunks = engine._cache._cut[1]
-        assert 2 <= len(chunks) <= len(lanes)
-        for lane, (start, stop) in zip(lanes, chunks, strict=False):
-            (bytes_there,) = lane.seen
-            at = 0
-            for a in rows_of(source, start, stop):
-                assert np.array_equal(bytes_there[at : at + a.nbytes], a)
-                at += -(-a.nbytes // 256) * 256
+        assert len(chunks) == {3000: 2, 700: 7}[rows]
+        if seed >= 3:  # the buffers have grown, every launch has been recorded
+            assert sum(len(lane.seen) for lane in lanes) == len(chunks)
+        for lane, first in zip(lanes, range(3), strict=True):
+            for seen, (start, stop) in zip(lane.seen[::-1], chunks[first::3][::-1], strict=False):
+                assert sum(holds(held, source.read(start, stop)[:3]) for held in seen.values()) == 1
 
 
 def test_a_failed_launch_is_not_replayed(engine, monkeypatch):
-    """After a chunk of other objects could not be launched, the one recorded before is launched anew."""
+    """Chunks of other objects that could not be launched leave the one recorded before as it was."""
     source, other = batch([50] * 8), batch([70] * 9)
     output = Output.allocate(9, 2)
-    for _ in range(3):
+    for _ in range(4):
         engine.execute(source, GRID, output)
     worker, lane = engine.workers[0], engine.workers[0].lanes[0]
-    assert len(lane.seen) == 2
     launch = worker._launch
 
     def fail(*a: Any) -> None:
@@ -100,8 +104,30 @@ def test_a_failed_launch_is_not_replayed(engine, monkeypatch):
         raise ValueError("a kernel that cannot be launched")
 
     monkeypatch.setattr(worker, "_launch", fail)
-    with pytest.raises(ValueError, match="cannot be launched"):
-        engine.execute(other, GRID, output)
+    for _ in range(6):
+        with pytest.raises(ValueError, match="cannot be launched"):
+            engine.execute(other, GRID, output)
     monkeypatch.setattr(worker, "_launch", launch)
-    engine.execute(source, GRID, output)
-    assert len(lane.seen) == 2
+    lane.seen.clear()
+    for _ in range(3):
+        engine.execute(source, GRID, output)
+    for seen in lane.seen:
+        assert sum(holds(held, source.read(0, 8)[:3]) for held in seen.values()) == 1
+
+
+def test_what_a_lane_keeps():
+    """Some launches of few rows, one of many; none that a moved buffer has spoilt."""
+    lane, launches = SimpleNamespace(generation=1), Launches()
+    for key in range(MOST + 2):
+        launches.keep(lane, (key,), Recorded(1, [], launches.room(lane, 10)))
+    known = [launches.known(lane, (key,)) for key in range(MOST + 2)]
+    assert known[:2] == [None, None]
+    assert sorted(k.data for k in known[2:]) == [f"data{i}" for i in range(MOST)]
+    launches.keep(lane, ("long",), Recorded(1, [], launches.room(lane, MOST_ROWS + 1)))
+    assert launches.known(lane, (MOST + 1,)) is None
+    assert launches.known(lane, ("long",)) is launches.last(lane)
+    lane.generation = 2
+    assert launches.known(lane, ("long",)) is None
+    assert launches.room(lane, 10) == "data0"
+    launches.forget(lane)
+    assert launches.known(lane, ("long",)) is None

@@ -5,7 +5,6 @@ Launches only; the mathematics is in the ``.cu`` files, the layout in ``cuda_tab
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane, make_lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
+from skysieve.periodogram.cuda_recorded import Launches, Recorded
 from skysieve.periodogram.cuda_tables import Layout, Tables, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
 
@@ -104,23 +104,6 @@ def _bytes(a: NDArray[Any]) -> NDArray[np.uint8]:
     return a.reshape(-1).view(np.uint8)
 
 
-@dataclass
-class _Recorded:
-    """A lane's last launch, as one graph once it has come twice.
-
-    ``rows``: for each array of the chunk's rows, where it goes on the device, and its pinned bytes on the way;
-    ``whole``: all of them.
-    """
-
-    key: tuple[Any, ...]
-    generation: int
-    parts: list[Part]
-    replay: Callable[[], None] | None = None
-    rows: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    whole: tuple[Any, Any] | None = None
-    results: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-
 class Worker:
     """Kernels, tables and lanes of one GPU."""
 
@@ -133,7 +116,8 @@ class Worker:
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[int, tuple[Any, ...]] = {}
         self._spare: Lane | None = None
-        self._recorded: dict[int, _Recorded] = {}
+        self.launches = Launches()
+        self._data = "data"
         self._values: tuple[NDArray[np.float64] | None, Any] = (None, None)
 
     def module(self, name: str, build: str | None = None) -> Module:
@@ -155,7 +139,7 @@ class Worker:
     def forget(self, lane: Lane) -> None:
         """Give back a lane's buffers and its recorded launch."""
         lane.free()
-        self._recorded.pop(id(lane), None)
+        self.launches.forget(lane)
 
     def close(self) -> None:
         """Give back buffers and tables."""
@@ -173,9 +157,9 @@ class Worker:
         if self.runtime.xp is np:
             return {**out, **host}
         places, total = _places(host)
-        device = lane.array("data", total, np.uint8)
+        device = lane.array(self._data, total, np.uint8)
         if not lane.recording:
-            pinned = lane.pinned("data", total, np.uint8)
+            pinned = lane.pinned(self._data, total, np.uint8)
             self.copier.copy([(pinned[p : p + host[k].nbytes], _bytes(host[k])) for k, p in places.items()])
             lane.to_device(device, pinned)
         for name, p in places.items():
@@ -247,12 +231,13 @@ class Worker:
         A chunk like the lane's last one (the same parts and destinations, other values) is recorded as one
         graph, and from then on its launch is one call.
         """
-        known = self._known(lane, job)
+        known = self.launches.known(lane, self._signature(job))
         if known is None:
-            self._recorded.pop(id(lane), None)  # its small arrays are overwritten
+            self._data = self.launches.room(lane, job.n_rows)
             self._launch(lane, job)
-            self._recorded[id(lane)] = _Recorded(self._signature(job), lane.generation, job.parts)
+            self.launches.keep(lane, self._signature(job), Recorded(lane.generation, job.parts, self._data))
             return
+        self._data = known.data
         if known.replay is None:
             known.replay = lane.record(lambda: self._launch(lane, job))
             if known.replay is None:
@@ -275,18 +260,18 @@ class Worker:
 
         Few rows are left to the driver, whose own copy is faster than one thread's and overlaps its transfer.
         """
-        known = self._known(lane, job)
+        known = self.launches.known(lane, self._signature(job))
         if known is None or known.replay is None:
             return
         host = self._host_rows(job)
         if any(a.nbytes > STRAIGHT for a in host.values()):
             job.copies = self.copier.start([(known.rows[name][1], _bytes(a)) for name, a in host.items()])
 
-    def _place_rows(self, lane: Lane, job: Job, known: _Recorded) -> None:
+    def _place_rows(self, lane: Lane, job: Job, known: Recorded) -> None:
         """Note where a recorded launch expects its rows; the small arrays are there since the launch before."""
         host = self._host_rows(job)
         places, total = _places(host)
-        device, pinned = lane.array("data", total, np.uint8), lane.pinned("data", total, np.uint8)
+        device, pinned = lane.array(self._data, total, np.uint8), lane.pinned(self._data, total, np.uint8)
         for name, p in places.items():
             at = slice(p, p + host[name].nbytes)
             known.rows[name] = device[at], pinned[at]
@@ -299,13 +284,6 @@ class Worker:
     def _rows(self, job: Job) -> dict[str, Any]:
         """What a chunk has for each row, in the order in which it is uploaded."""
         return {"t": job.t, "y": job.y, "dy": job.dy}
-
-    def _known(self, lane: Lane, job: Job) -> _Recorded | None:
-        """The lane's recorded launch, if it serves this job."""
-        known = self._recorded.get(id(lane))
-        if known is None or known.generation != lane.generation or known.key != self._signature(job):
-            return None
-        return known
 
     def _signature(self, job: Job) -> tuple[Any, ...]:
         """What must not change for a recorded launch to serve another job."""

@@ -1,0 +1,70 @@
+"""Launches of chunks, recorded: what a lane keeps of them, and in which of its buffers their rows lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from skysieve.core.staging import Lane
+from skysieve.periodogram.cuda_parts import Part
+
+MOST = 4
+"""Launches that a lane keeps recorded at once, each with rows of its own: chunks of one `execute` take turns on it."""
+MOST_ROWS = 1 << 18
+"""Rows of a chunk up to which it does; longer ones take far longer than their launch."""
+
+
+@dataclass
+class Recorded:
+    """A launch on a lane, as one graph once it has come twice.
+
+    ``parts`` stay alive, since what the launch serves is told by their identity.  ``data``: the lane's buffer of its
+    rows and small arrays.  ``rows``: for each array of rows, where it goes on the device, and its pinned bytes on the
+    way; ``whole``: all of them.
+    """
+
+    generation: int
+    parts: list[Part]
+    data: str
+    replay: Callable[[], None] | None = None
+    rows: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    whole: tuple[Any, Any] | None = None
+    results: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+class Launches:
+    """The launches that the lanes of a worker know, by what they serve."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[tuple[Any, ...], Recorded]] = {}
+
+    def known(self, lane: Lane, key: tuple[Any, ...]) -> Recorded | None:
+        """The lane's launch for this key, if there is one and no buffer has moved since."""
+        found = self._known.get(id(lane), {}).get(key)
+        return found if found is not None and found.generation == lane.generation else None
+
+    def room(self, lane: Lane, rows: int) -> str:
+        """Name of the lane's buffer for another launch: none's that stays known."""
+        mine = self._known.setdefault(id(lane), {})
+        for key, launch in list(mine.items()):
+            if launch.generation != lane.generation:
+                del mine[key]
+        while len(mine) >= (MOST if rows <= MOST_ROWS else 1):
+            del mine[next(iter(mine))]  # the oldest
+        taken = {launch.data for launch in mine.values()}
+        return next(name for name in (f"data{i}" for i in range(MOST)) if name not in taken)
+
+    def keep(self, lane: Lane, key: tuple[Any, ...], launch: Recorded) -> None:
+        """Know a launch from now on."""
+        self._known[id(lane)][key] = launch
+
+    def last(self, lane: Lane) -> Recorded:
+        """The lane's newest launch."""
+        return list(self._known[id(lane)].values())[-1]
+
+    def forget(self, lane: Lane) -> None:
+        """Know none of a lane's."""
+        self._known.pop(id(lane), None)
