@@ -89,7 +89,9 @@ class Peaks:
     index : numpy.ndarray, int64
         Place of the highest sample in the frequency grid; -1 past the last peak found.
     frequency, period, power : numpy.ndarray or Quantity, float64
-        Refined by a parabola through the highest sample and its neighbours; NaN past the last.
+        Refined by a parabola through the highest sample and its neighbours; NaN past the last.  With few points
+        or a coarse grid the parabola may rise above 1, which no standard power does: false-alarm probabilities
+        take the power at that frequency instead.
     """
 
     index: NDArray[np.int64]
