@@ -55,6 +55,22 @@ def test_the_pixel_sum_by_every_transform(nside, pixels, dtype, shared):
     assert np.abs(error).max() <= 1e-5
 
 
+def test_sums_by_factors_of_rings_and_modes():
+    """What narrow Gaussians go by, away from the poles; here with an eps that allows wider ones."""
+    spec = spec_of(256, 0.02, eps=1e-4)
+    engine = cuda.Engine(spec, "ring", resolve("cuda")[0])
+    (sums,) = engine._engine.kernels
+    assert 0 < sums.cut < sums.count
+    x = sky(spec.table.npix, dtype="float32")
+    found = convolved(engine, x)[0, 0]
+    engine.close()
+    at = some(spec.table, 150)
+    expected = brute_near(spec.table, make_radial(Gaussian(fwhm=0.02), 1e-9), x[0].astype(float), at)
+    error = (found[at] - expected) / np.sqrt(np.mean(found.astype(float) ** 2))
+    assert np.sqrt(np.mean(error**2)) <= 1e-4
+    assert np.abs(error).max() <= 1e-3
+
+
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_pieces_and_several_gpus_have_the_bits_of_the_whole(dtype, spin):
@@ -84,6 +100,35 @@ def test_all_gpus_of_the_machine():
         expected = plan(x)
     with ConvolvePlan(beam, Healpix(256), method="ring", dtype="float32", device="cuda:all") as plan:
         assert (plan(x) == expected).all()
+
+
+@pytest.mark.parametrize("method", ["ring", "direct"])
+@pytest.mark.parametrize("quadrature", ["ring", "pixel"])
+def test_maps_stay_on_the_gpu_that_holds_them(method, quadrature):
+    import cupy
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    if count < 2:
+        pytest.skip("this machine has one GPU")
+    x = sky(12 * 64**2, 4, 3, "float32")
+    beam = Gaussian(fwhm=0.05)
+    options = {"method": method, "quadrature": quadrature, "dtype": "float32"}
+    with ConvolvePlan(beam, Healpix(64), device="cuda:0", **options) as plan:
+        expected = plan(x)
+    with ConvolvePlan(beam, Healpix(64), device="cuda:all", **options) as plan:
+        assert (plan(x) == expected).all()
+        assert (plan(x[0]) == expected[0]).all()
+        assert not plan._engine.lost
+        for card in range(count):
+            with cupy.cuda.Device(card):
+                there = cupy.asarray(x)
+            found = plan(there)  # while another card may be the current one
+            assert int(found.device.id) == card
+            assert (found.get() == expected).all()
+    with ConvolvePlan(beam, Healpix(64), device=f"cuda:{count - 1}", **options) as plan:
+        assert (plan(x) == expected).all()
+        with pytest.raises(ValueError, match="cuda:0"), cupy.cuda.Device(0):
+            plan(cupy.asarray(x))
 
 
 def test_less_memory_than_all_modes_need():

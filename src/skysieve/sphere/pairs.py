@@ -111,8 +111,10 @@ def highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) -> 
     most = max(most, n)
     eps = max(eps, _FLOOR, 4 * radial.error)
     while n <= 4 * most:
-        x = 4 * s * s * np.sin(np.arange(n // 2 + 1) * (math.pi / n)) ** 2
-        values = radial(x) * (1 - x / 4) ** spin  # cos^4 of half the angle belongs to a kernel of spin 2
+        near = min(n // 2, int(half * n / (2 * math.pi)) + 1) + 1  # the others are beyond the support
+        x = 4 * s * s * np.sin(np.arange(near) * (math.pi / n)) ** 2
+        values = np.zeros(n // 2 + 1)
+        values[:near] = radial(x) * (1 - x / 4) ** spin  # cos^4 of half the angle belongs to a kernel of spin 2
         k = np.fft.irfft(values, n)[: n // 2 + 1]
         rest = np.cumsum((k * k)[::-1])[::-1]
         below = np.flatnonzero(rest <= (eps / 2) ** 2 * (2 * rest[0] - k[0] ** 2))
