@@ -152,11 +152,20 @@ def test_nobody_listens(data, tmp_path):
     assert f"packets were refused: does anybody listen on 127.0.0.1:{port}?" in done.output
 
 
-def test_command_mistakes(data, tmp_path):
+def test_command_mistakes(data, tmp_path, monkeypatch):
+    from skysieve.dedispersion import write_fil
+
+    write_fil(tmp_path / "a.fil", data.fb)
     data.plan.save(tmp_path / "a.json")
     common = ["--plan", tmp_path / "a.json", "-o", tmp_path / "out"]
     (tmp_path / "file").write_text("")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used:
+
+    def never(*_, **__):
+        raise AssertionError("long work, before the mistake is told")
+
+    monkeypatch.setattr("skysieve.dedispersion.stream.warming.power_packets", never)
+    monkeypatch.setattr("skysieve.dedispersion.stream.warming._through", never)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used, socket.create_server(("127.0.0.1", 0)) as server:
         used.bind(("127.0.0.1", 0))
         for arguments, message in [
             (["stream", *common], "one of --listen, --from and --dada-key is needed"),
@@ -172,12 +181,27 @@ def test_command_mistakes(data, tmp_path):
             (["stream", "--from", tmp_path / "none.fil", *common], "No such file"),
             (["stream", "--listen", "0", *common, "--device", "cuda:99"], "cuda"),
             (["stream", "--listen", "0", *common, "--ring", "nan"], "ring=nan"),
+            (["stream", "--listen", "5999", "--listen", "5999", *common], "cannot listen on 127.0.0.1:5999"),
+            (["stream", "--listen", "0", *common, "--metrics", server.getsockname()[1]], "Address already in use"),
+            (["stream", "--listen", "0", *common, "--seconds", "nan"], "--seconds nan"),
+            (["stream", "--listen", "0", *common, "--seconds", "-1"], "--seconds -1"),
+            (["stream", "--listen", "0", *common, "--ra", "400"], "ra=400"),
+            (["stream", "--listen", "0", *common, "--dec", "-91"], "dec=-91"),
+            (["stream", "--listen", "0", *common, "--least", "nan"], "least=nan"),
+            (["stream", "--listen", "0", *common, "--voevent", "http://"], "url='http://'"),
+            (["stream", "--listen", "0", *common, "--ivorn", ""], "ivorn=''"),
             (["stream", "--listen", "0", *common, "--pfb-window", "kaiser"], "window='kaiser'"),
             (["stream", "--listen", "0", *common, "--stokes", "V"], "stokes='V'"),
             (["stream", "--listen", "0", "--plan", tmp_path / "file", *common[2:]], "file"),
             (["stream", "--listen", "0", *common, "--trigger", "no-such-program"], "no program of the name"),
             (["emulate", tmp_path / "none.fil", "--to", "127.0.0.1:1"], "No such file"),
             (["emulate", tmp_path / "a.json", "--to", "127.0.0.1:1"], "a.json"),
+            (["emulate", tmp_path / "a.fil", "--to", "127.0.0.1:0"], "expected a port"),
+            (["emulate", tmp_path / "a.fil", "--to", "none.invalid:5"], "cannot send to none.invalid:5"),
+            (["emulate", tmp_path / "a.fil", "--to", "127.0.0.1:1", "--seconds", "nan"], "seconds=nan"),
+            (["emulate", tmp_path / "a.fil", "--to", "127.0.0.1:1", "--packet-bytes", "80000"], "packet_bytes=80000"),
+            (["plot", tmp_path], "holds no candidates.csv"),
+            (["plot", tmp_path / "a.fil"], "--output, --dm, --time and --width are needed"),
         ]:
             done = command(*arguments)
             assert done.exit_code == 2, (arguments, done.output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -98,6 +99,10 @@ class Options:
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name}={value!r}: expected seconds, above 0")
+        for name, low, high in (("ra", 0.0, 360.0), ("dec", -90.0, 90.0)):
+            value = getattr(self, name)
+            if not (math.isnan(value) or low <= value <= high):
+                raise ValueError(f"{name}={value!r}: expected degrees from {low:g} to {high:g}")
         if self.dm_max is not None and not 0 <= self.dm_max < float("inf"):
             raise ValueError(f"dm_max={self.dm_max!r}: expected pc/cm^3, at least 0")
 

@@ -6,6 +6,7 @@ import importlib
 import math
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -289,7 +290,7 @@ def stream(
     from skysieve.dedispersion.stream.intake import Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.metrics import MetricsServer
     from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
-    from skysieve.dedispersion.stream.receive import UdpReceiver
+    from skysieve.dedispersion.stream.receive import UdpReceiver, check_free
     from skysieve.dedispersion.stream.sink import Sink
     from skysieve.dedispersion.stream.status import StatusFile
     from skysieve.dedispersion.stream.warming import warm
@@ -303,8 +304,14 @@ def stream(
             check_extra()
         if [bool(listen), file is not None, dada_key is not None].count(True) != 1:
             raise ValueError("one of --listen, --from and --dada-key is needed: where the data come from")
+        if not seconds > 0 or math.isnan(grace):
+            raise ValueError(f"--seconds {seconds:g}, --grace {grace:g}: expected seconds, above 0 and at least 0")
         if (plan is None) == (dm_max is None):
             raise ValueError("--plan or --dm-max is needed, and not both: how far to search")
+        places = [place(text, "--listen") for text in listen or ()]
+        told_at = None if metrics is None else place(metrics, "--metrics")
+        check_free(places)
+        check_free([] if told_at is None else [told_at], socket.SOCK_STREAM)
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
         search = {
             "threshold": threshold, "noise": noise.value, "block": block, "ignore": ignored(ignore), "device": device,
@@ -338,11 +345,9 @@ def stream(
             warm(options, kinds=file is None)
         receivers = [
             stack.enter_context(
-                UdpReceiver(
-                    *place(text, "--listen"), slot_bytes=packet_bytes, policy=policy.value, socket_buffer=socket_buffer
-                )
+                UdpReceiver(*where, slot_bytes=packet_bytes, policy=policy.value, socket_buffer=socket_buffer)
             )
-            for text in listen or ()
+            for where in places
         ]
         if dada_ring is not None:
             feed: Feed = DadaFeed(intake, dada_ring)
@@ -359,10 +364,9 @@ def stream(
             found = {**pipeline.metrics(), "status_errors_total": told_state.metric()}
             return found if served is None else {**found, "page_up": served.metric()}
 
-        if metrics is not None:
-            host, port = place(metrics, "--metrics")
-            server = stack.enter_context(MetricsServer(all_metrics, host, port))
-            screen.say(f"metrics on http://{shown(host, server.port)}/metrics")
+        if told_at is not None:
+            server = stack.enter_context(MetricsServer(all_metrics, *told_at))
+            screen.say(f"metrics on http://{shown(told_at[0], server.port)}/metrics")
         for receiver in receivers:
             urgent = "real-time" if receiver.real_time else "ordinary"
             screen.say(

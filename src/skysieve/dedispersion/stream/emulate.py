@@ -16,7 +16,7 @@ import numpy as np
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.sigproc import pack
 from skysieve.dedispersion.stream.dada import DadaFile
-from skysieve.dedispersion.stream.packets import POWER, Geometry, chunks_for, epoch_of, packets
+from skysieve.dedispersion.stream.packets import HEADER, POWER, Geometry, chunks_for, epoch_of, packets
 from skysieve.dedispersion.stream.receive import check_system, message_headers
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 BURST = 8
 """Packets of a system call: a kernel's default socket buffer holds some twenty of 8 KiB."""
 BATCH_BYTES = 2**23
+MOST_BYTES = 65507
+"""Of a datagram."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,10 @@ def stretch(g: Geometry) -> int:
     return max(1, BATCH_BYTES // (g.packet_bytes * g.chunks)) * g.nsamp
 
 
-def check_faults(loss: float, reorder: float, duplicate: float, rate: float, repeat: int) -> None:
-    """Refuse what are no probabilities, and rates that are none."""
+def check_faults(loss: float, reorder: float, duplicate: float, rate: float, repeat: int, seconds: float) -> None:
+    """Refuse what are no probabilities, and rates and times that are none."""
+    if not seconds > 0:
+        raise ValueError(f"seconds={seconds!r}: expected seconds, above 0")
     for name, value in (("loss", loss), ("reorder", reorder), ("duplicate", duplicate)):
         if not 0 <= value <= 1:
             raise ValueError(f"{name}={value!r}: expected a part of the packets, 0 to 1")
@@ -200,8 +204,12 @@ def emulate(
     from skysieve.dedispersion.stream import cpu_receive
 
     check_system()
-    check_faults(loss, reorder, duplicate, rate, repeat)
+    check_faults(loss, reorder, duplicate, rate, repeat, seconds)
+    if port == 0:
+        raise ValueError(f"cannot send to {host}:0: expected a port from 1 to 65535")
     g = source_geometry(source, packet_bytes)
+    if g.packet_bytes + HEADER > MOST_BYTES:
+        raise ValueError(f"packet_bytes={packet_bytes}: expected {MOST_BYTES - HEADER} at most, which UDP can carry")
     per_second = g.chunks / (g.nsamp * g.tsamp) * rate
     faults = Faults(loss, reorder, duplicate, reach, seed, gap)
     first = first // g.nsamp * g.nsamp
@@ -210,7 +218,10 @@ def emulate(
     departures = faults.departures(g, iter(lambda: now_at[0], None))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as out:
-        out.connect((host, port))
+        try:
+            out.connect((host, port))
+        except OSError as error:
+            raise OSError(f"cannot send to {host}:{port}: {error.strerror}") from None
         headers: Any = message_headers(np.zeros((1, 1), np.uint8))[0]
         cpu_receive.send(out.fileno(), headers.ctypes.data, 0, 0)  # loaded before the clock starts
         clock, cpu = time.perf_counter(), time.thread_time()

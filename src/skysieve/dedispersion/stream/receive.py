@@ -305,6 +305,30 @@ def opened(host: str, port: int, buffer: int | None, count: int) -> list[socket.
     return made
 
 
+def check_free(places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM) -> None:
+    """Refuse ports that are taken, before long work.
+
+    Raises
+    ------
+    OSError
+        As when they are opened, and where one is given twice.
+    """
+    made: list[socket.socket] = []
+    try:
+        for host, port in places:
+            one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
+            made.append(one)
+            try:
+                if kind == socket.SOCK_STREAM:  # as servers have it
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind((host, port))
+            except (OSError, OverflowError) as error:
+                raise OSError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        for one in made:
+            one.close()
+
+
 def event_room() -> tuple[NDArray[np.int32], int, int]:
     """Room for the events of an epoll, words of 4 bytes of each, and which of them holds the socket.
 

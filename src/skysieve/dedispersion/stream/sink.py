@@ -10,6 +10,7 @@ import json
 import math
 import os
 import queue
+import re
 import shlex
 import shutil
 import subprocess
@@ -88,8 +89,12 @@ class Sink:
         command: str | None = None, url: str | None = None, ivorn: str = "skysieve/stream", role: str = "observation",
         say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(f"url={url!r}: expected http:// or https://")
+        if url is not None and not re.match(r"https?://[^/\s]", url):
+            raise ValueError(f"url={url!r}: expected http:// or https:// and a host")
+        if not re.fullmatch(r"[\w.-]+(/[\w./-]+)?", ivorn):
+            raise ValueError(f"ivorn={ivorn!r}: expected an authority and a stream, as org.example/frb")
+        if math.isnan(least):
+            raise ValueError(f"least={least!r}: expected an S/N")
         self.command = shlex.split(command) if command is not None else []
         if command is not None and not self.command:
             raise ValueError(f"command={command!r}: expected a program")
