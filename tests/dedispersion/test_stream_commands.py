@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, search
-from skysieve.dedispersion.stream.commands import ignored, parser_of, place, times_rate
+from skysieve.dedispersion.stream.commands import ignored, parser_of, place, show, times_rate
 from skysieve.dedispersion.stream.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
 from skysieve.dedispersion.stream.metrics import MetricsServer
@@ -111,6 +111,17 @@ def test_the_command_ends_well_and_survives_being_killed(data, tmp_path, how):
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["counts"]["accepted"] == 500
     assert summary["latency_median"] > 0
+
+
+def test_a_signal_before_the_first_packet(data, tmp_path):
+    """From the moment at which the run says that it listens, it ends well: a summary, status 0."""
+    data.plan.save(tmp_path / "a.json")
+    process, _ = start_stream(tmp_path)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "0 candidates, 0 written" in out
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["counts"]["packets"] == 0
 
 
 def command(*arguments):
@@ -208,7 +219,7 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             assert message in done.output
 
 
-def test_small_parts_of_the_command():
+def test_small_parts_of_the_command(capsys):
     class Mine:
         name = "mine"
 
@@ -232,6 +243,18 @@ def test_small_parts_of_the_command():
         place("70000", "--listen")
     names = ("lost", "late", "duplicate", "overflow", "short", "foreign", "version", "length", "fields", "oversized",
              "changed", "refused")  # fmt: skip
+    summary = {
+        "data_seconds": 1.0, "seconds": 1.0, "realtime": 1.0, "counts": {}, "stages": {}, "latency_most": None,
+        "early_most": None,
+        "sink": dict.fromkeys(
+            ("candidates", "written", "flagged", "pictures", "pictures_failed", "pictures_skipped", "triggers",
+             "triggers_failed"), 0
+        ) | {"pictures_later": 2, "triggers_dropped": 0},
+    }  # fmt: skip
+    show(summary)
+    said = capsys.readouterr().out
+    assert "pictures: 0, 0 failed, 0 skipped, 2 later" in said
+    assert "triggers" not in said
     state = {
         "counts": dict.fromkeys(names, 1), "sink": {"candidates": 3}, "seconds": 5.0, "rate": 1e6, "realtime": 2.0,
         "ring_fill": 0.5, "latency": 0.1,

@@ -367,14 +367,14 @@ def stream(
         if told_at is not None:
             server = stack.enter_context(MetricsServer(all_metrics, *told_at))
             screen.say(f"metrics on http://{shown(told_at[0], server.port)}/metrics")
+        stack.enter_context(stopping(pipeline, seconds))
         for receiver in receivers:
             urgent = "real-time" if receiver.real_time else "ordinary"
             screen.say(
                 f"{len(receiver.sockets)} x {receiver.granted // 1024} KiB of socket buffers, {urgent} priority; "
                 f"listening on {shown(*receiver.address)}"
             )
-        with stopping(pipeline, seconds):
-            summary = pipeline.run()
+        summary = pipeline.run()
         screen.end()
         if not quiet:
             show(summary)
@@ -492,4 +492,7 @@ def show(summary: dict[str, Any]) -> None:
         typer.echo(f"latency: median {summary['latency_median']:.2f} s, most {summary['latency_most']:.2f} s")
     if summary["early_most"] is not None:
         typer.echo(f"early: {s['early']} pulses, median {summary['early_median']:.2f} s, {s['withdrawn']} withdrawn")
+    for what, states in (("pictures", ("failed", "skipped", "later")), ("triggers", ("failed", "dropped"))):
+        if any(s[f"{what}_{state}"] for state in states):  # of all that went well nobody need be told
+            typer.echo(f"{what}: {s[what]}, " + ", ".join(f"{s[f'{what}_{state}']} {state}" for state in states))
     typer.echo(f"{s['candidates']} candidates, {s['written']} written, {s['flagged']} flagged")

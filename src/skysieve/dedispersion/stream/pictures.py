@@ -77,7 +77,8 @@ class Pictures:
         if not self._threads:
             return
         if self.waiting > 1 and seconds > 0:
-            self.say(f"{self.waiting} pictures to draw, for {seconds:g} s at most")
+            what = "pictures to draw" if self.pictures else "candidates whose samples are to be written"
+            self.say(f"{self.waiting} {what}, for {seconds:g} s at most")
         self._rows.put(None)
         writer, drawer = self._threads
         writer.join(max(seconds, 1.0))  # a disk that hangs holds up nobody
