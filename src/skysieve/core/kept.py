@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -81,10 +82,11 @@ def _read(path: Path, like: Figures) -> Figures | None:
 
 def _keep(path: Path, measured: Figures, like: Figures) -> Figures:
     """Keep what was measured unless another process was first; what is kept in the end."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(measured, indent=1), encoding="utf-8")
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            json.dump(measured, file, indent=1)
+        temporary = Path(file.name)
         try:
             os.link(temporary, path)
         except FileExistsError:
