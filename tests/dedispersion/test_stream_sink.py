@@ -12,6 +12,7 @@ import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -409,6 +410,21 @@ def test_ctrl_c_at_the_terminal_ends_no_drawing(fb, tmp_path):
     sink.close()
     assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (1, 0)
     assert sink.drawing.painter._process.poll() is not None
+
+
+def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypatch):
+    from skysieve.dedispersion.stream import pictures as module
+
+    raw, said = fb.block(1000, 400).T.copy(), []
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=module.LEAST_FREE))
+    sink = Sink(tmp_path, pictures=False, say=said.append)
+    for i in range(3):
+        sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i))
+    sink.close()
+    assert len(rows_of(tmp_path)) == sink.counts["pictures_skipped"] == 3
+    assert not list(tmp_path.glob("pulses/*"))
+    assert sum("nearly full" in line for line in said) == 1
+    assert sink._raw_bytes == 0
 
 
 def test_numbers_of_early_pulses_go_on_from_run_to_run(fb, tmp_path):

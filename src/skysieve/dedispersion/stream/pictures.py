@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
 import time
 from collections import deque
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 1000
 """Pictures that wait to be drawn; of candidates beyond, the samples stay on the disk."""
+LEAST_FREE = 2**26
+"""Bytes of the disk that are left to the tables: 300,000 candidates."""
 NICE = 10
 
 
@@ -35,7 +38,8 @@ class Pictures:
     raw, pictures : bool
         Keep the samples; draw them.  Without ``raw`` those of a picture go when it is there.
     count : callable
-        Takes the name of a counter, and by how much it rises: ``pictures``, ``pictures_failed``, ``pictures_later``.
+        Takes the name of a counter, and by how much it rises: ``pictures``, ``pictures_failed``, ``pictures_later``,
+        ``pictures_skipped``.
     done : callable
         Takes a candidate whose samples need no memory any more.
     say : callable
@@ -113,6 +117,10 @@ class Pictures:
             task = task_of(self.folder, row.columns)
             assert row.raw is not None
             try:
+                if shutil.disk_usage(self.folder).free < LEAST_FREE + row.raw.nbytes:
+                    self.count("pictures_skipped", 1)
+                    self._tell("full", f"{self.folder}: the disk is nearly full; samples and pictures are left out")
+                    continue
                 save_samples(task.samples, row.raw, row.raw_start, row.observation)
             except (OSError, ValueError) as error:
                 self._failed(str(error))
