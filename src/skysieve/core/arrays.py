@@ -12,12 +12,13 @@ import numpy as np
 
 __all__ = ["array_module", "as_array", "as_float64", "is_device_array", "to_host"]
 
+_HOST = (np.ndarray, list, tuple, int, float, type(None))
 _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 def is_device_array(x: Any) -> bool:
     """True when ``x`` lives in the memory of a GPU (CuPy, Torch, Numba, JAX... arrays)."""
-    if isinstance(x, np.ndarray | list | tuple | int | float):
+    if isinstance(x, _HOST):
         return False
     if _attribute(x, "__cuda_array_interface__") is not None:
         return True

@@ -108,7 +108,7 @@ class Engine:
         """See `workload.Engine.execute`."""
         if source.n_objects == 0:
             return
-        if (most := int(grids.nf.max())) > MOST_INDEX:
+        if (most := int(grids.nf[0] if grids.shared else grids.nf.max())) > MOST_INDEX:
             raise ValueError(f"nf={most}: the GPU takes at most {MOST_INDEX} frequencies an object")
         rows = source.read(0, 1)[0]
         first = self._worker_of(rows, output)

@@ -73,6 +73,7 @@ class Job:
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
     copies: list[Future[None]] | None = None
     signature: tuple[Any, ...] | None = None
+    host_rows: dict[str, Any] | None = None
     code: NDArray[np.int32] | None = None
     """Number of the band of each row, where there are several."""
 
@@ -279,7 +280,9 @@ class Worker:
 
     def _host_rows(self, job: Job) -> dict[str, Any]:
         """The rows that lie on the host."""
-        return {k: a for k, a in self._rows(job).items() if a is not None and not is_device_array(a)}
+        if job.host_rows is None:
+            job.host_rows = {k: a for k, a in self._rows(job).items() if a is not None and not is_device_array(a)}
+        return job.host_rows
 
     def _rows(self, job: Job) -> dict[str, Any]:
         """What a chunk has for each row, in the order in which it is uploaded."""
@@ -288,12 +291,10 @@ class Worker:
     def _signature(self, job: Job) -> tuple[Any, ...]:
         """What must not change for a recorded launch to serve another job."""
         if job.signature is None:
-            fixed: list[Any] = [id(job.parts), job.n_powers]
-            if job.device_power is not None:
-                fixed.append(job.objects.start)
-            for a in (job.t, job.y, job.dy, job.device_power):
-                fixed.append(cs.address(a) if is_device_array(a) else a is None)
-            job.signature = (*fixed, cs.address(job.host_power))
+            host = self._host_rows(job)
+            there = [a for a in (job.t, job.y, job.dy, job.device_power) if a is not None and is_device_array(a)]
+            start = job.objects.start if job.device_power is not None else 0
+            job.signature = (id(job.parts), job.n_powers, start, *host, *map(cs.address, (*there, job.host_power)))
         return job.signature
 
     def _launch(self, lane: Lane, job: Job) -> None:
