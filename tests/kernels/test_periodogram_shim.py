@@ -25,7 +25,7 @@ GRIDS = {  # lengths, f0, df, nf: build of the comb that must run
     "f64x2": ([30, 60], 0.16, 0.2 / 120, 3200),
     "f64x2p4": ([60], 0.16, 0.35 / 120, 1500),
     "f64x4p4": ([60], 0.16, 0.8 / 120, 1200),
-    "f64columns": ([60, 20], 0.16, 1 / 60_000, 25_000),
+    "ls_fine": ([60, 20], 0.16, 1 / 60_000, 25_000),
 }
 
 
@@ -47,13 +47,27 @@ def test_comb(build, order):
     check(e, source, grids, 1e-9)
 
 
-def test_comb_runs_in_several_blocks():
-    """Peaks without powers on a fine grid: warps follow runs of combs."""
-    e = engine(method="nufft")
-    source, grids = batch([60]), shared_grid(0.0005, 1 / 60_000, 80_000)
+def test_comb_runs():
+    """Peaks without powers on a fine grid in float32: warps follow runs of combs, long series are spread apart."""
+    e = engine(method="nufft", dtype=F32)
+    source, grids = batch([1030]), shared_grid(0.0005, 1 / 60_000, 150_000)
     about = e.describe(source, grids)
-    assert about["layout"].form(False, about["combs_a_block"]) == "f64runs"
-    assert about["combs_a_block"] < about["layout"].combs
+    assert about["layout"].form(False, about["combs_a_block"]) == "f32runs"
+    out, alone = run(e, source, grids), run(e, source, grids, power=False)
+    assert {launch[0] for launch in e.workers[0].runtime.launches} >= {"ls_spread", "ls_comb"}
+    some = np.arange(0, 150_000, 50)
+    expected, _ = direct_power(source, 0, 0.0005 + some / 60_000)
+    assert np.abs(out.power[some] - expected).max() <= 1e-5
+    assert np.array_equal(alone.peak_index, out.peak_index)
+
+
+def test_interpolated_bands_in_several_blocks():
+    """A fine grid in float64: blocks share a band, and the block at its end has few frequencies."""
+    e = engine(method="nufft")
+    source, grids = batch([60]), shared_grid(0.16, 1 / 60_000, 25_003)
+    about = e.describe(source, grids)
+    assert about["layout"].build == "ls_fine"
+    assert about["layout"].blocks(about["combs_a_block"]) > 2
     check(e, source, grids, 1e-9, few_det=1e-5)
 
 
@@ -96,9 +110,9 @@ def test_auto_gives_short_objects_to_direct_sums():
 
 
 @pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
-@pytest.mark.parametrize("method", ["nufft", "direct"])
-def test_normalizations(normalization, method):
-    source, grids = batch([45]), shared_grid(0.16, STEP, 600)
+@pytest.mark.parametrize(("method", "step"), [("nufft", STEP), ("nufft", STEP / 50), ("direct", STEP)])
+def test_normalizations(normalization, method, step):
+    source, grids = batch([45]), shared_grid(0.16, step, 600)
     standard = run(engine(method=method), source, grids)
     out = run(engine(method=method, normalization=normalization), source, grids)
     p = standard.power

@@ -85,7 +85,7 @@ class _Combs:
     """What `Worker._device_tables` asks of a layout."""
 
     def __init__(self, combs: int) -> None:
-        self.combs = combs
+        self.combs, self.window = combs, 0
 
 
 class BandsWorker(Chi2Worker):

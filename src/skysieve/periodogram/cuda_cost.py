@@ -75,9 +75,9 @@ class Costs:
 
 
 _F64 = Shares(
-    combs={"flat": 1.0, "x2": 1.64, "x4": 4.4, "columns": 1.45},
-    points={"flat": 1.0, "x2": 1.0, "x4": 1.0, "columns": 4.2},
-    start={"flat": 2.9, "x2": 2.9, "x4": 2.9, "columns": 0.0},
+    combs={"flat": 1.0, "x2": 1.64, "x4": 4.4, "ls_fine": 0.48},
+    points={"flat": 1.0, "x2": 1.0, "x4": 1.0, "ls_fine": 2.0},
+    start={"flat": 2.9, "x2": 2.9, "x4": 2.9, "ls_fine": 10.0},
     extra=1.9,
     weigh=0.9,
 )

@@ -294,8 +294,7 @@ def job_of(
         chosen = np.flatnonzero(layout == i)
         comb = plan.layouts[i] if i >= 0 else None
         if comb is not None:
-            limits["circle"][chosen] = M * comb.combs
-            limits["stretch"][chosen] = 0 if comb.columns else comb.span
+            limits["circle"][chosen], limits["window"][chosen] = M * comb.combs, comb.window
         elif grids.values is None:
             limits["stretch"][chosen] = DIRECT_SPAN
         kind = "comb" if comb is not None else "direct" if grids.values is None else "list"
@@ -306,6 +305,8 @@ def job_of(
                 all_candidates, plan.multiprocessors, long,
             )
         )  # fmt: skip
+        if comb is not None:
+            limits["stretch"][chosen] = comb.stretch(parts[-1].per_block)
     return _assembled(plan, output, (t, y, dy, offsets), objects, parts, limits)
 
 

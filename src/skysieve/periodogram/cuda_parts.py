@@ -45,7 +45,7 @@ class Part:
     @property
     def blocks(self) -> int:
         """Blocks that a band pair is cut into."""
-        return -(-self.layout.combs // self.per_block) if self.layout is not None else 1
+        return self.layout.blocks(self.per_block) if self.layout is not None else 1
 
 
 def make_part(
@@ -85,7 +85,8 @@ def make_part(
         # maximum may be given, and a band-limited function has hardly more than one for each 1/T
         flat = layout is not None and not layout.columns
         cap = min(every, max(pruned, 256) if flat else max(pruned, smooth))
-    edges = 0 if kind == "list" or (layout is not None and layout.columns) else stretches
+    stretch = layout.stretch(per_block) if layout is not None else 0 if kind == "list" else DIRECT_SPAN
+    edges = -(-largest // stretch) if stretch else 0
     return Part(kind, order, stretches, tasks, cap, edges, layout, per_block, long)
 
 

@@ -21,9 +21,19 @@ INFO = np.dtype(
 )
 """``struct Info``: what prepare leaves for one object."""
 
-LIMIT = np.dtype([("least", "f8"), ("most", "f8"), ("circle", "f8"), ("few", "i4"), ("many", "i4"), ("stretch", "i8")])
+LIMIT = np.dtype(
+    [
+        ("least", "f8"),
+        ("most", "f8"),
+        ("circle", "f8"),
+        ("few", "i4"),
+        ("many", "i4"),
+        ("stretch", "i8"),
+        ("window", "i8"),
+    ]
+)
 """``struct Limit``: what an object must be for its part (df * span in (least, most], few..many points), and its part's
-cells and neighbouring indices between edge values (0: no edges)."""
+cells, neighbouring indices between edge values (0: no edges) and window."""
 
 UNLIKE = 100
 """Status of an object that is not what its part was made for; never leaves the backend."""
@@ -43,7 +53,9 @@ PREPARE = _struct(
     "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
     "centre", "scale_kind", "grid_stride", "scan_only",
 )  # fmt: skip
-WEIGHTS = _struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "rows", "grid_stride")
+WEIGHTS = _struct(
+    "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",
+)  # fmt: skip
 SPREAD = _struct(
     "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "out*",
     "mean.", "modes", "P", "pairs", "grid_stride",
@@ -54,6 +66,12 @@ COMB = _struct(
     "guard.", "few#", "mean.", "modes", "P", "S", "pairs", "members", "group", "blocks",
     "grid_stride", "norm", "scaled",
     "zero", "edges",
+)  # fmt: skip
+COARSE = _struct(
+    "tp*", "wv*", "cell*", "at_f*", "at_2f*", "offsets*", "info*", "order*", "tasks*", "spread*",
+    "first*", "second*", "fold*", "deconvolve*", "taps*", "f0*", "df*", "nf*", "start*", "power*", *_PEAKS,
+    "guard.", "few#", "mean.", "modes", "P", "tiles", "pairs", "members", "group", "blocks",
+    "grid_stride", "norm", "scaled", "edges",
 )  # fmt: skip
 DIRECT = _struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",

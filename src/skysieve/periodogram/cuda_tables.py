@@ -22,12 +22,25 @@ SHAPES = ((1, 8), (1, 4), (2, 8), (2, 4), (4, 4), *((1, 2**k) for k in range(5, 
 """Folds and combs of the builds.  Powers of two: the fractions of a comb are exact, and few shapes serve all spans."""
 FLAT = 8
 """Bands of at most this many combs are staged whole and searched as one stretch; wider ones comb by comb."""
+FINE = 64
+"""In float64 bands of at least this many combs are interpolated from four of them (``ls_fine.cu``)."""
+COARSE_MODES = 192
+"""Modes used where sums are interpolated: they need a few more on either side."""
+TILE = 8
+"""Intervals between coarse samples that a warp of ``ls_fine`` follows together."""
+COARSE = 4
+"""Combs that these transform."""
+_WARPS = 8
 SHORTEST_RUN = 48
 """Combs of a block below which its four warps had better share the two further ones."""
 _FOLDING = {1: 1.0, 2: 1.15, 4: 1.5}
 _FURTHER = 1.04
 _SPREADING, _SPREADING_APART = 3.0, 8.0
 """What a comb costs more when cells fold or when neighbours are computed twice; spreading a band pair, in combs."""
+
+
+INTERPOLATING = ("ls_fine",)
+"""Kernels that transform few combs and interpolate the others."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,19 @@ class Layout:
     @property
     def kind(self) -> str:
         """Its row in the table of costs (``cuda_cost.Shares``)."""
+        if self.window:
+            return self.build
         return "columns" if self.columns else "flat" if self.fold == 1 else f"x{self.fold}"
+
+    @property
+    def window(self) -> int:
+        """The pair of windows by which sums are interpolated from coarse transforms; 0 where none are."""
+        return INTERPOLATING.index(self.build) + 1 if self.build in INTERPOLATING else 0
+
+    @property
+    def fine(self) -> bool:
+        """Are there many combs, all but four of them interpolated?"""
+        return self.build == "ls_fine"
 
     @property
     def span(self) -> int:
@@ -60,8 +85,12 @@ class Layout:
         return ((M * self.fold - TAPS) / M - 1e-9) / self.combs
 
     def per_block(self, pairs: int, multiprocessors: int) -> int:
-        """Combs of a block: all, or fewer where that fills the GPU."""
-        wave = multiprocessors * (2 if self.build.startswith("f64") else 4)  # MINB of the builds
+        """Combs of a block, or tiles of intervals: all, or fewer where that fills the GPU."""
+        if self.fine:
+            tiles = COARSE * self.modes // TILE
+            most = 2 * pairs * tiles // (12 * max(1, multiprocessors))
+            return max([t for t in range(_WARPS, tiles + 1, _WARPS) if tiles % t == 0 and t <= most] or [_WARPS])
+        wave = multiprocessors * 4  # MINB of the builds with columns
         blocks = max(1, wave // max(1, pairs))
         if not self.columns or blocks == 1:
             return self.combs
@@ -71,12 +100,25 @@ class Layout:
         )  # with two further combs a multiple of 4
         return min(self.combs, run if run >= SHORTEST_RUN else shared)
 
+    def blocks(self, per_block: int) -> int:
+        """Blocks that a band pair is cut into."""
+        return 2 * COARSE * self.modes // TILE // per_block if self.fine else -(-self.combs // per_block)
+
+    def stretch(self, per_block: int) -> int:
+        """Neighbouring frequencies between edge values; 0 where there are none."""
+        if self.fine:
+            return per_block * TILE * self.combs // COARSE
+        return 0 if self.columns else self.span
+
     def form(self, writes: bool, per_block: int) -> str:
         """The build to launch: columns become runs where no power is written and a warp's run is long enough."""
         return self.build.replace("columns", "runs") if not writes and per_block >= SHORTEST_RUN else self.build
 
-    def shared_bytes(self, itemsize: int, form: str) -> int:
+    def shared_bytes(self, itemsize: int, form: str, per_block: int = 0) -> int:
         """Dynamic shared memory of a block: cells, exchange, staged powers."""
+        if self.fine:
+            tiles = per_block or COARSE * self.modes // TILE
+            return max(1024 * 16 + 2 * _WARPS * (16 * 17 + 8) * 8, 3 * 784 * 16 + tiles * TILE * 4 * 8)
         split = itemsize == 8 and not self.columns
         pad = 16 * 17 + (4 if itemsize == 8 and not split else 8)
         exchange = 4 * pad * (1 if split else 2)
@@ -92,6 +134,8 @@ class Layout:
 
     def cost(self, pairs: Any) -> Any:
         """Time of ``pairs`` of bands, in that of a comb."""
+        if self.fine:
+            return pairs * (self.combs / 4 + _SPREADING_APART)
         each = (
             self.combs * _FURTHER + _SPREADING_APART if self.columns else self.combs * _FOLDING[self.fold] + _SPREADING
         )
@@ -105,6 +149,10 @@ def layouts(dtype: np.dtype[Any], shared: int) -> tuple[Layout, ...]:
     for fold, combs in SHAPES:
         build = "columns" if combs > FLAT else (f"x{fold}" if fold > 1 else "") + ("p4" if combs < FLAT else "")
         layout = Layout(("f64" if dtype == np.float64 else "f32") + build, combs, fold, MODES[dtype])
+        if dtype == np.float64 and FLAT < combs < FINE:
+            continue  # bands of `FLAT` combs cost as little
+        if dtype == np.float64 and combs >= FINE:
+            layout = Layout(INTERPOLATING[0], combs, fold, COARSE_MODES)
         forms = (layout.build, layout.form(False, combs))
         if max(layout.shared_bytes(dtype.itemsize, form) for form in forms) <= shared:
             out.append(layout)

@@ -6,7 +6,7 @@ Launches only; the mathematics is in the ``.cu`` files, the layout in ``cuda_tab
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane, make_lane
 from skysieve.periodogram import cuda_structs as cs
+from skysieve.periodogram.cuda_coarse import corrections, make_coarse_tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
 from skysieve.periodogram.cuda_recorded import Launches, Recorded
-from skysieve.periodogram.cuda_tables import Layout, Tables, make_tables, spreading_kernel
+from skysieve.periodogram.cuda_tables import Layout, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
@@ -115,7 +116,7 @@ class Worker:
         self.build = "f64" if spec.dtype == np.float64 else "f32"
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
-        self._tables: dict[int, tuple[Any, ...]] = {}
+        self._tables: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._spare: Lane | None = None
         self.launches = Launches()
         self._data = "data"
@@ -178,23 +179,23 @@ class Worker:
         return self._values[1]
 
     def _device_tables(self, lane: Lane, layout: Layout) -> tuple[Any, ...]:
-        key = layout.combs
+        key = (layout.combs, layout.window)
         if key not in self._tables:
-            made: Tables = make_tables(key, self.spec.dtype)
+            made = make_coarse_tables(layout) if layout.window else make_tables(layout.combs, self.spec.dtype)
+            parts = astuple(made)
             with lane:
-                parts = (made.first, made.second, made.fold, made.deconvolve)
                 self._tables[key] = tuple(self.runtime.xp.asarray(a) for a in parts)
                 lane.synchronize()
         return self._tables[key]
 
     def _device_taps(self, lane: Lane) -> Any:
-        """Polynomials of the spreading kernel's taps."""
-        if 0 not in self._tables:
+        """Polynomials of the spreading kernel's taps, and of the corrections of interpolated sums."""
+        if (0, 0) not in self._tables:
             with lane:
                 taps = np.ascontiguousarray(spreading_kernel(self.spec.dtype).coefficients())
-                self._tables[0] = (self.runtime.xp.asarray(taps),)
+                self._tables[0, 0] = tuple(self.runtime.xp.asarray(a) for a in (taps, corrections()))
                 lane.synchronize()
-        return self._tables[0][0]
+        return self._tables[0, 0]
 
     # ------------------------------------------------------------------ scan
 
@@ -385,7 +386,7 @@ class Worker:
     ) -> dict[str, Any]:
         """Cells and weights of every point for the combs."""
         t = self.spec.dtype
-        taps = self._device_taps(lane)
+        taps, correction = self._device_taps(lane)
         out = {
             "cell": lane.array("cell", 2 * (rows + WEIGHT_PAD), np.int32, zero=True),
             "at_f": lane.array("at_f", 16 * (rows + WEIGHT_PAD), t, zero=True),
@@ -393,7 +394,7 @@ class Worker:
         }
         args = cs.fill(
             cs.WEIGHTS, tp=work["tp"], owner=work["owner"], taps=taps, df=data["df"], limit=data["limit"], rows=rows,
-            grid_stride=stride, **out,
+            correction=correction, grid_stride=stride, **out,
         )  # fmt: skip
         self.module("ls_prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
         return out
@@ -401,7 +402,7 @@ class Worker:
     def _comb(self, lane: Lane, part: Part, spread: dict[str, Any], **more: Any) -> None:
         layout, t = part.layout, self.spec.dtype
         assert layout is not None
-        first, second, fold, deconvolve = self._device_tables(lane, layout)
+        tables = self._device_tables(lane, layout)
         form = layout.form(more["power"] is not None, part.per_block)
         guard, few = GUARD["comb", self.itemsize]
         cells = None
@@ -414,15 +415,21 @@ class Worker:
             )  # fmt: skip
             grid = (part.launches * 48,)
             self.module("ls_spread.cu").launch("ls_spread", grid, (256,), (args,), stream=lane.stream)
-        args = cs.fill(
-            cs.COMB, spread=cells, first=first, second=second, fold=fold, deconvolve=deconvolve,
-            guard=guard, few=few, modes=layout.modes, P=layout.combs, S=part.per_block, pairs=part.stretches,
-            members=len(part.order), group=GROUP, blocks=part.blocks,
-            mean=float(self.spec.fit_mean), zero=0, **spread, **more,
-        )  # fmt: skip
-        self.module("ls_comb.cu", form).launch(
-            "ls_comb", (part.launches * part.blocks,), (128,), (args,),
-            shared_mem=layout.shared_bytes(self.itemsize, form), stream=lane.stream,
+        more |= dict(zip(("first", "second", "fold", "deconvolve", "taps"), tables, strict=False))
+        more |= {
+            "spread": cells, "guard": guard, "few": few, "modes": layout.modes, "P": layout.combs,
+            "pairs": part.stretches, "members": len(part.order), "group": GROUP, "blocks": part.blocks,
+            "mean": float(self.spec.fit_mean),
+        }  # fmt: skip
+        if layout.window:
+            args = cs.fill(cs.COARSE, tiles=part.per_block, **spread, **more)
+            kernel, threads, module = form, 256, self.module(f"{form}.cu")
+        else:
+            args = cs.fill(cs.COMB, S=part.per_block, zero=0, **spread, **more)
+            kernel, threads, module = "ls_comb", 128, self.module("ls_comb.cu", form)
+        module.launch(
+            kernel, (part.launches * part.blocks,), (threads,), (args,),
+            shared_mem=layout.shared_bytes(self.itemsize, form, part.per_block), stream=lane.stream,
         )  # fmt: skip
 
     def _direct(self, stream: Any, part: Part, *, values: Any, **more: Any) -> None:

@@ -12,12 +12,13 @@
 // and a thread follows the powers of its columns from comb to comb; (RUNS, where no power is written) half a warp does neighbouring
 // combs one after another and every lane compares its own powers, with no barrier at all. The last two compute two combs more
 // than they own, so that every power has its neighbours; their long series are spread by ls_spread. FOLD: the cells of f wind
-// round so many circles, for spans that give too few combs without.
+// round so many circles, for spans that give too few combs without. The last two are float32's alone:
+// ls_fine.cu transforms four combs and interpolates.
 //
 // Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power: 122 in float64; 192 FMA
 // for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the second-level
-// cache), the powers once. Limit: the latency of the FFT at 168 to 255 registers a thread, with the shared-memory pipe 65% (flat) or
-// 51% (runs) busy in float64, the float64 pipe 42% or 52%. Tried: a whole warp to an FFT (8 elements a thread, 128 registers, 16
+// cache), the powers once. Limit: the latency of the FFT at 168 to 255 registers a thread, with the shared-memory pipe 65% busy in float64
+// (flat), the float64 pipe 42%. Tried: a whole warp to an FFT (8 elements a thread, 128 registers, 16
 // warps a multiprocessor instead of 8 to 12) issues hardly more often and takes 18-38% more float64 instructions; half warps of one
 // band that read the same cells, as here, instead of two bands: 5% fewer wavefronts, 0.5% (flat) to 3.5% (runs) less time. In builds
 // with three blocks one constant of a DFT is loaded and the others are made of it: 15% fewer wavefronts of tables, 1% less time.
@@ -27,8 +28,6 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED
 // build: f64p4 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DGROUP=4
-// build: f64columns -DREAL=double -DMINB=2 -DCOLUMNS
-// build: f64runs -DREAL=double -DMINB=2 -DRUNS
 // build: f64x2 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DROLLED -DFOLD=2
 // build: f64x2p4 -DREAL=double -DMINB=2 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DFOLD=2 -DGROUP=4
 // build: f64x4p4 -DREAL=double -DMINB=1 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED -DFOLD=4 -DGROUP=4
@@ -41,8 +40,6 @@
 // build: f32x4p4 -DREAL=float -DMINB=2 -DFOLD=4 -DGROUP=4
 // budget: f64 kernel=ls_comb regs<=168 smem<=64 spills<=160
 // budget: f64p4 kernel=ls_comb regs<=168 smem<=64 spills<=160
-// budget: f64columns kernel=ls_comb regs<=255 smem<=64 spills<=32
-// budget: f64runs kernel=ls_comb regs<=255 smem<=0 spills<=64
 // budget: f64x2 kernel=ls_comb regs<=255 smem<=64
 // budget: f64x2p4 kernel=ls_comb regs<=255 smem<=64
 // budget: f64x4p4 kernel=ls_comb regs<=255 smem<=64

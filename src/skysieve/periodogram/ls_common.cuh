@@ -99,8 +99,8 @@ struct Info { int n, dropped, status, apart; double t_min, span, scale; };
 
 // What an object must be for the part it was put in: df * span in (least, most], few to many points. circle: cells of one
 // circle times combs, so that cells a unit of time is this times df; 0 where sums are direct. stretch: neighbouring indices
-// between edge values; 0 where there are none.
-struct Limit { double least, most, circle; int few, many; long long stretch; };
+// between edge values; 0 where there are none. window: of sums that are interpolated between frequencies; 0 where none are.
+struct Limit { double least, most, circle; int few, many; long long stretch, window; };
 
 // Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p). The last two have their pole at 1,
 // which rounding can reach or pass: p is at most the largest number below 1.

@@ -5,7 +5,7 @@
 // relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read (four times, from shared memory where
 // they fit), 28 written: limited by latency (a few microseconds a block), not by bandwidth.
 // ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes (float64) written: limited
-// by the stores.
+// by the stores. Where sums are interpolated the weights are divided by the window's transform, another polynomial.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -33,7 +33,7 @@ struct Prepare {
 // Folds N numbers over the block at once, each by its operation (0 sum, 1 least, 2 greatest); every thread gets the results.
 __device__ __forceinline__ double join(double a, double b, int op) { return op == 0 ? a + b : op == 1 ? fmin(a, b) : fmax(a, b); }
 template <int N> __device__ void block_fold(double (&v)[N], const int (&op)[N], double* part) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int i = 0; i < N; i++)
     for (int k = 16; k; k >>= 1) v[i] = join(v[i], __shfl_xor_sync(FULL, v[i], k), op[i]);
@@ -43,9 +43,9 @@ template <int N> __device__ void block_fold(double (&v)[N], const int (&op)[N], 
     for (int i = 0; i < N; i++) part[i * MAX_WARPS + warp] = v[i];
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < N; i++) {
-    v[i] = part[i * MAX_WARPS];
-    for (int k = 1; k < warps; k++) v[i] = join(v[i], part[i * MAX_WARPS + k], op[i]);
+  for (int i = 0; i < N; i++) {           // every warp adds up the eight, in pairs
+    v[i] = part[i * MAX_WARPS + (lane & (MAX_WARPS - 1))];
+    for (int k = MAX_WARPS / 2; k; k >>= 1) v[i] = join(v[i], __shfl_xor_sync(FULL, v[i], k), op[i]);
   }
 }
 
@@ -168,9 +168,18 @@ extern "C" __global__ void __launch_bounds__(256) ls_prepare(const Prepare A) {
 // ---------------------------------------------------------------- weights of the spreading kernel
 struct Weights {
   const double* tp; const int* owner; const double* taps; const double* df; const Limit* limit;
-  int2* cell; T* at_f; T* at_2f;
+  int2* cell; T* at_f; T* at_2f; const double* correction;
   int rows, grid_stride;
 };
+// Where sums are interpolated between frequencies, strengths are divided by the window's transform in time: polynomials in the
+// square of the distance from the circle's middle, at f and at 2f.
+#define CORRECTION 14
+__device__ __forceinline__ double correct(const double* k, double z) {
+  double v = k[CORRECTION - 1];
+#pragma unroll
+  for (int i = CORRECTION - 2; i >= 0; i--) v = fma(v, z, k[i]);
+  return v;
+}
 
 extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
   const int a = threadIdx.x & 15;
@@ -180,6 +189,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
   const long long first = (long long)blockIdx.x * (16 * EACH) + (threadIdx.x >> 4);
   double x[EACH];
   int owner[EACH];
+  int window[EACH];
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
     const long long p = first + 16 * e;
@@ -190,6 +200,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
   for (int e = 0; e < EACH; e++)
     if (owner[e] >= 0) {
       const double circle = A.limit[owner[e]].circle;
+      window[e] = (int)A.limit[owner[e]].window;
       if (circle > 0) x[e] = fma(x[e], circle * A.df[owner[e] * A.grid_stride], 8.0);      // 8: every tap falls on a cell >= 0
       else owner[e] = -1;
     }
@@ -201,6 +212,11 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
     double p1 = c[COEFFICIENTS - 1], p2 = p1;
 #pragma unroll
     for (int k = COEFFICIENTS - 2; k >= 0; k--) { p1 = fma(p1, u1, c[k]); p2 = fma(p2, u2, c[k]); }
+    const int w = owner[e] < 0 ? 0 : window[e];
+    if (__any_sync(FULL, w != 0)) {      // half of a row's lanes correct for f, half for 2f
+      const double z = (x1 - 128) * 0x1p-7, v = w ? correct(A.correction + (2 * w - 2 + (a >> 3)) * CORRECTION, z * z) : 1.0;
+      p1 *= __shfl_sync(FULL, v, threadIdx.x & 16); p2 *= __shfl_sync(FULL, v, (threadIdx.x & 16) + 8);
+    }
     if (owner[e] < 0) continue;
     A.at_f[p * 16 + ((a + (int)c1) & 15)] = (T)p1;               // lane order: the lane is the cell modulo 16
     A.at_2f[p * 16 + ((a + (int)c2) & 15)] = (T)p2;
