@@ -79,7 +79,7 @@ def save_samples(path: str, raw: NDArray[Any], start: int, o: Observation) -> No
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     fb = Filterbank.from_array(
-        np.ascontiguousarray(raw.T), freqs=o.freqs, tsamp=o.tsamp, tstart=o.tstart + start * o.tsamp / 86400,
+        raw.T, freqs=o.freqs, tsamp=o.tsamp, tstart=o.tstart + start * o.tsamp / 86400,
         source=o.source, telescope=o.telescope,
     )  # fmt: skip
     write_fil(path, fb)
