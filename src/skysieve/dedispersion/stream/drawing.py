@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from skysieve.dedispersion.io import write_fil, written
 from skysieve.dedispersion.stream.tables import COLUMNS, FORMATS
 
