@@ -31,6 +31,8 @@ _FLOOR = 4e-13
 """Least eps that the rounding of kernels lets modes reach."""
 _CURVE = 1.12
 """Ratio of neighbouring values of sin(theta) at which the number of modes is measured."""
+_SOME, _LOOKS = 12, 3
+"""Rings of a zone, and rings within the reach of each, whose pairs are looked at; in a first look so many of a zone."""
 _MOST_MODES = 8
 """Modes beyond this multiple of the longest ring's pixels are not worth it."""
 
@@ -87,10 +89,7 @@ def chord_terms(theta: NDArray[np.float64], o: NDArray[np.int64], i: NDArray[np.
 def _mode_curve(
     radial: Radial, eps: float, limit: float, most: int, spin: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """sin(theta), falling from 1, and the highest mode there: the rest of the ring's own kernel is below ``eps / 2``.
-
-    Modes of pairs of rings are bounded by those of the two rings with themselves.
-    """
+    """sin(theta), falling from 1, and the highest mode there: what is left of the ring's own kernel is ``eps / 2``."""
     sines, modes = [], []
     s = 1.0
     smallest = limit / _CURVE
@@ -126,11 +125,98 @@ def highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) -> 
 
 
 def mode_bounds(table: RingTable, radial: Radial, eps: float, spin: int = 0) -> NDArray[np.float64]:
-    """Highest mode of each ring's own kernel; infinite where they do not fall below ``eps``."""
+    """Highest mode of each ring; infinite where modes do not fall below ``eps``.
+
+    Modes of pairs of rings are those of the two rings with themselves, where the kernel falls as fast as a Gaussian.
+    Around a pole, all of a ring may lie within the support of another kernel, and a second ring at the edge of it.
+    """
     sine = np.sin(table.theta)
     least = float(sine[sine > 1e-12].min()) if (sine > 1e-12).any() else 1.0
-    sines, highest = _mode_curve(radial, eps, least, _MOST_MODES * int(table.n.max()), spin)
-    return np.asarray(np.interp(sine, sines[::-1], highest[::-1]), np.float64)
+    most = _MOST_MODES * int(table.n.max())
+    sines, highest = _mode_curve(radial, eps, least, most, spin)
+    bound = np.asarray(np.interp(sine, sines[::-1], highest[::-1]), np.float64)
+    if not np.isfinite(bound).all():
+        return bound
+    first, last = reach(table.theta, radial.radius)
+    north = np.flatnonzero(table.theta <= radial.radius)
+    south = np.flatnonzero(table.theta >= math.pi - radial.radius)[::-1]
+    if table.symmetric:
+        south = south[:0]
+    raised = bound.copy()
+    for zone in (north, south):
+        if zone.size and not _enough(table, radial, eps, spin, bound, zone, first, last):
+            _raise(table, radial, eps, spin, most, raised, zone, first, last)
+    return np.maximum(raised, raised[::-1]) if table.symmetric else raised
+
+
+def _kept(bound: NDArray[np.float64], spin: int) -> NDArray[np.int64]:
+    """Highest modes that are kept: somewhat more than the bounds."""
+    return np.ceil(np.minimum(bound, 1e9) * 1.01).astype(np.int64) + (8 if spin else 2)
+
+
+def _spread(count: int, wanted: int) -> NDArray[np.int64]:
+    """Some of ``count`` neighbours, both ends among them, closer together at the first."""
+    return np.unique(np.rint(np.linspace(0, 1, wanted) ** 1.5 * (count - 1)).astype(np.int64))
+
+
+def _powers(
+    table: RingTable, radial: Radial, spin: int, o: int, i: NDArray[np.int64], n: int
+) -> tuple[NDArray[np.float64], float]:
+    """What modes above m = 0, 1, ... of rings ``i`` bring to a white map's result at ring ``o``; what a large one."""
+    a, b = chord_terms(table.theta, np.full(len(i), o), i)
+    x = a[:, None] + b[:, None] * np.sin(np.arange(n // 2 + 1) * (math.pi / n)) ** 2
+    k = np.fft.irfft(radial(x) * (1 - x / 4) ** spin, n)[:, : n // 2 + 1]
+    power = (table.n[i] * table.weight[i] ** 2)[:, None] * k**2
+    rest = np.zeros_like(power)
+    rest[:, :-1] = 2 * np.cumsum(power[:, :0:-1], axis=1)[:, ::-1]
+    whole = rest[:, 0] + power[:, 0]
+    return rest, float(min(whole.max(), 6 * whole.mean()))
+
+
+def _enough(
+    table: RingTable, radial: Radial, eps: float, spin: int, bound: NDArray[np.float64], zone: NDArray[np.int64],
+    first: NDArray[np.int64], last: NDArray[np.int64],
+) -> bool:  # fmt: skip
+    """A first look at a zone around a pole: whether no pair leaves out more than 0.6 ``eps`` of a large one's part."""
+    for o in zone[np.unique(np.linspace(0, zone.size - 1, _LOOKS + 2).astype(np.int64)[1:-1])]:
+        i = np.unique(np.linspace(first[o], last[o] - 1, _SOME).astype(np.int64))
+        kept = _kept(np.minimum(bound[o], bound[i]), spin)
+        n = 1 << max(7, math.ceil(math.log2(4 * float(kept.max()) + 1)))
+        rest, whole = _powers(table, radial, spin, int(o), i, n)
+        if (rest[np.arange(len(i)), kept] > (0.6 * max(eps, _FLOOR, 4 * radial.error)) ** 2 * whole).any():
+            return False
+    return True
+
+
+def _raise(
+    table: RingTable, radial: Radial, eps: float, spin: int, most: int, raised: NDArray[np.float64],
+    zone: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """Raise the modes of rings around a pole to what their pairs need; infinite where they do not end."""
+    least = (max(eps, _FLOOR, 4 * radial.error) / 4) ** 2
+    places = zone[_spread(zone.size, _SOME)]
+    wanted = []
+    for o in places:
+        i = np.unique(np.linspace(first[o], last[o] - 1, 2 * _SOME).astype(np.int64))
+        n = 1 << max(8, math.ceil(math.log2(3 * float(raised[i].max()) + 1)))
+        while True:
+            rest, whole = _powers(table, radial, spin, int(o), i, n)
+            need = (rest > least * whole).sum(axis=1).astype(np.float64)
+            if need.max() < 0.75 * (n // 2):  # the last quarter holds aliases of what lies beyond n / 2
+                break
+            if n > 4 * most:
+                raised[first[o] : last[o]] = math.inf
+                return
+            n *= 2
+        wanted.append(need.max())
+        rings = np.arange(first[o], last[o])
+        right = np.clip(np.searchsorted(i, rings), 0, len(i) - 1)
+        near = np.maximum(need[right], need[np.maximum(right - (i[right] != rings), 0)])
+        raised[rings] = np.maximum(raised[rings], 1.05 * near)
+    for k in range(len(places) - 1):
+        a, b = sorted((int(places[k]), int(places[k + 1])))
+        raised[a : b + 1] = np.maximum(raised[a : b + 1], max(wanted[k], wanted[k + 1]))
+    raised[places[-1]] = max(raised[places[-1]], wanted[-1])
 
 
 def make_pairs(
@@ -185,7 +271,7 @@ def make_pairs(
                 f"the kernel's modes do not fall below eps={eps:g}, and the grid's rings differ in length: "
                 "method='ring' cannot add it up; use method='direct' or 'auto'"
             )
-        most = np.ceil(np.minimum(bound, 1e9) * 1.01).astype(np.int64) + (8 if spin else 2)
+        most = _kept(bound, spin)
         modes = np.where(free, np.minimum(modes, most), most)
     if mirrored:
         modes = np.maximum(modes, modes[::-1])
