@@ -254,7 +254,10 @@ def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) ->
             raise ValueError("kernel: does not go with fwhm, sigma or beam_window; expected one of them")
         return kernel
     if beam_window is not None:
-        return Window(beam_window)
+        try:
+            return Window(beam_window)
+        except (ValueError, TypeError) as error:  # which name the window's own argument
+            raise type(error)(f"beam_window{str(error).removeprefix('bl')}") from None
     name, value = ("fwhm", fwhm) if sigma is None else ("sigma", sigma)
     width = value.to_value("rad") if hasattr(value, "to_value") else value
     if not isinstance(width, int | float | np.number | np.ndarray) or np.ndim(width) or not 0 <= width <= math.pi:
