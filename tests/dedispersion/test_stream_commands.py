@@ -197,6 +197,8 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             (["stream", "--listen", "0", *common, "--seconds", "nan"], "--seconds nan"),
             (["stream", "--listen", "0", *common, "--seconds", "-1"], "--seconds -1"),
             (["stream", "--listen", "0", *common, "--ra", "400"], "ra=400"),
+            (["stream", "--listen", "0", *common, "--step", "1000000000"], "step=1000000000: "),
+            (["stream", "--listen", "0", *common, "--block", "1e9"], "block=1e+09, "),
             (["stream", "--listen", "0", *common, "--dec", "-91"], "dec=-91"),
             (["stream", "--listen", "0", *common, "--least", "nan"], "least=nan"),
             (["stream", "--listen", "0", *common, "--voevent", "http://"], "url='http://'"),

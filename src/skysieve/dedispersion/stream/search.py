@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.ndimage import minimum_filter1d
 
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory
 from skysieve.dedispersion.api import find_place, make_engine
 from skysieve.dedispersion.candidates import Events, group_events
 from skysieve.dedispersion.clusters import friends
@@ -142,7 +144,10 @@ class StreamSearch:
         self.ref_freq = reference_frequency(observation.freqs, ref_freq)
         self.real = kind.kind == "f"
         span = 2 * self.step + 2 * self.length + self.job.overlap
-        self._held = History(observation, kind, most, history, self.step + 2 * self.length)
+        rows, room = history + self.step + 2 * self.length, available_host_memory() // 2
+        if (need := rows * observation.nchan * kind.itemsize) > room:
+            raise MemoryBudgetError(f"block={block:g}, step={step}: {rows} samples", need, room)
+        self._held = History(observation, kind, most, history, rows - history)
         self._fb = Filterbank([self._held])
         self._source = LiveSource(self._fb, sorted(set(ignore)), self.length)
         self.live_channels = 1 - len(set(ignore)) / observation.nchan
