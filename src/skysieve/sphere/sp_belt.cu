@@ -15,33 +15,20 @@
 // build: f64_aligned -DREAL=double -DW=4 -DJ=5 -DNEED=5,5,4,4,3 -DSHIFTED=0
 // budget: f32 kernel=belt regs<=128 spills<=0 arch=90
 // budget: f64 kernel=belt regs<=168 spills<=64
-#include "sp_common.cuh"
-#include "sp_async.cuh"
+#include "sp_stencil.cuh"
 
 #define PIXELS (16 / (int)sizeof(REAL))
 #define HALO ((J + PIXELS - 1) / PIXELS * PIXELS)
 #define WINDOW (2 * HALO + PIXELS)
-#define TALL (2 * W + 1)
-#define THREADS 64
 #ifndef BLOCKS
 #define BLOCKS (W > 10 ? 4 : SINGLE ? 8 : 5)
 #endif
 
 #define VECTORS (32 + WINDOW / PIXELS - 1)      // of a row that a warp reads
 #define SLOT (VECTORS + STRIDE / PIXELS)
-#define SLOTS 4
 #define LOADS ((SLOT + 31) / 32)
 
-struct Needs { int of[W + 1]; };
-#define NEEDS Needs{{NEED}}
-
-__device__ constexpr int weights_of_a_row() {
-  constexpr Needs need = NEEDS;
-  int n = 0;
-  for (int k = 0; k < TALL; k++) n += need.of[k < W ? W - k : k - W];
-  return n;
-}
-constexpr int COUNT = weights_of_a_row(), STRIDE = (COUNT + PIXELS - 1) / PIXELS * PIXELS;
+constexpr int COUNT = distances_of_a_row(), STRIDE = (COUNT + PIXELS - 1) / PIXELS * PIXELS;
 
 // One input row; with PARITY 1 its pixels are off by half a pixel, with 0 they are not.
 template <int PARITY> DI void row(const Vector* x, const Vector* w, REAL scale, REAL (*acc)[PIXELS]) {

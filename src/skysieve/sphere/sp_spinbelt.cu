@@ -11,35 +11,23 @@
 // build: f64_aligned -DREAL=double -DW=4 -DJ=5 -DNEED=5,5,4,4,3 -DSHIFTED=0 -DEXACT=1
 // budget: f32 kernel=belt regs<=168 spills<=0 arch=90
 // budget: f32_exact kernel=belt regs<=168 spills<=0 arch=90
-#include "sp_common.cuh"
-#include "sp_async.cuh"
+#include "sp_stencil.cuh"
 
 #define LINE (16 / (int)sizeof(REAL))
 #define PIXELS (LINE / 2)
 #define HALO ((J + PIXELS - 1) / PIXELS * PIXELS)
 #define EDGE ((J + LINE - 1) / LINE * LINE)       // a warp's halo, in whole vectors
 #define WINDOW (2 * HALO + PIXELS)
-#define TALL (2 * W + 1)
-#define THREADS 64
 #ifndef BLOCKS
 #define BLOCKS (W > 10 ? 4 : 6)
 #endif
 
 #define VECTORS ((32 * PIXELS + 2 * EDGE) / LINE)  // of a row of one map that a warp reads
 #define SLOT (2 * VECTORS + STRIDE / LINE)
-#define SLOTS 4
 #define LOADS ((SLOT + 31) / 32)
 
-struct Needs { int of[W + 1]; };
-#define NEEDS Needs{{NEED}}
-
-__device__ constexpr int weights_of_a_row() {
-  constexpr Needs need = NEEDS;
-  int n = 0;
-  for (int k = 0; k < TALL; k++) n += need.of[k < W ? W - k : k - W];
-  return EXACT ? 2 * n : n + 2 * J;
-}
-constexpr int COUNT = weights_of_a_row(), STRIDE = (COUNT + LINE - 1) / LINE * LINE;
+constexpr int COUNT = EXACT ? 2 * distances_of_a_row() : distances_of_a_row() + 2 * J;
+constexpr int STRIDE = (COUNT + LINE - 1) / LINE * LINE;
 
 struct Pair { REAL q[PIXELS], u[PIXELS]; };
 
