@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from skysieve.periodogram.cuda_tables import Layout
 
 
+PARTLY = frozenset({"ls_fine"})
+"""Layouts that leave out what is not wanted of a band; the others compute it whole."""
+
+
 @dataclass(frozen=True)
 class Shares:
     """What goes with one comb of a pair of bands, or with one point spread there, on any GPU.
@@ -48,9 +52,10 @@ class Costs:
 
     def comb_line(self, layout: Layout, nf: Any) -> tuple[Any, Any]:
         """Nanoseconds of an object by combs: without points, and of each point."""
-        pairs, s = np.ceil(nf / layout.span), self.shares
-        each = layout.combs * s.combs[layout.kind] + s.start[layout.kind]
-        return self.comb * (s.extra + pairs * each), self.spread * (s.weigh + pairs * s.points[layout.kind])
+        pairs, s, kind = np.ceil(nf / layout.span), self.shares, layout.kind
+        combs = nf / (2 * layout.modes) if kind in PARTLY else pairs * layout.combs
+        base = s.extra + combs * s.combs[kind] + pairs * s.start[kind]
+        return self.comb * base, self.spread * (s.weigh + pairs * s.points[kind])
 
     def direct_line(self, nf: Any) -> tuple[Any, Any]:
         """The same by direct sums: a block sums all its frequencies, wanted or not."""
@@ -75,21 +80,21 @@ class Costs:
 
 
 _F64 = Shares(
-    combs={"flat": 1.0, "x2": 1.64, "x4": 4.4, "ls_fine": 0.48},
-    points={"flat": 1.0, "x2": 1.0, "x4": 1.0, "ls_fine": 2.0},
-    start={"flat": 2.9, "x2": 2.9, "x4": 2.9, "ls_fine": 10.0},
-    extra=1.9,
-    weigh=0.9,
+    combs={"flat": 1.0, "x2": 1.35, "x4": 3.7, "columns": 1.4, "ls_fine": 0.62},
+    points={"flat": 1.0, "x2": 1.4, "x4": 2.0, "columns": 4.0, "ls_fine": 13.0},
+    start={"flat": 3.2, "x2": 3.2, "x4": 3.2, "columns": 11.0, "ls_fine": 10.0},
+    extra=1.0,
+    weigh=1.4,
 )
 _F32 = Shares(
-    combs={"flat": 1.0, "x2": 1.36, "x4": 2.4, "columns": 1.54},
-    points={"flat": 1.0, "x2": 1.0, "x4": 1.0, "columns": 1.4},
-    start={"flat": 1.15, "x2": 1.15, "x4": 1.15, "columns": 0.0},
-    extra=6.5,
-    weigh=0.7,
+    combs={"flat": 1.0, "x2": 1.3, "x4": 2.3, "columns": 1.55},
+    points={"flat": 1.0, "x2": 1.7, "x4": 1.5, "columns": 2.0},
+    start={"flat": 1.3, "x2": 1.3, "x4": 1.3, "columns": 0.0},
+    extra=2.7,
+    weigh=3.5,
 )
 DEFAULTS = {
-    np.dtype(np.float64): Costs(comb=4.0, spread=0.128, tile=15.6, pair=0.76, shares=_F64),
-    np.dtype(np.float32): Costs(comb=3.1, spread=0.072, tile=15.5, pair=0.96, shares=_F32),
+    np.dtype(np.float64): Costs(comb=4.2, spread=0.1, tile=14.1, pair=0.77, shares=_F64),
+    np.dtype(np.float32): Costs(comb=3.3, spread=0.044, tile=14.0, pair=0.97, shares=_F32),
 }
-"""An H100's, fitted to the times of 200 random sizes; other cards keep the ratios roughly."""
+"""An H100's, fitted to the times of 650 random sizes; other cards keep the ratios roughly."""

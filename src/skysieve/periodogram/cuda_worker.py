@@ -32,7 +32,7 @@ SCALE_KIND = {"psd": 1, "scargle": 2}
 NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
 WEIGHT_PAD = 64
 """Rows of weights that may be read past the last one."""
-STRAIGHT = 1 << 20
+STRAIGHT = 1 << 21
 """Bytes of an array up to which it goes from pageable memory to the device by the driver's copy."""
 LONG = 1024
 """Series of more points are spread by a block for each 16 cells, shorter ones by a warp (``ls_spread.cu``)."""

@@ -1,0 +1,40 @@
+"""The choice of the method on a GPU (none is needed)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.periodogram.cuda_cost import DEFAULTS
+from skysieve.periodogram.cuda_jobs import Plan
+from skysieve.periodogram.cuda_tables import layouts
+from skysieve.periodogram.workload import Grids, Spec
+
+H100 = {"multiprocessors": 132, "shared": 232_448}
+
+
+def plan_of(dtype, nf, cycles, method="auto"):
+    grids = Grids(np.array([0.2]), np.array([cycles / 120]), np.array([nf], np.int64), True)
+    spec = Spec(method=method, dtype=np.dtype(dtype), return_power=False)
+    return Plan(spec, grids, DEFAULTS[spec.dtype], power_start=None, **H100)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_every_layout_of_every_card_has_costs(dtype):
+    """Shared memory of a block from 48 KiB (old cards) to 227 KiB; more points never turn a choice back."""
+    for shared in (48 << 10, 64 << 10, 99 << 10, 163 << 10, 227 << 10):
+        for layout in layouts(np.dtype(dtype), shared):
+            base, point = DEFAULTS[np.dtype(dtype)].comb_line(layout, np.array([64, 700, 1_000_000]))
+            assert (base > 0).all()
+            assert (point > 0).all()
+
+
+def test_the_choice_follows_from_the_object_alone():
+    """Shared grids and one grid an object, alone or in company: the same number of points decides."""
+    nf, cycles = np.array([300, 700, 9000, 250_000]), np.array([0.15, 0.3, 0.06, 0.004])
+    grids = Grids(np.full(4, 0.2), cycles / 120, nf, False)
+    together = Plan(Spec(return_power=False), grids, DEFAULTS[np.dtype(np.float64)], power_start=None, **H100)
+    few = together.few(nf, together.choose(nf, cycles))
+    for i in range(4):
+        alone = plan_of("float64", nf[i], cycles[i])
+        assert alone.few(alone.grids.nf, alone.choose(alone.grids.nf, cycles[i : i + 1]))[0] == few[i]
