@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.cuda_bands_parts import layouts
 from skysieve.periodogram.multiband import _model
 from skysieve.periodogram.workload import Grids, Status
@@ -151,6 +152,13 @@ def test_other_rows_in_a_kept_plan():
     other = in_bands(source, 3, seed=9)
     fresh = run(engine("offsets", 3), other, grids)
     assert np.array_equal(run(e, other, grids).power, fresh.power)
+
+
+def test_more_bands_than_a_block_holds_are_refused():
+    most = (shim_runtime().device.shared_per_block - 1024) // 16
+    source, grids = in_bands(batch([20]), 2), shared_grid(0.16, STEP, 10)
+    with pytest.raises(SkysieveError, match=f"band: {most + 1} different bands .* at most {most} bands"):
+        run(engine("offsets", most + 1), source, grids)
 
 
 def test_layouts_fit_the_shared_memory():

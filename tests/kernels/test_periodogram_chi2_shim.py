@@ -111,6 +111,12 @@ def test_several_columns_nearly_dependent_on_the_earlier_ones():
     check(engine(nterms=4), source, shared_grid(0.16 + 1000 * STEP, STEP, 16), 1e-11)
 
 
+def test_series_of_hardly_more_points_than_columns():
+    """Columns made orthogonal, by half a warp and by a warp; 8 terms: two lanes solve together."""
+    check(engine(nterms=4), batch([9, 12, 17, 33], errors=False), shared_grid(0.16, STEP, 300), 1e-8)
+    check(engine(nterms=8), batch([40, 90], errors=False), shared_grid(0.16, STEP, 150), 1e-8)
+
+
 def test_list_of_frequencies():
     values = np.sort(np.random.default_rng(0).random(300)) * 3 + 0.1
     check(engine(nterms=2), batch([50, 30]), Grids(values[:1], np.zeros(1), np.array([300]), True, values), 1e-9)

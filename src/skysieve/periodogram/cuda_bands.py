@@ -14,7 +14,7 @@ from skysieve.core.errors import SkysieveError
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
-from skysieve.periodogram.cuda_bands_parts import BandsLayout, harmonics, is_offset
+from skysieve.periodogram.cuda_bands_parts import RESERVED, BandsLayout, harmonics, is_offset
 from skysieve.periodogram.cuda_chi2 import LIMIT, PAD, Chi2Worker
 from skysieve.periodogram.cuda_chi2_parts import Chi2Part
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES
@@ -23,6 +23,8 @@ from skysieve.periodogram.workload import Spec
 
 WARPS = 8
 """Warps of a block of ``bands_centre``."""
+CENTRE_BYTES = 16
+"""Bytes of shared memory of each band in ``bands_centre``."""
 SPANS = 8
 """Stretches of 256 powers that a block of ``bands_exact`` looks through where few are to be fitted."""
 _GRID = ("offsets*", "info*", "order*", "tasks*")
@@ -100,6 +102,11 @@ class BandsWorker(Chi2Worker):
             raise SkysieveError(
                 f"{self.model.terms} common terms and {self.model.band_terms} of each band need {need} bytes of shared "
                 f"memory, {runtime.device} has {have}; use fewer terms or device='cpu'"
+            )
+        if (bands := self.model.n_bands) > (most := (have - RESERVED) // CENTRE_BYTES):
+            raise SkysieveError(
+                f"band: {bands} different bands need {CENTRE_BYTES * bands} bytes of shared memory, with which "
+                f"{runtime.device} does at most {most} bands; use device='cpu'"
             )
 
     @property
@@ -196,7 +203,7 @@ class BandsWorker(Chi2Worker):
             odd=work["odd"], scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
         )  # fmt: skip
         self.module("ls_bands_rows.cu").launch(
-            "bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=16 * bands, stream=lane.stream
+            "bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=CENTRE_BYTES * bands, stream=lane.stream
         )
         return {**work, "rows": cs.fill(BANDS, **by)}
 

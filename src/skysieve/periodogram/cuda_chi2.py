@@ -14,7 +14,7 @@ from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut, cut
-from skysieve.periodogram.cuda_chi2_parts import BETA, REACH, SAMPLER, Chi2Layout, Chi2Part, most_tiles, tables
+from skysieve.periodogram.cuda_chi2_parts import BETA, REACH, SAMPLER, Chi2Layout, Chi2Part, tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, Job, Worker
 from skysieve.periodogram.workload import Spec
@@ -30,8 +30,9 @@ FEW = 128
 """Points up to which a thread sums them for one frequency."""
 PAD = 64
 """Rows of weights that may be read past the last one."""
-SAMPLES_SHARED = 8 * 16 * 514 + 4 * 32 * 64
-"""Bytes of shared memory of a block of ``chi2_samples``: cells of its bands, strengths of some points."""
+
+SAMPLES_SHARED = 4 * 8 * 35 * (12 + 2 * 20)
+"""Bytes of shared memory of a block of ``chi2_samples``: strengths and weights of some points."""
 
 POINTS = cs._struct(
     "tp*", "wv*", "owner*", "info*", "taps*", "df*", "limit*", "cell*", "weight*", "strength*", "spin*", "counts*",
@@ -43,12 +44,12 @@ SAMPLES = cs._struct(
 )  # fmt: skip
 TAPS = cs._struct(
     "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", "L", "octets", "steps",
-    "member", "grid_stride",
+    "member", "blocks", "grid_stride",
 )  # fmt: skip
 POWERS = cs._struct(
     "samples*", "place*", "taps*", "origin*", "shift*", "bands*", "info*", "order*", "tasks*", "nf*", "start*",
     "power*", "doubts*", "doubted*", "room_doubts#", "limit.", "mean.", "L", "octets", "steps", "stride", "tiles",
-    "buffers", "turns", "room", "member", "blocks", "grid_stride",
+    "turns", "room", "member", "blocks", "grid_stride",
 )  # fmt: skip
 REFIT = cs._struct(
     "tp*", "wv*", "offsets*", "info*", "f0*", "df*", "start*", "power*", "doubts*", "doubted*", "room_doubts#", "left*",
@@ -56,7 +57,7 @@ REFIT = cs._struct(
 )  # fmt: skip
 EXACT = cs._struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    "some*", "n_some*", "room#", "members", "blocks", "total", "grid_stride", "mean", "all", "few",
+    "some*", "n_some*", "room#", "limit.", "members", "blocks", "total", "grid_stride", "mean", "all", "few",
 )  # fmt: skip
 FIND = cs._struct(
     "info*", "order*", "tasks*", "nf*", "start*", "power*", *cs._PEAKS, "members", "grid_stride", "norm", "scaled",
@@ -211,7 +212,7 @@ class Chi2Worker(Worker):
             REFIT, **{k: doubts[k] for k in ("doubts", "doubted", "left", "n_left")}, room_doubts=room, room_left=room,
             limit=EXACT_LIMIT, mean=float(self.spec.fit_mean), few=FEW, **more,
         )  # fmt: skip
-        blocks = min(-(-room // 128), 3 * self.runtime.device.sm_count)
+        blocks = min(-(-room // 128), 4 * self.runtime.device.sm_count)
         self.chi2.launch("chi2_refit", (blocks,), (128,), (args,), stream=lane.stream)
 
     def _sampler(self, lane: Lane) -> tuple[Any, ...]:
@@ -233,6 +234,7 @@ class Chi2Worker(Worker):
         steps, stride = int(fit.matrix_steps.sum()), grids["grid_stride"]
         most = max(g.stop - g.first for g in cut.groups) if stride else 1
         harmonics = 2 * fit.terms
+        spread = 1 if stride else -(-fit.octets * steps // 8)  # blocks of a grid's coefficients
         samples = lane.array("chi2_samples", cut.most_samples, np.complex128)
         known = {
             "taps": lane.array("chi2_taps", most * fit.octets * steps * 32, np.float64),
@@ -262,18 +264,17 @@ class Chi2Worker(Worker):
             if stride or not g.first:
                 args = cs.fill(
                     TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=BETA,
-                    inverse=1 / float(np.i0(BETA)), **known, **shape, **where,
+                    inverse=1 / float(np.i0(BETA)), blocks=spread, **known, **shape, **where,
                 )  # fmt: skip
-                self.grid.launch("chi2_taps", (n if stride else 1,), (256,), (args,), stream=lane.stream)
+                self.grid.launch("chi2_taps", (n if stride else spread,), (256,), (args,), stream=lane.stream)
             args = cs.fill(
                 POWERS, samples=samples, place=found["place"], bands=found["bands"], tasks=tasks[1], limit=TRUST,
-                mean=float(self.spec.fit_mean), stride=fit.stride, tiles=fit.tiles, buffers=fit.buffers,
+                mean=float(self.spec.fit_mean), stride=fit.stride, tiles=fit.tiles,
                 turns=cut.turns, room=fit.room, blocks=blocks[1] // n, doubts=doubts["doubts"],
                 doubted=doubts["doubted"], room_doubts=doubts["room"], **known, **shape, **where, **to,
             )  # fmt: skip
-            threads = 64 * most_tiles(fit.terms)
             self.grid.launch(
-                "chi2_powers", (blocks[1],), (threads,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream
+                "chi2_powers", (blocks[1],), (32 * fit.tiles,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream
             )
 
     def _exact(
@@ -288,7 +289,7 @@ class Chi2Worker(Worker):
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
             total=total, mean=int(self.spec.fit_mean), all=int(part.fit is None), some=some[0], n_some=some[1],
-            room=some[2], few=FEW if doubts else 0, **more,
+            room=some[2], limit=EXACT_LIMIT, few=FEW if doubts else 0, **more,
         )  # fmt: skip
         blocks = min(total, 8 * self.runtime.device.sm_count) if doubts else total
         self.chi2.launch(
@@ -308,7 +309,7 @@ class Chi2Worker(Worker):
     ) -> None:
         """The best of the candidates of each object."""
         few = len(part.order) <= 256
-        block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (128, min(part.cap, 1024))
+        block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (512, min(part.cap, 4096))
         args = cs.fill(
             cs.BEST, info=info, limit=data["limit"], f0=data["f0"], df=data["df"], nf=data["nf"], frequencies=values,
             order=order, held=held, **more,

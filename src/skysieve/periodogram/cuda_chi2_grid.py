@@ -107,7 +107,9 @@ def cut(
     each = np.broadcast_to(found.samples, (members,))
     spans = -(-nf // layout.span)
     turns = int(np.clip(np.broadcast_to(spans, (members,)).sum() // (8 * multiprocessors), 1, 8))
-    sample_blocks, power_blocks = -(-found.bands[:, 0] // 8), -(-spans // turns)
+    twos = -(-found.bands[:, 1] // 2)  # warps of two bands, w and w y; the others do four bands of w
+    sample_blocks = -(-(twos + -(-np.maximum(found.bands[:, 0] - 2 * twos, 0) // 4)) // 4)
+    power_blocks = -(-spans // turns)
     ends = np.cumsum(each)
     groups: list[Group] = []
     place = np.empty(members, np.int64)

@@ -30,6 +30,8 @@ STEPS = (256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1)
 """Frequencies from one sample to the next: multiples or parts of 8, the frequencies that a matrix has columns for."""
 RESERVED = 1024
 """Bytes of shared memory left for what the kernel declares itself."""
+TILES = 2
+"""Tiles that a block does at most, a warp each: as in ``ls_chi2_grid.cu``."""
 SMALLEST_COMB = 64
 """Grids of fewer frequencies are fitted one by one."""
 
@@ -45,14 +47,12 @@ def circles(harmonic: NDArray[np.int64], combs: int, cycles: float) -> NDArray[n
 class Chi2Layout:
     """Samples ``combs`` frequencies apart, for light curves of up to ``cycles`` = df T.
 
-    A block interpolates ``tiles`` times 8 rows of 8 ``octets`` frequencies at a time, from samples in ``buffers``
-    turns.
+    A block interpolates ``tiles`` times 8 rows of 8 ``octets`` frequencies at a time.
     """
 
     terms: int
     combs: int
     tiles: int
-    buffers: int
 
     @property
     def cycles(self) -> float:
@@ -91,12 +91,13 @@ class Chi2Layout:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 16 * (self.buffers * self.room + 3 * self.terms * 64 * self.tiles)
+        passed = 3 * self.terms * 32 * self.tiles * through_shared(self.terms)
+        return 16 * (max(self.room, passed) if self.terms > 7 and self.octets == 1 else self.room + passed)
 
 
-def most_tiles(terms: int) -> int:
-    """Tiles that the threads of a block do: as in ``ls_chi2_grid.cu``."""
-    return 2 if terms <= 6 else 1
+def through_shared(terms: int) -> int:
+    """Of a thread's two frequencies, those whose sums pass through shared memory: as in ``ls_chi2_grid.cu``."""
+    return 0 if terms <= 5 else 1 if terms <= 7 else 2
 
 
 def matrix_steps(terms: int, combs: int) -> NDArray[np.int64]:
@@ -110,7 +111,7 @@ def layouts(terms: int, shared: int) -> tuple[Chi2Layout, ...]:
     """Layouts for ``shared`` bytes of shared memory a block, the coarsest samples first; none without terms."""
     out = []
     for combs in STEPS if terms else ():
-        made = [Chi2Layout(terms, combs, tiles, n) for tiles in range(most_tiles(terms), 0, -1) for n in (2, 1)]
+        made = [Chi2Layout(terms, combs, tiles) for tiles in range(TILES, 0, -1)]
         two = [a for a in made if 2 * (a.shared_bytes + RESERVED) <= shared]  # two blocks a multiprocessor
         one = [a for a in made if a.shared_bytes + RESERVED <= shared]
         out += (two or one)[:1]

@@ -3,8 +3,9 @@
 //
 // chi2_refit: one thread = one frequency of a series of few points: sums over all points, normal equations as in ls_chi2_grid.cu. What
 // is not trusted then goes to a second list, as do series of many points.
-// chi2_exact: one warp = one fit, from sums over all points; where that matrix is next to singular too, from sums in pairs of
-// float64, so that what the squaring loses is there. Of a list, or (one block = 256 powers) of all, or of those that are NaN.
+// chi2_exact: one warp = one fit; of a list, or (one block = 256 powers) of all, or of those that are NaN. Up to 32 points: columns made
+// orthogonal, a point a lane, half a warp for up to 16 points. Others from sums over all points; where that matrix is next to singular
+// too, from sums in pairs of float64, so that what the squaring loses is there.
 // chi2_find: one block = 2048 powers, normalised and searched for peaks; limited by memory (8 bytes a power read).
 //
 // archs: 75 80 86 89 90 100 120
@@ -27,7 +28,17 @@ struct Refit {
   double limit, mean;
   int grid_stride, few;
 };
-extern "C" __global__ void __launch_bounds__(128, TERMS <= 4 ? 3 : TERMS <= 6 ? 2 : 1) chi2_refit(const __grid_constant__ Refit A) {
+// A point's part of the sums of one frequency, from its cosine and sine.
+__device__ __forceinline__ void add_point(double2 (&S)[AT_LEAST_ONE(CHANNELS)], double2 wv, double c, double s) {
+  double x = c, y = s;
+UNROLL
+  for (int k = 0; k < HARMONICS; k++) {
+    S[k].x = fma(wv.x, x, S[k].x); S[k].y = fma(wv.x, y, S[k].y);
+    if (k < TERMS) { S[HARMONICS + k].x = fma(wv.y, x, S[HARMONICS + k].x); S[HARMONICS + k].y = fma(wv.y, y, S[HARMONICS + k].y); }
+    const double next = x * c - y * s; y = x * s + y * c; x = next;
+  }
+}
+extern "C" __global__ void __launch_bounds__(128, TERMS <= 4 ? 4 : TERMS <= 6 ? 2 : 1) chi2_refit(const __grid_constant__ Refit A) {
 #if TERMS > 0
   const unsigned count = *A.first.count;
   if (count > (unsigned)A.first.room) return;                     // they are looked for among the powers
@@ -43,15 +54,8 @@ extern "C" __global__ void __launch_bounds__(128, TERMS <= 4 ? 3 : TERMS <= 6 ? 
 UNROLL
         for (int c = 0; c < CHANNELS; c++) S[c] = make_double2(0, 0);
         for (int p = lo; p < lo + n; p++) {
-          const double2 wv = A.wv[p];
           double s, c; sincos_cycles(cycles(f, A.tp[p]), s, c);
-          double x = c, y = s;
-UNROLL
-          for (int k = 0; k < HARMONICS; k++) {
-            S[k].x = fma(wv.x, x, S[k].x); S[k].y = fma(wv.x, y, S[k].y);
-            if (k < TERMS) { S[HARMONICS + k].x = fma(wv.y, x, S[HARMONICS + k].x); S[HARMONICS + k].y = fma(wv.y, y, S[HARMONICS + k].y); }
-            const double next = x * c - y * s; y = x * s + y * c; x = next;
-          }
+          add_point(S, A.wv[p], c, s);
         }
         const double p = solved([&](int c) { return S[c]; }, A.limit * sqrt((double)n), A.mean, EXACT_PIVOT);
         left = !(p == p);
@@ -68,6 +72,7 @@ struct Exact {
   const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
   const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power;
   Doubts some;                         // these alone, where they are all that is wanted; else its list is null
+  double limit;                        // as in chi2_refit
   int members, blocks, total, grid_stride, mean, all, few;      // few: series of so many points have had their sums
 };
 #define SPAN 256
@@ -195,12 +200,80 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
   return power;
 }
 
+// Of up to LANES points, by each group of LANES lanes, a point each: every column is made orthogonal to those before it, and the
+// right-hand side too (modified Gram-Schmidt). What it loses is the columns' condition, not its square.
+template <int LANES> __device__ __noinline__ double orthogonal_fit(const double* t, const double2* wv, int n, Frequency f, bool mean) {
+  const int p = threadIdx.x & (LANES - 1);
+  double q[COLUMNS + 1], gone[COLUMNS], root = 0, y = 0, c = 1, s = 0;
+  if (p < n) {
+    const double2 v = wv[p];
+    root = sqrt(v.x); y = root > 0 ? v.y / root : 0;
+    sincos_cycles(cycles(f, t[p]), s, c);
+  }
+  q[0] = mean ? root : 0;
+  double u = c, v = s;
+UNROLL
+  for (int k = 0; k < TERMS; k++) {
+    q[2 * k + 1] = root * u; q[2 * k + 2] = root * v;
+    const double next = u * c - v * s; v = u * s + v * c; u = next;
+  }
+  q[COLUMNS] = y;
+UNROLL
+  for (int k = 0; k < COLUMNS; k++) gone[k] = 0;
+  double power = 0;
+  bool sound = true;
+UNROLL
+  for (int j = 0; j < COLUMNS; j++) {
+    if (j == 0 && !mean) continue;
+    double dot[COLUMNS + 1];
+UNROLL
+    for (int k = j; k <= COLUMNS; k++) dot[k] = warp_sum<LANES>(q[j] * q[k]);
+    const double d = dot[j], inverse = 1 / d;
+    sound = sound && d > SINGULAR * (gone[j] + d) + COLUMN_NOISE * (TERMS + mean);      // the columns' squares are that together
+    power = fma(dot[COLUMNS] * inverse, dot[COLUMNS], power);
+UNROLL
+    for (int k = j + 1; k <= COLUMNS; k++) {
+      const double part = dot[k] * inverse;
+      q[k] = fma(-part, q[j], q[k]);
+      if (k < COLUMNS) gone[k] = fma(part, dot[k], gone[k]);
+    }
+  }
+  return sound ? power : missing64();
+}
+// Of many points: sums by a warp, normal equations as in chi2_refit.
+#define SUMMED (TERMS > 0 && TERMS <= 5)
+#if SUMMED
+__device__ __noinline__ double summed_fit(const double* t, const double2* wv, int n, Frequency f, double limit, double mean) {
+  double2 S[CHANNELS];
+UNROLL
+  for (int c = 0; c < CHANNELS; c++) S[c] = make_double2(0, 0);
+  for (int p = threadIdx.x & 31; p < n; p += 32) {
+    double s, c; sincos_cycles(cycles(f, t[p]), s, c);
+    add_point(S, wv[p], c, s);
+  }
+UNROLL
+  for (int c = 0; c < CHANNELS; c++) S[c] = make_double2(warp_sum(S[c].x), warp_sum(S[c].y));
+  return solved([&](int c) { return S[c]; }, limit * sqrt((double)n), mean, EXACT_PIVOT);
+}
+#endif
+#define A_HALF 16                     // points up to which half a warp does a fit, and up to which a warp does so
+#define A_WARP (TERMS <= 8 ? 32 : 0)
+__device__ __forceinline__ Frequency frequency_at(const Exact& A, int o, int k) {
+  const int gi = o * A.grid_stride;
+  return A.frequencies ? Frequency{A.frequencies[k], 0} : frequency_of(A.f0[gi], (double)k, A.df[gi]);
+}
+
 // The fit of frequency k of object o, by a warp or by all of them.
 template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int o, int k, int n, double* rows, double2* matrix) {
-  const int gi = o * A.grid_stride, lo = A.offsets[o];
+  const int lo = A.offsets[o];
   const bool mean = A.mean != 0;
-  const Frequency f = A.frequencies ? Frequency{A.frequencies[k], 0} : frequency_of(A.f0[gi], (double)k, A.df[gi]);
-  double p = n > A.few ? exact_fit<false, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW) : missing64();
+  const Frequency f = frequency_at(A, o, k);
+  if (!ALL && n <= A_WARP) {
+    const double p = n <= A_HALF ? orthogonal_fit<A_HALF>(A.tp + lo, A.wv + lo, n, f, mean) : orthogonal_fit<32>(A.tp + lo, A.wv + lo, n, f, mean);
+    if (!(threadIdx.x & 31)) A.power[A.start[o] + k] = p;
+    return;
+  }
+  double p = n > A.few && !(ALL && SUMMED) ? exact_fit<false, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW) : missing64();
   bool again = !(p == p);
   if (ALL) again = __syncthreads_or(threadIdx.x < 32 && again);
   __syncwarp();
@@ -209,7 +282,7 @@ template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int 
   if (ALL) __syncthreads(); else __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) chi2_exact(const __grid_constant__ Exact A) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : 2) chi2_exact(const __grid_constant__ Exact A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ int list[SPAN];
   __shared__ int many;
@@ -219,15 +292,38 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) chi2_exact(const __grid
   if (A.some.list) {
     const unsigned count = *A.some.count;
     if (count <= (unsigned)A.some.room && A.some.count[-1] <= (unsigned)A.some.room) {
-      for (unsigned i0 = blockIdx.x * WARPS; i0 < count; i0 += gridDim.x * WARPS) {
-        int2 what = i0 + warp < count ? A.some.list[i0 + warp] : make_int2(-1, 0);
+      const unsigned blocks = gridDim.x;          // neighbours in the list go to different blocks: fits of long series come together
+      bool left = false;               // is a fit for the whole block
+      for (unsigned i0 = blockIdx.x; i0 < count; i0 += 2 * WARPS * blocks) {
+        const unsigned mine = i0 + (2 * warp + (tid >> 4 & 1)) * blocks;      // two a warp
+        const int2 what = mine < count ? A.some.list[mine] : make_int2(-1, 0);
         const int n = what.x < 0 ? 0 : A.info[what.x].n;
-        if (n > 0 && n <= MANY) fit_one<false>(A, what.x, what.y, n, rows, matrix);
-        if (!__syncthreads_or(n > MANY)) continue;
-        for (int k = 0; k < WARPS && i0 + k < count; k++) {
-          what = A.some.list[i0 + k];
-          if (A.info[what.x].n > MANY) fit_one<true>(A, what.x, what.y, A.info[what.x].n, rows, matrix);
+        const bool half = n > 0 && n <= min(A_HALF, A_WARP);
+        if (__any_sync(FULL, half)) {
+          const int o = half ? what.x : 0, lo = A.offsets[o];
+          const double p = orthogonal_fit<A_HALF>(A.tp + lo, A.wv + lo, half ? n : 0, frequency_at(A, o, what.y), A.mean != 0);
+          if (half && !(tid & 15)) A.power[A.start[o] + what.y] = p;
         }
+        for (int k = 0; k < 2; k++) {
+          const int m = __shfl_sync(FULL, n, 16 * k), o = __shfl_sync(FULL, what.x, 16 * k), number = __shfl_sync(FULL, what.y, 16 * k);
+          if (m > min(A_HALF, A_WARP) && m <= MANY) fit_one<false>(A, o, number, m, rows, matrix);
+          if (m > MANY) {
+#if SUMMED
+            const double p = summed_fit(A.tp + A.offsets[o], A.wv + A.offsets[o], m, frequency_at(A, o, number), A.limit, A.mean);
+            if (p == p && !(tid & 31)) A.power[A.start[o] + number] = p;
+            left = left || !(p == p);
+#else
+            left = true;
+#endif
+          }
+        }
+      }
+      if (!__syncthreads_or(left)) return;
+      for (unsigned i = blockIdx.x; i < count; i += blocks) {
+        const int2 what = A.some.list[i];
+        const int n = A.info[what.x].n;
+        const double p = A.power[A.start[what.x] + what.y];      // the same in all threads: nobody else has this one
+        if (n > MANY && !(p == p)) fit_one<true>(A, what.x, what.y, n, rows, matrix);
       }
       return;
     }

@@ -9,25 +9,29 @@
 //
 // chi2_points: half a warp = one point: its 16 spreading weights, lane order, strengths with the interpolation's shape divided out, and
 // how far it turns in half a band of samples.
-// chi2_samples: one block = 8 bands of 160 samples, w and, where terms reach, w y. Points are spread on 256 cells of each band by matrix
-// instructions (16 cells by 4 points by 8 numbers of four bands); half a warp does a band's 256-point FFT (16 x 16).
+// chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, with nobody to wait for. Points are spread by
+// matrix instructions (16 cells by 4 points by 8 numbers of the four series) on 224 cells that stay in registers, where a lane then has
+// all cells of equal number modulo 16 of a series: half of a 256-point FFT (16 x 16) needs no exchange.
 // chi2_taps: interpolation coefficients and where samples begin, of each grid.
-// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn. Samples come to shared memory ahead of time,
-// a warp interpolates a channel (matrix instructions), a thread solves the equations of a frequency.
+// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn, a warp 8 rows. Samples of the next turn come to
+// shared memory while equations are solved. A warp interpolates all channels at 64 frequencies (matrix instructions); the sums stay in
+// registers, and a thread solves the equations of two frequencies, one after the other. From 6 terms on sums pass through shared
+// memory, of 8 and 9 terms two lanes solve together: one's registers do not hold the matrix.
 //
 // For n = 4 and a frequency: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264 x 2 in matrix instructions (twice
-// the plain rate), equations 326. Limit of chi2_powers on an H100, n = 4: no unit alone; shared memory's pipe 59% busy (of its 9
-// wavefronts a frequency half are rows of samples, a third sums on their way to the equations), float64 and matrix units 57%, 16
-// warps a multiprocessor (shared memory). Of chi2_samples: latency between barriers at 12 warps; transforms are a third of it.
-// Tried: float32 factors and a float64 residual for the equations (25% slower: registers and conversions), one buffer and
-// more blocks (5% slower), a window of cells in registers instead of matrix instructions (5% slower, 50% more instructions).
+// the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4: float64 and matrix units, which are one pipe, 66% busy at 12
+// warps a multiprocessor (registers); 8 and 16 warps are 15% and 5% slower, loops that the compiler does not unroll 9%, rows on other
+// banks (shuffled back) as fast. Of chi2_samples: latency and instructions at 12 warps, 43% of issue slots, half of it spreading.
+// Tried: float32 factors and a float64 residual for the equations (25% slower: registers and conversions), elimination by columns (as
+// fast), weights read where they are used (60% slower: latency), smaller groups of objects, whose samples stay in the L2 cache (35%
+// slower: too few blocks), a frequency's cells of four warps in shared memory (40% slower: barriers).
 //
 // archs: 75 80 86 89 90 100 120
 // build: t2 -DREAL=double -DTERMS=2
 // build: t4 -DREAL=double -DTERMS=4
-// budget: t2 kernel=chi2_powers regs<=84 smem<=1024 spills<=64
-// budget: t4 kernel=chi2_samples regs<=168 smem<=0 spills<=64
-// budget: t4 kernel=chi2_powers regs<=128 smem<=1024 spills<=64
+// budget: t2 kernel=chi2_powers regs<=96 smem<=1024 spills<=96
+// budget: t4 kernel=chi2_samples regs<=168 smem<=0 spills<=128
+// budget: t4 kernel=chi2_powers regs<=168 smem<=1024 spills<=64
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
 #include "ls_chi2_solve.cuh"
@@ -36,10 +40,9 @@
 #define OUT (MODES / 16)
 #define COEFFICIENTS 16
 #define REACH 17                      // samples that an interpolated value is made of
-#define TILES (TERMS <= 6 ? 2 : 1)
-#define MINB (TERMS <= 2 ? 6 : TERMS == 3 ? 5 : TERMS == 4 ? 4 : TERMS <= 6 ? 2 : 4)
-#define THREADS (64 * TILES)
-#define WARPS (2 * TILES)
+#define TILES 2                       // of a block, a warp each
+#define MINB (TERMS <= 2 ? 10 : TERMS == 3 ? 8 : TERMS == 4 ? 6 : 4)
+#define PASSED (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)      // frequencies of a thread's two whose sums pass through shared memory
 
 // ---------------------------------------------------------------- points
 struct Points {
@@ -86,9 +89,6 @@ struct Samples {
   double step;                         // frequencies between samples
   int member, blocks, grid_stride;
 };
-#define HELD 32                        // points whose turns are held: one a lane
-struct Band { double2 w[256], y[256], apart[2]; };
-
 // c += a b by a warp, a 16 x 4 and b 4 x 8: lane (g, t) = (lane / 4, lane % 4) has a at rows g and g + 8, column t; b at row t, column
 // g; c at rows g and g + 8, columns 2 t and 2 t + 1. Two rows of a may be real and imaginary parts.
 struct Tile { double re0, re1, im0, im1; };     // row g, row g + 8
@@ -114,121 +114,152 @@ __device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
 }
 #endif
 
+// A copy of 16 bytes to shared memory, under way until fetched(): for the lane that asked, others wait for it.
+__device__ __forceinline__ void fetch(double2* to, const double2* from) {
+#if ON_DEVICE && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#else
+  *to = *from;
+#endif
+}
+__device__ __forceinline__ void fetched() {
+#if ON_DEVICE && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+#define SEGMENT0 (-7)                  // cells begin here, in sixteens: points lie within 0.4 of a circle, and reach 8 cells further
+#define SEGMENTS 13
+#define ROWS 35                        // points held, and three more that a step of four may read
+#define STRENGTH 12                    // numbers between points: lanes of four points lie on different banks
+#define WEIGHT 20
+#define HELD (ROWS * (STRENGTH + 2 * WEIGHT))
+#define EXCHANGE 276                   // numbers of a series' exchange: lanes of four series on different banks
 extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_constant__ Samples A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  const int tid = threadIdx.x, half = tid >> 4, a = tid & 15, warp = tid >> 5, lane = tid & 31;
-  Band* all = (Band*)raw;
-  Band& mine = all[half];
-  double* strength = (double*)(all + 8);                               // [w 2, w y 2][HELD][8]: of four bands, real and imaginary
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   int pos, block;
-  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; pos = t.x; block = t.y; }
+  if (A.tasks) { const int2 task = A.tasks[blockIdx.x]; pos = task.x; block = task.y; }
   else { pos = A.member + blockIdx.x / A.blocks; block = blockIdx.x % A.blocks; }
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0;
   const Info info = A.info[o];
   const int2 bands = A.bands[gp];
-  const int band = block * 8 + half;
-  if (info.status != 0 || block * 8 >= bands.x) return;
-  const bool both = block * 8 < bands.y;
+  const int twos = (bands.y + 1) >> 1, unit = block * 4 + warp;
+  const bool both = unit < twos;
+  const int band0 = both ? 2 * unit : 2 * twos + 4 * (unit - twos);
+  if (info.status != 0 || band0 >= bands.x) return;
   const int lo = A.offsets[o], n = info.n;
   const double df = A.df[o * A.grid_stride], middle = 0.5 * info.span;
-  int part = 0;
-  for (int h = 1; h < HARMONICS; h++) if (A.at[gp * HARMONICS + h] <= band * MODES) part = h;
-  const double number = A.lead[gp * HARMONICS + part] + ((band | 1) * MODES - A.at[gp * HARMONICS + part]);     // between the warp's two
-  const Frequency centre = frequency_of(0, number * A.step, df);
-  const double back = cycles(centre, middle);
-  for (int i = a; i < 256; i += 16) { mine.w[i] = make_double2(0, 0); if (both) mine.y[i] = make_double2(0, 0); }
+  auto centre_of = [&](int band) {       // of a pair of bands
+    int part = 0;
+    for (int h = 1; h < HARMONICS; h++) if (A.at[gp * HARMONICS + h] <= band * MODES) part = h;
+    return frequency_of(0, (A.lead[gp * HARMONICS + part] + ((band | 1) * MODES - A.at[gp * HARMONICS + part])) * A.step, df);
+  };
+  const Frequency centre = centre_of(band0), other = both ? centre : centre_of(band0 + 2);
+  const double back = cycles(centre, middle), back2 = cycles(other, middle);
+  double* space = (double*)raw + warp * HELD;
+  for (int i = lane; i < 3 * WEIGHT; i += 32) {      // what is read past the end is a number
+    space[ROWS * STRENGTH + 32 * WEIGHT + i] = space[ROWS * (STRENGTH + WEIGHT) + 32 * WEIGHT + i] = 0;
+    if (i < 3 * STRENGTH) space[32 * STRENGTH + i] = 0;
+  }
+  __syncwarp();
+  auto prefetch = [&](int c0) {          // weights of 32 points, of others or nobody past the end
+    const double2* from = (const double2*)(A.weight + (size_t)(lo + c0) * 16);
+    double* to = space + ROWS * (STRENGTH + (c0 >> 5 & 1) * WEIGHT);
+#pragma unroll
+    for (int i = 0; i < 8; i++) { const int q = lane + 32 * i; fetch((double2*)(to + WEIGHT * (q >> 3)) + (q & 7), from + q); }
+  };
+  prefetch(0);
+  Tile sum[SEGMENTS + 1];
+#pragma unroll
+  for (int j = 0; j <= SEGMENTS; j++) sum[j] = Tile{0, 0, 0, 0};
 
-  // Spreading, HELD points at a time: 16 cells by 8 numbers (four bands) += weights by strengths, where points reach those cells.
-  const int g = lane >> 2, t = lane & 3, tiles = both ? 4 : 2;
   int p = lo + min(lane, n - 1), later = A.cell[p];                   // of the next points, asked for early
   double2 held = A.strength[p], spin = A.spin[p];
   double time = A.tp[p];
-  for (int c0 = 0; c0 < n; c0 += HELD) {
-    const int many = min(HELD, n - c0), cell = later;
-    __syncthreads();
+#pragma unroll 1
+  for (int c0 = 0; c0 < n; c0 += 32) {
+    const int many = min(32, n - c0), cell = later;
+    fetched();
+    __syncwarp();
+    if (c0 + 32 < n) prefetch(c0 + 32);
     {
+      double2* to = (double2*)(space + STRENGTH * lane);
       const double2 wv = lane < many ? held : make_double2(0, 0);
       double s, c; sincos_cycles(cycles(centre, time) - back, s, c);
-      const double cc = c * spin.x, ss = s * spin.y, sc = s * spin.x, cs = c * spin.y;
-      double2* to = (double2*)(strength + ((warp >> 1) * HELD + lane) * 8 + 4 * (warp & 1));
+      double cc = c * spin.x, ss = s * spin.y, sc = s * spin.x, cs = c * spin.y;
       to[0] = make_double2(wv.x * (cc + ss), wv.x * (sc - cs));
       to[1] = make_double2(wv.x * (cc - ss), wv.x * (sc + cs));
-      if (both) {
-        to += 2 * HELD * 4;
-        to[0] = make_double2(wv.y * (cc + ss), wv.y * (sc - cs));
-        to[1] = make_double2(wv.y * (cc - ss), wv.y * (sc + cs));
+      if (!both) {
+        sincos_cycles(cycles(other, time) - back2, s, c);
+        cc = c * spin.x; ss = s * spin.y; sc = s * spin.x; cs = c * spin.y;
       }
+      const double v = both ? wv.y : wv.x;
+      to[2] = make_double2(v * (cc + ss), v * (sc - cs));
+      to[3] = make_double2(v * (cc - ss), v * (sc + cs));
+      *(int*)(to + 4) = cell & 15;
     }
-    __syncthreads();
-    p = lo + min(c0 + HELD + lane, n - 1); later = A.cell[p]; held = A.strength[p]; spin = A.spin[p]; time = A.tp[p];
-    const int from = __shfl_sync(FULL, cell, 0) >> 4, to = (__shfl_sync(FULL, cell, many - 1) + 15) >> 4;
-    for (int j = from + ((warp - from) & 3); j <= to; j += 4) {
-      const unsigned hit = __ballot_sync(FULL, lane < many && cell + 15 >= 16 * j && cell <= 16 * j + 15);
-      if (!hit) continue;
-      const int begin = __ffs(hit) - 1, end = 32 - __clz(hit), at = (16 * j + g) & 255;
-      Tile sum[4];
+    __syncwarp();
+    p = lo + min(c0 + 32 + lane, n - 1); later = A.cell[p]; held = A.strength[p]; spin = A.spin[p]; time = A.tp[p];
+    const int segment = lane < many ? (cell >> 4) - SEGMENT0 : -1;
+    const double* numbers = space + STRENGTH * t;
+    const double* weights = space + ROWS * (STRENGTH + (c0 >> 5 & 1) * WEIGHT) + WEIGHT * t + g;
 #pragma unroll
-      for (int k = 0; k < 4; k++)
-        if (k < tiles) {
-          const double2* w = (k < 2 ? all[4 * (k & 1) + t].w : all[4 * (k & 1) + t].y) + at;
-          const double2 x = w[0], y = w[8];
-          sum[k] = Tile{x.x, x.y, y.x, y.y};
+    for (int j = 0; j < SEGMENTS; j++) {
+      const unsigned hit = __ballot_sync(FULL, segment == j);
+      if (hit) {
+        const int end = 32 - __clz(hit);
+#pragma unroll 1
+        for (int i = __ffs(hit) - 1; i < end; i += 4) {
+          const double x = weights[WEIGHT * i], y = weights[WEIGHT * i + 8], b = i + t < end ? numbers[STRENGTH * i + g] : 0;
+          const int first = *(const int*)(numbers + STRENGTH * i + 8);
+          multiply(sum[j], make_double2(g >= first ? x : 0, g + 8 >= first ? y : 0), b);
+          multiply(sum[j + 1], make_double2(g < first ? x : 0, g + 8 < first ? y : 0), b);
         }
-      double2 x[HELD / 4];             // weights of all, under way together
-#pragma unroll
-      for (int u = 0; u < HELD / 4; u++) {
-        const int i = min(begin + 4 * u + t, HELD - 1), first = __shfl_sync(FULL, cell, i);
-        const bool in = begin + 4 * u + t < end;
-        const double* weight = A.weight + (size_t)(lo + c0 + i) * 16 + g;
-        const bool here = in && (first + ((g - first) & 15)) >> 4 == j, there = in && (first + ((g + 8 - first) & 15)) >> 4 == j;
-        x[u] = make_double2(here ? __ldg(weight) : 0, there ? __ldg(weight + 8) : 0);
       }
-#pragma unroll
-      for (int u = 0; u < HELD / 4; u++)
-        if (begin + 4 * u < end) {
-          const int i = min(begin + 4 * u + t, HELD - 1);
-#pragma unroll
-          for (int k = 0; k < 4; k++) if (k < tiles) multiply(sum[k], x[u], strength[(k * HELD + i) * 8 + g]);
-        }
-#pragma unroll
-      for (int k = 0; k < 4; k++)
-        if (k < tiles) {
-          double2* w = (k < 2 ? all[4 * (k & 1) + t].w : all[4 * (k & 1) + t].y) + at;
-          w[0] = make_double2(sum[k].re0, sum[k].re1); w[8] = make_double2(sum[k].im0, sum[k].im1);
-        }
     }
   }
-  __syncthreads();
 
-#pragma unroll 1
-  for (int ch = 0; ch < (both ? 2 : 1); ch++) {
-    double2* g = ch ? mine.y : mine.w;
-    double* ex = (double*)g;
-    double2 v[16];
+  double2 v[16], u[16];
 #pragma unroll
-    for (int j = 0; j < 16; j++) v[j] = g[a + 16 * j];
-    dft16<true>(v, [&](int i) { return __ldg(A.first + i); });
-    double re[16];
+  for (int j = 0; j < 16; j++) {
+    const int from = (j - SEGMENT0) & 15;
+    v[j] = from <= SEGMENTS ? make_double2(sum[from].re0, sum[from].re1) : make_double2(0, 0);
+    u[j] = from <= SEGMENTS ? make_double2(sum[from].im0, sum[from].im1) : make_double2(0, 0);
+  }
+  dft16<true>(v, [&](int i) { return __ldg(A.first + i); });
+  dft16<true>(u, [&](int i) { return __ldg(A.first + i); });
+  {
+    double* ex = space + t * EXCHANGE;
+    double x[16], y[16];
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].x;
+    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[place(b)].x; ex[b * 17 + g + 8] = u[place(b)].x; }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 16; j++) re[j] = ex[a * 17 + j];
+    for (int j = 0; j < 16; j++) { x[j] = ex[g * 17 + j]; y[j] = ex[(g + 8) * 17 + j]; }
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) ex[b * 17 + a] = v[place(b)].y;
+    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[place(b)].y; ex[b * 17 + g + 8] = u[place(b)].y; }
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 16; j++) v[j] = make_double2(re[j], ex[a * 17 + j]);
-    dft16<true>(v, [&](int i) { return __ldg(A.second + 16 * i + a); });
-    double2* out = A.out + A.place[pos] + (size_t)(ch ? bands.x : 0) * MODES + (size_t)band * MODES + a;
-    const bool wanted = band < (ch ? bands.y : bands.x);
+    for (int j = 0; j < 16; j++) { v[j] = make_double2(x[j], ex[g * 17 + j]); u[j] = make_double2(y[j], ex[(g + 8) * 17 + j]); }
+  }
+  const bool of_y = both && t > 1;
+  const int band = band0 + (both ? t & 1 : t);
+  const bool wanted = band < (of_y ? bands.y : bands.x);
+  double2* out = A.out + A.place[pos] + ((size_t)(of_y ? bands.x : 0) + band) * MODES + g;
+  dft16<true>(v, [&](int i) { return __ldg(A.second + 16 * i + g); });
 #pragma unroll
-    for (int d = 0; d < OUT; d++) {
-      const double k = __ldg(A.deconvolve + a + 16 * d);
-      if (wanted) out[16 * d] = make_double2(k * v[place(d)].x, k * v[place(d)].y);
-    }
+  for (int d = 0; d < OUT; d++) {
+    const double k = __ldg(A.deconvolve + 16 * d + g);
+    if (wanted) out[16 * d] = make_double2(k * v[place(d)].x, k * v[place(d)].y);
+  }
+  dft16<true>(u, [&](int i) { return __ldg(A.second + 16 * i + g + 8); });
+#pragma unroll
+  for (int d = 0; d < OUT; d++) {
+    const double k = __ldg(A.deconvolve + 16 * d + g + 8);
+    if (wanted) out[16 * d + 8] = make_double2(k * u[place(d)].x, k * u[place(d)].y);
   }
 }
 
@@ -240,7 +271,7 @@ struct Taps {
   const double* f0; const double* df; const int* order; const double* lead; const int* at;
   double* taps; int* origin; int* shift;       // [grid][octet][step][lane]; [grid][harmonic]; [grid][octet][harmonic]
   double beta, inverse;                        // 1 / I0(beta)
-  int L, octets, steps, member, grid_stride;   // steps: of all harmonics
+  int L, octets, steps, member, blocks, grid_stride;      // steps: of all harmonics; blocks: of a grid
 };
 // I0(sqrt(4 q)) = sum q^k / k!^2: all terms above 0; enough for arguments up to 36.
 __device__ __forceinline__ double bessel(double q) {
@@ -250,9 +281,9 @@ __device__ __forceinline__ double bessel(double q) {
   return s;
 }
 extern "C" __global__ void __launch_bounds__(256) chi2_taps(const Taps A) {
-  const int local = blockIdx.x, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
+  const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
   const double f0 = A.f0[gi], df = A.df[gi], D = A.L * df, low = fma((double)A.L, df, -D);
-  for (int e = threadIdx.x; e < A.octets * A.steps * 32; e += 256) {
+  for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < A.octets * A.steps * 32; e += 256 * A.blocks) {
     const int lane = e & 31, j = e / (32 * A.steps);
     int k = (e >> 5) % A.steps, h = 1;
     while (k >= steps_of(h, A.L)) k -= steps_of(h++, A.L);
@@ -276,7 +307,7 @@ struct Powers {
   const Info* info; const int* order; const int2* tasks; const int* nf; const long long* start; double* power;
   Doubts doubts;
   double limit, mean;
-  int L, octets, steps, stride, tiles, buffers, turns, room, member, blocks, grid_stride;
+  int L, octets, steps, stride, tiles, turns, room, member, blocks, grid_stride;
   // stride: samples from one row to the next at f; turns: rows of tiles that a block does; room: samples of a buffer
 };
 
@@ -298,57 +329,67 @@ __device__ __forceinline__ void fetched(unsigned long long* done, int parity) {
 }
 #else
 #define ENGINE 0
-__device__ __forceinline__ void fetch(double2* to, const double2* from) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
-#else
-  *to = *from;
-#endif
-}
-__device__ __forceinline__ void fetched() {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 #endif
 
-// The row of a tile that lanes 4 g to 4 g + 3 take where rows are `each` samples apart: two neighbours' samples lie on other banks.
-// Sums then go to place 16 (row / 2) + 8 (an odd number of ones in row) + column, again on other banks; row_of finds back.
-__device__ __forceinline__ int row_for(int g, int each) {
-  return each & 1 ? (g >> 1) + 4 * (g & 1) : each & 2 ? (g & 4) + (g >> 1 & 1) + 2 * (g & 1) : g;
-}
-__device__ __forceinline__ int place_of(int row) { return 16 * (row >> 1) + 8 * ((row ^ row >> 1 ^ row >> 2) & 1); }
-__device__ __forceinline__ int row_of(int place) { const int pair = place >> 4 & 3; return 2 * pair + ((place >> 3 ^ pair ^ pair >> 1) & 1); }
-
-// STEPS steps of all tiles at once, addresses known but for the first ones.
-template <int STEPS> __device__ __forceinline__ void multiply_all(Tile (&sum)[TILES], const double2* s, int each, const double* b) {
+// STEPS steps of one channel, or of two that share coefficients: all loads under way before the first product.
+template <int STEPS> __device__ __forceinline__ void multiply_all(Tile& w, Tile* y, const double2* s, const double2* r, const double* b) {
   double x[STEPS];
 #pragma unroll
   for (int k = 0; k < STEPS; k++) x[k] = __ldg(b + 32 * k);
 #pragma unroll
-  for (int k = 0; k < STEPS; k++)
+  for (int k = 0; k < STEPS; k++) {
+    multiply(w, s[4 * k], x[k]);
+    if (y) multiply(*y, r[4 * k], x[k]);
+  }
+}
+__device__ __forceinline__ void multiply_some(Tile& w, Tile* y, const double2* s, const double2* r, const double* b, int many) {
+  if (many == 5) multiply_all<5>(w, y, s, r, b);
+  else if (many == 6) multiply_all<6>(w, y, s, r, b);
+  else if (many == 7) multiply_all<7>(w, y, s, r, b);
+  else
+    for (int k = 0; k < many; k++) {
+      const double x = __ldg(b + 32 * k);
+      multiply(w, s[4 * k], x);
+      if (y) multiply(*y, r[4 * k], x);
+    }
+}
+// Sums of all channels at 8 frequencies from each of 8 rows, of which this thread's begins at here[from + row * harmonic * stride]. AT: L
+// where the compiler is to know it, so that no loop is left; else 0.
+template <int AT> __device__ __forceinline__ void interpolate(Tile (&sum)[CHANNELS], const double2* here, const int* from, const int* shift, const int* steps0, int row, int stride, const double* b) {
+  const int t = threadIdx.x & 3;
+  int step = 0;
 #pragma unroll
-    for (int m = 0; m < TILES; m++) multiply(sum[m], (s + 8 * m * each)[4 * k], x[k]);
+  for (int h = 1; h <= HARMONICS; h++) {
+    const int k = h - 1, each = h * (!AT ? stride : AT < 8 ? 8 / AT : 1), many = AT ? steps_of(h, AT) : steps0[h] - steps0[k];
+    const double2* s = here + from[k] + (shift ? shift[k] : 0) + row * each + t;
+    const bool both = k < TERMS;
+    Tile* y = both ? &sum[HARMONICS + (both ? k : 0)] : nullptr;
+    const double2* r = both ? s + (from[HARMONICS + (both ? k : 0)] - from[k]) : nullptr;
+    sum[k] = Tile{0, 0, 0, 0};
+    if (both) *y = Tile{0, 0, 0, 0};
+    multiply_some(sum[k], y, s, r, b + 32 * step, many);
+    step += many;
+  }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MINB) chi2_powers(const __grid_constant__ Powers A) {
+extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const __grid_constant__ Powers A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ int from[CHANNELS], length[CHANNELS], first[HARMONICS], steps0[HARMONICS + 1];
 #if ENGINE
-  __shared__ unsigned long long done[2];
+  __shared__ unsigned long long done;
 #endif
-  const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
+  const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
   int pos, block;
   if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; pos = t.x; block = t.y; }
   else { pos = A.member + blockIdx.x / A.blocks; block = blockIdx.x % A.blocks; }
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0, local = A.grid_stride ? pos - A.member : 0;
   const Info info = A.info[o];
-  const int nf = A.nf[o * A.grid_stride], period = 8 * A.octets, rows = 8 * A.tiles, points = 64 * A.tiles;
+  const int nf = A.nf[o * A.grid_stride], period = 8 * A.octets, rows = 8 * A.tiles;
   double* out = A.power + A.start[o];
   const int row0 = block * A.turns * rows;
   if (info.status != 0) {
     const long long begin = (long long)row0 * period, end = begin + (long long)A.turns * rows * period;
-    for (long long i = begin + tid; i < min((long long)nf, end); i += THREADS) out[i] = missing64();
+    for (long long i = begin + tid; i < min((long long)nf, end); i += blockDim.x) out[i] = missing64();
     return;
   }
   if (!tid) {
@@ -361,85 +402,103 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) chi2_powers(const __
       if (c < HARMONICS) { first[c] = A.origin[local * HARMONICS + c]; steps0[c] = step; step += steps_of(h, A.L); steps0[c + 1] = step; }
     }
 #if ENGINE
-    for (int i = 0; i < 2; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(done + i)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
   }
   __syncthreads();
   const double2* W = A.samples + A.place[pos];
   const double2* Y = W + (size_t)A.bands[gp].x * MODES;
-  double2* buffers = (double2*)raw;
-  double* slots = (double*)(buffers + A.buffers * A.room);      // [channel][real, imaginary][64 tiles]
-  auto load = [&](int buffer, int row) {
-    double2* to = buffers + buffer * A.room;
+  double2* here = (double2*)raw;
+  // [channel][real, imaginary][64]: of all frequencies of a tile, where no other octet needs the samples in the place of them; or [32]
+  double* passed = (double*)(here + (PASSED == 2 && A.octets == 1 ? 0 : A.room)) + warp * (64 * PASSED * CHANNELS);
+  auto load = [&](int row) {
 #if ENGINE
-    if (!tid) expect(done + buffer, 16 * A.room);
+    if (!tid) expect(&done, 16 * A.room);
     if (warp == 0) {
       __syncwarp();
       for (int c = lane; c < CHANNELS; c += 32) {
         const int h = c < HARMONICS ? c + 1 : c - HARMONICS + 1;
-        fetch(to + from[c], (c < HARMONICS ? W : Y) + first[h - 1] + (size_t)row * (h * A.stride), length[c], done + buffer);
+        fetch(here + from[c], (c < HARMONICS ? W : Y) + first[h - 1] + (size_t)row * (h * A.stride), length[c], &done);
       }
     }
 #else
-    for (int c = warp; c < CHANNELS; c += WARPS) {
+    for (int c = warp; c < CHANNELS; c += A.tiles) {
       const int h = c < HARMONICS ? c + 1 : c - HARMONICS + 1, n = length[c];
       const double2* source = (c < HARMONICS ? W : Y) + first[h - 1] + (size_t)row * (h * A.stride);
-      double2* target = to + from[c];
+      double2* target = here + from[c];
       for (int i = lane; i < n; i += 32) fetch(target + i, source + i);
     }
 #endif
   };
   const double limit = info.n < HARMONICS + (A.mean != 0) ? 0 : A.limit * sqrt((double)info.n);      // too few points are no matter of rounding
-  const int g = lane >> 2, t = lane & 3;
+  load(row0);
+#pragma unroll 1
   for (int turn = 0; turn < A.turns; turn++) {
     const int row = row0 + turn * rows;
     if ((long long)row * period >= nf) break;
-    const int buffer = A.buffers > 1 ? turn & 1 : 0;
-    const double2* here = buffers + buffer * A.room;
-    if (A.buffers == 1 || turn == 0) load(buffer, row);
 #if ENGINE
-    fetched(done + buffer, (A.buffers > 1 ? turn >> 1 : turn) & 1);
+    fetched(&done, turn & 1);
 #else
     fetched();
-#endif
     __syncthreads();
-    if (A.buffers > 1 && turn + 1 < A.turns && (long long)(row + rows) * period < nf) load(~turn & 1, row + rows);
+#endif
 #pragma unroll 1
     for (int j = 0; j < A.octets; j++) {
-      if (j) __syncthreads();
+      Tile sum[CHANNELS];
+      const double* b = A.taps + (size_t)(local * A.octets + j) * A.steps * 32 + lane;
+      const int mine = 8 * warp + g;
+      if (TERMS <= 9 && A.L == 8) interpolate<8>(sum, here, from, nullptr, steps0, mine, 1, b);
+      else if (TERMS <= 9 && A.L == 4) interpolate<4>(sum, here, from, nullptr, steps0, mine, 2, b);
+      else interpolate<0>(sum, here, from, A.octets > 1 ? A.shift + (local * A.octets + j) * HARMONICS : nullptr, steps0, mine, A.stride, b);
+      const bool last = j + 1 == A.octets, more = turn + 1 < A.turns && (long long)(row + rows) * period < nf;
+      if (last) {
+        __syncthreads();               // nobody reads samples any more
+        if (PASSED < 2 && more) load(row + rows);
+      }
+      const long long k0 = (long long)(row + mine) * period + 8 * j + 2 * t;
+      auto give = [&](double p, int i, bool known) {
+        const long long k = k0 + i;
+        if (known && k < nf) out[k] = p;
+        doubt(A.doubts, known && k < nf && !(p == p) && limit > 0, o, (int)k);
+      };
+#if PASSED < 2
+#if PASSED
+#pragma unroll
+      for (int c = 0; c < CHANNELS; c++) { passed[64 * c + lane] = sum[c].re1; passed[64 * c + 32 + lane] = sum[c].im1; }
+#endif
+      give(solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT), 0, true);
+#if PASSED
+      give(solved([&](int c) { return make_double2(passed[64 * c + lane], passed[64 * c + 32 + lane]); }, limit, A.mean, PIVOT), 1, true);
+#else
+      give(solved([&](int c) { return make_double2(sum[c].re1, sum[c].im1); }, limit, A.mean, PIVOT), 1, true);
+#endif
+#else
+#pragma unroll
+      for (int c = 0; c < CHANNELS; c++) {
+        *(double2*)(passed + 128 * c + 2 * lane) = make_double2(sum[c].re0, sum[c].re1);
+        *(double2*)(passed + 128 * c + 64 + 2 * lane) = make_double2(sum[c].im0, sum[c].im1);
+      }
+      __syncwarp();
+#if TERMS <= 9
 #pragma unroll 1
-      for (int c = warp; c < CHANNELS; c += WARPS) {
-        const int h = c < HARMONICS ? c + 1 : c - HARMONICS + 1, each = h * A.stride, many = steps0[h] - steps0[h - 1];
-        const double2* s = here + from[c] + (A.octets > 1 ? A.shift[(local * A.octets + j) * HARMONICS + h - 1] : 0) + row_for(g, each) * each + t;
-        const double* b = A.taps + ((size_t)(local * A.octets + j) * A.steps + steps0[h - 1]) * 32 + lane;
-        Tile sum[TILES];
-#pragma unroll
-        for (int m = 0; m < TILES; m++) sum[m] = Tile{0, 0, 0, 0};
-        if (A.tiles == TILES && many == 5) multiply_all<5>(sum, s, each, b);
-        else if (A.tiles == TILES && many == 6) multiply_all<6>(sum, s, each, b);
-        else {
-          for (int k = 0; k < many; k++) {
-            const double x = __ldg(b + 32 * k);
-#pragma unroll
-            for (int m = 0; m < TILES; m++) if (m < A.tiles) multiply(sum[m], s[4 * k + 8 * m * each], x);
-          }
-        }
-        double* slot = slots + 2 * c * points + place_of(row_for(g, each)) + 2 * t;
-#pragma unroll
-        for (int m = 0; m < TILES; m++)
-          if (m < A.tiles) {
-            *(double2*)(slot + 64 * m) = make_double2(sum[m].re0, sum[m].re1);
-            *(double2*)(slot + 64 * m + points) = make_double2(sum[m].im0, sum[m].im1);
-          }
+      for (int i = 0; i < 4; i++) {    // of two lanes' four frequencies
+        const double* from = passed + 4 * (lane >> 1) + i;
+        give(solved_by_two([&](int c, int part) { return from[128 * c + 64 * part]; }, limit, A.mean, PIVOT), i & 1, (lane & 1) == i >> 1);
       }
-      __syncthreads();
-      const long long k = (long long)(row + 8 * (tid >> 6) + row_of(tid)) * period + 8 * j + (tid & 7);
-      if (tid < points) {              // a warp alike
-        const double p = solved([&](int c) { return make_double2(slots[2 * c * points + tid], slots[(2 * c + 1) * points + tid]); }, limit, A.mean, PIVOT);
-        if (k < nf) out[k] = p;
-        doubt(A.doubts, k < nf && !(p == p) && limit > 0, o, (int)k);
+#else
+#pragma unroll 1
+      for (int i = 0; i < 2; i++) {
+        const double* from = passed + 2 * lane + i;
+        give(solved([&](int c) { return make_double2(from[128 * c], from[128 * c + 64]); }, limit, A.mean, PIVOT), i, true);
       }
+#endif
+      __syncwarp();
+      if (last) {
+        __syncthreads();
+        if (more) load(row + rows);
+      }
+#endif
     }
   }
 }
