@@ -202,6 +202,7 @@ class Worker:
     def scan(self, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Scan:
         """First look at the objects of a chunk."""
         lane, n = self.spare, len(offsets) - 1
+        self._data = "scan"  # no recorded launch's buffer
         data = self._upload(lane, {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
         info = lane.array("info", n, cs.INFO)
         with lane:
