@@ -36,7 +36,7 @@ MOST_WIDTH, MOST_REACH = 16, 12
 LEAST_NSIDE = 16
 NS_BELT, NS_CAPS, NS_ANY = (2e-3, 3.5e-5), (6e-3, 1.35e-4), (0.0, 4e-3)
 """Nanoseconds of a pixel of the result, and of one pixel of its sum, by each way; in float32 on an H100."""
-NS_RING, NS_SPLIT = (1.55e-2, 2.4), (1.1e-2, 1.6)
+NS_RING, NS_SPLIT = (1.55e-2, 2.4), (7e-3, 4.5)
 """Of the ring engine: of a pixel of the map, and of one over the pixels of the support, to which modes go down; where
 rows do not go by factors of rings and modes (see `split_from`), and where they do."""
 WIDE = {"direct": 2.1, "ring": 2.7}
