@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import Report
-from tests.gpu.batches import FlatSource, shared_grid
+from tests.gpu.batches import FlatSource, log_normal_lengths, shared_grid
 from tests.gpu.batches import batch as made
 
 from skysieve.core.device import resolve
@@ -420,6 +420,9 @@ class Bench:
             self.case("batch", batch, f0, df, nf, F32, 0.38)
             self.end_to_end("batch, end to end", batch, f0, df, nf, F64, 1.0)
             self.end_to_end("batch, end to end", batch, f0, df, nf, F32, 0.8)
+            longer = made(log_normal_lengths(3000))
+            self.end_to_end("3,000 objects, end to end", longer, f0, df, nf, F64, 3.0)
+            self.end_to_end("3,000 objects, end to end", longer, f0, df, nf, F32, 2.4)
         if wanted("power"):
             self.full_power("batch, powers home", batch, f0, df, nf, F64, 6.5)
         if wanted("single"):
