@@ -355,12 +355,14 @@ def test_a_cut_fits_shared_memory_and_covers_every_channel():
             for wd in (1, 2, 4, 8)
         ])  # fmt: skip
         for shared in (227 * 1024, 99 * 1024):
-            cut = cuda_plan.choose_cut(delays, spread.astype(np.int32), shared)
+            found = list(cuda_plan.cuts(delays, spread.astype(np.int32), shared))
+            cut = found[0] if found else None
             if cut is None:
                 assert 4096 + spread[0].max() > shared // 2 - 200
                 continue
             assert np.array_equal(np.concatenate([np.arange(a, a + n) for a, n, *_ in cut.chunks]), np.arange(C))
             assert cut.chunks["count"].max() <= cuda_plan.MOST_CHANNELS
+            assert cut.cost <= min(other.cost for other in found)
             assert (8 * cut.chunks["count"] * cut.chunks["pitch"]).max() <= shared
 
 

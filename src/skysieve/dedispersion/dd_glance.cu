@@ -12,10 +12,9 @@
 // Pieces that may hold something go on a list, which `detect` (dd_search.cu) looks at exactly.  So the events are those of
 // the plain way, in every bit; noise of which nothing reaches the threshold costs this file alone.
 //
-// Cost of a sample: 4 bytes read once, 57 instructions, 13 / 32 accesses to shared memory of which 4 / 32 count.  An H100
-// takes 3.0 ps in blocks of 12,000 samples, 3.7 in blocks of 31,000 (5 and 2 blocks of threads on a multiprocessor), where
-// the bytes alone need 1.3: half the cycles issue nothing, because warps wait for each other between the steps.  More
-// blocks at a time is what helped: 3 of 256 threads took 4.0 ps.
+// Cost of a sample: 4 bytes read once, 16 at a time; about 50 instructions, 12 / 32 accesses to shared memory of which
+// 4 / 32 count.  An H100 takes 2.3 ps in blocks of 12,000 samples (5 blocks of threads on a multiprocessor), where the
+// bytes alone need 1.3: warps wait for each other between the steps.
 //
 // archs: 75 80 86 89 90 100 120
 // build: u32 -DSUM=u32 -DNOISE_THREADS=256 -DMINB=5
@@ -28,7 +27,7 @@
 // budget: u32-long kernel=glance spills<=64
 #include "dd_detect.cuh"
 
-#define AHEAD 8         // samples that a thread has on their way
+#define AHEAD 3         // quads of samples that a thread has on their way
 #define CENTRE 32768
 #define WORDS (BINS / 2)                 // a word counts a value in its low half and the one WORDS on in its high half
 #define EACH (WORDS / NOISE_THREADS)     // words of a thread
@@ -105,6 +104,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
   __shared__ double need[MOST_WIDTHS], out[3];
   __shared__ int wide[MOST_WIDTHS];
   __shared__ int flat[3];  // shift, centre, what is to be done
+  __shared__ int small[2];  // sums wanted of windows from DENSE on that end in the next stretch at most, or the one after
   int* const counts = reinterpret_cast<int*>(sm4);
   u16* const u = reinterpret_cast<u16*>(counts) + j.region / 2;
   const int row = blockIdx.y, block = blockIdx.x, tid = threadIdx.x, lane = tid & 31;
@@ -127,19 +127,23 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
     return;
   }
   const SUM* const y = sums + row * j.pitch + first;
-  // Samples less a base that leaves them positive, their extremes and mean
-  const int full = n / (AHEAD * NOISE_THREADS);  // rounds in which every thread has samples
-  SUM ahead[AHEAD];
-  const auto fetch = [&](int round, int k) {
-    const int i = (round * AHEAD + k) * NOISE_THREADS + tid;
-    ahead[k] = y[round < full ? i : min(i, n - 1)];
-  };
+  // Samples less a base that leaves them positive, their extremes and mean.  They are read 4 at a time, which begin
+  // `pad` samples earlier and end later: there the first and the last sample stand again.
+  const int pad = (int)((u64)y >> 2 & 3), length = n + pad, quads = (length + 3) / 4;
+  const uint4* const y4 = reinterpret_cast<const uint4*>(y - pad);
+  const int full = max(quads - 2, 0) / (AHEAD * NOISE_THREADS);  // rounds in which every thread has samples
+  uint4 ahead[AHEAD];
+  const auto quad_of = [&](int round, int k) { return 1 + (round * AHEAD + k) * NOISE_THREADS + tid; };
+  const auto fetch = [&](int round, int k) { ahead[k] = y4[min(quad_of(round, k), quads - 1)]; };
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) fetch(0, k);
+  const int end = tid < 4 ? tid : 4 * quads - 8 + (tid & 7);  // of both ends
+  const u32 ending = (u32)y[min(max(end - pad, 0), n - 1)];
   u32 base = (u32)(y[(int)((i64)lane * n >> 5)] >> 5);
   for (int i = tid; i < WORDS / 4 + 2; i += NOISE_THREADS) reinterpret_cast<int4*>(counts)[i] = make_int4(0, 0, 0, 0);
   if (tid == 0) least = ~0u, most = mean = bits = 0;
   if (tid < 3) found[tid] = -1;
+  if (tid < 2) small[tid] = NEVER;
   for (int k = tid; k < j.widths; k += NOISE_THREADS) {
     need[k] = needed[k];
     wide[k] = widths[k];
@@ -148,28 +152,28 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
   for (int o = 16; o; o >>= 1) base += __shfl_xor_sync(~0u, base, o);
   base -= CENTRE;
   u32 low = ~0u, high = 0, total = 0;
-  const auto take = [&](int k) {
-    const u32 v = (u32)ahead[k] - base;
+  const auto one = [&](u32 v) {
     low = min(low, v);
     high = max(high, v);
+    total += v;
     return v;
   };
+  const auto take = [&](int k, int to) {
+    const uint4 v = ahead[k];
+    const u32 v0 = one(v.x - base), v1 = one(v.y - base), v2 = one(v.z - base), v3 = one(v.w - base);
+    reinterpret_cast<uint2*>(u)[to] = make_uint2(v0 & 0xffff | v1 << 16, v2 & 0xffff | v3 << 16);
+  };
   for (int round = 0; round < full; round++) {
-    u16* const to = u + round * AHEAD * NOISE_THREADS + tid;
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-      const u32 v = take(k);
-      to[k * NOISE_THREADS] = (u16)v;
-      total += v;
+      take(k, quad_of(round, k));
       fetch(round + 1, k);
     }
   }
 #pragma unroll
-  for (int k = 0; k < AHEAD; k++) {  // the last sample again and again, which changes no extreme
-    const int i = (full * AHEAD + k) * NOISE_THREADS + tid;
-    const u32 v = take(k);
-    if (i < n) u[i] = (u16)v, total += v;
-  }
+  for (int k = 0; k < AHEAD; k++)
+    if (quad_of(full, k) < quads - 1) take(k, quad_of(full, k));
+  if (tid < 8) u[end] = (u16)one(ending - base);
   total >>= 8;
   for (int o = 16; o; o >>= 1) {
     low = min(low, __shfl_xor_sync(~0u, low, o));
@@ -188,20 +192,21 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
     const u32 reach = s.most - s.least + 1;
     const u32 middle = min(max((u32)__fmul_rn((float)mean, 256.0f / (float)n), s.least), s.most);
     const int from = (int)(reach <= BINS ? s.least : min(max(middle, s.least + BINS / 2) - BINS / 2, s.most + 1 - BINS));
-    const u32* const words = reinterpret_cast<const u32*>(u);
-    const auto count_one = [&](u32 v) {  // what is below the window before it, what is above it behind
+    const auto add = [&](u32 v, int times) {  // what is below the window before it, what is above it behind
       const int d = min(max((int)v - from, -1), BINS);
       const bool upper = d >= WORDS;
-      atomicAdd(&counts[4 + d - (upper ? WORDS : 0)], upper ? 65536 : 1);
+      atomicAdd(&counts[4 + d - (upper ? WORDS : 0)], upper ? 65536 * times : times);
     };
-#pragma unroll 4
-    for (int i = tid; i < n / 2; i += NOISE_THREADS) {
-      const u32 w = words[i];
-      count_one(w & 0xffff);
-      count_one(w >> 16);
+#pragma unroll 2
+    for (int i = tid; i < quads; i += NOISE_THREADS) {
+      const uint2 w = reinterpret_cast<const uint2*>(u)[i];
+      add(w.x & 0xffff, 1);
+      add(w.x >> 16, 1);
+      add(w.y & 0xffff, 1);
+      add(w.y >> 16, 1);
     }
-    if (n & 1 && tid == 0) count_one(u[n - 1]);
-    for (int i = n + tid; i < 2 * STRETCH * (n / (2 * STRETCH) + 2); i += NOISE_THREADS) u[i] = (u16)middle;
+    if (tid < 2) add(u[tid ? 4 * quads - 1 : 0], tid ? length - 4 * quads : -pad);  // those that stand again
+    for (int i = 4 * quads + tid; i < 2 * STRETCH * (length / (2 * STRETCH) + 2); i += NOISE_THREADS) u[i] = (u16)middle;
     __syncthreads();
     const int under = counts[3] & 0xffff;
     const int4* const own = reinterpret_cast<const int4*>(counts + 4) + EACH / 4 * tid;
@@ -263,6 +268,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
             shorts[k] = twice((u32)fmin(fmax(z - 1.0, 0.0), 65535.0));
           }
           longs[k] = make_int2(wide[k] / (2 * STRETCH), (int)fmin(fmax(z - w * centre, -(double)NEVER), (double)NEVER));
+          if (k >= DENSE && k < j.smaller) atomicMin(&small[wide[k] > STRETCH], longs[k].y);
         }
         all = __any_sync(~0u, all);
         if (lane == 0) flat[0] = shift, flat[1] = centre, flat[2] = todo == LOOK && all ? ALL : todo;
@@ -291,10 +297,12 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
   }
   s.shift = flat[0];
   s.centre = flat[1];
-  const int pairs = n / (2 * STRETCH) + 1;  // of stretches; the last prefix sum is in the last of them
+  const int pairs = length / (2 * STRETCH) + 1;  // of stretches; the last prefix sum is in the last of them
   int2 *const top = reinterpret_cast<int2*>(counts), *const bottom = top + j.pairs;  // extremes of both stretches of a pair
   int *const begin = reinterpret_cast<int*>(bottom + j.pairs), *const ends = begin + j.pairs;
   const auto flag = [&](int from, int to) {  // windows centred on from : to + 1 may reach the threshold
+    from -= pad;
+    to -= pad;
     if (from < inner) atomicOr(&bits, LEFT);
     if (to >= outer) atomicOr(&bits, RIGHT);
     from = max(from, inner);
@@ -303,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
   };
   const auto check = [&](int stretch, int k) {  // windows of a width that begin in a stretch
     const int w = wide[k];
-    if (w < RECHECKED && !again(s, stretch, n, w, longs[k].y)) return;
+    if (w < RECHECKED && !again(s, stretch, length, w, longs[k].y)) return;
     flag(STRETCH * stretch + w / 2, STRETCH * stretch + STRETCH - 1 + w / 2);
   };
   for (int g = tid; g < pairs; g += NOISE_THREADS) {
@@ -367,8 +375,10 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
     if (g < pairs) *reinterpret_cast<int4*>(begin + g) = make_int4(at, at + t.x, at + t.x + t.y, at + t.x + t.y + t.z);
   }
   __syncthreads();
-  int small = NEVER;
-  for (int k = DENSE; k < j.smaller; k++) small = min(small, longs[k].y);
+  const auto consider = [&](int stretch, int best, int after) {  // largest sums of windows that begin in a stretch
+    if (best >= small[0] || max(best, after) >= small[1])
+      for (int k = DENSE; k < j.smaller; k++) check(stretch, k);
+  };
   for (int g = tid; g < j.pairs; g += NOISE_THREADS) {  // largest of two neighbouring pairs; windows of less than two stretches
     if (g >= pairs) {
       ends[g] = -2 * NEVER;
@@ -385,10 +395,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB)
     }
     ends[g] = at + max(max(up.x, up.y), max(next.x, next.y));
     bottom[g].x = at + min(down.x, down.y);
-    if (max(max(up.x, up.y), next.x) - down.x >= small)
-      for (int k = DENSE; k < j.smaller; k++) check(2 * g, k);
-    if (max(up.y, max(next.x, next.y)) - down.y >= small)
-      for (int k = DENSE; k < j.smaller; k++) check(2 * g + 1, k);
+    consider(2 * g, max(up.x, up.y) - down.x, next.x - down.x);
+    consider(2 * g + 1, max(up.y, next.x) - down.y, next.y - down.y);
   }
   __syncthreads();
   for (int g = tid; g < pairs; g += NOISE_THREADS) {

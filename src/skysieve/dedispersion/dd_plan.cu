@@ -312,8 +312,9 @@ extern "C" __global__ void __launch_bounds__(128)
         o[r] = it.x < 0 ? 0
                         : (it.x & 255) * pitch + (skew_of(c) + base + 4 * it.y - row0[(i64)(tile / WD) * nchan + c]) / 4;
       }
-      to[64 + 2 * q] = o[0] | o[1] << 16;
-      to[65 + 2 * q] = o[2] | o[3] << 16;
+      const bool alone = i >> 5 >= begin[SINGLE];
+      to[64 + 2 * q] = alone ? o[0] | o[1] << 16 : o[0];
+      to[65 + 2 * q] = alone ? o[2] | o[3] << 16 : o[2];
     }
   }
 }

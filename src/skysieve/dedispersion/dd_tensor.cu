@@ -150,11 +150,11 @@ __device__ __forceinline__ u32 decode(u32 (&a)[4], u32 bits) {
 
 // Products of a block of pairs: lane q has words p[0], p[1] and r[0], r[1], and the second quad those SKEW on.
 template <int SKEW>
-__device__ __forceinline__ void pairs(int (&acc)[2][8][4], const u32* p, const u32* r, uint2 bits) {
+__device__ __forceinline__ void pairs(int (&acc)[2][PIECE / 32][4], const u32* p, const u32* r, uint2 bits) {
   u32 A0[4], A1[4];
   const u32 meta0 = decode(A0, bits.x), meta1 = decode(A1, bits.y);
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
+  for (int h = 0; h < PIECE / 128; h++) {
     u32 a[5 + SKEW], b[5 + SKEW];
 #pragma unroll
     for (int e = 0; e < 5 + SKEW; e++) a[e] = p[32 * h + e], b[e] = r[32 * h + e];
@@ -181,11 +181,11 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
   const int block = blockIdx.x + s.block0, wd = warp / s.nc, piece = warp - wd * s.nc;
   const int tile = min(block * s.wd + wd, s.tiles - 1), t0 = blockIdx.y * s.samples;
   const bool idle = block * s.wd + wd >= s.tiles;
-  int acc[2][8][4];  // [quad][tile of columns][fragment]
+  int acc[2][PIECE / 32][4];  // [quad][tile of columns][fragment]
 #pragma unroll
-  for (int j = 0; j < 16; j++)
+  for (int j = 0; j < PIECE / 16; j++)
 #pragma unroll
-    for (int z = 0; z < 4; z++) acc[j / 8][j % 8][z] = 0;
+    for (int z = 0; z < 4; z++) acc[j & 1][j / 2][z] = 0;
 
   const u8* const xb = x + s.first + t0;
   const int* const rows = row0 + (i64)block * s.nchan;
@@ -277,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
       if (i == EARLY) turn_over();
 #endif
       const uint2 now = bits;
-      const u32 *p = base + (at.x & 0xffff), *r = base + (at.y & 0xffff);
+      const u32 *p = base + at.x, *r = base + at.y;
       plan += BLOCK_WORDS;
       bits = *reinterpret_cast<const uint2*>(plan);
       at = *reinterpret_cast<const uint2*>(plan + to_offsets);
@@ -286,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
 #pragma unroll kUnroll
     for (; i < both; i++) {
       const uint2 now = bits;
-      const u32 *p = base + (at.x & 0xffff), *r = base + (at.y & 0xffff);
+      const u32 *p = base + at.x, *r = base + at.y;
       plan += BLOCK_WORDS;
       bits = *reinterpret_cast<const uint2*>(plan);
       at = *reinterpret_cast<const uint2*>(plan + to_offsets);
@@ -302,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
       bits = *reinterpret_cast<const uint2*>(plan);
       at = *reinterpret_cast<const uint2*>(plan + to_offsets);
 #pragma unroll
-      for (int e = 0; e < 8; e++) {
+      for (int e = 0; e < PIECE / 32; e++) {
         const int word = 32 * (e >> 2) + (e & 3);
         const u32 b0 = p0[word], b1 = p1[word], b2 = p2[word], b3 = p3[word];
         product(acc[0][e], A0, b0, b1, b2, b3, meta0);
@@ -321,7 +321,7 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
 #pragma unroll
       for (int d = 0; d < 4; d++)
 #pragma unroll
-        for (int f = 0; f < 2; f++) {
+        for (int f = 0; f < PIECE / 128; f++) {
           __syncwarp();
 #pragma unroll
           for (int z = 0; z < 8; z++)
@@ -338,9 +338,9 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
           }
         }
 #pragma unroll
-      for (int j = 0; j < 16; j++)
+      for (int j = 0; j < PIECE / 16; j++)
 #pragma unroll
-        for (int z = 0; z < 4; z++) acc[j / 8][j % 8][z] = 0;
+        for (int z = 0; z < 4; z++) acc[j & 1][j / 2][z] = 0;
     }
 #endif
   }
@@ -348,7 +348,7 @@ extern "C" __global__ void __launch_bounds__(NTH, 1)
   __syncthreads();
   u32* const turn = sm + warp * TILE * ROW;
 #pragma unroll
-  for (int f = 0; f < 2; f++) {
+  for (int f = 0; f < PIECE / 128; f++) {
 #pragma unroll
     for (int d = 0; d < 4; d++)
 #pragma unroll
