@@ -256,3 +256,18 @@ def test_a_kept_plan_is_the_function(model, monkeypatch):
             np.testing.assert_array_equal(found.power, one.power)
             np.testing.assert_array_equal(found.peaks.frequency, one.peaks.frequency)
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("model", ["offsets", "separate"])
+def test_many_bands_of_few_rows(model):
+    """Fits that sums hardly determine are done again from the columns, which touch no band but their own."""
+    rng = np.random.default_rng(0)
+    bands = rng.permutation(np.arange(300) % 60)
+    t, dy = np.sort(rng.uniform(0, 60, 300)), rng.uniform(0.1, 0.3, 300)
+    y = np.sin(2 * np.pi * t / 3.1) + dy * rng.normal(size=300)
+    grid = {"fmin": 0.1, "fmax": 1.0, "nf": 300}
+    found = lombscargle_multiband(t, y, bands, dy, model=model, method="nufft", **grid)
+    some = np.arange(0, 300, 37)
+    common, each = (1, 0) if model == "offsets" else (0, 1)
+    truth = least_squares(t, y, bands, dy, np.linspace(0.1, 1, 300)[some], common, each)
+    np.testing.assert_allclose(found.power[some], truth, rtol=0, atol=TOLERANCE)

@@ -303,10 +303,10 @@ def direct(f, f_low, count, t, n, w, wy, bands, highest, fit, work, limit, block
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
-def product(a, i, b, j, n):
-    """Inner product of two rows."""
+def product(a, i, b, j, lo, hi):
+    """Inner product of two rows from ``lo`` to ``hi``."""
     total = 0.0
-    for k in range(n):
+    for k in range(lo, hi):
         total += a[i, k] * b[j, k]
     return total
 
@@ -323,18 +323,22 @@ def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
         q = np.empty((columns + 1, rows))
     if highest > 0:
         turns(f, f_low, t, n, highest, work)
+    alone = np.int64(0)  # columns that are nought outside their band, and stay so
+    while alone < columns and not fit.regularised and fit.column[alone, 0] >= 0:
+        alone += 1
     trace = 0.0
     for i in range(columns):
         b, m, sine = fit.column[i, 0], fit.column[i, 1], fit.column[i, 2]
         lo, hi = (bands[b], bands[b + 1]) if b >= 0 else (np.int64(0), n)
-        for j in range(rows):
-            q[i, j] = 0
+        if i >= alone:
+            for j in range(rows):
+                q[i, j] = 0
         for j in range(lo, hi):
             value = 1.0
             if m > 0:
                 value = work.im[(m - 1) * n + j] if sine else work.re[(m - 1) * n + j]
             q[i, j] = value * np.sqrt(w[j])
-        trace += product(q, i, q, i, n)
+        trace += product(q, i, q, i, lo, hi)
     for j in range(rows):
         q[columns, j] = wy[j] / np.sqrt(w[j]) if j < n and w[j] > 0 else 0.0
     power = 0.0
@@ -344,20 +348,25 @@ def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
         b = fit.column[i, 0]
         if b >= 0 and bands[b] == bands[b + 1]:
             continue  # a band without rows: its columns are nought
-        own = product(q, i, q, i, rows)
+        lo, hi = (bands[b], bands[b + 1]) if i < alone else (np.int64(0), rows)
+        own = product(q, i, q, i, lo, hi)
         for _ in range(2):
             for k in range(i):
-                part = product(q, i, q, k, rows)
-                for j in range(rows):
+                at = fit.column[k, 0]
+                if i < alone and at != b:
+                    continue  # another band's
+                start, stop = (bands[at], bands[at + 1]) if k < alone else (lo, hi)
+                part = product(q, i, q, k, start, stop)
+                for j in range(start, stop):
                     q[i, j] -= part * q[k, j]
-        left = product(q, i, q, i, rows)
+        left = product(q, i, q, i, lo, hi)
         if not left > SINGULAR * own + COLUMN_NOISE * trace:
             return np.nan
         scale = 1 / np.sqrt(left)
-        for j in range(rows):
+        for j in range(lo, hi):
             q[i, j] *= scale
-        part = product(q, i, q, columns, rows)
-        for j in range(rows):
+        part = product(q, i, q, columns, lo, hi)
+        for j in range(lo, hi):
             q[columns, j] -= part * q[i, j]
         power += part * part
     return power
