@@ -35,6 +35,7 @@
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
 #include "ls_chi2_solve.cuh"
+#include "ls_chi2_tiles.cuh"
 
 #define MODES 160
 #define OUT (MODES / 16)
@@ -89,45 +90,6 @@ struct Samples {
   double step;                         // frequencies between samples
   int member, blocks, grid_stride;
 };
-// c += a b by a warp, a 16 x 4 and b 4 x 8: lane (g, t) = (lane / 4, lane % 4) has a at rows g and g + 8, column t; b at row t, column
-// g; c at rows g and g + 8, columns 2 t and 2 t + 1. Two rows of a may be real and imaginary parts.
-struct Tile { double re0, re1, im0, im1; };     // row g, row g + 8
-#if ON_DEVICE && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
-  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1) : "d"(s.x), "d"(s.y), "d"(b));
-}
-#elif ON_DEVICE && __CUDA_ARCH__ >= 800
-__device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+d"(c.re0), "+d"(c.re1) : "d"(s.x), "d"(b));
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+d"(c.im0), "+d"(c.im1) : "d"(s.y), "d"(b));
-}
-#else
-__device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
-  const int lane = threadIdx.x & 31, t = lane & 3;
-#pragma unroll
-  for (int k = 0; k < 4; k++) {
-    const double x = __shfl_sync(FULL, s.x, (lane & 28) + k), y = __shfl_sync(FULL, s.y, (lane & 28) + k);
-    const double u = __shfl_sync(FULL, b, 8 * t + k), v = __shfl_sync(FULL, b, 8 * t + 4 + k);
-    c.re0 = fma(x, u, c.re0); c.re1 = fma(x, v, c.re1); c.im0 = fma(y, u, c.im0); c.im1 = fma(y, v, c.im1);
-  }
-}
-#endif
-
-// A copy of 16 bytes to shared memory, under way until fetched(): for the lane that asked, others wait for it.
-__device__ __forceinline__ void fetch(double2* to, const double2* from) {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
-#else
-  *to = *from;
-#endif
-}
-__device__ __forceinline__ void fetched() {
-#if ON_DEVICE && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
 #define SEGMENT0 (-7)                  // cells begin here, in sixteens: points lie within 0.4 of a circle, and reach 8 cells further
 #define SEGMENTS 13
 #define ROWS 35                        // points held, and three more that a step of four may read
@@ -310,26 +272,6 @@ struct Powers {
   int L, octets, steps, stride, tiles, turns, room, member, blocks, grid_stride;
   // stride: samples from one row to the next at f; turns: rows of tiles that a block does; room: samples of a buffer
 };
-
-// Copies of samples to shared memory, under way while others are worked on: by the copy engine where there is one. `done` counts
-// the bytes that have come; a block waits for the turn-th filling of one buffer by its parity.
-#if ON_DEVICE && __CUDA_ARCH__ >= 900
-#define ENGINE 1
-__device__ __forceinline__ unsigned shared_at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void expect(unsigned long long* done, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(done)), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void fetch(double2* to, const double2* from, int n, unsigned long long* done) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(shared_at(to)), "l"(from), "r"(16 * n), "r"(shared_at(done)) : "memory");
-}
-__device__ __forceinline__ void fetched(unsigned long long* done, int parity) {
-  asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }"
-               ::"r"(shared_at(done)), "r"(parity) : "memory");
-}
-#else
-#define ENGINE 0
-#endif
 
 // STEPS steps of one channel, or of two that share coefficients: all loads under way before the first product.
 template <int STEPS> __device__ __forceinline__ void multiply_all(Tile& w, Tile* y, const double2* s, const double2* r, const double* b) {
