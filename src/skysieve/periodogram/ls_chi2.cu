@@ -19,6 +19,7 @@
 // budget: t4 kernel=chi2_find regs<=64 smem<=17408
 #include "ls_common.cuh"
 #include "ls_chi2_solve.cuh"
+#include "ls_pairs.cuh"
 
 // ---------------------------------------------------------------- fits again, of few points
 #define EXACT_PIVOT 1e-12             // as PIVOT, where sums are over all points
@@ -84,24 +85,6 @@ struct Exact {
 #define ROW (COLUMNS + 1)
 #define NEAR_SINGULAR 1e-6      // parts of the columns' squares that are left, multiplied: below, pairs of float64 are needed
 
-// Pairs of float64: a value and what is left of it.
-__device__ __forceinline__ double rounded(double a, double b) {
-#if ON_DEVICE
-  return __dmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-__device__ __forceinline__ double2 two_sum(double a, double b) { const double s = a + b, t = s - a; return make_double2(s, (a - (s - t)) + (b - t)); }
-__device__ __forceinline__ double2 plus(double2 a, double high, double low) {
-  double2 s = two_sum(a.x, high);
-  s.y += a.y + low;
-  return two_sum(s.x, s.y);
-}
-__device__ __forceinline__ double2 less_product(double2 a, double2 b, double2 c) {
-  const double p = rounded(b.x, c.x);
-  return plus(a, -p, -(fma(b.x, c.x, -p) + fma(b.x, c.y, rounded(b.y, c.x))));
-}
 __device__ __forceinline__ double2 ratio(double2 a, double2 b, double inverse) {      // inverse: 1 / b.x
   const double q = a.x * inverse;
   const double2 left = less_product(a, make_double2(q, 0), b);
