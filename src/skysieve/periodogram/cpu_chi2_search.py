@@ -49,7 +49,8 @@ def search(
     method, which, first, last, length, n_combs, modes, curves, row_of_band, grid, fit, combs, work, answers, form,
     limit, floating_mean,
 ):  # fmt: skip
-    """Search the objects ``which``, in stretches of ``length`` samples; see ``cpu_search.search``.
+    """Search the objects ``which``, in stretches of ``length`` samples; see ``cpu_search.search``.  Samples that their
+    sums hardly determine are fitted from the columns themselves.
 
     ``row_of_band[i]`` are the rows of each band of object ``i`` (first, and one past the last), from its own first one.
     """
