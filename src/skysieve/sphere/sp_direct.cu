@@ -27,10 +27,9 @@
 // budget: f64_exp kernel=any spills<=32
 // budget: f64_table kernel=any spills<=32
 // budget: f64_table kernel=caps regs<=168 spills<=48
-#include "sp_common.cuh"
-#include "sp_healpix.cuh"
-
 #define ROWS 2
+#include "sp_caps.cuh"
+
 #define CAPS_BLOCKS (SINGLE ? (MODE ? 5 : 6) : 3)
 
 // Rings low .. (grid.y of them): weighted pixels at place[i - low]: two planes (north, its mirror image in the south)
@@ -43,12 +42,7 @@ extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ 
   const REAL *n = in + north(nside, i), *s = in + south(nside, i);
   int k[4];
 #pragma unroll
-  for (int a = 0; a < 4; a++) {
-    int p = a * m + q;
-    while (p < 0) p += 4 * m;
-    while (p >= 4 * m) p -= 4 * m;
-    k[a] = p;
-  }
+  for (int a = 0; a < 4; a++) k[a] = around(a * m + q, 4 * m);
   Four* to = packed + place[i - low] + q + halo;
   Four v = {n[k[0]] * wn, n[k[1]] * wn, n[k[2]] * wn, n[k[3]] * wn};
   to[0] = v;
@@ -56,24 +50,14 @@ extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ 
   to[m + 2 * halo] = u;
 }
 
-// For rings o from low and i = o + d - width: chord, its increase, half width in pixels of ring i (below 0: none), and
-// an eighth of pi over a quarter of its pixels.
+// `pair` of rings o from low and i = o + d - width, and an eighth of pi over a quarter of the pixels of i.
 extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __restrict__ table, double xmax, int nside,
     int low, int count, int width) {
   int id = blockIdx.x * blockDim.x + threadIdx.x, row = 2 * width + 1;
   if (id >= count * row) return;
   int o = low + id / row, i = o + id % row - width;
-  Four r = {0, 0, -1, 0};
-  if (i >= 1) {
-    double a = chord(theta[i - 1], theta[o - 1]), b = spread(theta[i - 1], theta[o - 1]);
-    if (a <= xmax) {
-      double s = (xmax - a) / b;
-      r.x = (REAL)a;
-      r.y = (REAL)b;
-      r.z = s < 1 ? (REAL)(asin(sqrt(s)) * 4 * quarter(nside, i) / PI) : (REAL)1e9;
-      r.w = (REAL)(PI / 8 / quarter(nside, i));
-    }
-  }
+  Four r = pair(theta, o, i, xmax, nside);
+  if (r.z >= 0) r.w = (REAL)(PI / 8 / quarter(nside, i));
   table[id] = r;
 }
 
@@ -88,15 +72,8 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
     int packed_low, int halo) {
   int o = high - ROWS * (1 + (int)(blockIdx.y * blockDim.y + threadIdx.y)), j = blockIdx.x * blockDim.x + threadIdx.x;
   if (o + ROWS <= low) return;
-  int mo[ROWS], so[ROWS];
-  REAL ro[ROWS];
-  bool any = false;
-#pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    mo[r] = quarter(nside, o + r); so[r] = shifted(nside, o + r); ro[r] = (REAL)1 / mo[r];
-    any |= 2 * j <= mo[r] - so[r];
-  }
-  if (!any) return;
+  Outputs to;
+  if (!find(to, nside, o, j)) return;
   REAL acc[ROWS][16];
 #pragma unroll
   for (int r = 0; r < ROWS; r++)
@@ -107,47 +84,28 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
   for (int i = o - width; i < o + ROWS + width; i++) {
     if (i < packed_low) continue;
     int mi = quarter(nside, i), si = shifted(nside, i);
-    REAL a[ROWS], b[ROWS], h[ROWS], step[ROWS], most[ROWS], b2[ROWS], b3[ROWS];
-    int first = 1 << 30, last = -(1 << 30);
+    Four t[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       int d = i - o - r + width;
-      Four t = {0, 0, -1, 0};
-      if (d >= 0 && d < row && o + r >= low) t = table[(o + r - low) * row + d];
-      REAL reach = t.z, end = 2 * reach * t.w;
-      a[r] = CUBIC ? profile.c[1] * t.x : reach >= 0 ? t.x : (REAL)1e30;
-      b[r] = CUBIC ? profile.c[1] * t.y : t.y;
-      b2[r] = b[r] * (REAL)(-1.0 / 3);
-      b3[r] = b[r] * (REAL)(2.0 / 45);
-      most[r] = reach >= 0 ? end * end : -1;
-      step[r] = 2 * t.w;
-      if (reach >= 0) {
-        REAL u = (j + (REAL)0.5 * so[r]) * ro[r] * mi - (REAL)0.5 * si;
-        int f = (int)ceil(u - reach - (REAL)2e-3), l = (int)floor(u + reach + (REAL)2e-3);
-        first = f < first ? f : first;
-        last = l > last ? l : last;
-      }
+      Four none = {0, 0, -1, 0};
+      t[r] = d >= 0 && d < row && o + r >= low ? table[(o + r - low) * row + d] : none;
     }
-    if (first > last) continue;
-    // half of the difference of azimuth, from an exact integer (whose overflow cancels)
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      unsigned diff = (unsigned)(2 * first + si) * (unsigned)mo[r] - (unsigned)(2 * j + so[r]) * (unsigned)mi;
-      h[r] = (REAL)(int)diff * (ro[r] * step[r] * (REAL)0.5);
-    }
+    Seen seen;
+    if (!see(seen, t, to, profile, j, mi, si, t[0].z >= 0 ? t[0].w : t[ROWS - 1].w)) continue;
     const Four* n = packed + place[i - packed_low] + halo;
     const Four* s = n + mi + 2 * halo;
     const Four *nm = n + (mi - si), *sm = s + (mi - si);
 #pragma unroll 1
-    for (int q = first; q <= last; q++) {
+    for (int q = seen.first; q <= seen.last; q++) {
       Four v0 = n[q], v1 = s[q], v2 = nm[-q], v3 = sm[-q];
       REAL x[ROWS], w[ROWS];
 #pragma unroll
       for (int r = 0; r < ROWS; r++) {
-        REAL y = h[r] * h[r];
-        h[r] += step[r];
-        if (CUBIC) w[r] = y <= most[r] ? power_of_two(a[r] + y * (b[r] + y * (b2[r] + y * b3[r]))) : 0;
-        else x[r] = a[r] + b[r] * square_sine(y);
+        REAL y = seen.h[r] * seen.h[r];
+        seen.h[r] += seen.step;
+        if (CUBIC) w[r] = near_value(seen, r, y);
+        else x[r] = seen.a[r] + seen.b[r] * square_sine(y);
       }
       if (!CUBIC) values<ROWS>(profile, cells, x, w);
 #pragma unroll
@@ -159,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
   bool bad = false;
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
-    int ring = o + r, m = mo[r], k = m - so[r] - j;
-    if (ring < low || ring >= high || 2 * j > m - so[r]) continue;
+    int ring = o + r, m = to.m[r], k = m - to.s[r] - j;
+    if (ring < low || ring >= high || 2 * j > m - to.s[r]) continue;
     REAL wn = weight[ring - 1], ws = weight[4 * nside - 1 - ring];
     REAL *n = out + north(nside, ring), *s = out + south(nside, ring);
 #pragma unroll

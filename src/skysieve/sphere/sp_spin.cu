@@ -26,13 +26,12 @@
 // budget: f64_series kernel=any spills<=32
 // budget: f64_table kernel=any spills<=32
 // budget: f32_turned kernel=any spills<=32
-#include "sp_common.cuh"
-#include "sp_healpix.cuh"
-
 #ifndef EXACT
 #define EXACT 1
 #endif
 #define ROWS (EXACT ? 1 : 2)
+#include "sp_caps.cuh"
+
 #define CAPS_BLOCKS (SINGLE ? (EXACT ? 4 : 3) : 2)
 
 // Rings low .. (grid.y of them): weighted pixels at place[i - low]: four planes (Q north, its mirror image in the south,
@@ -53,9 +52,7 @@ extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ 
     REAL a[4], b[4];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-      int p = k * m + q;
-      while (p < 0) p += 4 * m;
-      while (p >= 4 * m) p -= 4 * m;
+      int p = around(k * m + q, 4 * m);
       REAL v = x[p], u = x[npix + p];
       a[k] = v * wc - u * ws;
       b[k] = v * ws + u * wc;
@@ -66,24 +63,14 @@ extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ 
   }
 }
 
-// For rings o from low and i = o + d - width: chord, its increase, half width in pixels of ring i (below 0: none), and
-// the mean of both rings' cos(theta).
+// `pair` of rings o from low and i = o + d - width, and the mean of both rings' cos(theta).
 extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __restrict__ table, double xmax, int nside,
     int low, int count, int width) {
   int id = blockIdx.x * blockDim.x + threadIdx.x, row = 2 * width + 1;
   if (id >= count * row) return;
   int o = low + id / row, i = o + id % row - width;
-  Four r = {0, 0, -1, 0};
-  if (i >= 1) {
-    double a = chord(theta[i - 1], theta[o - 1]), b = spread(theta[i - 1], theta[o - 1]);
-    if (a <= xmax) {
-      double s = (xmax - a) / b;
-      r.x = (REAL)a;
-      r.y = (REAL)b;
-      r.z = s < 1 ? (REAL)(asin(sqrt(s)) * 4 * quarter(nside, i) / PI) : (REAL)1e9;
-      r.w = (REAL)(0.5 * (cos(theta[i - 1]) + cos(theta[o - 1])));
-    }
-  }
+  Four r = pair(theta, o, i, xmax, nside);
+  if (r.z >= 0) r.w = (REAL)(0.5 * (cos(theta[i - 1]) + cos(theta[o - 1])));
   table[id] = r;
 }
 
@@ -122,15 +109,8 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
     const __grid_constant__ Profile profile, i64 npix, int nside, int low, int high, int width, int packed_low, int halo) {
   int o = high - ROWS * (1 + (int)(blockIdx.y * blockDim.y + threadIdx.y)), j = blockIdx.x * blockDim.x + threadIdx.x;
   if (o + ROWS <= low) return;
-  int mo[ROWS], so[ROWS];
-  REAL ro[ROWS];
-  bool any = false;
-#pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    mo[r] = quarter(nside, o + r); so[r] = shifted(nside, o + r); ro[r] = (REAL)1 / mo[r];
-    any |= 2 * j <= mo[r] - so[r];
-  }
-  if (!any) return;
+  Outputs to;
+  if (!find(to, nside, o, j)) return;
   Both acc[ROWS][4];  // north, south, and both mirror images within the quarter
 #pragma unroll
   for (int r = 0; r < ROWS; r++)
@@ -144,37 +124,21 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
   for (int i = o - width; i < o + ROWS + width; i++) {
     if (i < packed_low) continue;
     int mi = quarter(nside, i), si = shifted(nside, i);
-    REAL a[ROWS], b[ROWS], b2[ROWS], b3[ROWS], h[ROWS], step[ROWS], most[ROWS], near[ROWS], mean[ROWS];
-    const REAL rm = (REAL)(PI / 8) / mi;
-    int first = 1 << 30, last = -(1 << 30);
+    Four t[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       int d = i - o - r + width;
-      Four t = {0, 0, -1, 0};
-      if (d >= 0 && d < row && o + r >= low) t = table[(o + r - low) * row + d];
-      REAL reach = t.z, end = 2 * reach * rm;
-      a[r] = CUBIC ? profile.c[1] * t.x : reach >= 0 ? t.x : (REAL)1e30;
-      b[r] = CUBIC ? profile.c[1] * t.y : t.y;
-      b2[r] = b[r] * (REAL)(-1.0 / 3);
-      b3[r] = b[r] * (REAL)(2.0 / 45);
-      most[r] = reach >= 0 ? end * end : -1;
-      near[r] = 1 - t.x / 4;
-      mean[r] = t.w;
-      step[r] = 2 * rm;
-      if (reach >= 0) {
-        REAL u = (j + (REAL)0.5 * so[r]) * ro[r] * mi - (REAL)0.5 * si;
-        int f = (int)ceil(u - reach - (REAL)2e-3), l = (int)floor(u + reach + (REAL)2e-3);
-        first = f < first ? f : first;
-        last = l > last ? l : last;
-      }
+      Four none = {0, 0, -1, 0};
+      t[r] = d >= 0 && d < row && o + r >= low ? table[(o + r - low) * row + d] : none;
     }
-    if (first > last) continue;
+    Seen seen;
+    if (!see(seen, t, to, profile, j, mi, si, (REAL)(PI / 8) / mi)) continue;
     if (!EXACT) {
       REAL next = height[i - 1], difference = next - now;
       if (now != 0) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-          REAL t = difference * (REAL)(PI / 2) * (2 * j + so[r] - mo[r]) * ro[r], y = t * t;  // below 0.1
+          REAL t = difference * (REAL)(PI / 2) * (2 * j + to.s[r] - to.m[r]) * to.r[r], y = t * t;  // below 0.1
           REAL s = t * (1 + y * ((REAL)(-1.0 / 6) + y * ((REAL)(1.0 / 120) - y * (REAL)(1.0 / 5040))));
           REAL c = 1 + y * ((REAL)-0.5 + y * ((REAL)(1.0 / 24) + y * ((REAL)(-1.0 / 720) + y * (REAL)(1.0 / 40320))));
           turn(c, s, acc[r][0]); turn(c, -s, acc[r][1]); turn(c, -s, acc[r][2]); turn(c, s, acc[r][3]);
@@ -182,22 +146,16 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
       }
       now = next;
     }
-    // half of the difference of azimuth, from an exact integer (whose overflow cancels)
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      unsigned diff = (unsigned)(2 * first + si) * (unsigned)mo[r] - (unsigned)(2 * j + so[r]) * (unsigned)mi;
-      h[r] = (REAL)(int)diff * (ro[r] * rm);
-    }
     int plane = mi + 2 * halo;
     const Four *n = packed + place[i - packed_low] + halo, *nm = n + (mi - si);
 #pragma unroll 1
-    for (int q = first; q <= last; q++) {
+    for (int q = seen.first; q <= seen.last; q++) {
       REAL x[ROWS], w[ROWS], y[ROWS];
 #pragma unroll
       for (int r = 0; r < ROWS; r++) {
-        y[r] = h[r] * h[r];
-        if (CUBIC) w[r] = y[r] <= most[r] ? power_of_two(a[r] + y[r] * (b[r] + y[r] * (b2[r] + y[r] * b3[r]))) : 0;
-        else x[r] = a[r] + b[r] * square_sine(y[r]);
+        y[r] = seen.h[r] * seen.h[r];
+        if (CUBIC) w[r] = near_value(seen, r, y[r]);
+        else x[r] = seen.a[r] + seen.b[r] * square_sine(y[r]);
       }
       if (!CUBIC) values<ROWS>(profile, cells, x, w);
       REAL odd[ROWS];
@@ -205,8 +163,9 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
           // p^2 = c0^2 - (c0^2 + c1^2) sin^2 h + i c0 c1 sin 2 h
-          REAL re = near[r] - (near[r] + mean[r] * mean[r] / near[r]) * square_sine(y[r]);
-          REAL im = mean[r] * double_sine(h[r], y[r]);
+          const REAL near = 1 - t[r].x / 4, mean = t[r].w;
+          REAL re = near - (near + mean * mean / near) * square_sine(y[r]);
+          REAL im = mean * double_sine(seen.h[r], y[r]);
           odd[r] = w[r] * 2 * re * im;
           w[r] *= re * re - im * im;
         }
@@ -223,17 +182,17 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
         }
       }
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) h[r] += step[r];
+      for (int r = 0; r < ROWS; r++) seen.h[r] += seen.step;
     }
   }
   bool bad = false;
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
-    int ring = o + r, m = mo[r], k = m - so[r] - j;
-    if (ring < low || ring >= high || 2 * j > m - so[r]) continue;
+    int ring = o + r, m = to.m[r], k = m - to.s[r] - j;
+    if (ring < low || ring >= high || 2 * j > m - to.s[r]) continue;
     if (!EXACT) {
       REAL s, c;
-      sincospi(-now * (2 * j + so[r] - m) / (2 * m), &s, &c);
+      sincospi(-now * (2 * j + to.s[r] - m) / (2 * m), &s, &c);
       turn(c, s, acc[r][0]); turn(c, -s, acc[r][1]); turn(c, -s, acc[r][2]); turn(c, s, acc[r][3]);
     }
 #pragma unroll
@@ -242,13 +201,13 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(const Four* 
       if (part >= 2 && (k == j || k >= m)) continue;
       if (side && 2 * ring == 4 * nside) continue;
       REAL w = weight[(side ? 4 * nside - ring : ring) - 1];
-      REAL* to = out + (side ? south(nside, ring) : north(nside, ring)) + column;
+      REAL* there = out + (side ? south(nside, ring) : north(nside, ring)) + column;
 #pragma unroll
       for (int a = 0; a < 4; a++) {
         REAL p = acc[r][part].q[a] * w, t = acc[r][part].u[a] * w;
         bad |= strange(p) || strange(t);
-        to[a * m] = p;
-        to[npix + a * m] = t;
+        there[a * m] = p;
+        there[npix + a * m] = t;
       }
     }
   }
