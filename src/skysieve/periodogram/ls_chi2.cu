@@ -16,7 +16,7 @@
 // budget: t0 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t2 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t4 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
-// budget: t4 kernel=chi2_find regs<=64 smem<=17408
+// budget: t4 kernel=chi2_find regs<=64 smem<=19456
 #include "ls_common.cuh"
 #include "ls_chi2_solve.cuh"
 #include "ls_pairs.cuh"
@@ -265,7 +265,7 @@ template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int 
   if (ALL) __syncthreads(); else __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : 2) chi2_exact(const __grid_constant__ Exact A) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS == 5 ? 2 : 3) chi2_exact(const __grid_constant__ Exact A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ int list[SPAN];
   __shared__ int many;
@@ -344,7 +344,8 @@ struct Find {
 
 // The first stretches of all objects come first, so that the floor under the best peaks is known when others are searched.
 extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
-  __shared__ double staged[FIND];
+  __shared__ double staged[FIND + FIND / RUN];      // a place is left free after each thread's, for they would lie on one bank
+  auto at = [](int i) { return i + i / RUN; };
   const int tid = threadIdx.x;
   int o, block;
   if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; block = t.y; }
@@ -356,20 +357,21 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
   const unsigned known = floor_now(A.peaks, o);
   for (int i = tid; i < total; i += 256) {
     const double p = out[i];
-    staged[i] = A.scaled ? normalise(p, info.scale, A.norm) : p;
-    if (A.scaled) out[i] = staged[i];
+    const double q = A.scaled ? normalise(p, info.scale, A.norm) : p;
+    staged[at(i)] = q;
+    if (A.scaled) out[i] = q;
   }
   __syncthreads();
   // as in ls_direct: bits of `found` are powers that may be peaks, by their high halves
-  auto staged_at = [&](int i) { return staged[i]; };
+  auto staged_at = [&](int i) { return staged[at(i)]; };
   leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
   const int i0 = tid * RUN, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
   unsigned found = 0;
   if (i0 < total) {
-    int x = i0 ? high_at(staged + i0 - 1) : none, y = high_at(staged + i0);
+    int x = i0 ? high_at(staged + at(i0 - 1)) : none, y = high_at(staged + at(i0));
 #pragma unroll
     for (int i = 0; i < RUN; i++) {
-      const int z = i0 + i + 1 < total ? high_at(staged + i0 + i + 1) : none;
+      const int z = i0 + i + 1 < total ? high_at(staged + at(i0 + i + 1)) : none;
       if (i0 + i < total && y >= x && y >= z && y >= least) found |= 1u << i;
       x = y; y = z;
     }
