@@ -30,6 +30,7 @@
 // build: t2 -DREAL=double -DTERMS=2
 // build: t4 -DREAL=double -DTERMS=4
 // budget: t2 kernel=chi2_powers regs<=96 smem<=1024 spills<=96
+// budget: t2 kernel=chi2_samples regs<=168 smem<=0 spills<=128
 // budget: t4 kernel=chi2_samples regs<=168 smem<=0 spills<=128
 // budget: t4 kernel=chi2_powers regs<=168 smem<=1024 spills<=64
 #include "ls_common.cuh"

@@ -15,7 +15,8 @@ __device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+d"(c.im0), "+d"(c.im1) : "d"(s.y), "d"(b));
 }
 #else
-__device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
+// Not in line: the loops around it are unrolled, and 300 of it take the compiler a minute.
+__device__ __noinline__ Tile product(Tile c, double2 s, double b) {
   const int lane = threadIdx.x & 31, t = lane & 3;
 #pragma unroll
   for (int k = 0; k < 4; k++) {
@@ -23,7 +24,9 @@ __device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
     const double u = __shfl_sync(FULL, b, 8 * t + k), v = __shfl_sync(FULL, b, 8 * t + 4 + k);
     c.re0 = fma(x, u, c.re0); c.re1 = fma(x, v, c.re1); c.im0 = fma(y, u, c.im0); c.im1 = fma(y, v, c.im1);
   }
+  return c;
 }
+__device__ __forceinline__ void multiply(Tile& c, double2 s, double b) { c = product(c, s, b); }
 #endif
 
 // A copy of 16 bytes to shared memory, under way until fetched(): for the lane that asked, others wait for it.
