@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -382,45 +380,6 @@ def test_a_chunk_that_does_not_fit_is_halved(caplog):
     assert "going on with chunks of 496 samples" in caplog.text
     with pytest.raises(MemoryBudgetError, match="400 samples"):
         engine_that_fits(make, 2000, 400, 8, place)
-
-
-def test_of_two_gpus_the_one_that_fits_is_given_back_too(monkeypatch):
-    closed = []
-
-    class Half:
-        def __init__(self, runtime, *args):
-            if len(args[1][0].delays) == 2:  # the first of two has two of three DMs
-                self.runtime = runtime
-                return
-            raise MemoryBudgetError("rows", 2, 1)
-
-        def close(self):
-            closed.append(self)
-
-    monkeypatch.setattr(cuda, "Worker", Half)
-    fb = bank("u1", 4, 100)
-    two, tables = [shim_runtime(), shim_runtime()], [table(fb, [0.0, 1.0, 2.0])]
-    with pytest.raises(MemoryBudgetError):
-        cuda.Engine(Cleaned(fb, None, 64), tables, method="brute", capacity=100, runtimes=two)
-    assert [worker.runtime for worker in closed] == two[:1]
-
-
-def test_an_error_of_one_gpu_waits_for_the_others():
-    engine = object.__new__(cuda.Engine)
-    engine.runtimes = [shim_runtime(), shim_runtime()]
-    ended = []
-
-    def work(i):
-        if i == 0:
-            raise MemoryBudgetError("rows", 2, 1)
-        time.sleep(0.05)
-        ended.append(i)
-
-    with ThreadPoolExecutor(2) as pool:
-        engine._pool = pool
-        with pytest.raises(MemoryBudgetError):
-            engine._each(work)
-        assert ended == [1]
 
 
 @pytest.mark.parametrize("start", [500, 1000])

@@ -19,7 +19,7 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.kernels import CudaRuntime, Runtime
 
 from .cuda_rows import READ
-from .cuda_worker import Worker, bytes_needed, out_of_memory
+from .cuda_worker import Worker, bytes_needed, ended, out_of_memory
 from .workload import Detection, Source, Table, sum_dtype
 
 if TYPE_CHECKING:
@@ -180,10 +180,21 @@ class Engine:
     ) -> NDArray[np.float64]:
         """See `workload.Engine.search`."""
         edges = self._edges(table)
+        steps = []
+        for i, worker in enumerate(self.workers):
+            valid = what.valid[edges[i] : edges[i + 1]]
+            steps.append(worker.searching(table, first, count, low, high, what, valid))
+        # One thread starts the first sums of every GPU: threads that take turns at the interpreter start them later.
+        try:
+            for runtime, step in zip(self.runtimes, steps, strict=True):
+                with _current(runtime):
+                    next(step)
+        except BaseException:
+            self._each(lambda i: self.workers[i].store.wait())  # what has begun has ended
+            raise
 
         def part(i: int) -> NDArray[np.float64]:
-            valid = what.valid[edges[i] : edges[i + 1]]
-            events = self.workers[i].search(table, first, count, low, high, what, valid)
+            events = ended(steps[i])
             events[:, 0] += edges[i]
             return events
 

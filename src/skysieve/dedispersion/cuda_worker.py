@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 logger = logging.getLogger("skysieve")
+R = TypeVar("R")
 
 SLAB_ROWS, SLAB_COLUMNS = 256, 1 << 17
 """Series and samples that are summed at a time on their way to the host."""
@@ -248,8 +249,15 @@ class Worker:
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, valid: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Events of this worker's DMs, numbered from its first; see `workload.Engine.search`."""
+        return ended(self.searching(table, first, count, low, high, what, valid))
+
+    def searching(
+        self, table: int, first: int, count: int, low: int, high: int, what: Detection, valid: NDArray[np.int64]
+    ) -> Generator[None, None, NDArray[np.float64]]:
+        """`search` in two steps: it pauses once, when the first sums run on the GPU."""
         given = self.tables[table]
         if given is None:
+            yield
             return np.empty((0, 4))
         if self.detector is None:
             self.detector = Detector(self.runtime, self.source.dtype.kind, self.source.dtype.itemsize == 1)
@@ -290,6 +298,8 @@ class Worker:
                     logger.warning("%s is out of memory: going on with %d series at a time", self.runtime.device, step)
                     continue
                 self._launch(table, planes, x0 - lead, y, pitch, count + lead, rows, lane.stream)
+            if turn == 0:
+                yield
             held = np.clip(valid[rows[0] : rows[1]] - first, 0, count)
             job = self.detector.begin(lane, pitch, held, count, low - first, high - first, what)
             self.detector.start(lane, y[lead:], job)
@@ -299,6 +309,16 @@ class Worker:
         while waiting:
             finish()
         return np.concatenate(found)
+
+
+def ended(steps: Generator[None, None, R]) -> R:
+    """What work in steps gives back at its end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: R = end.value
+            return result
 
 
 def out_of_memory(runtime: Runtime) -> tuple[type[BaseException], ...]:

@@ -1,0 +1,98 @@
+"""De-dispersion shared out over several GPUs, on the host: who starts, who waits, what is given back."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.dedispersion import cpu, cuda
+from skysieve.dedispersion.masks import Cleaned
+from skysieve.dedispersion.workload import Detection
+from tests.kernels.shim import shim_runtime
+from tests.kernels.test_dedispersion_shim import bank, table
+
+
+def test_of_two_gpus_the_one_that_fits_is_given_back_too(monkeypatch):
+    closed = []
+
+    class Half:
+        def __init__(self, runtime, *args):
+            if len(args[1][0].delays) == 2:  # the first of two has two of three DMs
+                self.runtime = runtime
+                return
+            raise MemoryBudgetError("rows", 2, 1)
+
+        def close(self):
+            closed.append(self)
+
+    monkeypatch.setattr(cuda, "Worker", Half)
+    fb = bank("u1", 4, 100)
+    two, tables = [shim_runtime(), shim_runtime()], [table(fb, [0.0, 1.0, 2.0])]
+    with pytest.raises(MemoryBudgetError):
+        cuda.Engine(Cleaned(fb, None, 64), tables, method="brute", capacity=100, runtimes=two)
+    assert [worker.runtime for worker in closed] == two[:1]
+
+
+def test_the_first_sums_of_every_gpu_start_before_its_thread(monkeypatch):
+    fb = bank("u1", 4, 500)
+    t, two = table(fb, np.linspace(0, 0.2, 6)), [shim_runtime(), shim_runtime()]
+    what = Detection(250, (1, 2), 2.0, "robust", False, 500 - t.delays.max(axis=1).astype(np.int64))
+    engine = cuda.Engine(Cleaned(fb, None, 250), [t], method="brute", capacity=500, runtimes=two)
+    engine.load(0, 500)
+    each, seen = engine._each, []
+
+    def watched(work):
+        seen.append([[launch[0] for launch in r.launches if launch[0] != "delays"] for r in two])
+        return each(work)
+
+    monkeypatch.setattr(engine, "_each", watched)
+    found = engine.search(0, 0, 500 - t.maxshift, 0, 500, what)
+    engine.close()
+    assert [names[-1] for names in seen[0]] == 2 * [engine.describe()["kernels"][0]]
+    judge = cpu.Engine(Cleaned(fb, None, 250), [t], method="brute", capacity=500, threads=1)
+    judge.load(0, 500)
+    assert np.array_equal(found, judge.search(0, 0, 500 - t.maxshift, 0, 500, what))
+    judge.close()
+
+
+def test_an_error_of_a_first_sum_waits_for_the_other_gpus(monkeypatch):
+    fb = bank("u1", 3, 400)
+    t, waited = table(fb, [0.0, 0.1]), []
+    what = Detection(200, (1, 2), 0.5, "robust", True, np.array([400, 399]))
+    engine = cuda.Engine(
+        Cleaned(fb, None, 200), [t], method="brute", capacity=400, runtimes=[shim_runtime(), shim_runtime()]
+    )
+    engine.load(0, 400)
+
+    def refuse(*args):
+        raise MemoryBudgetError("sums", 2, 1)
+
+    monkeypatch.setattr(engine.workers[1], "_launch", refuse)
+    for i, worker in enumerate(engine.workers):
+        monkeypatch.setattr(worker.store, "wait", lambda i=i: waited.append(i))
+    with pytest.raises(MemoryBudgetError):
+        engine.search(0, 0, 400 - t.maxshift, 0, 400, what)
+    assert waited == [0, 1]
+    engine.close()
+
+
+def test_an_error_of_one_gpu_waits_for_the_others():
+    engine = object.__new__(cuda.Engine)
+    engine.runtimes = [shim_runtime(), shim_runtime()]
+    ended = []
+
+    def work(i):
+        if i == 0:
+            raise MemoryBudgetError("rows", 2, 1)
+        time.sleep(0.05)
+        ended.append(i)
+
+    with ThreadPoolExecutor(2) as pool:
+        engine._pool = pool
+        with pytest.raises(MemoryBudgetError):
+            engine._each(work)
+        assert ended == [1]
