@@ -270,3 +270,18 @@ def test_sums_by_factors_of_rings_and_modes(monkeypatch, kernels):
     assert all(k.split is None for k in other.kernels)
     assert np.sqrt(np.mean((convolved(other, x) - found) ** 2)) <= 2e-4 * found.std()
     assert engine.nbytes < other.nbytes
+
+
+def test_a_wide_gaussian_beside_a_narrow_one_whose_modes_go_on():
+    """Factors of the wide one overflowed at the narrow one's modes: a quarter of the map was NaN."""
+    wide, narrow = Gaussian(sigma=0.1), Gaussian(fwhm=0.03)
+    table = Healpix(64).table("none")
+    specs = [Spec(table, b, tuple(make_radial(k, 1e-2) for k in b), np.dtype("float32"), 1e-2, 0)
+             for b in ((wide,), (wide, narrow))]  # fmt: skip
+    x = np.random.default_rng(6).normal(size=table.npix).astype("float32")
+    alone, both = (RingEngine(shim_runtime(), s) for s in specs)
+    assert alone.kernels[0].split is not None
+    assert both.kernels[1].split is not None
+    expected = convolved(alone, x)[0]
+    error = convolved(both, x)[0] - expected
+    assert np.sqrt(np.mean(error**2)) <= 1e-2 * expected.std()

@@ -24,6 +24,8 @@ TALL, BLOCK, AHEAD = 32, 128, 6
 """Of ``sp_split.cu``."""
 MOST_RINGS = 256
 """Of a tile: what shared memory holds."""
+TOP = 2.4
+"""Highest mode over z = sin^2 / sigma^2 of its ring: a factor's two terms fall to sqrt(6) z, and grow without end beyond."""
 
 
 def split_module(runtime: Runtime) -> Module:
@@ -31,16 +33,21 @@ def split_module(runtime: Runtime) -> Module:
     return runtime.module(PACKAGE, "sp_split.cu", "f32")
 
 
-def first_split(spec: Spec, angle: float, begin: NDArray[np.int64], rings: NDArray[np.int64]) -> int:
-    """The first of the tiles, with rows from ``begin`` on and ``rings`` rings, from which on all go by factors.
+def first_split(spec: Spec, angle: float, inverse: float, tiles: NDArray[Any]) -> int:
+    """The first of the tiles from which on all go by factors.
 
     Parameters
     ----------
-    angle : float
+    angle, inverse : float
         See `cuda_plan.split_from`.
+    tiles : numpy.ndarray of `cuda_sums.TILE`
     """
-    bad = np.flatnonzero((spec.table.theta[begin] < angle) | (rings > MOST_RINGS))
-    return int(bad[-1]) + 1 if bad.size else 0
+    theta = spec.table.theta
+    z = inverse * np.sin(theta[tiles["i0"]]) ** 2
+    bad = (theta[tiles["o0"]] < angle) | (tiles["i1"] - tiles["i0"] > MOST_RINGS)
+    bad |= tiles["most"] > TOP * z  # modes of a narrower kernel
+    at = np.flatnonzero(bad)
+    return int(at[-1]) + 1 if at.size else 0
 
 
 class Split:

@@ -99,7 +99,7 @@ class Sums:
         tiles["terms"] = -(-terms // shape.terms) * shape.terms
         many = (tiles["i1"] - tiles["i0"]).astype(np.int64)
         angle, *gaussian = split_from(spec, radial)
-        self.cut = cut = first_split(spec, angle, begin, many) if self.tensor else len(begin)
+        self.cut = cut = first_split(spec, angle, gaussian[0], tiles) if self.tensor else len(begin)
         self.split = Split(runtime, spec, radial, tiles[cut:], *gaussian) if cut < len(begin) else None
         size = many * tiles["terms"] * (tall * waves if not self.tensor else PIECES * tall // 8 // 16)
         size[cut:] = 0
