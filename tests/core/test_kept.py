@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +93,47 @@ def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path, caplog):
         assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
     assert "cannot be kept" in caplog.text
     assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+
+
+def test_a_file_system_without_links(monkeypatch):
+    """The figures are kept all the same, and the first process's still count."""
+
+    def no_links(*a):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    another_process(monkeypatch)
+    assert kept.figures("card", never, LIKE) == {"a": 3.0, "b": 4.0}
+    kept.path_of("other").write_text(json.dumps({"a": 5.0, "b": 6.0}))
+    assert kept._keep(kept.path_of("other"), {"a": 7.0, "b": 8.0}, LIKE) == {"a": 5.0, "b": 6.0}
+    assert sorted(p.name for p in kept.cache_folder().iterdir()) == ["card.json", "other.json"]
+
+
+def test_a_full_disk_leaves_no_litter(monkeypatch):
+    def full(self, *a, **k):
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert list(kept.cache_folder().iterdir()) == []
+
+
+@pytest.mark.parametrize("named", [None, ""])
+def test_a_user_without_a_home(monkeypatch, named):
+    """As in a container under a number that no list of users has: it costs a measurement a process."""
+    for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(variable, raising=False)
+        if named is not None:
+            monkeypatch.setenv(variable, named)
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert kept.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}
+    assert kept.cache_folder().is_absolute()
 
 
 def test_threads_measure_once():

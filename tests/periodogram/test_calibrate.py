@@ -104,6 +104,23 @@ def test_figures_that_no_gpu_has(gpu, caplog):
     assert close(costs_of(sane, SPEC), scaled(DEFAULTS[SPEC.dtype], 2))
 
 
+def test_a_gpu_without_room(gpu, monkeypatch, caplog):
+    """The defaults serve, nothing is kept, and what the lanes had taken is given back."""
+    full = gpu(DEFAULTS[SPEC.dtype])
+    freed = []
+    monkeypatch.setattr(full, "forget", freed.append)
+
+    def begin(lane, job):
+        raise MemoryError("Out of memory allocating 170,000,000 bytes")
+
+    monkeypatch.setattr(full, "begin", begin)
+    with caplog.at_level(logging.WARNING, "skysieve"):
+        assert costs_of(full, SPEC) == DEFAULTS[SPEC.dtype]
+    assert "too little memory" in caplog.text
+    assert len(freed) == 6
+    assert not kept.path_of(name_of("Fake H100", SPEC)).exists()
+
+
 def test_what_is_believed():
     defaults = DEFAULTS[SPEC.dtype]
     assert plausible(defaults, defaults)

@@ -30,10 +30,18 @@ _used: dict[str, Figures] = {}
 def cache_folder() -> Path:
     """``$XDG_CACHE_HOME/skysieve`` or the system's like."""
     if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+        base = Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local")
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        base = Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
     return base / "skysieve"
+
+
+def _home() -> Path:
+    """The user's folder; for a user of a container who has none, a place where nothing can be kept."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(os.devnull)
 
 
 def path_of(name: str) -> Path:
@@ -84,18 +92,16 @@ def _keep(path: Path, measured: Figures, like: Figures) -> Figures:
     """Keep what was measured unless another process was first; what is kept in the end."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            json.dump(measured, file, indent=1)
-        temporary = Path(file.name)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            kept = _read(path, like)
-            if kept is not None:
-                return kept
-            temporary.replace(path)  # what a crash has left
-        finally:
-            temporary.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            temporary = Path(folder) / path.name
+            temporary.write_text(json.dumps(measured, indent=1), encoding="utf-8")
+            try:
+                os.link(temporary, path)
+            except OSError:  # another process was first, or there are no links here
+                kept = _read(path, like)
+                if kept is not None:
+                    return kept
+                temporary.replace(path)  # over what a crash has left, if anything
     except OSError as error:
         logger.info("figures cannot be kept in %s: %s", path, error)
         return measured
