@@ -90,8 +90,9 @@ def test_lists_of_unlike_entries():
     found = lombscargle_multiband([[], T], [[], Y], [[], bands], **GRID)
     assert found.status.tolist() == [Status.EMPTY, Status.OK]
     assert found.bands == (0, 1)
-    with pytest.raises(ValueError, match=r"bands\[0\] has shape \(\)"):
-        lombscargle_multiband([T, T], [Y, Y], [None, bands], **GRID)
+    for first in (None, "g"):
+        with pytest.raises(ValueError, match=r"bands\[0\] has shape \(\)"):
+            lombscargle_multiband([T, T], [Y, Y], [first, bands], **GRID)
 
 
 def test_a_batch_in_which_nothing_can_be_searched():

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.io import write_table
 from skysieve.periodogram.phasecurve import basis
 from skysieve.periodogram.resume import Parts
+from skysieve.periodogram.search import Found
 from skysieve.periodogram.simulate import simulate_light_curves
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")
@@ -344,6 +346,23 @@ def test_damaged_parts_are_done_again(survey: Path, tmp_path: Path, monkeypatch:
     result = run(*command)
     assert result.exit_code == 2
     assert "run.json is damaged; delete the folder" in result.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("mark", "at"), [(b"PK\1\2", 8), (b"PK\1\2", 10), (b"PK\5\6", 12), (b"PK\3\4", 30), (b"NUMPY", 8)]
+)
+def test_a_part_with_one_wrong_byte_is_done_again(mark: bytes, at: int, tmp_path: Path) -> None:
+    """Flags and the kind of compression of a member, the length of the list of members, a name, a header."""
+    parts = Parts(tmp_path / "p.csv", {})
+    parts.save(0, 0, Found(**{f.name: np.arange(3.0) for f in fields(Found)}))
+    assert parts.load(0, 0) is not None
+    path = tmp_path / "p.csv.parts" / "00000-000000.npz"
+    held = bytearray(path.read_bytes())
+    held[held.index(mark) + at] ^= 0xFF
+    path.write_bytes(held)
+    assert parts.load(0, 0) is None
+    assert parts.damaged == [path.name]
+    assert not path.exists()
 
 
 def test_kill_9(survey: Path, tmp_path: Path) -> None:

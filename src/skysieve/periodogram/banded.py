@@ -109,5 +109,7 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
 
 
 def _lists_among(bands: Any) -> bool:
-    """Whether a list that begins with None holds arrays: the light curve without any is then named."""
-    return isinstance(bands, list | tuple) and bands[:1] in ([None], (None,)) and any(np.ndim(one) for one in bands)
+    """Whether a list that begins with no array holds one: the light curve without any is then named."""
+    if not isinstance(bands, list | tuple):
+        return False
+    return any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) > 0 for one in bands[1:])

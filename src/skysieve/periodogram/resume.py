@@ -8,6 +8,7 @@ is done again.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -120,10 +121,11 @@ class Parts:
         path = self._path(file, k)
         if not path.exists():
             return None
+        whole = io.BytesIO(path.read_bytes())  # here a damaged offset is a ValueError, not an error of the disk
         try:
-            with np.load(path, allow_pickle=False) as held:
+            with np.load(whole, allow_pickle=False) as held:
                 return Found(**{f.name: held[f.name] for f in fields(Found)})
-        except (zipfile.BadZipFile, EOFError, KeyError, ValueError):
+        except (zipfile.BadZipFile, EOFError, KeyError, ValueError, RuntimeError):  # the last: bits of a member's flags
             path.unlink()
             self.damaged.append(path.name)
             return None
