@@ -329,6 +329,24 @@ def test_part_of_the_sky(tmp_path, sky):
     assert 0 < small.pixels.size < 12 * 8**2
 
 
+def test_one_pixel_and_none_of_the_sky(tmp_path):
+    from astropy.io import fits
+
+    pixel = fits.Column("PIXEL", "K", array=np.array([5]))
+    for name, columns in (("one", [pixel, fits.Column("I", "E", array=np.ones(1))]), ("none", [pixel])):
+        table = fits.BinTableHDU.from_columns(columns)
+        table.header["ORDERING"], table.header["INDXSCHM"], table.header["NSIDE"] = "RING", "EXPLICIT", 4
+        table.writeto(tmp_path / f"{name}.fits")
+    result = run(tmp_path / "one.fits", tmp_path / "out.fits", "--fwhm", "60deg", "--masked", "normalize")
+    assert result.exit_code == 0, result.output
+    found = read_maps(tmp_path / "out.fits")
+    assert found.pixels.tolist() == [5]
+    assert found.maps[0, 5] == pytest.approx(1, abs=1e-6)
+    result = run(tmp_path / "none.fits", tmp_path / "other.fits", "--fwhm", "60deg")
+    assert result.exit_code == 2
+    assert "no column of a map" in result.output.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("pixels", "nside", "message"),
     [
@@ -337,6 +355,8 @@ def test_part_of_the_sky(tmp_path, sky):
         ([-1, 4, 5], 4, "holds -1"),
         ([0.5, 4, 5], 4, "rows of float64"),
         ([3, 4, 5], None, "NSIDE is None"),
+        ([3, 4, 5], 2**26, "part.fits: a map of the whole sky at NSIDE 67108864 does not fit"),
+        ([3, 4, 5], 2**40, "part.fits: a map of the whole sky at NSIDE 1099511627776 does not fit"),
         (None, 4, "there is no column PIXEL"),
     ],
 )

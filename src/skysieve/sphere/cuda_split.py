@@ -25,7 +25,7 @@ TALL, BLOCK, AHEAD = 32, 128, 6
 MOST_RINGS = 256
 """Of a tile: what shared memory holds."""
 TOP = 2.4
-"""Highest mode over z = sin^2 / sigma^2 of its ring: a factor's two terms fall to sqrt(6) z, and grow without end beyond."""
+"""Highest mode over z = sin^2 / sigma^2 of its ring: factors fall to sqrt(6) z, and grow without end beyond."""
 
 
 def split_module(runtime: Runtime) -> Module:

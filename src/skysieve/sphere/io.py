@@ -103,6 +103,8 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
         if str(header.get("INDXSCHM", "IMPLICIT")).strip().upper() == "EXPLICIT":
             pixels = _pixel_numbers(table, path)
             names = [n for n in names if n.upper() != PIXEL]
+        if not names:
+            raise ValueError(f"{path}: extension {hdu} has no column of a map")
         order = str(header.get("ORDERING", "")).strip().upper()
         if order not in ("RING", "NESTED", "NEST"):
             raise ValueError(f"{path}: ORDERING is {order!r}, expected RING or NESTED")
@@ -159,7 +161,11 @@ def _pixels(table: Any, name: str, path: str | Path, pixels: NDArray[np.int64] |
         if found.size != pixels.size:
             raise ValueError(f"{path}: column {name} has {found.size} values for {pixels.size} pixels")
         real = found.dtype.newbyteorder("=") if found.dtype.kind == "f" else np.dtype(np.float64)
-        whole = np.full(12 * table.header["NSIDE"] ** 2, UNSEEN, real)
+        nside = table.header["NSIDE"]
+        try:
+            whole = np.full(12 * nside**2, UNSEEN, real)
+        except (MemoryError, ValueError):  # the latter where no array could be so long
+            raise MemoryError(f"{path}: a map of the whole sky at NSIDE {nside} does not fit in memory") from None
         whole[pixels] = found
         return whole
     try:
@@ -203,7 +209,10 @@ def write_maps(path: str | Path, sky: SkyMaps, overwrite: bool = False) -> None:
     held = sky.maps if sky.pixels is None else sky.maps[:, sky.pixels]
     columns = [
         fits.Column(
-            name=n, format=f"{row if row > 1 else ''}{letter}", unit=u or None, array=m.reshape(-1, row).squeeze()
+            name=n,
+            format=f"{row if row > 1 else ''}{letter}",
+            unit=u or None,
+            array=m.reshape(-1, row) if row > 1 else m,
         )
         for n, u, m in zip(sky.names, sky.units, held, strict=True)
     ]
