@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.kept import cache_folder
 from skysieve.fstat.atoms import Bins
 from skysieve.fstat.grid import Grid, Schedule
 from skysieve.fstat.windows import Window
@@ -70,12 +70,8 @@ def terms(job: Job, exponential: bool, templates: int = 1) -> NDArray[np.float64
 
 
 def cache_file() -> Path:
-    """Where the constants are kept: ``$XDG_CACHE_HOME/skysieve`` or the system's like."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return base / "skysieve" / "fstat-costs.json"
+    """Where the constants are kept."""
+    return cache_folder() / "fstat-costs.json"
 
 
 def processor() -> str:
