@@ -251,7 +251,7 @@ def test_small_parts_of_the_command(capsys):
         "sink": dict.fromkeys(
             ("candidates", "written", "flagged", "pictures", "pictures_failed", "pictures_skipped", "triggers",
              "triggers_failed"), 0
-        ) | {"pictures_later": 2, "triggers_dropped": 0},
+        ) | {"pictures_later": 2, "triggers_dropped": 0, "triggers_unfinished": 0},
     }  # fmt: skip
     show(summary)
     said = capsys.readouterr().out

@@ -11,7 +11,9 @@ import numpy as np
 from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, run_feed, same_as_file
 
 from skysieve.dedispersion import Filterbank, search
-from skysieve.dedispersion.stream.beams import Segment
+from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.intake import Intake
+from skysieve.dedispersion.stream.warming import warm
 
 __all__ = ["data"]
 
@@ -95,3 +97,31 @@ print("nothing")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout == "nothing\n", done.stderr
+
+
+def test_long_spectra_are_loaded_for_too(monkeypatch):
+    """2 subbands of 4096 channels, 16 spectra added: 4 ms are few packets, a minute would pass the memory."""
+    ended = []
+    end = Intake.end
+    monkeypatch.setattr(Intake, "end", lambda intake: (ended.append(intake.counts()), end(intake)))
+    options = Options(dm_max=30.0, search={"threads": 1}, channelise={"channels": 4096, "integrate": 16})
+    monkeypatch.setattr("skysieve.dedispersion.stream.ring.available_host_memory", lambda: 2**30)
+    warm(options)
+    assert len(ended) == 5
+    assert all(counts["accepted"] and not counts["refused"] for counts in ended)
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_quiet():
+    code = """
+import builtins, runpy, sys
+before = builtins.__import__
+def loaded(name, *more, **how):
+    if name == "typer":
+        raise KeyboardInterrupt
+    return before(name, *more, **how)
+builtins.__import__ = loaded
+sys.argv = ["skysieve", "info"]
+runpy.run_module("skysieve.__main__", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

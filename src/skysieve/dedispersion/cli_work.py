@@ -222,9 +222,11 @@ def save_figure(figure: Any, path: Path) -> None:
 
 def draw_missing(folder: Path) -> None:
     """Draw what a stream has not drawn; a picture that fails costs itself alone."""
+    from skysieve.dedispersion.io import sweep
     from skysieve.dedispersion.stream.drawing import draw, undrawn
 
     importlib.import_module("matplotlib")
+    sweep(folder / "pulses")
     drawn = failed = 0
     for task in undrawn(folder):
         try:

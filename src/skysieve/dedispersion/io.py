@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,9 +23,11 @@ from skysieve.dedispersion.sigproc import TIME_SERIES, header_bytes, pack
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["write_dat", "write_fil", "write_tim", "written"]
+__all__ = ["sweep", "write_dat", "write_fil", "write_tim", "written"]
 
 BLOCK_BYTES = 2**24
+PART = re.compile(r"\..+-[0-9a-f]{8}\.\w+")
+"""Names that `written` gives to what is not whole yet."""
 
 
 @contextmanager
@@ -46,6 +50,14 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what `written` left half done in a folder when its process was killed: a minute ago, or longer."""
+    for part in folder.glob(".*") if folder.is_dir() else ():
+        with suppress(FileNotFoundError):  # finished, or removed, meanwhile
+            if PART.fullmatch(part.name) and part.stat().st_mtime < time.time() - 60:
+                part.unlink()
 
 
 def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None = None) -> None:

@@ -492,7 +492,8 @@ def show(summary: dict[str, Any]) -> None:
         typer.echo(f"latency: median {summary['latency_median']:.2f} s, most {summary['latency_most']:.2f} s")
     if summary["early_most"] is not None:
         typer.echo(f"early: {s['early']} pulses, median {summary['early_median']:.2f} s, {s['withdrawn']} withdrawn")
-    for what, states in (("pictures", ("failed", "skipped", "later")), ("triggers", ("failed", "dropped"))):
-        if any(s[f"{what}_{state}"] for state in states):  # of all that went well nobody need be told
-            typer.echo(f"{what}: {s[what]}, " + ", ".join(f"{s[f'{what}_{state}']} {state}" for state in states))
+    for what, states in (("pictures", "failed skipped later"), ("triggers", "failed dropped unfinished")):
+        bad = {state: s[f"{what}_{state}"] for state in states.split()}
+        if any(bad.values()):  # of all that went well nobody need be told
+            typer.echo(f"{what}: {s[what]}, " + ", ".join(f"{number} {state}" for state, number in bad.items()))
     typer.echo(f"{s['candidates']} candidates, {s['written']} written, {s['flagged']} flagged")

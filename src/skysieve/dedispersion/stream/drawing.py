@@ -130,7 +130,8 @@ class Painter:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(  # in a session of its own: the terminal's Ctrl-C is not for it
-            [sys.executable, "-m", "skysieve.dedispersion.stream.drawing"], stdin=subprocess.PIPE,
+            # -P: modules of the same names in the folder where the command was given are not for it
+            [sys.executable, "-P", "-m", "skysieve.dedispersion.stream.drawing"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
         )  # fmt: skip
 
@@ -150,7 +151,7 @@ class Painter:
         Raises
         ------
         OSError
-            When the process is gone.
+            When the process is gone, or talks nonsense.
         """
         p = self._process
         assert p.stdin is not None
@@ -163,7 +164,10 @@ class Painter:
         line = p.stdout.readline()
         if not line:
             raise OSError(f"the process that draws ended (status {p.wait()})")
-        return str(json.loads(line))
+        try:
+            return str(json.loads(line))
+        except ValueError:
+            raise OSError(f"the process that draws answers {line.strip()!r}") from None
 
     def close(self) -> None:
         """End it, at once."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ MOST_WAITING = 1000
 """Pictures that wait to be drawn; of candidates beyond, the samples stay on the disk."""
 LEAST_FREE = 2**26
 """Bytes of the disk that are left to the tables: 300,000 candidates."""
+LEAST_SECONDS = 5.0
+"""That samples have at the end, however short the time for pictures is: nobody else has them."""
 NICE = 10
 
 
@@ -76,7 +79,7 @@ class Pictures:
         return self._rows.qsize() + len(self._tasks)
 
     def close(self, seconds: float) -> None:
-        """Go on for so many seconds at most; what is not drawn then can be drawn later."""
+        """Go on for so many seconds at most, longer for samples; what is not drawn then can be drawn later."""
         self._until = time.monotonic() + seconds
         if not self._threads:
             return
@@ -85,7 +88,10 @@ class Pictures:
             self.say(f"{self.waiting} {what}, for {seconds:g} s at most")
         self._rows.put(None)
         writer, drawer = self._threads
-        writer.join(max(seconds, 1.0))  # a disk that hangs holds up nobody
+        writer.join(max(seconds, LEAST_SECONDS))
+        if writer.is_alive():  # a disk that hangs holds up nobody
+            self._give_up()
+            writer.join(1.0)
         with self._ready:
             self._ready.notify_all()
         drawer.join(max(0.0, self._until - time.monotonic()) + 5.0)
@@ -94,6 +100,20 @@ class Pictures:
             self._tasks.clear()
         if left:
             self._later(left)
+
+    def _give_up(self) -> None:
+        """Samples that are not being written yet will not be."""
+        left = 0
+        with suppress(queue.Empty):
+            while True:
+                row = self._rows.get_nowait()
+                if row is not None:
+                    left += 1
+                    self.done(row)
+        self._rows.put(None)
+        if left:
+            self.count("pictures_skipped", left)
+            self.say(f"{self.folder}: the samples of {left} candidates could not be written in time")
 
     def _later(self, number: int) -> None:
         self.count("pictures_later", number)
@@ -122,8 +142,8 @@ class Pictures:
                     self._tell("full", f"{self.folder}: the disk is nearly full; samples and pictures are left out")
                     continue
                 save_samples(task.samples, row.raw, row.raw_start, row.observation)
-            except (OSError, ValueError) as error:
-                self._failed(str(error))
+            except (OSError, ValueError, MemoryError) as error:
+                self._failed(str(error) or type(error).__name__)
                 continue
             finally:
                 self.done(row)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from skysieve.dedispersion.io import sweep
 from skysieve.dedispersion.stream.beams import Cut, Row
 from skysieve.dedispersion.stream.drawing import name_of
 from skysieve.dedispersion.stream.pictures import Pictures
@@ -107,6 +108,8 @@ class Sink:
         try:
             self.table = Table(self.folder / "candidates.csv")
             self.early = Table(self.folder / "early.csv", EARLY_COLUMNS)
+            for place in (self.folder, self.pulses):
+                sweep(place)
         except (OSError, ValueError):
             self._release_folder()
             raise
@@ -116,7 +119,7 @@ class Sink:
         self.counts = dict.fromkeys(
             ("candidates", "flagged", "written", "write_errors", "dropped", "early", "withdrawn", "early_dropped",
              "pictures", "pictures_failed", "pictures_skipped", "pictures_later", "triggers", "triggers_failed",
-             "triggers_dropped"), 0
+             "triggers_dropped", "triggers_unfinished"), 0
         )  # fmt: skip
         self.latest: deque[dict[str, Any]] = deque(maxlen=500)
         self._waiting: deque[Row] = deque()
@@ -191,8 +194,19 @@ class Sink:
         self.drawing.close(grace)
         if self._trigger.is_alive():
             self._trigger.join(max(0.0, until - time.monotonic()))
-            self._count("triggers_dropped", sum(row is not None for row in list(self._triggers.queue)))
+            self._drop_triggers()
         self._release_folder()
+
+    def _drop_triggers(self) -> None:
+        """Those that wait are not sent any more; one that has been begun is left to itself."""
+        with suppress(queue.Empty):
+            while True:
+                self._count("triggers_dropped", int(self._triggers.get_nowait() is not None))
+                self._triggers.task_done()
+        if self._triggers.unfinished_tasks and not self.counts["triggers_unfinished"]:
+            self._count("triggers_unfinished")
+            self.say("a trigger has not ended in time; it is left to itself")
+        self._triggers.put_nowait(None)
 
     def _release_folder(self) -> None:
         """Another run may write there."""
@@ -353,12 +367,13 @@ class Sink:
     def _run_triggers(self) -> None:
         while not (self._over.is_set() and self._triggers.empty()):
             row = self._triggers.get()
+            if row is not None and self.command:
+                self._one_trigger(self._run_command, row)
+            if row is not None and self.url:
+                self._one_trigger(self._post, row)
+            self._triggers.task_done()
             if row is None:
                 return
-            if self.command:
-                self._one_trigger(self._run_command, row)
-            if self.url:
-                self._one_trigger(self._post, row)
 
     def _one_trigger(self, send: Callable[[Row], None], row: Row) -> None:
         try:

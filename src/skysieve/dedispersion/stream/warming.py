@@ -49,9 +49,7 @@ def warm(options: Options, kinds: bool = True) -> None:
         made.finish()
     if not kinds:
         return
-    free = replace(
-        options, search={**options.search, "ignore": ()}, ring=60.0, policy="block", growing=False, cutouts=False
-    )
+    free = replace(options, search={**options.search, "ignore": ()}, policy="block", growing=False, cutouts=False)
     for bits in POWER_BITS:
         _through(power_packets(bits), replace(free, plan=None, dm_max=BINNED))
     for bits in VOLTAGE_BITS:
@@ -60,7 +58,10 @@ def warm(options: Options, kinds: bool = True) -> None:
 
 def _through(made: NDArray[np.uint8], options: Options) -> None:
     """Datagrams through all stages, but for one that is missing."""
-    intake = Intake(SkysieveParser(), options)
+    parser = SkysieveParser()
+    g = parser.geometry(made[0])
+    room = 2 * len(made) * g.nsamp * g.tsamp  # for all: nobody takes anything before the last is in
+    intake = Intake(parser, replace(options, ring=room))
     kept = np.delete(made, len(made) // 3, axis=0) if len(made) > 2 else made
     intake.take(kept, np.full(len(kept), kept.shape[1]))
     intake.end()

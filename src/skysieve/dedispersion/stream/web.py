@@ -65,7 +65,8 @@ class PageProcess:
         self._closing = threading.Event()
         self._errors: deque[str] = deque(maxlen=20)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "skysieve.dedispersion.stream.web_server", os.fspath(folder), host, str(port)],
+            # -P: modules of the same names in the folder where the command was given are not for it
+            [sys.executable, "-P", "-m", "skysieve.dedispersion.stream.web_server", os.fspath(folder), host, str(port)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
             start_new_session=True,
         )  # fmt: skip  # in a session of its own: the terminal's Ctrl-C is not for it

@@ -1,0 +1,55 @@
+"""Samples and pictures of a stream's candidates where something is in their way."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from tests.dedispersion.test_stream_sink import fb, row, wait_for
+
+from skysieve.dedispersion.stream.sink import Sink
+
+__all__ = ["fb"]
+
+
+def test_a_folder_with_modules_names_in_it(fb, tmp_path, monkeypatch):
+    """The process that draws imports nothing from the folder where the command was given."""
+    pytest.importorskip("matplotlib")
+    (tmp_path / "select.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    sink = Sink(tmp_path / "out")
+    sink.add(row(fb, raw=fb.block(1000, 400).T.copy()))
+    sink.close()
+    assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (1, 0)
+
+
+def test_samples_that_a_disk_takes_too_long_for_are_counted(fb, tmp_path, monkeypatch):
+    from skysieve.dedispersion.stream import pictures as module
+
+    go_on, said = threading.Event(), []
+    monkeypatch.setattr(module, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(module, "save_samples", lambda *given: go_on.wait(60))
+    sink = Sink(tmp_path, pictures=False, say=said.append)
+    for i in range(3):
+        sink.add(row(fb, raw=fb.block(1000, 400).T.copy(), mjd_infinite=60001.0 + i))
+    wait_for(lambda: sink.drawing._rows.qsize() == 2)
+    sink.close(grace=0.0)
+    assert sink.counts["pictures_skipped"] == 2
+    assert sum("could not be written in time" in line for line in said) == 1
+    go_on.set()
+    wait_for(lambda: not any(thread.is_alive() for thread in sink.drawing._threads))
+    assert sink._raw_bytes == 0
+
+
+def test_half_files_of_a_run_that_was_killed_go(tmp_path):
+    (tmp_path / "pulses").mkdir()
+    old = [tmp_path / "pulses" / ".60001.5_dm56.771_beam0-01234abc.fil", tmp_path / ".summary-01234abc.json"]
+    others = [tmp_path / "pulses" / ".mine.fil", tmp_path / "pulses" / ".60001.5_dm56.771_beam0-01234abd.png"]
+    for path in (*old, *others):
+        path.touch()
+        if path is not others[1]:  # this one may be in the making
+            os.utime(path, (0, 0))
+    Sink(tmp_path).close()
+    assert not any(path.exists() for path in old)
+    assert all(path.exists() for path in others)
