@@ -347,6 +347,13 @@ def test_one_pixel_and_none_of_the_sky(tmp_path):
     assert "no column of a map" in result.output.replace("\n", " ")
 
 
+def test_a_file_that_was_cut_short_is_named(tmp_path, sky):
+    whole = (tmp_path / "in.fits").read_bytes()
+    (tmp_path / "short.fits").write_bytes(whole[: len(whole) // 2])
+    with pytest.warns(UserWarning, match="truncated"), pytest.raises(ValueError, match=r"short\.fits: .* cut short"):
+        read_maps(tmp_path / "short.fits")
+
+
 @pytest.mark.parametrize(
     ("pixels", "nside", "message"),
     [

@@ -98,6 +98,10 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
         if not 0 < hdu < len(hdus) or not isinstance(hdus[hdu], fits.BinTableHDU):
             raise ValueError(f"{path}: extension {hdu} is no table, expected a HEALPix map")
         table = hdus[hdu]
+        try:
+            _ = table.data  # now, where a file that was cut short can be named
+        except (OSError, EOFError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: extension {hdu} cannot be read, the file may be cut short ({error})") from None
         header, names = table.header, list(table.columns.names)
         pixels = None
         if str(header.get("INDXSCHM", "IMPLICIT")).strip().upper() == "EXPLICIT":
