@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.periodogram.api import lombscargle
+from skysieve.periodogram.api import LombScarglePlan, lombscargle
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 600}
 TOLERANCE = 1e-9
@@ -36,6 +36,26 @@ def test_arrays_on_a_gpu_stay_there(options):
     np.testing.assert_array_equal(result.peaks.index, expected.peaks.index)
     with pytest.raises(TypeError, match="on a GPU, but the search runs on the CPU"):
         lombscargle(*map(cupy.asarray, host), offsets=offsets, device="cpu", **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("grid", [GRID, {}], ids=["plan", "first look"])
+def test_values_still_in_the_making_are_waited_for(grid):
+    """They come a good while later on the caller's stream; a plan has recorded its launches by then."""
+    import cupy
+
+    t, y, dy = (cupy.asarray(x) for x in curve())
+    late, slow = cupy.zeros_like(y), cupy.ones(1 << 24)
+    with LombScarglePlan(device="cuda", **grid) as plan:
+        expected = cupy.asnumpy(plan.execute(t, y, dy).power)
+        for _ in range(4):
+            late[...] = cupy.cos(t)
+            plan.execute(t, late, dy)
+            cupy.cuda.Device().synchronize()
+            for _ in range(200):
+                cupy.sin(slow, out=slow)
+            late[...] = y + 0 * slow[0]
+            np.testing.assert_array_equal(cupy.asnumpy(plan.execute(t, late, dy).power), expected)
 
 
 @pytest.mark.gpu

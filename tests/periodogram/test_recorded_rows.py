@@ -24,6 +24,11 @@ class Recorder(HostLane):
         super().__init__(runtime)
         self.seen: list[dict[str, np.ndarray]] = []
         self.transfers = 0
+        self.waits: list[int] = []
+
+    def after_caller(self) -> None:
+        assert not self.recording
+        self.waits.append(len(self.seen))
 
     def record(self, work: Any) -> Any:
         self.recording = True
@@ -88,6 +93,24 @@ def test_every_run_sends_its_own_rows(engine, monkeypatch, straight, rows):
         for lane, first in zip(lanes, range(3), strict=True):
             for seen, (start, stop) in zip(lane.seen[::-1], chunks[first::3][::-1], strict=False):
                 assert sum(holds(held, source.read(start, stop)[:3]) for held in seen.values()) == 1
+
+
+def test_arrays_of_a_device_are_waited_for(engine, monkeypatch):
+    """Every launch, recorded or not, and every first look waits for the stream that makes the caller's arrays."""
+    source = batch([50] * 8)
+    output = Output.allocate(8, 2)
+    lane, spare = engine.workers[0].lanes[0], engine.workers[0].spare
+    for _ in range(3):
+        engine.execute(source, GRID, output)
+    assert lane.waits == []
+    monkeypatch.setattr(cuda_worker, "is_device_array", lambda a: a is not None)
+    lane.seen.clear()
+    for _ in range(4):
+        engine.execute(source, GRID, output)
+    assert len(lane.waits) == 4
+    assert lane.waits[-1] == len(lane.seen) - 1  # before the replay
+    engine.scan(source)
+    assert len(spare.waits) == 1
 
 
 def test_a_failed_launch_is_not_replayed(engine, monkeypatch):

@@ -146,6 +146,13 @@ class Lane(ABC):
         """Let what is started from now on wait for what another lane has been given; by default that has ended."""
         return
 
+    def after_caller(self) -> None:
+        """Let what is started from now on wait for what the caller's own stream has been given (not inside ``with``).
+
+        A lane waits for no other stream by itself: arrays of the caller on the device may still be in the making.
+        """
+        return
+
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         """Record what ``work`` starts on this lane, without running it; returns what starts it all at once.
 
@@ -232,6 +239,12 @@ class CudaLane(Lane):
         with self.xp.cuda.Device(self._index):
             event = self.xp.cuda.Event(disable_timing=True)
             event.record(other.stream)
+            self.stream.wait_event(event)
+
+    def after_caller(self) -> None:
+        with self.xp.cuda.Device(self._index):
+            event = self.xp.cuda.Event(disable_timing=True)
+            event.record(self.xp.cuda.get_current_stream())
             self.stream.wait_event(event)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:

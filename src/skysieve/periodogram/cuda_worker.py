@@ -203,6 +203,8 @@ class Worker:
         """First look at the objects of a chunk."""
         lane, n = self.spare, len(offsets) - 1
         self._data = "scan"  # no recorded launch's buffer
+        if is_device_array(t) or is_device_array(y) or is_device_array(dy):
+            lane.after_caller()
         data = self._upload(lane, {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
         info = lane.array("info", n, cs.INFO)
         with lane:
@@ -234,6 +236,8 @@ class Worker:
         A chunk like the lane's last one (the same parts and destinations, other values) is recorded as one
         graph, and from then on its launch is one call.
         """
+        if any(is_device_array(a) for a in (job.t, job.y, job.dy, job.device_power)):
+            lane.after_caller()
         known = self.launches.known(lane, self._signature(job))
         if known is None:
             self._data = self.launches.room(lane, job.n_rows)
