@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 import pytest
 from tests.dedispersion.test_stream_sink import fb, row, wait_for
 
+from skysieve.dedispersion.stream.drawing import Painter
 from skysieve.dedispersion.stream.sink import Sink
 
 __all__ = ["fb"]
@@ -53,3 +55,19 @@ def test_half_files_of_a_run_that_was_killed_go(tmp_path):
     Sink(tmp_path).close()
     assert not any(path.exists() for path in old)
     assert all(path.exists() for path in others)
+
+
+def test_a_signal_while_the_end_is_waited_for_leaves_no_process(fb, tmp_path, monkeypatch):
+    """A join that is interrupted takes a thread for ended; the process that draws must end with the second close."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(Painter, "draw", lambda painter, task, over: wait_for(over))
+    sink = Sink(tmp_path)
+    sink.add(row(fb, raw=fb.block(1000, 400).T.copy()))
+    wait_for(lambda: sink.drawing.painter is not None)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        sink.close(grace=60.0)
+    sink.close(5.0, 0.0)
+    assert sink.drawing.painter._process.poll() is not None
+    assert sink.counts["pictures_later"] == 1

@@ -450,3 +450,19 @@ def test_a_terminal_that_has_gone_away(monkeypatch):
     screen.line("b")
     screen.end()
     assert screen.count == 1
+
+
+def test_a_signal_while_pictures_are_waited_for_keeps_the_summary(data, tmp_path, monkeypatch):
+    """All is searched by then."""
+    close, given = Sink.close, []
+
+    def interrupted(sink, seconds, grace):
+        given.append((seconds, grace))
+        if len(given) == 1:
+            raise KeyboardInterrupt
+        close(sink, seconds, grace)
+
+    monkeypatch.setattr(Sink, "close", interrupted)
+    summary, _ = run_feed(lambda i: ListFeed(i, [packets_of(data.fb)[1]]), data.options, tmp_path)
+    assert summary["sink"]["written"] == summary["sink"]["candidates"] == len(rows_of(tmp_path)) > 0
+    assert given == [(120.0, 30.0), (5.0, 0.0)]

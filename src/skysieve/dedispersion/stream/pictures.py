@@ -62,15 +62,13 @@ class Pictures:
         self._written = False
         self._told: set[str] = set()
         self.painter: Painter | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: list[EndingThread] = []
 
     def add(self, row: Row) -> None:
         """A candidate with its samples."""
         if not self._threads:
             for work in (self._write, self._draw):
-                thread = threading.Thread(target=work, name="pictures", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                self._threads.append(EndingThread(work, "pictures"))
         self._rows.put(row)
 
     @property
@@ -88,13 +86,12 @@ class Pictures:
             self.say(f"{self.waiting} {what}, for {seconds:g} s at most")
         self._rows.put(None)
         writer, drawer = self._threads
-        writer.join(max(seconds, LEAST_SECONDS))
-        if writer.is_alive():  # a disk that hangs holds up nobody
+        if not writer.ended.wait(max(seconds, LEAST_SECONDS)):  # a disk that hangs holds up nobody
             self._give_up()
-            writer.join(1.0)
+            writer.ended.wait(1.0)
         with self._ready:
             self._ready.notify_all()
-        drawer.join(max(0.0, self._until - time.monotonic()) + 5.0)
+        drawer.ended.wait(max(0.0, self._until - time.monotonic()) + 5.0)
         with self._ready:
             left = len(self._tasks)
             self._tasks.clear()
@@ -192,6 +189,25 @@ class Pictures:
             while not self._tasks and not self._written and time.monotonic() <= self._until:
                 self._ready.wait(0.5)
             return self._tasks.popleft() if self._tasks and time.monotonic() <= self._until else None
+
+
+class EndingThread(threading.Thread):
+    """A daemon that works from now on and tells its end by an event.
+
+    A `join` that a signal interrupts makes Python 3.11 believe that the thread has ended.
+    """
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.work, self.ended = work, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Work."""
+        try:
+            self.work()
+        finally:
+            self.ended.set()
 
 
 def lower_priority() -> None:

@@ -97,7 +97,7 @@ class Pipeline:
         if self.nice and not urgent and hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
             own = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + self.nice))
-        patience, grace = 5.0, 0.0
+        patience, grace, whole = 5.0, 0.0, False
         try:
             while True:
                 over = not self.feed.is_alive()
@@ -110,7 +110,7 @@ class Pipeline:
                 if not worked:
                     time.sleep(IDLE)
             self._emit([], last=True)
-            patience, grace = 120.0, self.grace
+            patience, grace, whole = 120.0, self.grace, True
         finally:
             self.feed.stop.set()
             while self.feed.is_alive():  # it may have begun a ring since, and wait for room in it
@@ -119,7 +119,12 @@ class Pipeline:
             for beam in self.intake.beams.values():
                 for segment in beam.segments:
                     segment.close()
-            self.sink.close(patience, grace)
+            try:
+                self.sink.close(patience, grace)
+            except KeyboardInterrupt:
+                if not whole:
+                    raise
+                self.sink.close(5.0, 0.0)  # all is searched: what remains are pictures and triggers
         if self.feed.error is not None:
             raise self.feed.error
         if self.sink.error is not None:

@@ -27,7 +27,7 @@ from typing import Any
 from skysieve.dedispersion.io import sweep
 from skysieve.dedispersion.stream.beams import Cut, Row
 from skysieve.dedispersion.stream.drawing import name_of
-from skysieve.dedispersion.stream.pictures import Pictures
+from skysieve.dedispersion.stream.pictures import EndingThread, Pictures
 from skysieve.dedispersion.stream.tables import EARLY_COLUMNS, Table, claimed, line_of
 from skysieve.dedispersion.stream.voevent import local_name, voevent
 
@@ -137,10 +137,8 @@ class Sink:
         self._over = threading.Event()
         self._refusing = False
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
-        self._trigger = threading.Thread(target=self._run_triggers, name="triggers", daemon=True)
-        self._thread.start()
-        self._trigger.start()
+        self._thread = EndingThread(self._run, "sink")
+        self._trigger = EndingThread(self._run_triggers, "triggers")
 
     # ------------------------------------------------------------------ in
     def add(self, row: Row) -> None:
@@ -184,16 +182,16 @@ class Sink:
 
     def close(self, seconds: float = 120.0, grace: float = GRACE) -> None:
         """Write what is left, for at most ``seconds``; then draw and send what is left, for at most ``grace``."""
-        if self._thread.is_alive():
+        if not self._thread.ended.is_set():
             self._inbox.put(None)
-            self._thread.join(seconds)
+            self._thread.ended.wait(seconds)
         until = time.monotonic() + grace
         self._over.set()
         with suppress(queue.Full):  # a full queue has something to wake up for
             self._triggers.put_nowait(None)
         self.drawing.close(grace)
-        if self._trigger.is_alive():
-            self._trigger.join(max(0.0, until - time.monotonic()))
+        if not self._trigger.ended.is_set():
+            self._trigger.ended.wait(max(0.0, until - time.monotonic()))
             self._drop_triggers()
         self._release_folder()
 
