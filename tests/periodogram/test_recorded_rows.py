@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,6 +113,23 @@ def test_arrays_of_a_device_are_waited_for(engine, monkeypatch):
     assert lane.waits[-1] == len(lane.seen) - 1  # before the replay
     engine.scan(source)
     assert len(spare.waits) == 1
+
+
+def test_threads_of_one_plan_take_turns(engine, monkeypatch):
+    """They share lanes and buffers: each one's rows must still lie there when they are searched."""
+    lane, launch, same = engine.workers[0].lanes[0], engine.workers[0]._launch, []
+
+    def slow(on: Any, job: Any) -> None:
+        launch(on, job)
+        time.sleep(0.01)
+        same.append(any(holds(on._device[name], [job.t, job.y, job.dy]) for name in on._device if "data" in name))
+
+    monkeypatch.setattr(engine.workers[0], "_launch", slow)
+    monkeypatch.setattr(lane, "record", lambda work: work())
+    sources = [batch([50] * 8, seed=seed) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda source: engine.execute(source, GRID, Output.allocate(8, 2)), sources))
+    assert same == [True] * 8
 
 
 def test_a_failed_launch_is_not_replayed(engine, monkeypatch):

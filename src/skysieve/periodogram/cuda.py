@@ -89,6 +89,7 @@ class Engine:
         self.workers = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._costs: Costs | None = None
         self._cache = JobCache()
+        self._turn = threading.RLock()  # lanes and their buffers serve one call at a time
 
     # ------------------------------------------------------------------ the engine's four verbs
 
@@ -96,9 +97,10 @@ class Engine:
         """See `workload.Engine.scan`."""
         parts = []
         worker = self._worker_of(source.read(0, 1)[0] if source.n_objects else None)
-        for start, stop in self._chunks(source.offsets, 120, 300.0, worker):
-            t, y, dy, offsets = source.read(start, stop)
-            parts.append(worker.scan(t, y, dy, offsets))
+        with self._turn:
+            for start, stop in self._chunks(source.offsets, 120, 300.0, worker):
+                t, y, dy, offsets = source.read(start, stop)
+                parts.append(worker.scan(t, y, dy, offsets))
         names = ("n_used", "n_dropped", "t_min", "span", "status")
         if not parts:
             return Scan(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.uint8))
@@ -108,6 +110,10 @@ class Engine:
         """See `workload.Engine.execute`."""
         if source.n_objects == 0:
             return
+        with self._turn:
+            self._execute(source, grids, output, progress)
+
+    def _execute(self, source: Source, grids: Grids, output: Output, progress: Any) -> None:
         if (most := int(grids.nf[0] if grids.shared else grids.nf.max())) > MOST_INDEX:
             raise ValueError(f"nf={most}: the GPU takes at most {MOST_INDEX} frequencies an object")
         rows = source.read(0, 1)[0]
@@ -170,11 +176,12 @@ class Engine:
     @property
     def costs(self) -> Costs:
         """What the methods cost on this GPU: asked for by ``method="auto"`` alone, measured once a GPU."""
-        if self._costs is None:
-            worker = self.workers[0]
-            measured = self.spec.method == "auto" and self.spec.sinusoid and worker.runtime.xp is not np
-            self._costs = costs_of(worker, self.spec) if measured else DEFAULTS[self.spec.dtype]
-        return self._costs
+        with self._turn:
+            if self._costs is None:
+                worker = self.workers[0]
+                measured = self.spec.method == "auto" and self.spec.sinusoid and worker.runtime.xp is not np
+                self._costs = costs_of(worker, self.spec) if measured else DEFAULTS[self.spec.dtype]
+            return self._costs
 
     # ------------------------------------------------------------------ helpers
 
