@@ -176,12 +176,12 @@ class Engine:
     @property
     def costs(self) -> Costs:
         """What the methods cost on this GPU: asked for by ``method="auto"`` alone, measured once a GPU."""
-        with self._turn:
-            if self._costs is None:
+        if self._costs is None:  # asked for by a callback, while `execute` has its turn, they are known
+            with self._turn:
                 worker = self.workers[0]
                 measured = self.spec.method == "auto" and self.spec.sinusoid and worker.runtime.xp is not np
                 self._costs = costs_of(worker, self.spec) if measured else DEFAULTS[self.spec.dtype]
-            return self._costs
+        return self._costs
 
     # ------------------------------------------------------------------ helpers
 
