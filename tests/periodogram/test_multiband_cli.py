@@ -92,6 +92,7 @@ def test_a_column_of_bands_by_name_and_by_number(survey: Path, tmp_path: Path) -
     assert "3 bands" not in run("period", atlas, *GRID).stderr
     assert "rows of 3 bands (g, i, r)" in run("period", atlas, *GRID, "--band-column", "F", "-o", named).stderr
     plain.write_text("\n".join(line.replace(",", " ") for line in lines))
+    assert "note: column 5: unused" in run("period", plain, *GRID).stderr  # else bands are mixed and nobody is told
     numbers = ("--id", "1", "--time", "2", "--mag", "3", "--err", "4", "--band-column", "5")
     assert run("period", plain, *GRID, *numbers, "-q", "-o", bare).exit_code == 0
     assert named.read_text() == bare.read_text() == known.read_text()

@@ -186,3 +186,14 @@ def by_count(n: int, first_is_id: bool, wanted: Wanted) -> tuple[list[str], Colu
     order = ["id", "time", "mag", "err"] if first_is_id and n > 2 else ["time", "mag", "err"]
     names = [order[i] if i < len(order) else f"column {i + 1}" for i in range(n)]
     return names, Columns(**{name: i for i, name in enumerate(names) if name in ROLES})
+
+
+def left_over(names: Sequence[str]) -> list[str]:
+    """Columns that `by_count` has left unused because it knows no meaning for them.
+
+    >>> left_over(by_count(5, True, Wanted())[0])
+    ['column 5']
+    """
+    known = sum(name in ROLES for name in names)
+    rest = list(names[known:])
+    return rest if known and rest == [f"column {known + i + 1}" for i in range(len(rest))] else []

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram.cells import labels, numbers, unit_of_times
-from skysieve.periodogram.colnames import LABELS, MOVING, ROLES, STARS, Columns, MissingColumn, Wanted, choose, plain
+from skysieve.periodogram.colnames import (
+    LABELS,
+    MOVING,
+    ROLES,
+    STARS,
+    Columns,
+    MissingColumn,
+    Wanted,
+    choose,
+    left_over,
+    plain,
+)
 from skysieve.periodogram.parquet import read_parquet
 from skysieve.periodogram.textfile import BadFile, read_text, tidy_labels
 
@@ -200,6 +211,10 @@ def _group(
     path: Path, names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], band: str | None
 ) -> LightCurves:
     notes: list[str] = []
+    if rest := left_over(names):
+        notes.append(
+            f"{', '.join(rest)}: unused; without a header --time, --mag, --err, --id, --band-column take numbers"
+        )
     if columns.id is not None:
         data = _owned(names[columns.id], data, notes)
     if band is not None:
