@@ -189,7 +189,7 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             (["stream", "--listen", "0", *common, "--ignore", "9:5"], "--ignore 9:5"),
             (["stream", "--listen", "0", *common, "-t", "0"], "threshold=0"),
             (["stream", "--listen", "0", *common[:2], "-o", tmp_path / "file" / "out"], "Not a directory"),
-            (["stream", "--from", tmp_path / "none.fil", *common], "No such file"),
+            (["stream", "--from", tmp_path / "none.fil", *common[:2], "-o", tmp_path / "unmade"], "No such file"),
             (["stream", "--listen", "0", *common, "--device", "cuda:99"], "cuda"),
             (["stream", "--listen", "0", *common, "--ring", "nan"], "ring=nan"),
             (["stream", "--listen", "5999", "--listen", "5999", *common], "cannot listen on 127.0.0.1:5999"),
@@ -214,11 +214,14 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             (["emulate", tmp_path / "a.fil", "--to", "127.0.0.1:1", "--seconds", "nan"], "seconds=nan"),
             (["emulate", tmp_path / "a.fil", "--to", "127.0.0.1:1", "--packet-bytes", "80000"], "packet_bytes=80000"),
             (["plot", tmp_path], "holds no candidates.csv"),
+            (["plot", tmp_path, "--zero-dm"], "no options are needed"),
+            (["plot", tmp_path / "none"], "no such file or folder"),
             (["plot", tmp_path / "a.fil"], "--output, --dm, --time and --width are needed"),
         ]:
             done = command(*arguments)
             assert done.exit_code == 2, (arguments, done.output)
             assert message in done.output
+    assert not (tmp_path / "unmade").exists()
 
 
 def test_small_parts_of_the_command(capsys):

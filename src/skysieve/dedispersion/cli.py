@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import Annotated
 
@@ -315,11 +316,14 @@ def plot(
 
     if len(files) == 1 and files[0].is_dir():
         with told():
-            if (output, dm, time, width, hdf5) != (None,) * 5:
+            given = (output, dm, time, width, hdf5, mask, ignore, memory) != (None,) * 8
+            if given or not isnan(snr) or zero_dm or rfi or (bit_order, ifs) != ("little", "sum"):
                 raise ValueError(f"{files[0]} is a folder: its candidates are in its table, no options are needed")
             draw_missing(files[0])
         return
     with told():
+        if missing := [str(path) for path in files if not path.exists()]:
+            raise ValueError(f"{missing[0]}: there is no such file or folder")
         if output is None or dm is None or time is None or width is None:
             raise ValueError("--output, --dm, --time and --width are needed: which pulse, and where its picture goes")
     with told(), opened(files, bit_order, ifs) as fb:

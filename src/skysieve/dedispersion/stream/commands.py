@@ -332,6 +332,7 @@ def stream(
         )
         if plots:
             importlib.import_module("matplotlib")
+        given = None if file is None else opened_source(file)
         sink = Sink(
             out, pictures=plots, raw=raw, least=least, command=trigger, url=voevent, ivorn=ivorn,
             role="test" if test else "observation", say=screen.say,
@@ -352,7 +353,7 @@ def stream(
         if dada_ring is not None:
             feed: Feed = DadaFeed(intake, dada_ring)
         else:
-            feed = FileFeed(intake, opened_source(file)) if file is not None else SocketFeed(intake, receivers)
+            feed = FileFeed(intake, given) if given is not None else SocketFeed(intake, receivers)
         pipeline = Pipeline(
             intake, feed, sink, receivers=receivers, part=coincident, grace=grace,
             status=lambda state: screen.line(live_line(state)),
