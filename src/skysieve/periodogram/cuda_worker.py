@@ -139,7 +139,7 @@ class Worker:
         return device.total_memory if self.runtime.xp is np else device.free_memory
 
     def forget(self, lane: Lane) -> None:
-        """Give back a lane's buffers and its recorded launch."""
+        """Give back a lane's buffers and its recorded launches."""
         lane.free()
         self.launches.forget(lane)
 
@@ -233,7 +233,7 @@ class Worker:
     def begin(self, lane: Lane, job: Job) -> None:
         """Upload and launch everything of a chunk; returns before the GPU is done.
 
-        A chunk like the lane's last one (the same parts and destinations, other values) is recorded as one
+        A chunk like one that the lane knows (the same parts and destinations, other values) is recorded as one
         graph, and from then on its launch is one call.
         """
         if any(is_device_array(a) for a in (job.t, job.y, job.dy, job.device_power)):
