@@ -365,6 +365,14 @@ def test_a_part_with_one_wrong_byte_is_done_again(mark: bytes, at: int, tmp_path
     assert not path.exists()
 
 
+@pytest.mark.parametrize("text", ["", "[]", "[1, 15]", '[0, "15"]', "[0, 15, 15]", "{}", "[0, 30, 15]"])
+def test_a_damaged_list_of_parts_is_none(text: str, tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "p.csv", {})
+    (tmp_path / "p.csv.parts" / "00000.json").write_text(text)
+    assert parts.edges(0) is None
+    assert parts.complete(0) == 0
+
+
 def test_kill_9(survey: Path, tmp_path: Path) -> None:
     """Killed while it works, again and again: the run that ends has all objects, each searched as in one run."""
     whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"

@@ -92,7 +92,9 @@ class Parts:
         """Where the partitions of a file start (and the last ends), if the file was cut before."""
         path = self.folder / f"{file:05d}.json"
         edges = _json(path) if path.exists() else None
-        return edges if isinstance(edges, list) else None  # a damaged list is made anew, and is the same
+        if not isinstance(edges, list) or not all(isinstance(edge, int) for edge in edges):
+            return None  # a damaged list is made anew, and is the same
+        return edges if edges[:1] == [0] and edges == sorted(set(edges)) else None
 
     def cut(self, file: int, curves: LightCurves, objects: int) -> list[int]:
         """Cut a file into partitions, or find where it was cut."""
