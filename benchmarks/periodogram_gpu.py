@@ -29,7 +29,7 @@ from skysieve.core.device import resolve
 from skysieve.core.kernels import CudaModule
 from skysieve.periodogram import cuda, simulate
 from skysieve.periodogram.cuda_jobs import Chunk, make_job
-from skysieve.periodogram.cuda_tables import choose_layouts, layouts
+from skysieve.periodogram.cuda_tables import COARSE, choose_layouts, layouts
 from skysieve.periodogram.workload import Output, Spec
 
 HERE = Path(__file__).parent
@@ -166,12 +166,16 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
     """Milliseconds of the multiply-adds of the comb alone at the rate of the card's plain units.
 
     A frequency takes 3 transforms of 256 points for every ``modes`` of them (2 x 192 fused operations for 16 points),
-    and 30 for folding and the power; a point takes 16 cells, 2 bands, 6 operations in every pair of bands.
+    and 30 for folding and the power; a point takes 16 cells, 2 bands, 6 operations in every pair of bands.  Where all
+    but `COARSE` combs are interpolated, the others take 12 taps of a complex sum and 8 of two, at twice that rate.
     """
     known = layouts(np.dtype(dtype), device.shared_per_block)
     layout = known[int(choose_layouts(known, np.array([nf]), np.array([cycles]))[0])]
     pairs = -(-nf // layout.span)
-    power = source.n_objects * nf * (3 * 384 * 16 / layout.modes + 30)
+    if layout.fine:
+        power = source.n_objects * (pairs * COARSE * 2 * 3 * 384 * 16 + nf * (30 + (2 * 12 + 4 * 8) / 2))
+    else:
+        power = source.n_objects * nf * (3 * 384 * 16 / layout.modes + 30)
     return 1e3 * (power + len(source.t) * pairs * 192) / FMA_PER_SECOND[dtype]
 
 
