@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 
 import pytest
@@ -58,14 +57,21 @@ def test_half_files_of_a_run_that_was_killed_go(tmp_path):
 
 
 def test_a_signal_while_the_end_is_waited_for_leaves_no_process(fb, tmp_path, monkeypatch):
-    """A join that is interrupted takes a thread for ended; the process that draws must end with the second close."""
+    """A first close that is interrupted leaves threads at work: the process that draws ends with the second one."""
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(Painter, "draw", lambda painter, task, over: wait_for(over))
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=fb.block(1000, 400).T.copy()))
     wait_for(lambda: sink.drawing.painter is not None)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    ended, signals = sink.drawing._threads[1].ended, [KeyboardInterrupt]
+    wait = ended.wait
+
+    def interrupted(seconds):
+        if signals:
+            raise signals.pop()
+        return wait(seconds)
+
+    monkeypatch.setattr(ended, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sink.close(grace=60.0)
     sink.close(5.0, 0.0)
