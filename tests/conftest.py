@@ -62,13 +62,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def kernel_hashes(folder: Path = SOURCES) -> dict[str, str]:
-    """SHA-256 of every ``.cu`` and ``.cuh``, by its path in the package; budgets are the compile test's, not code."""
+    """SHA-256 of every ``.cu`` and ``.cuh``, by its path in the package."""
     files = sorted(p for p in folder.rglob("*.cu*") if p.suffix in (".cu", ".cuh"))
-    return {p.relative_to(folder).as_posix(): _digest(p.read_bytes()) for p in files}
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(b"".join(s for s in text.splitlines(True) if not s.startswith(b"// budget: "))).hexdigest()
+    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
 def changed_kernels(hashes: dict[str, str], record: Path = RECORD) -> list[str]:

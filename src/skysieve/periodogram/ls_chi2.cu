@@ -16,13 +16,7 @@
 // budget: t0 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t2 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t4 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
-// budget: t4 kernel=chi2_find regs<=80 smem<=19456 arch=75
-// budget: t4 kernel=chi2_find regs<=64 smem<=19456 arch=80
-// budget: t4 kernel=chi2_find regs<=64 smem<=19456 arch=86
-// budget: t4 kernel=chi2_find regs<=64 smem<=19456 arch=89
-// budget: t4 kernel=chi2_find regs<=64 smem<=19456 arch=90
-// budget: t4 kernel=chi2_find regs<=64 smem<=19456 arch=100
-// budget: t4 kernel=chi2_find regs<=64 smem<=19456 arch=120
+// budget: t4 kernel=chi2_find regs<=64 smem<=19456
 #include "ls_common.cuh"
 #include "ls_chi2_solve.cuh"
 #include "ls_pairs.cuh"
