@@ -14,7 +14,10 @@ __all__ = [
     "SkysieveError",
     "format_bytes",
     "one_line",
+    "out_of_memory",
 ]
+
+_OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 def format_bytes(n: float) -> str:
@@ -42,6 +45,22 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory is what was short, on the host or on a GPU.
+
+    CuPy raises a ``MemoryError`` where its pool finds no room; page-locked memory, recorded launches and kernels that
+    are loaded when first launched fail with the driver's number alone.
+
+    >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"))
+    (True, True)
+    >>> out_of_memory(RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"))
+    False
+    """
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(name in str(error) for name in _OUT_OF_MEMORY)
+    )
 
 
 class SkysieveError(Exception):

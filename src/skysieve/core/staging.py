@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -251,11 +252,16 @@ class CudaLane(Lane):
         with self:
             self.stream.begin_capture()
             self.recording = True
+            whole = False
             try:
                 work()
+                whole = True
             finally:
                 self.recording = False
-                graph = self.stream.end_capture()
+                if not whole:  # what the work raises counts, not that its half cannot be recorded
+                    with suppress(RuntimeError):
+                        self.stream.end_capture()
+            graph = self.stream.end_capture()
 
         def replay() -> None:
             graph.launch(self.stream)

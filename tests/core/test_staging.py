@@ -1,0 +1,70 @@
+"""Lanes of a GPU with CuPy played by a few lines: what they do when something fails (no GPU needed)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from skysieve.core.staging import CudaLane
+
+
+class Context:
+    """What can be entered, as CuPy's devices and streams."""
+
+    def __init__(self, *args, **kwargs):
+        self.inside = 0
+
+    def __enter__(self):
+        self.inside += 1
+        return self
+
+    def __exit__(self, *exc):
+        self.inside -= 1
+
+
+class Stream(Context):
+    """A stream whose half-recorded work cannot be made a graph, as the driver has it."""
+
+    capturing, whole = False, True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+        self.launched = []
+
+    def begin_capture(self):
+        assert not self.capturing
+        self.capturing = True
+
+    def end_capture(self):
+        self.capturing = False
+        if not self.whole:
+            raise RuntimeError("cudaErrorStreamCaptureInvalidated")
+        return SimpleNamespace(launch=lambda stream: self.launched.append(stream))
+
+
+@pytest.fixture
+def lane():
+    cuda = SimpleNamespace(Device=Context, Stream=Stream)
+    return CudaLane(SimpleNamespace(xp=SimpleNamespace(cuda=cuda), device=SimpleNamespace(index=0)))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("error", [MemoryError("no room"), RuntimeError("a kernel is missing"), KeyboardInterrupt()])
+def test_an_error_while_recording_reaches_the_caller(lane, whole, error):
+    """Not the one that its half-done recording causes; the lane records again."""
+
+    def work():
+        lane.stream.whole = whole
+        raise error
+
+    with pytest.raises(type(error)) as told:
+        lane.record(work)
+    assert told.value is error
+    assert not lane.recording
+    assert not lane.stream.capturing
+    assert lane.stream.inside == 0
+    lane.stream.whole = True
+    replay = lane.record(lambda: None)
+    replay()
+    assert lane.stream.launched[-1] is lane.stream
