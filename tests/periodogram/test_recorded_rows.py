@@ -12,7 +12,7 @@ import pytest
 from tests.gpu.batches import batch, shared_grid
 
 from skysieve.core.staging import HostLane
-from skysieve.periodogram import cuda, cuda_worker
+from skysieve.periodogram import cuda, cuda_run, cuda_worker
 from skysieve.periodogram.cuda_recorded import MOST, MOST_ROWS, Launches, Recorded
 from skysieve.periodogram.workload import Output, Spec
 
@@ -61,7 +61,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> cuda.Engine:
     module = SimpleNamespace(launch=lambda *a, **k: None)
     runtime = SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)
     monkeypatch.setattr(cuda_worker, "make_lane", Recorder)
-    monkeypatch.setattr(cuda, "deliver", lambda *a: None)  # no kernel has written answers
+    monkeypatch.setattr(cuda_run, "deliver", lambda *a: None)  # no kernel has written answers
     return cuda.Engine(Spec(n_peaks=2, method="nufft"), runtime=runtime)
 
 

@@ -143,10 +143,19 @@ class Worker:
         lane.free()
         self.launches.forget(lane)
 
-    def close(self) -> None:
-        """Give back buffers and tables."""
+    def release(self) -> None:
+        """Give back the buffers of every lane."""
         for lane in (*self.lanes, *filter(None, [self._spare])):
             self.forget(lane)
+
+    def settle(self) -> None:
+        """Wait for everything started on any lane."""
+        for lane in (*self.lanes, *filter(None, [self._spare])):
+            lane.synchronize()
+
+    def close(self) -> None:
+        """Give back buffers and tables."""
+        self.release()
         self._tables.clear()
         self._values = (None, None)
 
