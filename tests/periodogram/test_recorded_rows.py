@@ -56,7 +56,14 @@ class Arrays:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> cuda.Engine:
     device = SimpleNamespace(
-        name="fake", index=0, kind="cuda", sm_count=132, shared_per_block=232_448, total_memory=2**34, free_memory=2**34
+        name="fake",
+        index=0,
+        kind="cuda",
+        sm_count=132,
+        shared_per_block=232_448,
+        total_memory=2**34,
+        free_memory=2**34,
+        compute_capability=(9, 0),
     )
     module = SimpleNamespace(launch=lambda *a, **k: None)
     runtime = SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)

@@ -20,9 +20,11 @@ import numpy as np
 from skysieve.core.kernels import Runtime
 from skysieve.core.pipeline import usable_cores
 
-__all__ = ["Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "make_lane"]
+__all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "make_lane"]
 
 ALIGN = 256
+GROWTH = 1.125
+"""Bytes of a lane's new buffer for each that was asked for: hardly larger needs find room in it."""
 _PIECE = 1 << 20  # bytes that one thread copies before another has woken up and got the interpreter
 _PINNED = 1  # cudaMemoryTypeHost
 
@@ -91,7 +93,7 @@ class Lane(ABC):
             self.generation += 1
             held = None
             self.synchronize()
-            grown = -(-(nbytes + nbytes // 8) // ALIGN) * ALIGN
+            grown = -(-int(GROWTH * nbytes) // ALIGN) * ALIGN
             with self:
                 held = self.xp.zeros(grown, np.uint8) if zero else self.xp.empty(grown, np.uint8)
             self._device[name] = held
@@ -104,7 +106,7 @@ class Lane(ABC):
         if held is None or held.nbytes < nbytes:
             self._host.pop(name, None)
             self.generation += 1
-            held = self._host[name] = self._allocate(nbytes + nbytes // 8)
+            held = self._host[name] = self._allocate(int(GROWTH * nbytes))
         view: np.ndarray[Any, Any] = held[:nbytes].view(dtype)[: int(size)]
         return view
 

@@ -20,7 +20,7 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, out_of_me
 from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
-from skysieve.core.staging import Copier
+from skysieve.core.staging import GROWTH, Copier
 from skysieve.periodogram.cuda_bands import BandsWorker
 from skysieve.periodogram.cuda_calibrate import costs_of
 from skysieve.periodogram.cuda_chi2 import Chi2Worker
@@ -42,6 +42,8 @@ SCAN_ROW, SCAN_OBJECT = 120, 300
 """Bytes of a first look at a row and at an object."""
 MOST_CACHED = 1 << 16
 """Objects of an `execute` whose cuts are kept for the next one."""
+LOOKED_AT = 16
+"""Objects whose spans are looked at before chunks are cut."""
 SMALL_BYTES = 1 << 29
 """Needs below this are taken for granted: asking the driver for free memory takes longer than most chunks."""
 
@@ -177,7 +179,7 @@ class Engine:
         n = source.n_objects
         plan = self._plan(source, grids, Output.allocate(0, self.spec.n_peaks))
         offsets = source.offsets
-        cycles = self._first_cycles(source, grids)
+        cycles = self._most_cycles(source, grids)
         nf = int(np.max(grids.nf))
         if not self.spec.sinusoid:
             number = int(choose_chi2(plan.chi2_layouts, np.array([cycles]))[0])
@@ -229,16 +231,20 @@ class Engine:
         device = self.workers[0].runtime.device
         return Plan(self.spec, grids, self.costs, device.sm_count, device.shared_per_block, start)
 
-    def _first_cycles(self, source: Source, grids: Grids) -> float:
-        t, _, _, offsets = source.read(0, 1)
-        return float(cycles_of(t, offsets, grids.df[:1])[0])
+    def _most_cycles(self, source: Source, grids: Grids) -> float:
+        """The largest ``df * span`` of some objects."""
+        most = 0.0
+        for i in np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64)):
+            t, _, _, offsets = source.read(int(i), int(i) + 1)
+            most = max(most, float(cycles_of(t, offsets, grids.df[:1] if grids.shared else grids.df[i : i + 1])[0]))
+        return most
 
     def cut(self, source: Source, plan: Plan, worker: Worker) -> list[tuple[int, int]]:
         """Ranges of objects that are searched together."""
         return self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), worker)
 
     def _object_bytes(self, plan: Plan, source: Source) -> float:
-        return plan.object_bytes(int(np.max(plan.grids.nf)), self._first_cycles(source, plan.grids))
+        return plan.object_bytes(int(np.max(plan.grids.nf)), self._most_cycles(source, plan.grids))
 
     def _worker_of(self, array: Any, output: Output | None = None) -> Worker:
         """The worker whose GPU holds the rows or the powers; the first one for arrays of the host."""
@@ -261,7 +267,7 @@ class Engine:
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), FEWEST_ROWS, MOST_ROWS))
         need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
         small = self._memory is None and need < SMALL_BYTES
-        budget = (SMALL_BYTES if small else parse_budget(self._memory, worker.free_memory)) / LANES
+        budget = (SMALL_BYTES if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
         most = min(1.0, budget / max(1.0, object_bytes * n + row_bytes * float(offsets[-1])))
         weight = np.maximum(rows / target, (rows * row_bytes + object_bytes) / budget) if most < 1 else rows / target
         ends = np.cumsum(weight)

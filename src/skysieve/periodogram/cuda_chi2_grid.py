@@ -137,6 +137,6 @@ def _tasks(counts: NDArray[Any]) -> NDArray[np.int32]:
 def sample_bytes(
     layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64], shared: bool
 ) -> float:
-    """Bytes of the samples of one object on a grid, and of its coefficients where every object has its own."""
+    """Bytes of the samples of an object on one of these grids, and of its coefficients where each has its own."""
     taps = 0 if shared else 8 * 32 * layout.octets * int(layout.matrix_steps.sum())
-    return 16.0 * float(stretches(layout, f0, df, nf).samples[0]) + taps
+    return 16.0 * float(stretches(layout, f0, df, nf).samples.max()) + taps

@@ -15,7 +15,7 @@ from skysieve.periodogram.comb import M
 from skysieve.periodogram.cuda_bands_parts import layouts as bands_layouts
 from skysieve.periodogram.cuda_bands_parts import most_terms, spread_bytes
 from skysieve.periodogram.cuda_chi2_grid import sample_bytes
-from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, parts_of
+from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, Chi2Part, parts_of
 from skysieve.periodogram.cuda_chi2_parts import choose as choose_chi2
 from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
 from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
@@ -58,15 +58,29 @@ class Plan:
             fit = self.chi2_layouts[number] if number >= 0 else None
             samples = 0.0
             if isinstance(fit, Chi2Layout):
-                g = self.grids
-                one = slice(i := int(np.argmax(g.nf)), i + 1)
-                samples = sample_bytes(fit, g.f0[one], g.df[one], g.nf[one], g.shared) + 2.0 * nf  # and lists of doubts
-            return samples + nf * (8.0 + size) + (nf // 2 + 1) * CANDIDATE_BYTES[8] + 232.0 + 20 * k
+                g, some = self.grids, self.some_grids()
+                samples = sample_bytes(fit, g.f0[some], g.df[some], g.nf[some], g.shared) + 2.0 * nf  # lists of doubts
+            terms = self.spec if self.spec.model is None else replace(self.spec, nterms=most_terms(self.spec.model))
+            one, here = np.ones(1, np.int64), np.array([cycles])
+            (part,), _ = parts_of(self.chi2_layouts, terms, one, here, one * nf, self.grids.shared, False)
+            assert isinstance(part, Chi2Part)
+            bands = 0 if self.spec.model is None else self.spec.model.n_bands
+            tasks = 0 if self.grids.shared else 8 * (part.stretches + part.exact[1] + part.find[1])
+            narrow = 0 if size == 8 else size
+            return (
+                samples + nf * (8.0 + narrow) + part.cap * CANDIDATE_BYTES[8] + 16 * part.edges + tasks + 12 * bands
+                + 244.0 + 20 * k
+            )  # fmt: skip
         layout = self.layout(nf, cycles)
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
         power = nf * size if self.power_start is not None or self.grids.values is not None else 0
         cells = part.launches * SPREAD_CELLS * 2 * size if layout is not None and layout.columns else 0
         return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 232.0 + 20 * k
+
+    def some_grids(self) -> NDArray[np.intp]:
+        """Numbers of the longest grid and of some others."""
+        nf = self.grids.nf
+        return np.append(np.linspace(0, len(nf) - 1, 32).astype(np.intp), np.argmax(nf))
 
     @property
     def chi2_layouts(self) -> tuple[Any, ...]:
