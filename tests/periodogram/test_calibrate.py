@@ -11,7 +11,7 @@ import pytest
 
 from skysieve.core import kept
 from skysieve.periodogram import cuda_calibrate
-from skysieve.periodogram.cuda_calibrate import costs_of, measure, name_of, plausible
+from skysieve.periodogram.cuda_calibrate import costs_of, measure, name_of, needed, plausible
 from skysieve.periodogram.cuda_cost import DEFAULTS
 from skysieve.periodogram.workload import Spec
 
@@ -119,6 +119,25 @@ def test_a_gpu_without_room(gpu, monkeypatch, caplog):
     assert "too little memory" in caplog.text
     assert len(freed) == 6
     assert not kept.path_of(name_of("Fake H100", SPEC)).exists()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_user_who_limits_memory(gpu, caplog, dtype):
+    """Nothing is measured that takes more; what has been measured before is used all the same."""
+    spec = Spec(method="auto", dtype=np.dtype(dtype))
+    true = scaled(DEFAULTS[spec.dtype], 2)
+    worker = gpu(true)
+    need = needed(worker, spec)
+    with caplog.at_level(logging.WARNING, "skysieve"):
+        assert costs_of(worker, spec, need - 1) == DEFAULTS[spec.dtype]
+    assert "not measured" in caplog.text
+    assert worker.runs == 0
+    assert not kept.path_of(name_of("Fake H100", spec)).exists()
+    worker = gpu(true)
+    assert close(costs_of(worker, spec, need), true)
+    runs = worker.runs
+    assert close(costs_of(worker, spec, 1), true)
+    assert worker.runs == runs
 
 
 def test_what_is_believed():

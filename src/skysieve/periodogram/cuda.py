@@ -221,7 +221,8 @@ class Engine:
             with self._turn:
                 worker = self.workers[0]
                 measured = self.spec.method == "auto" and self.spec.sinusoid and worker.runtime.xp is not np
-                self._costs = costs_of(worker, self.spec) if measured else DEFAULTS[self.spec.dtype]
+                room = np.inf if self._memory is None else parse_budget(self._memory, worker.free_memory)
+                self._costs = costs_of(worker, self.spec, room) if measured else DEFAULTS[self.spec.dtype]
         return self._costs
 
     # ------------------------------------------------------------------ helpers

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.core.errors import format_bytes
 from skysieve.core.kept import Figures, figures
-from skysieve.core.staging import make_lane
+from skysieve.core.staging import GROWTH, make_lane
 from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
 from skysieve.periodogram.cuda_jobs import SMALLEST_COMB, Plan, job_of
 from skysieve.periodogram.workload import Grids, Output, Spec
@@ -37,11 +38,20 @@ The slowest card in float64 that can run the kernels, a T4 of 0.25 TFLOP/s, has 
 """
 
 
-def costs_of(worker: Worker, spec: Spec) -> Costs:
-    """The figures of the worker's GPU: one set for a process, whatever other processes measure meanwhile."""
+def costs_of(worker: Worker, spec: Spec, budget: float = np.inf) -> Costs:
+    """The figures of the worker's GPU: one set for a process, whatever other processes measure meanwhile.
+
+    ``budget``: bytes of device memory that may be used.
+    """
     defaults = DEFAULTS[spec.dtype]
 
     def believed() -> Figures | None:
+        if (need := needed(worker, spec)) > budget:
+            logger.warning(
+                "%s: the costs of the periodogram's methods are not measured, which needs %s of device memory, those "
+                "of an H100 are used", worker.runtime.device, format_bytes(need),
+            )  # fmt: skip
+            return None
         try:
             found = measure(worker, spec)
         except MemoryError as error:
@@ -59,6 +69,16 @@ def costs_of(worker: Worker, spec: Spec) -> Costs:
         return None
 
     return defaults.measured(figures(name_of(worker.runtime.device.name, spec), believed, defaults.as_dict()))
+
+
+def needed(worker: Worker, spec: Spec) -> float:
+    """Bytes of device memory of a measurement: every case has its rows and a lane."""
+    total = 0.0
+    for method in METHODS:
+        plan = _plan(worker, spec, method, NF)
+        for points in POINTS:
+            total += OBJECTS * (points * (16 + GROWTH * plan.row_bytes()) + GROWTH * plan.object_bytes(NF, 0.1))
+    return total
 
 
 def name_of(gpu: str, spec: Spec) -> str:
