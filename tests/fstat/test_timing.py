@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from skysieve.core import kept
 from skysieve.fstat import Grid, TransientPlan, synth_atoms, timing
 from skysieve.fstat.windows import resolve_window
 
@@ -44,45 +45,49 @@ def test_the_fit_finds_the_constants(monkeypatch, window):
         assert x @ found == pytest.approx(x @ true, rel=1e-6)
 
 
-def test_maps_that_are_kept_are_timed_with_their_memory(tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where a process that has used no constants yet keeps them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kept, "_used", {})
+    return tmp_path / "skysieve"
+
+
+@pytest.mark.usefixtures("folder")
+def test_maps_that_are_kept_are_timed_with_their_memory(monkeypatch):
     """Cleared pages cost as much as sums: maps that are kept are timed kept, one of them beyond what malloc keeps."""
     seen = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(timing, "measure", lambda cases: seen.append([(c, e) for c, e in cases]) or np.ones(4))
     atoms = synth_atoms(span=40 * T)
     for keep_map in (True, False):
         with TransientPlan(window="rect", dtype="float32", device="cpu", threads=1, keep_map=keep_map) as plan:
             plan.describe(atoms)
-    kept, other = ([call() for counts, call in cases if counts[3] < 1e5] for cases in seen)
-    assert all(output.F is not None for output in kept)
+    whole, other = ([call() for counts, call in cases if counts[3] < 1e5] for cases in seen)
+    assert all(output.F is not None for output in whole)
     assert all(output.F is None for output in other)
     assert max(counts[3] for counts, _ in seen[0]) * 4 > 32 * 2**20
 
 
-def test_constants_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_constants_are_kept(folder, monkeypatch):
     atoms = synth_atoms(span=40 * T)
     with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1) as plan:
         first = plan.describe(atoms)["expected_seconds"]
         assert 1e-6 < first < 1
-        path = tmp_path / "skysieve" / "fstat-costs.json"
-        kept = json.loads(path.read_text())
-        (name,) = kept
-        assert name.endswith(f"exp map, float32 {timing.FORMAT}")
+        (path,) = folder.iterdir()
+        assert path.name.endswith(f"exp-map-float32-{timing.FORMAT}.json")
+        assert list(json.loads(path.read_text())) == list(timing.COUNTED)
         monkeypatch.setattr(timing, "measure", lambda *a: pytest.fail("measured again"))
+        monkeypatch.setattr(kept, "_used", {})
         assert plan.describe(atoms)["expected_seconds"] == first
         monkeypatch.setattr(timing, "measure", lambda *a: np.array([7.0, 0, 0, 0]))
-        for broken in ("{", "[1]", json.dumps({name: "x"}), json.dumps({name: [1, 2]})):
+        for broken in ("{", "[1]", json.dumps({"call": "x"}), json.dumps({"call": 1, "sfts": 2})):
+            monkeypatch.setattr(kept, "_used", {})
             path.write_text(broken)
             assert plan.describe(atoms)["expected_seconds"] == 7
         off = Grid(t0=int(atoms[0].t[0]) + 100, t0_band=20 * T, dt0=T + 50, tau=4 * T)
     with TransientPlan(off, window="exp", dtype="float32", device="cpu", threads=1) as plan:
         assert plan.describe(atoms)["expected_seconds"] == 7
-        assert any("apart" in key for key in json.loads(path.read_text()))
+        assert any("apart" in path.name for path in folder.iterdir())
     with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1, keep_map=False) as plan:
         assert plan.describe(atoms)["expected_seconds"] == 7  # a map that is not kept has costs of its own
-        assert any(key.endswith(f"exp, float32 {timing.FORMAT}") for key in json.loads(path.read_text()))
-    path.unlink()
-    path.mkdir()  # nothing can be kept there
-    with TransientPlan(window="rect", device="cpu", threads=1) as plan:
-        assert plan.describe(atoms)["expected_seconds"] == 7
+        assert any(path.name.endswith(f"exp-float32-{timing.FORMAT}.json") for path in folder.iterdir())

@@ -10,9 +10,6 @@ one: a march through the bins takes its time however many march beside it.
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.kept import cache_folder
+from skysieve.core.kept import Figures, figures
 from skysieve.fstat.atoms import Bins
 from skysieve.fstat.grid import Grid, Schedule
 from skysieve.fstat.windows import Window
@@ -30,8 +27,6 @@ from skysieve.fstat.workload import Job, make_job
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-logger = logging.getLogger("skysieve")
 
 TATOM = 1800
 SETUPS = ((48, 1, 1), (240, 1, 1), (240, 5, 1), (240, 1, 6), (720, 1, 1), (720, 3, 2), (720, 12, 8), (1440, 1, 1))
@@ -48,6 +43,8 @@ GPU_SETUPS_ALONE = ((48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 2, 2,
 LONGEST_APART = 480
 """Bins, for functions on grids with many places between the bins: their weights are many."""
 WARM, REPEATS = 2, 3
+COUNTED = ("call", "sfts", "sums", "cells")
+"""What the constants are multiplied by, as in `terms`."""
 FORMAT = 2
 """Changes when the kernels change enough to void old figures."""
 
@@ -69,11 +66,6 @@ def terms(job: Job, exponential: bool, templates: int = 1) -> NDArray[np.float64
     return np.array([1.0, job.n, templates * steps(job.schedule, exponential), float(rows) * columns * templates])
 
 
-def cache_file() -> Path:
-    """Where the constants are kept."""
-    return cache_folder() / "fstat-costs.json"
-
-
 def processor() -> str:
     """Name of the host's processor."""
     try:
@@ -89,29 +81,13 @@ Cases = Iterable[tuple["NDArray[np.float64]", "Callable[[], object]"]]
 
 
 def constants(name: str, cases: Callable[[], Cases]) -> NDArray[np.float64]:
-    """The kept constants of `name` (a device, a window, a type); measured, and kept, where there are none.
+    """The constants of `name` (a device, a window, a type): kept, or measured and kept."""
 
-    A cache folder that cannot be read or written costs a measurement a process, nothing else.
-    """
-    key, path = f"{name} {FORMAT}", cache_file()
-    known: dict[str, list[float]] = {}
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        found = np.array(known[key], np.float64)
-        if found.shape == (4,):
-            return found
-    except (OSError, ValueError, TypeError, KeyError):
-        logger.debug("no figures for %s in %s", key, path)
-        known = known if isinstance(known, dict) else {}
-    found = measure(cases())
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps({**known, key: found.tolist()}, indent=1), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        logger.info("the costs of %s cannot be kept in %s: %s", key, path, error)
-    return found
+    def measured() -> Figures:
+        return dict(zip(COUNTED, measure(cases()).tolist(), strict=True))
+
+    found = figures(f"fstat {name} {FORMAT}", measured, dict.fromkeys(COUNTED, 0.0))
+    return np.array([found[counted] for counted in COUNTED])
 
 
 def measure(cases: Cases) -> NDArray[np.float64]:
