@@ -8,13 +8,16 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram import cuda, cuda_jobs, cuda_parts
-from skysieve.periodogram.workload import Output, Status
+from skysieve.periodogram.cuda_run import Run
+from skysieve.periodogram.workload import Grids, Output, Status
 from tests.gpu.batches import FaultyRuntime, FlatSource, bands_engine, batch, default_spec, in_bands, run, shared_grid
 from tests.kernels.shim import shim_runtime
 
@@ -286,3 +289,36 @@ def test_objects_without_rows_in_bands(model):
     out = run(bands_engine(model, 3, shim_runtime()), nobody, GRID)
     assert (out.status == Status.EMPTY).all()
     assert np.isnan(out.power).all()
+
+
+def test_bad_input_before_any_work(source):
+    """An amount of memory that cannot be read, and arrays of several GPUs or of one that does not take part."""
+    with pytest.raises(ValueError, match="memory='a lot'"):
+        engine(memory="a lot")
+    there = [SimpleNamespace(__cuda_array_interface__={}, device=SimpleNamespace(id=i)) for i in (0, 1, 2)]
+    e, workers = two(source)
+    workers[1].runtime.device = replace(workers[1].runtime.device, index=1)
+    assert e._worker_of((there[1], there[1], None)) is workers[1]
+    assert e._worker_of((source.t, source.y, None), there[1]) is workers[1]
+    with pytest.raises(ValueError, match="t on cuda:0, dy on cuda:1; arrays of one GPU"):
+        e._worker_of((there[0], source.y, there[1]))
+    with pytest.raises(ValueError, match="y on cuda:0, out on cuda:1; arrays of one GPU"):
+        e._worker_of((source.t, there[0], None), there[1])
+    with pytest.raises(ValueError, match="arrays are on cuda:2"):
+        e._worker_of((there[2], there[2], None))
+
+
+def test_the_costliest_chunks_are_dealt_first(monkeypatch):
+    """By frequencies and points where grids differ; alike chunks as they come."""
+    drawn = []
+    monkeypatch.setattr(Run, "work", lambda self, worker, alone: drawn.append([c.start for c in self.queue]))
+    lengths, nf = [60, 30, 60, 200, 30], np.array([400, 4000, 400, 300, 90_000])
+    for grids, order in (
+        (Grids(np.full(5, 0.1), np.full(5, STEP), nf, False), [4, 1, 3, 0, 2]),
+        (GRID, [3, 0, 2, 1, 4]),
+    ):
+        e = engine(shim_runtime(), shim_runtime())
+        monkeypatch.setattr(e, "cut", lambda *a: [(i, i + 1) for i in range(5)])
+        e.execute(batch(lengths), grids, Output.allocate(5, 5))
+        assert drawn.pop() == order
+        drawn.clear()

@@ -104,14 +104,15 @@ def test_figures_that_no_gpu_has(gpu, caplog):
     assert close(costs_of(sane, SPEC), scaled(DEFAULTS[SPEC.dtype], 2))
 
 
-def test_a_gpu_without_room(gpu, monkeypatch, caplog):
+@pytest.mark.parametrize("error", [MemoryError("170,000,000 bytes"), RuntimeError("cudaErrorMemoryAllocation")])
+def test_a_gpu_without_room(gpu, monkeypatch, caplog, error):
     """The defaults serve, nothing is kept, and what the lanes had taken is given back."""
     full = gpu(DEFAULTS[SPEC.dtype])
     freed = []
     monkeypatch.setattr(full, "forget", freed.append)
 
     def begin(lane, job):
-        raise MemoryError("Out of memory allocating 170,000,000 bytes")
+        raise error
 
     monkeypatch.setattr(full, "begin", begin)
     with caplog.at_level(logging.WARNING, "skysieve"):

@@ -76,6 +76,7 @@ class Engine:
         if spec.method == "finufft":
             raise ValueError("method='finufft' runs on the CPU only; the GPU has 'auto', 'direct' and 'nufft'")
         self.spec = spec
+        parse_budget(memory, 1)  # refuses what cannot be read
         self._memory = memory
         self._copier = Copier(threads)
         if runtime is None:
@@ -97,11 +98,11 @@ class Engine:
     def scan(self, source: Source) -> Scan:
         """See `workload.Engine.scan`."""
         parts = []
-        rows = source.read(0, 1)[0] if source.n_objects else None
+        rows = source.read(0, 1)[:3] if source.n_objects else ()
         with self._turn:
             worker = self._worker_of(rows)
             for start, stop in self._chunks(source.offsets, SCAN_ROW, SCAN_OBJECT, worker):
-                parts += self._scan(source, start, stop, is_device_array(rows))
+                parts += self._scan(source, start, stop, any(map(is_device_array, rows)))
         names = ("n_used", "n_dropped", "t_min", "span", "status")
         if not parts:
             return Scan(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.uint8))
@@ -113,7 +114,7 @@ class Engine:
             worker = self.workers[0]
             try:
                 t, y, dy, offsets = source.read(start, stop)
-                worker = self._worker_of(t)
+                worker = self._worker_of((t, y, dy))
                 return [worker.scan(t, y, dy, offsets)]
             except (MemoryError, RuntimeError) as error:
                 if out_of_memory(error):
@@ -144,8 +145,8 @@ class Engine:
     def _execute(self, source: Source, grids: Grids, output: Output, progress: Any) -> None:
         if (most := int(grids.nf[0] if grids.shared else grids.nf.max())) > MOST_INDEX:
             raise ValueError(f"nf={most}: the GPU takes at most {MOST_INDEX} frequencies an object")
-        rows = source.read(0, 1)[0]
-        first = self._worker_of(rows, output)
+        rows = source.read(0, 1)[:3]
+        first = self._worker_of(rows, output.power)
         plan = self._plan(source, grids, output)
 
         def cut() -> list[tuple[int, int]]:
@@ -155,7 +156,7 @@ class Engine:
         few = source.n_objects <= MOST_CACHED
         chunks = self._cache.cut(source.offsets, cut) if few else cut()
         reporter = Reporter(progress, source.n_objects)
-        there = is_device_array(output.power) or is_device_array(rows)  # nobody else can read or write that
+        there = any(map(is_device_array, (*rows, output.power)))  # nobody else can read or write that
         workers = [first, *(worker for worker in self.workers if worker is not first and not there)]
         run = Run(plan, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
         try:
@@ -247,13 +248,16 @@ class Engine:
     def _object_bytes(self, plan: Plan, source: Source) -> float:
         return plan.object_bytes(int(np.max(plan.grids.nf)), self._most_cycles(source, plan.grids))
 
-    def _worker_of(self, array: Any, output: Output | None = None) -> Worker:
-        """The worker whose GPU holds the rows or the powers; the first one for arrays of the host."""
-        if output is not None and is_device_array(output.power):
-            array = output.power
-        if not is_device_array(array):
+    def _worker_of(self, rows: Sequence[Any], power: Any = None) -> Worker:
+        """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays of the host."""
+        named = zip(("t", "y", "dy", "out"), (*rows, power), strict=False)
+        where = {name: int(array.device.id) for name, array in named if is_device_array(array)}
+        if not where:
             return self.workers[0]
-        index = int(array.device.id)
+        if len(set(where.values())) > 1:
+            told = ", ".join(f"{name} on cuda:{index}" for name, index in where.items())
+            raise ValueError(f"{told}; arrays of one GPU are expected")
+        index = next(iter(where.values()))
         for worker in self.workers:
             if worker.runtime.device.index == index:
                 return worker

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.core.errors import format_bytes
+from skysieve.core.errors import format_bytes, out_of_memory
 from skysieve.core.kept import Figures, figures
 from skysieve.core.staging import GROWTH, make_lane
 from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
@@ -54,7 +54,9 @@ def costs_of(worker: Worker, spec: Spec, budget: float = np.inf) -> Costs:
             return None
         try:
             found = measure(worker, spec)
-        except MemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
             logger.warning(
                 "%s: too little memory is free to measure the costs of the periodogram's methods, those of an H100 are "
                 "used: %s", worker.runtime.device, error,

@@ -28,6 +28,9 @@ from skysieve.periodogram.workload import Output, Source
 
 logger = logging.getLogger("skysieve")
 
+FLAT = 300
+"""Points that take as long as a light curve's frequencies do whatever its number of points, about (`cuda_cost`)."""
+
 
 @dataclass
 class _Task:
@@ -239,8 +242,10 @@ class Run:
 
     def share(self, workers: Sequence[Worker]) -> None:
         """Several workers draw from the queue, the costliest chunks first."""
-        rows = self.source.offsets
-        self.queue = deque(sorted(self.queue, key=lambda c: int(rows[c.start] - rows[c.stop])))
+        grids = self.plan.grids
+        each = FLAT + np.diff(self.source.offsets)
+        costs = np.append(0.0, np.cumsum(each if grids.shared else each * grids.nf.astype(np.float64)))
+        self.queue = deque(sorted(self.queue, key=lambda c: float(costs[c.start] - costs[c.stop])))
 
         def run(worker: Worker) -> None:
             finished = False
