@@ -30,7 +30,13 @@ class Stream(Context):
 
     def __init__(self, *args, **kwargs):
         super().__init__()
-        self.launched = []
+        self.launched, self.waits = [], 0
+
+    def synchronize(self):
+        self.waits += 1
+
+    def wait_event(self, event):
+        self.waited_for = event
 
     def begin_capture(self):
         assert not self.capturing
@@ -45,7 +51,8 @@ class Stream(Context):
 
 @pytest.fixture
 def lane():
-    cuda = SimpleNamespace(Device=Context, Stream=Stream)
+    event = SimpleNamespace(record=lambda stream: None)
+    cuda = SimpleNamespace(Device=Context, Stream=Stream, Event=lambda **kwargs: event)
     return CudaLane(SimpleNamespace(xp=SimpleNamespace(cuda=cuda), device=SimpleNamespace(index=0)))
 
 
@@ -68,3 +75,14 @@ def test_an_error_while_recording_reaches_the_caller(lane, whole, error):
     replay = lane.record(lambda: None)
     replay()
     assert lane.stream.launched[-1] is lane.stream
+
+
+def test_buffers_are_kept_until_both_streams_have_ended(lane):
+    """An error between `fork` and `join` leaves work on the second stream that nobody waits for otherwise."""
+    side = lane.fork()
+    lane.synchronize()
+    assert (lane.stream.waits, side.waits) == (1, 0)
+    lane._device["rows"] = object()
+    lane.free()
+    assert (lane.stream.waits, side.waits) == (2, 1)
+    assert not lane._device

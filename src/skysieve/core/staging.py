@@ -112,7 +112,7 @@ class Lane(ABC):
 
     def free(self) -> None:
         """Wait, then let go of every buffer."""
-        self.synchronize()
+        self.settle()
         self.generation += 1
         self._device.clear()
         self._host.clear()
@@ -136,6 +136,10 @@ class Lane(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait for everything started on this lane."""
+
+    def settle(self) -> None:
+        """As `synchronize`, also for what an error has kept from being joined."""
+        self.synchronize()
 
     def fork(self) -> Any:
         """A second stream that starts where this lane is now, for kernels that may run beside the lane's."""
@@ -224,6 +228,11 @@ class CudaLane(Lane):
 
     def synchronize(self) -> None:
         self.stream.synchronize()
+
+    def settle(self) -> None:
+        self.stream.synchronize()
+        if self._side is not None:
+            self._side.synchronize()
 
     def fork(self) -> Any:
         if self._side is None:

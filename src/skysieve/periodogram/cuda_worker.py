@@ -151,7 +151,7 @@ class Worker:
     def settle(self) -> None:
         """Wait for everything started on any lane."""
         for lane in (*self.lanes, *filter(None, [self._spare])):
-            lane.synchronize()
+            lane.settle()
 
     def close(self) -> None:
         """Give back buffers and tables."""
