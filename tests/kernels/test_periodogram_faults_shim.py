@@ -97,6 +97,27 @@ def test_memory_is_short_for_a_chunk(source, expected, caplog, error, where):
     assert held[0] <= 1  # of powers on the host
 
 
+def test_later_chunks_are_no_larger_than_what_fits(caplog):
+    """Memory was short once: not every chunk is tried whole, halved, and halved again."""
+    source = batch([30 + i % 7 for i in range(48)])
+    expected = run(engine(), source, GRID)
+    e = engine(memory=600_000)
+    worker, tried = e.workers[0], []
+    begin = worker.begin
+
+    def attempt(lane, job):
+        tried.append(job.n_objects)
+        if job.n_objects > 2:
+            raise MemoryError("no room")
+        return begin(lane, job)
+
+    worker.begin = attempt
+    with caplog.at_level(logging.WARNING, "skysieve"):
+        assert same(run(e, source, GRID), expected)
+    assert sum(n > 2 for n in tried) == caplog.text.count("trying halves") <= 4
+    assert len(e.cut(source, e._plan(source, GRID, Output.allocate(48, 5, expected.power)), worker)) > 3
+
+
 def test_an_object_that_fits_alone(source, expected, caplog):
     """Memory is short for a chunk of one object while others are on the device: it waits for them."""
     e = engine(memory=60_000)

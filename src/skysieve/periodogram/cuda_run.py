@@ -67,6 +67,7 @@ class Run:
         self.error: BaseException | None = None
         self._lock = threading.Lock()
         self._open = 0
+        self._most: dict[int, int] = {}  # objects of a chunk that may fit, of workers whose memory was short
         self._changed = threading.Condition(self._lock)
 
     def _next(self, wait: bool) -> Chunk | None:
@@ -109,6 +110,7 @@ class Run:
                     else:
                         return
                     continue
+                chunk = self._no_more_than_fits(worker, chunk)
                 while not free:
                     if busy:
                         self._finish_oldest(worker, busy, free)
@@ -130,6 +132,14 @@ class Run:
             self._closed(back, len(back))
         finally:
             self._settle(worker, busy, ahead)
+
+    def _no_more_than_fits(self, worker: Worker, chunk: Chunk) -> Chunk:
+        """The first objects of a chunk, the others put back, where as many did not fit before."""
+        most = self._most.get(id(worker), chunk.stop - chunk.start)
+        pieces = [replace(chunk, start=a, stop=min(a + most, chunk.stop)) for a in range(chunk.start, chunk.stop, most)]
+        if len(pieces) > 1:
+            self._closed(pieces[:0:-1], 0)
+        return pieces[0]
 
     def _settle(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task]) -> None:
         """Wait for what an error leaves on its way: the arrays that it reads and writes may be gone soon."""
@@ -192,6 +202,7 @@ class Run:
         else:
             middle = (start + stop) // 2
             back += [replace(task.chunk, start=middle), replace(task.chunk, stop=middle)]
+            self._most[id(worker)] = stop - middle
         free.clear()
         free.extend(worker.lanes)
         done = len(ahead)
