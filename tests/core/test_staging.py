@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from skysieve.core.staging import CudaLane
+from skysieve.core.staging import Copier, CudaLane
 
 
 class Context:
@@ -86,3 +89,25 @@ def test_buffers_are_kept_until_both_streams_have_ended(lane):
     lane.free()
     assert (lane.stream.waits, side.waits) == (2, 1)
     assert not lane._device
+
+
+def test_nothing_is_copied_any_more_when_an_error_arrives(monkeypatch):
+    """Buffers that are filled anew after an interrupt must not be written by what was on its way."""
+    failed, late = Future(), Future()
+    failed.set_exception(KeyboardInterrupt())
+    copier = Copier(2)
+    monkeypatch.setattr(copier, "start", lambda pairs: [failed, late])
+    threading.Timer(0.05, late.set_result, [None]).start()
+    with pytest.raises(KeyboardInterrupt):
+        copier.copy([])
+    assert late.done()
+
+
+def test_long_copies_are_cut_among_threads():
+    source = np.arange(3_000_000, dtype=np.uint8)
+    target = np.zeros_like(source)
+    copier = Copier(2)
+    assert len(copier.start([(target, source)])) > 1
+    copier.copy([(target, source)])
+    copier.close()
+    assert np.array_equal(target, source)

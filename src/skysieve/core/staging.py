@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -54,9 +54,13 @@ class Copier:
         return work
 
     def copy(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
-        """As `start`, but waits."""
-        for future in self.start(pairs):
-            future.result()
+        """As `start`, but waits, for all of them whatever happens: the arrays may be used anew then."""
+        work = self.start(pairs)
+        try:
+            for future in work:
+                future.result()
+        finally:
+            wait(work)
 
     def close(self) -> None:
         if self._pool is not None:
