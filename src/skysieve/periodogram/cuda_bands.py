@@ -16,8 +16,8 @@ from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_bands_parts import RESERVED, BandsLayout, harmonics, is_offset
 from skysieve.periodogram.cuda_chi2 import LIMIT, PAD, Chi2Worker
+from skysieve.periodogram.cuda_chi2_grid import Cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Part
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES
 from skysieve.periodogram.cuda_worker import PACKAGE, SCALE_KIND, Job
 from skysieve.periodogram.workload import Spec
 
@@ -123,55 +123,31 @@ class BandsWorker(Chi2Worker):
     def _rows(self, job: Job) -> dict[str, Any]:
         return {**super()._rows(job), "code": job.code}
 
-    def _launch(self, lane: Lane, job: Job) -> None:
-        n, spec = job.n_objects, self.spec
-        assert job.start is not None
-        direct_out = job.device_power is not None and self.stored == np.float64
-        shift = 0 if direct_out else int(job.start[0])
-        small: dict[str, Any] = {
-            "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
-            "start": job.start - shift, "limit": job.limits.view(np.uint8),
-        }  # fmt: skip
-        for i, part in enumerate(job.parts):
-            assert isinstance(part, Chi2Part)
-            blocks = (part.order, part.tasks, part.exact[0], part.find[0])
-            small |= dict(zip((f"order{i}", f"tasks{i}", f"exact{i}", f"find{i}"), blocks, strict=True))
-        data = self._upload(lane, {**self._rows(job), **small})
-        answers = lane.array("answers", self._answer_bytes(n), np.uint8)
-        info, frequency, best, index, flags = self._answers(answers, n)
-        count, floor = lane.array("count", n, np.uint32), lane.array("floor", n, np.uint32)
-        values = self._device_values(lane, job.values)
-        power = job.device_power if direct_out else lane.array("power64", job.n_powers, np.float64)
+    def _cuts(self, job: Job) -> list[Cut | None]:
+        return [None] * len(job.parts)
+
+    def _small(self, i: int, part: Chi2Part, cut: Cut | None) -> dict[str, Any]:
+        return {f"tasks{i}": part.tasks}
+
+    def _prepared(self, lane: Lane, job: Job, data: dict[str, Any], info: Any, **peaks: Any) -> dict[str, Any]:
         stride = 0 if job.shared else 1
-        candidates = lane.array("list", n * job.cap * CANDIDATE_BYTES[8], np.uint8)
-        peaks = {
-            "list": candidates, "count": count, "floor": floor,
-            "edge": lane.array("edge", n * job.edges * 2, np.float64), "cap": job.cap, "wanted": spec.n_peaks,
-        }  # fmt: skip
-        grids = {"offsets": data["offsets"], "f0": data["f0"], "df": data["df"], "grid_stride": stride}
-        with lane:
-            work = self._grouped(lane, job, data, info, count, floor, stride)
-            spread: dict[str, Any] = {}
-            if any(part.kind == "comb" for part in job.parts):
-                spread = self._spread_bands(lane, data, work, job.n_rows, stride)
-            common = {k: work[k] for k in ("tp", "wv", "rows", "odd")}
-            for i, part in enumerate(job.parts):
-                assert isinstance(part, Chi2Part)
-                to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
-                order = data[f"order{i}"]
-                if part.fit is not None:
-                    self._sums(lane, part, order, data[f"tasks{i}"], **spread, **common, **grids, **to)
-                self._one_by_one(lane, part, order, data[f"exact{i}"], values, **common, **grids, **to)
-                self._find(lane, part, order, data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to)
-                out = {"index": index, "frequency": frequency, "best": best, "flags": flags}
-                self._peaks(lane, part, order, info, data, values, edges=job.edges, grid_stride=stride, **peaks, **out)
-            host = lane.pinned("answers", len(answers), np.uint8)
-            lane.to_host(host, answers)
-            self._deliver_power(lane, job, power)
-        job.results = self._results(lane, n)
+        work = self._grouped(lane, job, data, info, stride, **peaks)
+        spread: dict[str, Any] = {}
+        if any(part.kind == "comb" for part in job.parts):
+            spread = self._spread_bands(lane, data, work, job.n_rows, stride)
+        return {"common": {k: work[k] for k in ("tp", "wv", "rows", "odd")}, "spread": spread}
+
+    def _fit(
+        self, lane: Lane, job: Job, i: int, part: Chi2Part, cut: Cut | None, data: dict[str, Any], work: dict[str, Any],
+        values: Any, grids: dict[str, Any], to: dict[str, Any],
+    ) -> None:  # fmt: skip
+        order, common = data[f"order{i}"], work["common"]
+        if part.fit is not None:
+            self._sums(lane, part, order, data[f"tasks{i}"], **work["spread"], **common, **grids, **to)
+        self._one_by_one(lane, part, order, data[f"exact{i}"], values, **common, **grids, **to)
 
     def _grouped(
-        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, count: Any, floor: Any, stride: int
+        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, stride: int, **peaks: Any
     ) -> dict[str, Any]:
         """Rows in order of time, grouped by band and centred on the bands' means."""
         n, rows, bands, fewest = job.n_objects, job.n_rows, self.model.n_bands, self.spec.fewest
@@ -190,8 +166,7 @@ class BandsWorker(Chi2Worker):
         }  # fmt: skip
         prepared = data if kept is None else {**data, "t": kept}
         self._prepare(
-            lane, prepared, n, info, df=data["df"], row=row, count=count, floor=floor, limit=data["limit"],
-            grid_stride=stride, **work,
+            lane, prepared, n, info, df=data["df"], row=row, limit=data["limit"], grid_stride=stride, **work, **peaks,
         )  # fmt: skip
         work["odd"] = lane.array("odd", n, np.int32)
         by: dict[str, Any] = {

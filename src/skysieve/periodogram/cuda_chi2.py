@@ -15,7 +15,7 @@ from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_chi2_parts import BETA, REACH, SAMPLER, Chi2Layout, Chi2Part, tables
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, Part
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, Job, Worker
 from skysieve.periodogram.workload import Spec
 
@@ -96,7 +96,7 @@ class Chi2Worker(Worker):
         return self._chi2_tables[combs]
 
     def _launch(self, lane: Lane, job: Job) -> None:
-        n, rows, spec = job.n_objects, job.n_rows, self.spec
+        n = job.n_objects
         assert job.start is not None
         direct_out = job.device_power is not None and self.stored == F64
         shift = 0 if direct_out else int(job.start[0])
@@ -104,58 +104,79 @@ class Chi2Worker(Worker):
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
             "start": job.start - shift, "limit": job.limits.view(np.uint8),
         }  # fmt: skip
-        cuts: list[Cut | None] = []
+        cuts = self._cuts(job)
         for i, part in enumerate(job.parts):
             assert isinstance(part, Chi2Part)
             small |= {f"order{i}": part.order, f"exact{i}": part.exact[0], f"find{i}": part.find[0]}
-            cuts.append(self._cut(job, part))
-            if (c := cuts[-1]) is not None:
-                small |= {
-                    f"lead{i}": c.found.lead, f"at{i}": c.found.at, f"bands{i}": c.found.bands, f"place{i}": c.place,
-                    f"sample_tasks{i}": c.sample_tasks, f"power_tasks{i}": c.power_tasks,
-                }  # fmt: skip
-        data = self._upload(lane, {"t": job.t, "y": job.y, "dy": job.dy, **small})
+            small |= self._small(i, part, cuts[i])
+        data = self._upload(lane, {**self._rows(job), **small})
         answers = lane.array("answers", self._answer_bytes(n), np.uint8)
         info, frequency, best, index, flags = self._answers(answers, n)
-        count, floor = lane.array("count", n, np.uint32), lane.array("floor", n, np.uint32)
+        out = {"index": index, "frequency": frequency, "best": best, "flags": flags}
+        peaks = {
+            "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[8], np.uint8),
+            "count": lane.array("count", n, np.uint32), "floor": lane.array("floor", n, np.uint32),
+            "edge": lane.array("edge", n * job.edges * 2, np.float64), "cap": job.cap, "wanted": self.spec.n_peaks,
+        }  # fmt: skip
         values = self._device_values(lane, job.values)
         power = job.device_power if direct_out else lane.array("power64", job.n_powers, np.float64)
         stride = 0 if job.shared else 1
-        work = {"tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64)}
-        owner = lane.array("owner", rows, np.int32)
-        candidates = lane.array("list", n * job.cap * CANDIDATE_BYTES[8], np.uint8)
-        peaks = {
-            "list": candidates, "count": count, "floor": floor,
-            "edge": lane.array("edge", n * job.edges * 2, np.float64), "cap": job.cap, "wanted": spec.n_peaks,
-        }  # fmt: skip
         grids = {"offsets": data["offsets"], "f0": data["f0"], "df": data["df"], "grid_stride": stride}
+        to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
         with lane:
-            self._prepare(
-                lane, data, n, info, df=data["df"], row=lane.array("row", rows, np.int32), count=count, floor=floor,
-                limit=data["limit"], grid_stride=stride, owner=owner, **work,
-            )  # fmt: skip
-            spread: dict[str, Any] = {}
-            counts = lane.array("chi2_counts", 2 * len(job.parts), np.uint32)
-            if any(part.kind == "comb" for part in job.parts):
-                spread = self._points(lane, data, info, work, owner, rows, stride, counts)
+            work = self._prepared(lane, job, data, info, count=peaks["count"], floor=peaks["floor"])
             for i, part in enumerate(job.parts):
                 assert isinstance(part, Chi2Part)
-                to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
-                order, doubts = data[f"order{i}"], {}
-                if (c := cuts[i]) is not None:
-                    names = ("lead", "at", "bands", "place", "sample_tasks", "power_tasks")
-                    found = {name: data[f"{name}{i}"] for name in names}
-                    doubts = self._doubts(lane, job, counts[2 * i : 2 * i + 2])
-                    self._sampled(lane, part, c, order, found, {**spread, "tp": work["tp"]}, doubts, grids, to)
-                    self._refit(lane, doubts, **work, **grids, **{k: v for k, v in to.items() if k != "nf"})
-                self._exact(lane, part, order, data[f"exact{i}"], values, doubts, **work, **grids, **to)
+                order = data[f"order{i}"]
+                self._fit(lane, job, i, part, cuts[i], data, work, values, grids, to)
                 self._find(lane, part, order, data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to)
-                out = {"index": index, "frequency": frequency, "best": best, "flags": flags}
                 self._peaks(lane, part, order, info, data, values, edges=job.edges, grid_stride=stride, **peaks, **out)
             host = lane.pinned("answers", len(answers), np.uint8)
             lane.to_host(host, answers)
             self._deliver_power(lane, job, power)
         job.results = self._results(lane, n)
+
+    def _cuts(self, job: Job) -> list[Cut | None]:
+        """Where the samples of each part's objects lie."""
+        return [self._cut(job, part) for part in job.parts]
+
+    def _small(self, i: int, part: Chi2Part, cut: Cut | None) -> dict[str, Any]:
+        """Further small arrays of part ``i``."""
+        if cut is None:
+            return {}
+        return {
+            f"lead{i}": cut.found.lead, f"at{i}": cut.found.at, f"bands{i}": cut.found.bands, f"place{i}": cut.place,
+            f"sample_tasks{i}": cut.sample_tasks, f"power_tasks{i}": cut.power_tasks,
+        }  # fmt: skip
+
+    def _prepared(self, lane: Lane, job: Job, data: dict[str, Any], info: Any, **peaks: Any) -> dict[str, Any]:
+        """Clean rows; cells and weights of every point where there are combs."""
+        rows, stride = job.n_rows, 0 if job.shared else 1
+        work = {"tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64)}
+        owner = lane.array("owner", rows, np.int32)
+        self._prepare(
+            lane, data, job.n_objects, info, df=data["df"], row=lane.array("row", rows, np.int32), limit=data["limit"],
+            grid_stride=stride, owner=owner, **work, **peaks,
+        )  # fmt: skip
+        counts = lane.array("chi2_counts", 2 * len(job.parts), np.uint32)
+        spread: dict[str, Any] = {}
+        if any(part.kind == "comb" for part in job.parts):
+            spread = self._points(lane, data, info, work, owner, rows, stride, counts)
+        return {**work, "counts": counts, "spread": spread}
+
+    def _fit(
+        self, lane: Lane, job: Job, i: int, part: Chi2Part, cut: Cut | None, data: dict[str, Any], work: dict[str, Any],
+        values: Any, grids: dict[str, Any], to: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Powers of part ``i``."""
+        order, doubts, rows = data[f"order{i}"], {}, {"tp": work["tp"], "wv": work["wv"]}
+        if cut is not None:
+            names = ("lead", "at", "bands", "place", "sample_tasks", "power_tasks")
+            found = {name: data[f"{name}{i}"] for name in names}
+            doubts = self._doubts(lane, job, work["counts"][2 * i : 2 * i + 2])
+            self._sampled(lane, part, cut, order, found, {**work["spread"], "tp": work["tp"]}, doubts, grids, to)
+            self._refit(lane, doubts, **rows, **grids, **{k: v for k, v in to.items() if k != "nf"})
+        self._exact(lane, part, order, data[f"exact{i}"], values, doubts, **rows, **grids, **to)
 
     def _deliver_power(self, lane: Lane, job: Job, power: Any) -> None:
         """Powers to where they are wanted, in the type that they are stored as."""
@@ -170,8 +191,9 @@ class Chi2Worker(Worker):
         if job.host_power is not None and job.n_powers:
             lane.to_host(job.host_power, power[: job.n_powers])
 
-    def _cut(self, job: Job, part: Chi2Part) -> Cut | None:
+    def _cut(self, job: Job, part: Part) -> Cut | None:
         """Where the samples of a part's objects lie; None where every frequency is fitted exactly."""
+        assert isinstance(part, Chi2Part)
         if part.fit is None:
             return None
         assert isinstance(part.fit, Chi2Layout)
