@@ -329,6 +329,18 @@ def test_bad_input_before_any_work(source):
         e._worker_of((there[2], there[2], None))
 
 
+def test_gpus_that_differ(source):
+    """Chunks are made for the least of them, whoever draws them."""
+    large, small = FaultyRuntime(shim_runtime()), FaultyRuntime(shim_runtime())
+    small.device = replace(small.device, shared_per_block=64 << 10, compute_capability=(7, 5))
+    alone, both = engine(small, memory=60_000), engine(large, small, memory=60_000)
+    grids = shared_grid(0.16, 0.2 / 120, 3200)
+    layouts = [e.describe(source, grids)["layout"] for e in (alone, both)]
+    assert layouts[0] == layouts[1] != engine(large).describe(source, grids)["layout"]
+    assert same(run(both, source, grids), run(alone, source, grids))
+    assert len(both.workers) == 2
+
+
 def test_the_costliest_chunks_are_dealt_first(monkeypatch):
     """By frequencies and points where grids differ; alike chunks as they come."""
     drawn = []

@@ -230,8 +230,9 @@ class Engine:
 
     def _plan(self, source: Source, grids: Grids, output: Output) -> Plan:
         start = grids.offsets(source.n_objects) if output.power is not None else None
-        device = self.workers[0].runtime.device
-        return Plan(self.spec, grids, self.costs, device.sm_count, device.shared_per_block, start)
+        devices = [worker.runtime.device for worker in self.workers]
+        shared = min(device.shared_per_block for device in devices)  # chunks must suit every GPU
+        return Plan(self.spec, grids, self.costs, devices[0].sm_count, shared, start)
 
     def _most_cycles(self, source: Source, grids: Grids) -> float:
         """The largest ``df * span`` of some objects."""
