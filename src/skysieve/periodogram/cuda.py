@@ -89,6 +89,7 @@ class Engine:
         make = BandsWorker if spec.model is not None else Worker if spec.sinusoid else Chi2Worker
         self.workers = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._left: list[Worker] = []
+        self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
         self._costs: Costs | None = None
         self._cache = JobCache()
         self._turn = threading.RLock()  # lanes and their buffers serve one call at a time
@@ -156,8 +157,9 @@ class Engine:
         few = source.n_objects <= MOST_CACHED
         chunks = self._cache.cut(source.offsets, cut) if few else cut()
         reporter = Reporter(progress, source.n_objects)
-        there = any(map(is_device_array, (*rows, output.power)))  # nobody else can read or write that
-        workers = [first, *(worker for worker in self.workers if worker is not first and not there)]
+        workers = [first]
+        if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # others can reach that
+            workers += [worker for worker in self.workers if worker is not first]
         run = Run(plan, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
         try:
             if len(chunks) == 1 or len(workers) == 1:
@@ -166,7 +168,8 @@ class Engine:
                 run.share(workers)
             run.repeat(workers)
         finally:
-            self._leave(run.broken)
+            if run.broken:
+                self._leave(run.broken)
 
     def _leave(self, broken: list[Worker]) -> None:
         """Work without GPUs that have failed from now on, unless none is left."""
@@ -230,9 +233,8 @@ class Engine:
 
     def _plan(self, source: Source, grids: Grids, output: Output) -> Plan:
         start = grids.offsets(source.n_objects) if output.power is not None else None
-        devices = [worker.runtime.device for worker in self.workers]
-        shared = min(device.shared_per_block for device in devices)  # chunks must suit every GPU
-        return Plan(self.spec, grids, self.costs, devices[0].sm_count, shared, start)
+        device = self.workers[0].runtime.device
+        return Plan(self.spec, grids, self.costs, device.sm_count, self._shared, start)
 
     def _most_cycles(self, source: Source, grids: Grids) -> float:
         """The largest ``df * span`` of some objects."""
@@ -251,10 +253,11 @@ class Engine:
 
     def _worker_of(self, rows: Sequence[Any], power: Any = None) -> Worker:
         """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays of the host."""
-        named = zip(("t", "y", "dy", "out"), (*rows, power), strict=False)
-        where = {name: int(array.device.id) for name, array in named if is_device_array(array)}
-        if not where:
+        arrays = (*rows, power)
+        if not any(map(is_device_array, arrays)):
             return self.workers[0]
+        named = zip(("t", "y", "dy", "out"), arrays, strict=False)
+        where = {name: int(array.device.id) for name, array in named if is_device_array(array)}
         if len(set(where.values())) > 1:
             told = ", ".join(f"{name} on cuda:{index}" for name, index in where.items())
             raise ValueError(f"{told}; arrays of one GPU are expected")

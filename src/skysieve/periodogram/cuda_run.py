@@ -131,11 +131,14 @@ class Run:
             self._lose(worker, error)
             self._closed(back, len(back))
         finally:
-            self._settle(worker, busy, ahead)
+            if busy or ahead:
+                self._settle(worker, busy, ahead)
 
     def _no_more_than_fits(self, worker: Worker, chunk: Chunk) -> Chunk:
         """The first objects of a chunk, the others put back, where as many did not fit before."""
-        most = self._most.get(id(worker), chunk.stop - chunk.start)
+        most = self._most.get(id(worker))
+        if most is None:
+            return chunk
         pieces = [replace(chunk, start=a, stop=min(a + most, chunk.stop)) for a in range(chunk.start, chunk.stop, most)]
         if len(pieces) > 1:
             self._closed(pieces[:0:-1], 0)
@@ -146,9 +149,8 @@ class Run:
         for task in ahead:
             if task.made is not None:
                 wait(task.made.copies or ())
-        if busy or ahead:
-            with suppress(RuntimeError):  # nothing is on its way on a lost device
-                worker.settle()
+        with suppress(RuntimeError):  # nothing is on its way on a lost device
+            worker.settle()
         busy.clear()
         ahead.clear()
 
