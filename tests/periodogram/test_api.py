@@ -269,6 +269,14 @@ def test_powers_over_the_memory_are_refused_before_any_work(standin):
     assert standin["engine"].reads == []
 
 
+@pytest.mark.parametrize(("n_peaks", "many"), [(10**12, 1), (10**9, 50_000)])
+def test_peaks_over_the_memory_are_refused_before_any_work(standin, n_peaks, many):
+    y = np.broadcast_to(np.arange(10.0), (many, 10))
+    with pytest.raises(MemoryBudgetError, match=rf"n_peaks={n_peaks} of {many} light curves? needs .* [TP]iB"):
+        lombscargle(np.arange(10.0), y, fmin=0.1, fmax=1, nf=100, n_peaks=n_peaks, return_power=False, grid="shared")
+    assert standin["engine"].reads == []
+
+
 def test_plan_serves_many_batches():
     first, second = curve(40), curve(52, seed=3)
     with LombScarglePlan(**GRID, n_peaks=2) as plan:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LombScarglePlan", "lombscargle"]
 
+PEAK_BYTES = 24  # of a peak: index, frequency, power
 SMALL_POWER = 2**26
 """Bytes of powers that are allocated unasked: to ask for the free memory takes longer than a small search."""
 
@@ -427,6 +428,8 @@ class LombScarglePlan:
         listed = rule.frequencies
         n = curves.source.n_objects
         power = self._power(curves, grids, n, out, None if listed is None else listed.position)
+        if (needed := PEAK_BYTES * n * spec.n_peaks) > SMALL_POWER:
+            checks.refuse_many_peaks(n, spec.n_peaks, needed, resolve("cpu")[0].free_memory)
         output = Output.allocate(n, spec.n_peaks, power)
         if n and grids.nf.any():
             with _reporting(progress) as callback:

@@ -194,6 +194,14 @@ def refuse_large_power(n_objects: int, n_values: int, needed: int, available: in
         )
 
 
+def refuse_many_peaks(n_objects: int, n_peaks: int, needed: int, available: int) -> None:
+    """Peaks that do not fit into the free memory, before any work is done."""
+    if needed > available:
+        raise MemoryBudgetError(
+            f"n_peaks={n_peaks} of {n_objects} light curve{'s'[: n_objects != 1]}", needed, available
+        )
+
+
 def check_out(out: Any, shape: tuple[int, ...], spec: Spec) -> None:
     """The user's array for the powers: kind, shape and layout."""
     if not hasattr(out, "flags") or out.shape != shape or out.dtype != spec.dtype:
