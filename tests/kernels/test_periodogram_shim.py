@@ -34,8 +34,17 @@ def order(request):
     return request.param
 
 
-def engine(order="forwards", **spec):
-    return cuda.Engine(default_spec(**spec), runtime=shim_runtime(order))
+PLAIN = (8, 6)
+"""A capability without float64 matrix units worth using: its layouts are combs."""
+SAMPLES = {  # lengths, f0, df, nf: frequencies between samples
+    8: ([12, 40, 90], 0.16, STEP, 2000),
+    16: ([60], STEP / 2, STEP / 2, 4500),
+    32: ([60, 33], 0.16, STEP / 4, 9000),
+}
+
+
+def engine(order="forwards", sm=PLAIN, **spec):
+    return cuda.Engine(default_spec(**spec), runtime=shim_runtime(order, sm))
 
 
 @pytest.mark.parametrize("build", GRIDS)
@@ -45,6 +54,39 @@ def test_comb(build, order):
     source, grids = batch(lengths), shared_grid(f0, df, nf)
     assert e.describe(source, grids)["layout"].build == build
     check(e, source, grids, 1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
+@pytest.mark.parametrize("step", SAMPLES)
+def test_samples(step, dtype, order):
+    """Interpolation from samples, L frequencies apart, the last block half empty."""
+    lengths, f0, df, nf = SAMPLES[step]
+    e = engine(order, (9, 0), method="nufft", dtype=dtype)
+    source, grids = batch(lengths), shared_grid(f0, df, nf)
+    layout = e.describe(source, grids)["layout"]
+    assert (layout.build, layout.combs) == ("ls_powers", step)
+    check(e, source, grids, 1e-9 if dtype == np.float64 else 1e-6)
+    assert {launch[0] for launch in e.workers[0].runtime.launches} >= {"chi2_samples", "ls_taps", "ls_powers"}
+
+
+def test_samples_of_grids_of_their_own():
+    """Every object has coefficients and blocks of its own; two layouts, one on a second stream."""
+    e = engine(sm=(9, 0), method="nufft")
+    grids = Grids(np.array([0.16, 0.3, 0.01]), np.array([STEP, STEP / 2, STEP]), np.array([2100, 4200, 900]), False)
+    check(e, batch([40, 60, 25]), grids, 1e-9)
+
+
+@pytest.mark.parametrize("spec", [{"fit_mean": False}, {"center_data": False}, {"n_peaks": 40}])
+def test_samples_of_other_models(spec):
+    check(engine(sm=(9, 0), method="nufft", **spec), batch([35, 14]), shared_grid(0.16, STEP, 2500), 1e-9)
+
+
+def test_samples_in_another_normalisation():
+    source, grids = batch([35, 90]), shared_grid(0.16, STEP, 2500)
+    engines = [engine(sm=(9, 0), method="nufft", normalization=n) for n in ("standard", "model")]
+    plain, model = (run(e, source, grids) for e in engines)
+    assert np.abs(model.power / (1 + model.power) - plain.power).max() <= 1e-15
+    assert np.array_equal(model.peak_index, plain.peak_index)
 
 
 def test_comb_runs():
@@ -227,13 +269,13 @@ def test_again_on_other_values_equals_a_fresh_engine():
 def test_out_of_memory_halves_the_chunk(caplog):
     source, grids = batch([40, 50, 60, 35, 45]), shared_grid(0.16, STEP, 400)
     expected = run(engine(method="nufft"), source, grids)
-    runtime = FaultyRuntime(shim_runtime(), "ls_comb", MemoryError("no room"), at=(1,))
+    runtime = FaultyRuntime(shim_runtime(sm=PLAIN), "ls_comb", MemoryError("no room"), at=(1,))
     with caplog.at_level(logging.WARNING, "skysieve"):
         out = run(cuda.Engine(default_spec(method="nufft"), runtime=runtime), source, grids)
     assert runtime.faults == 1
     assert "trying halves" in caplog.text
     assert np.abs(out.power - expected.power).max() <= 1e-9
-    hopeless = FaultyRuntime(shim_runtime(), "ls_comb", MemoryError("no room"), after=0)
+    hopeless = FaultyRuntime(shim_runtime(sm=PLAIN), "ls_comb", MemoryError("no room"), after=0)
     with pytest.raises(MemoryBudgetError):
         run(cuda.Engine(default_spec(method="nufft"), runtime=hopeless), source, grids)
 
@@ -241,7 +283,7 @@ def test_out_of_memory_halves_the_chunk(caplog):
 def test_small_memory_is_many_chunks():
     source, grids = batch([40, 50, 60, 35, 45]), shared_grid(0.16, STEP, 400)
     expected = run(engine(method="nufft"), source, grids)
-    e = cuda.Engine(default_spec(method="nufft"), runtime=shim_runtime(), memory=150_000)
+    e = cuda.Engine(default_spec(method="nufft"), runtime=shim_runtime(sm=PLAIN), memory=150_000)
     out = run(e, source, grids)
     assert sum(launch[0] == "ls_comb" for launch in e.workers[0].runtime.launches) > 1
     assert np.abs(out.power - expected.power).max() <= 1e-9
@@ -252,9 +294,9 @@ def test_small_memory_is_many_chunks():
 def test_a_lost_device_leaves_its_objects_to_the_others(when, caplog):
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
     spec = default_spec(method="nufft")
-    expected = run(cuda.Engine(spec, runtime=shim_runtime()), source, grids)
-    lost = FaultyRuntime(shim_runtime(), "ls_comb", RuntimeError("the device fell off the bus"), after=when - 1)
-    e = cuda.Engine(spec, runtime=(FaultyRuntime(shim_runtime()), lost), memory=400_000)
+    expected = run(cuda.Engine(spec, runtime=shim_runtime(sm=PLAIN)), source, grids)
+    lost = FaultyRuntime(shim_runtime(sm=PLAIN), "ls_comb", RuntimeError("the device fell off the bus"), after=when - 1)
+    e = cuda.Engine(spec, runtime=(FaultyRuntime(shim_runtime(sm=PLAIN)), lost), memory=400_000)
     with caplog.at_level(logging.WARNING, "skysieve"):
         out = run(e, source, grids)
     assert np.abs(out.power - expected.power).max() <= 1e-9
@@ -268,9 +310,9 @@ def test_a_device_lost_when_memory_was_short_leaves_its_objects_too(monkeypatch)
     """The chunk that did not fit comes back as well when the waiting for the chunks before it fails."""
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
     spec = default_spec(method="nufft")
-    expected = run(cuda.Engine(spec, runtime=shim_runtime()), source, grids)
-    short = FaultyRuntime(shim_runtime(), "ls_comb", MemoryError("no room"), at=(1,))
-    e = cuda.Engine(spec, runtime=(FaultyRuntime(shim_runtime()), short), memory=400_000)
+    expected = run(cuda.Engine(spec, runtime=shim_runtime(sm=PLAIN)), source, grids)
+    short = FaultyRuntime(shim_runtime(sm=PLAIN), "ls_comb", MemoryError("no room"), at=(1,))
+    e = cuda.Engine(spec, runtime=(FaultyRuntime(shim_runtime(sm=PLAIN)), short), memory=400_000)
 
     def gone():
         raise RuntimeError("the device fell off the bus")
@@ -283,7 +325,7 @@ def test_a_device_lost_when_memory_was_short_leaves_its_objects_too(monkeypatch)
 
 def test_what_a_callback_raises_is_no_fault_of_a_device(caplog):
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)
-    runtimes = (FaultyRuntime(shim_runtime()), FaultyRuntime(shim_runtime()))
+    runtimes = (FaultyRuntime(shim_runtime(sm=PLAIN)), FaultyRuntime(shim_runtime(sm=PLAIN)))
     e = cuda.Engine(default_spec(method="nufft"), runtime=runtimes, memory=400_000)
 
     def stop(done, total):
@@ -321,7 +363,7 @@ def test_progress_and_nothing_to_do():
     out = run(e, nobody, grids)
     assert (out.status == Status.EMPTY).all()
     with pytest.raises(ValueError, match="finufft"):
-        cuda.Engine(default_spec(method="finufft"), runtime=shim_runtime())
+        cuda.Engine(default_spec(method="finufft"), runtime=shim_runtime(sm=PLAIN))
     with pytest.raises(ValueError, match="at most"):
         e.execute(source, shared_grid(0.1, 1e-9, 2**31), out)
 

@@ -28,6 +28,7 @@ from skysieve.periodogram.cuda_chi2_parts import choose as choose_chi2
 from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
 from skysieve.periodogram.cuda_jobs import Chunk, JobCache, Plan, cycles_of
 from skysieve.periodogram.cuda_run import Run
+from skysieve.periodogram.cuda_tables import MATRIX_UNITS
 from skysieve.periodogram.cuda_worker import Worker
 from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
 
@@ -90,6 +91,7 @@ class Engine:
         self.workers = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
+        self._matrix = all(r.device.compute_capability in MATRIX_UNITS for r in runtimes)
         self._costs: Costs | None = None
         self._cache = JobCache()
         self._turn = threading.RLock()  # lanes and their buffers serve one call at a time
@@ -234,7 +236,7 @@ class Engine:
     def _plan(self, source: Source, grids: Grids, output: Output) -> Plan:
         start = grids.offsets(source.n_objects) if output.power is not None else None
         device = self.workers[0].runtime.device
-        return Plan(self.spec, grids, self.costs, device.sm_count, self._shared, start)
+        return Plan(self.spec, grids, self.costs, device.sm_count, self._shared, start, self._matrix)
 
     def _most_cycles(self, source: Source, grids: Grids) -> float:
         """The largest ``df * span`` of some objects."""

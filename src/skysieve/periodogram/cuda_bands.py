@@ -15,9 +15,10 @@ from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_bands_parts import RESERVED, BandsLayout, harmonics, is_offset
-from skysieve.periodogram.cuda_chi2 import LIMIT, PAD, Chi2Worker
+from skysieve.periodogram.cuda_chi2 import LIMIT, Chi2Worker
 from skysieve.periodogram.cuda_chi2_grid import Cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Part
+from skysieve.periodogram.cuda_samples import PAD
 from skysieve.periodogram.cuda_worker import PACKAGE, SCALE_KIND, Job
 from skysieve.periodogram.workload import Spec
 

@@ -14,8 +14,9 @@ from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut, cut
-from skysieve.periodogram.cuda_chi2_parts import BETA, REACH, SAMPLER, Chi2Layout, Chi2Part, tables
+from skysieve.periodogram.cuda_chi2_parts import Chi2Layout, Chi2Part, tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, Part
+from skysieve.periodogram.cuda_samples import NAMES, small_arrays
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, Job, Worker
 from skysieve.periodogram.workload import Spec
 
@@ -28,24 +29,6 @@ EXACT_LIMIT = 3e5
 """The same where sums are over all points: no power was more than 3e-9 off (12 light curves of 9 to 20 points)."""
 FEW = 128
 """Points up to which a thread sums them for one frequency."""
-PAD = 64
-"""Rows of weights that may be read past the last one."""
-
-SAMPLES_SHARED = 4 * 8 * 35 * (12 + 2 * 20)
-"""Bytes of shared memory of a block of ``chi2_samples``: strengths and weights of some points."""
-
-POINTS = cs._struct(
-    "tp*", "wv*", "owner*", "info*", "taps*", "df*", "limit*", "cell*", "weight*", "strength*", "spin*", "counts*",
-    "beta.", "scale.", "rows", "padded", "grid_stride", "counters",
-)  # fmt: skip
-SAMPLES = cs._struct(
-    "tp*", "strength*", "spin*", "cell*", "weight*", "offsets*", "info*", "order*", "tasks*", "lead*", "at*", "bands*",
-    "place*", "first*", "second*", "deconvolve*", "df*", "out*", "step.", "member", "blocks", "grid_stride",
-)  # fmt: skip
-TAPS = cs._struct(
-    "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", "L", "octets", "steps",
-    "member", "blocks", "grid_stride",
-)  # fmt: skip
 POWERS = cs._struct(
     "samples*", "place*", "taps*", "origin*", "shift*", "bands*", "info*", "order*", "tasks*", "nf*", "start*",
     "power*", "doubts*", "doubted*", "room_doubts#", "limit.", "mean.", "L", "octets", "steps", "stride", "tiles",
@@ -82,11 +65,6 @@ class Chi2Worker(Worker):
     def chi2(self) -> Module:
         """The kernels of this number of terms; other numbers than those tested with are compiled when asked for."""
         return self.runtime.module(PACKAGE, "ls_chi2.cu", "t4", {"TERMS": self.spec.nterms})
-
-    @property
-    def grid(self) -> Module:
-        """The kernels of samples, likewise."""
-        return self.runtime.module(PACKAGE, "ls_chi2_grid.cu", "t4", {"TERMS": self.spec.nterms})
 
     def _chi2_table(self, lane: Lane, combs: int) -> tuple[Any, ...]:
         if combs not in self._chi2_tables:
@@ -142,12 +120,7 @@ class Chi2Worker(Worker):
 
     def _small(self, i: int, part: Chi2Part, cut: Cut | None) -> dict[str, Any]:
         """Further small arrays of part ``i``."""
-        if cut is None:
-            return {}
-        return {
-            f"lead{i}": cut.found.lead, f"at{i}": cut.found.at, f"bands{i}": cut.found.bands, f"place{i}": cut.place,
-            f"sample_tasks{i}": cut.sample_tasks, f"power_tasks{i}": cut.power_tasks,
-        }  # fmt: skip
+        return {} if cut is None else small_arrays(cut, i)
 
     def _prepared(self, lane: Lane, job: Job, data: dict[str, Any], info: Any, **peaks: Any) -> dict[str, Any]:
         """Clean rows; cells and weights of every point where there are combs."""
@@ -161,7 +134,7 @@ class Chi2Worker(Worker):
         counts = lane.array("chi2_counts", 2 * len(job.parts), np.uint32)
         spread: dict[str, Any] = {}
         if any(part.kind == "comb" for part in job.parts):
-            spread = self._points(lane, data, info, work, owner, rows, stride, counts)
+            spread = self.sampler.points(lane, data, info, work, owner, rows, stride, counts)
         return {**work, "counts": counts, "spread": spread}
 
     def _fit(
@@ -171,10 +144,9 @@ class Chi2Worker(Worker):
         """Powers of part ``i``."""
         order, doubts, rows = data[f"order{i}"], {}, {"tp": work["tp"], "wv": work["wv"]}
         if cut is not None:
-            names = ("lead", "at", "bands", "place", "sample_tasks", "power_tasks")
-            found = {name: data[f"{name}{i}"] for name in names}
+            found = {name: data[f"{name}{i}"] for name in NAMES}
             doubts = self._doubts(lane, job, work["counts"][2 * i : 2 * i + 2])
-            self._sampled(lane, part, cut, order, found, {**work["spread"], "tp": work["tp"]}, doubts, grids, to)
+            self._sampled(lane, part, cut, order, found, work["spread"], doubts, grids, to)
             self._refit(lane, doubts, **rows, **grids, **{k: v for k, v in to.items() if k != "nf"})
         self._exact(lane, part, order, data[f"exact{i}"], values, doubts, **rows, **grids, **to)
 
@@ -201,26 +173,6 @@ class Chi2Worker(Worker):
         grids = (job.f0[own], job.df[own], job.nf[own])
         return cut(part.fit, *grids, len(part.order), job.shared, self.runtime.device.sm_count)
 
-    def _points(
-        self, lane: Lane, data: dict[str, Any], info: Any, work: dict[str, Any], owner: Any, rows: int, stride: int,
-        counts: Any,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Cell, weights and strength of every point; and nothing in doubt yet."""
-        padded = rows + PAD
-        out = {
-            "cell": lane.array("chi2_cell", padded, np.int32),
-            "weight": lane.array("chi2_weight", 16 * padded, np.float64),
-            "strength": lane.array("chi2_strength", 2 * padded, np.float64),
-            "spin": lane.array("chi2_spin", 2 * padded, np.float64),
-        }
-        args = cs.fill(
-            POINTS, owner=owner, info=info, taps=self._sampler(lane)[4], df=data["df"], limit=data["limit"], beta=BETA,
-            scale=float(np.i0(BETA)) / REACH, rows=rows, padded=padded, grid_stride=stride, counts=counts,
-            counters=len(counts), **work, **out,
-        )  # fmt: skip
-        self.grid.launch("chi2_points", (-(-padded // 16),), (256,), (args,), stream=lane.stream)
-        return out
-
     def _doubts(self, lane: Lane, job: Job, counts: Any) -> dict[str, Any]:
         """Room for the frequencies of a part that are not trusted, and for those to be fitted by a warp."""
         room = job.n_powers // 8 + 65_536
@@ -237,14 +189,6 @@ class Chi2Worker(Worker):
         blocks = min(-(-room // 128), 4 * self.runtime.device.sm_count)
         self.chi2.launch("chi2_refit", (blocks,), (128,), (args,), stream=lane.stream)
 
-    def _sampler(self, lane: Lane) -> tuple[Any, ...]:
-        """Tables of the transforms that give samples."""
-        if 0 not in self._chi2_tables:
-            with lane:
-                self._chi2_tables[0] = tuple(self.runtime.xp.asarray(a) for a in tables(1, SAMPLER))
-                lane.synchronize()
-        return self._chi2_tables[0]
-
     def _sampled(
         self, lane: Lane, part: Chi2Part, cut: Cut, order: Any, found: dict[str, Any], points: dict[str, Any],
         doubts: dict[str, Any], grids: dict[str, Any], to: dict[str, Any],
@@ -252,52 +196,18 @@ class Chi2Worker(Worker):
         """Powers of a part, a group of objects after the other: samples, coefficients, equations."""
         fit = part.fit
         assert isinstance(fit, Chi2Layout)
-        first, second, _, deconvolve, _ = self._sampler(lane)
-        steps, stride = int(fit.matrix_steps.sum()), grids["grid_stride"]
-        most = max(g.stop - g.first for g in cut.groups) if stride else 1
-        harmonics = 2 * fit.terms
-        spread = 1 if stride else -(-fit.octets * steps // 8)  # blocks of a grid's coefficients
-        samples = lane.array("chi2_samples", cut.most_samples, np.complex128)
-        known = {
-            "taps": lane.array("chi2_taps", most * fit.octets * steps * 32, np.float64),
-            "origin": lane.array("chi2_origin", most * harmonics, np.int32),
-            "shift": lane.array("chi2_shift", most * fit.octets * harmonics, np.int32),
-        }
-        common = {"order": order, "grid_stride": stride}
-        shape = {"L": fit.combs, "octets": fit.octets, "steps": steps}
-        done = [0, 0]
-        for g in cut.groups:
-            n = g.stop - g.first
-            blocks = (g.sample_blocks, g.power_blocks)
-            tasks = [
-                None if found[name] is None else found[name].reshape(-1)[2 * d : 2 * (d + b)]
-                for name, d, b in zip(("sample_tasks", "power_tasks"), done, blocks, strict=True)
-            ]
-            done = [d + b for d, b in zip(done, blocks, strict=True)]
-            where = {**common, "member": g.first}
+        for made in self.sampler.groups(lane, lane.stream, 0, fit, cut, order, found, points, to["info"], grids):
+            taps = self.sampler.taps(lane, lane.stream, fit, cut, made, found, grids)
             args = cs.fill(
-                SAMPLES, **points, tasks=tasks[0], first=first, second=second, deconvolve=deconvolve, out=samples,
-                step=float(fit.combs), blocks=blocks[0] // n, offsets=grids["offsets"], df=grids["df"], info=to["info"],
-                **{k: found[k] for k in ("lead", "at", "bands", "place")}, **where,
+                POWERS, tasks=made.tasks, limit=TRUST, mean=float(self.spec.fit_mean), stride=fit.stride,
+                tiles=fit.tiles, turns=cut.turns, room=fit.room, blocks=made.blocks // made.members,
+                doubts=doubts["doubts"], doubted=doubts["doubted"], room_doubts=doubts["room"], **made.arguments,
+                **taps, **to,
             )  # fmt: skip
-            self.grid.launch(
-                "chi2_samples", (blocks[0],), (128,), (args,), shared_mem=SAMPLES_SHARED, stream=lane.stream
-            )
-            if stride or not g.first:
-                args = cs.fill(
-                    TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=BETA,
-                    inverse=1 / float(np.i0(BETA)), blocks=spread, **known, **shape, **where,
-                )  # fmt: skip
-                self.grid.launch("chi2_taps", (n if stride else spread,), (256,), (args,), stream=lane.stream)
-            args = cs.fill(
-                POWERS, samples=samples, place=found["place"], bands=found["bands"], tasks=tasks[1], limit=TRUST,
-                mean=float(self.spec.fit_mean), stride=fit.stride, tiles=fit.tiles,
-                turns=cut.turns, room=fit.room, blocks=blocks[1] // n, doubts=doubts["doubts"],
-                doubted=doubts["doubted"], room_doubts=doubts["room"], **known, **shape, **where, **to,
+            self.sampler.module.launch(
+                "chi2_powers", (made.blocks,), (32 * fit.tiles,), (args,), shared_mem=fit.shared_bytes,
+                stream=lane.stream,
             )  # fmt: skip
-            self.grid.launch(
-                "chi2_powers", (blocks[1],), (32 * fit.tiles,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream
-            )
 
     def _exact(
         self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, values: Any, doubts: dict[str, Any], **more: Any

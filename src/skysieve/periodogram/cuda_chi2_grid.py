@@ -12,14 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.periodogram.cuda_chi2_parts import REACH, SAMPLER, Chi2Layout
+from skysieve.periodogram.cuda_chi2_parts import Chi2Layout
 
 GROUP_BYTES = 256 << 20
 """Samples of objects taken together, unless those of a single one are more."""
-PAIR = 2 * SAMPLER.modes
-"""Samples of a warp: two neighbouring bands of a stretch."""
-_MARGIN = REACH // 2 + 4
-"""Samples before a harmonic's first frequency: half the reach, and what rounding may move."""
 
 
 @dataclass(frozen=True)
@@ -27,22 +23,25 @@ class Stretches:
     """The stretches of each grid.
 
     ``lead`` and ``at`` are the first sample and the place of every harmonic's, ``[grid, harmonic]``; ``bands`` counts
-    bands of ``SAMPLER.modes`` samples, of w and of w y, ``[grid, 2]``.
+    bands of ``modes`` samples, of w and of w y, ``[grid, 2]``.
     """
 
     lead: NDArray[np.float64]
     at: NDArray[np.int32]
     bands: NDArray[np.int32]
+    modes: int
 
     @property
     def samples(self) -> NDArray[np.int64]:
         """Samples of w and w y of each grid."""
-        total: NDArray[np.int64] = SAMPLER.modes * self.bands.sum(axis=1, dtype=np.int64)
+        total: NDArray[np.int64] = self.modes * self.bands.sum(axis=1, dtype=np.int64)
         return total
 
 
 def stretches(layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64]) -> Stretches:
     """Where the samples of grids of one layout begin and end."""
+    margin = layout.reach // 2 + 4  # before a harmonic's first frequency: half the reach, and what rounding may move
+    pair = 2 * layout.modes  # samples of a warp: two neighbouring bands of a stretch
     first = f0 / (layout.combs * df)
     turns = -(-nf // layout.span)
     last_row = (turns * layout.rows - 1).astype(np.float64)
@@ -50,19 +49,19 @@ def stretches(layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float6
     lead, end = np.empty(shape), np.empty(shape)
     for k, steps in enumerate(layout.matrix_steps):
         h = k + 1
-        lead[:, k] = np.floor(h * first) - _MARGIN
+        lead[:, k] = np.floor(h * first) - margin
         end[:, k] = np.floor(h * first) + last_row * (h * layout.stride) + (h + 1) * (layout.octets > 1) + 4 * steps + 4
     at, place = np.zeros(shape, np.int64), np.zeros(len(f0), np.int64)
     for k in range(shape[1]):
         if k:
             joined = lead[:, k] <= end[:, k - 1]
             length = (end[:, k - 1] - lead[:, k - 1]).astype(np.int64)
-            place = np.where(joined, place, at[:, k - 1] + PAIR * -(-length // PAIR))
+            place = np.where(joined, place, at[:, k - 1] + pair * -(-length // pair))
             lead[:, k] = np.where(joined, lead[:, k - 1], lead[:, k])
         at[:, k] = place
     used = at + (end - lead).astype(np.int64)
-    bands = -(-used[:, [-1, layout.terms - 1]] // SAMPLER.modes)
-    return Stretches(lead, at.astype(np.int32), bands.astype(np.int32))
+    bands = -(-used[:, [-1, layout.terms - 1]] // layout.modes)
+    return Stretches(lead, at.astype(np.int32), bands.astype(np.int32), layout.modes)
 
 
 @dataclass(frozen=True)
@@ -101,12 +100,17 @@ def cut(
     shared: bool,
     multiprocessors: int,
     group_bytes: int = GROUP_BYTES,
+    turns: int | None = None,
 ) -> Cut:
-    """Groups of a part's objects; the grids are theirs in order, or the one that they share."""
+    """Groups of a part's objects; the grids are theirs in order, or the one that they share.
+
+    ``turns``: of a block of the kernel of powers, chosen to fill the GPU where they are not given.
+    """
     found = stretches(layout, f0, df, nf)
     each = np.broadcast_to(found.samples, (members,))
     spans = -(-nf // layout.span)
-    turns = int(np.clip(np.broadcast_to(spans, (members,)).sum() // (8 * multiprocessors), 1, 8))
+    if turns is None:
+        turns = int(np.clip(np.broadcast_to(spans, (members,)).sum() // (8 * multiprocessors), 1, 8))
     twos = -(-found.bands[:, 1] // 2)  # warps of two bands, w and w y; the others do four bands of w
     sample_blocks = -(-(twos + -(-np.maximum(found.bands[:, 0] - 2 * twos, 0) // 4)) // 4)
     power_blocks = -(-spans // turns)

@@ -14,18 +14,15 @@ from numpy.typing import NDArray
 
 from skysieve.periodogram.comb import KERNELS, Kernel, M, shift_constants, unit
 from skysieve.periodogram.cuda_parts import Part, longest_first
+from skysieve.periodogram.cuda_tables import FULLEST
 from skysieve.periodogram.workload import Spec
 
 COMBS = KERNELS[np.dtype(np.float64)]
 EXACT_SPAN, FIND_SPAN = 256, 2048
 """Powers of a block of ``chi2_exact`` and of ``chi2_find``."""
-SAMPLER = Kernel(modes=160, width=16, shape="kaiser-bessel", beta_fraction=0.98)
-"""Spreads points for samples: fewer modes than elsewhere, for the interpolation adds up what it leaves."""
-REACH = 17
-"""Samples that an interpolated value is made of: as in ``ls_chi2_grid.cu``."""
-FULLEST = 0.8
-"""Samples are at most this part of 1/T apart."""
-BETA = float(np.pi * REACH * (1 - FULLEST / 2) * 0.98)
+SAMPLES, REACH = 160, 17
+"""Samples of a transform, fewer than elsewhere, for the interpolation adds up what the spreading leaves; samples that
+an interpolated value is made of: as in ``ls_chi2_grid.cu``."""
 STEPS = (256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1)
 """Frequencies from one sample to the next: multiples or parts of 8, the frequencies that a matrix has columns for."""
 RESERVED = 1024
@@ -53,6 +50,15 @@ class Chi2Layout:
     terms: int
     combs: int
     tiles: int
+    modes: int = SAMPLES
+    """Samples of a transform."""
+    reach: int = REACH
+    """Samples that an interpolated value is made of."""
+
+    @property
+    def beta(self) -> float:
+        """Shape of the interpolation."""
+        return float(np.pi * self.reach * (1 - FULLEST / 2) * 0.98)
 
     @property
     def cycles(self) -> float:
@@ -79,7 +85,7 @@ class Chi2Layout:
     @property
     def matrix_steps(self) -> NDArray[np.int64]:
         """Groups of four samples that each harmonic's frequencies are made of."""
-        return matrix_steps(self.terms, self.combs)
+        return matrix_steps(self.terms, self.combs, self.reach)
 
     @property
     def room(self) -> int:
@@ -100,10 +106,15 @@ def through_shared(terms: int) -> int:
     return 0 if terms <= 5 else 1 if terms <= 7 else 2
 
 
-def matrix_steps(terms: int, combs: int) -> NDArray[np.int64]:
+def sampler(modes: int) -> Kernel:
+    """Spreads points for samples."""
+    return Kernel(modes=modes, width=16, shape="kaiser-bessel", beta_fraction=0.98)
+
+
+def matrix_steps(terms: int, combs: int, reach: int = REACH) -> NDArray[np.int64]:
     """As ``steps_of`` of ``ls_chi2_grid.cu``, of every harmonic."""
     h = np.arange(1, 2 * terms + 1)
-    return -(-(REACH * combs + 7 * h) // (4 * combs))
+    return -(-(reach * combs + 7 * h) // (4 * combs))
 
 
 @lru_cache(maxsize=64)

@@ -21,6 +21,7 @@ from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
 from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
 from skysieve.periodogram.cuda_cost import Costs
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, longest_first, make_part
+from skysieve.periodogram.cuda_samples import one_term
 from skysieve.periodogram.cuda_structs import UNLIKE
 from skysieve.periodogram.cuda_tables import Layout, choose_layouts, class_bounds, class_ends, layouts
 from skysieve.periodogram.cuda_worker import GUARD, LONG, SPREAD_CELLS, Job
@@ -41,6 +42,8 @@ class Plan:
     multiprocessors: int
     shared: int
     power_start: NDArray[np.int64] | None
+    matrix: bool = False
+    """Has the GPU float64 matrix units worth using?"""
 
     def row_bytes(self) -> int:
         """Device bytes of one row of a light curve: raw, prepared, and the weights of the spreading kernel."""
@@ -48,7 +51,8 @@ class Plan:
             return 24 + 24 + 8 + 24 + spread_bytes(self.spec.model)
         if self.spec.nterms != 1:
             return 24 + 24 + 8 + 16 * 8 + 4 + 32
-        return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize
+        samples = 16 * 8 + 4 + 32 if self.matrix else 0
+        return 24 + 24 + 8 + 8 + 2 * 16 * self.spec.dtype.itemsize + samples
 
     def object_bytes(self, nf: int, cycles: float) -> float:
         """Device bytes of one object beside its rows."""
@@ -74,7 +78,10 @@ class Plan:
         layout = self.layout(nf, cycles)
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
         power = nf * size if self.power_start is not None or self.grids.values is not None else 0
-        cells = part.launches * SPREAD_CELLS * 2 * size if layout is not None and layout.columns else 0
+        cells: float = part.launches * SPREAD_CELLS * 2 * size if layout is not None and layout.columns else 0
+        if layout is not None and layout.sampled:
+            g, i = self.grids, int(np.argmax(self.grids.nf))
+            cells = sample_bytes(one_term(layout), g.f0[i : i + 1], g.df[i : i + 1], g.nf[i : i + 1], g.shared)
         return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 232.0 + 20 * k
 
     def some_grids(self) -> NDArray[np.intp]:
@@ -94,7 +101,7 @@ class Plan:
     def layouts(self) -> tuple[Layout, ...]:
         """The layouts to choose from; none where everything is summed directly."""
         bare = self.grids.values is not None or self.spec.method == "direct"
-        return () if bare else layouts(self.spec.dtype, self.shared)
+        return () if bare else layouts(self.spec.dtype, self.shared, self.matrix)
 
     def layout(self, nf: int, cycles: float) -> Layout | None:
         """The comb for an object, or None where sums are direct."""
@@ -113,7 +120,9 @@ class Plan:
         """Most points of objects summed directly though a comb serves them; 0 unless the method is "auto"."""
         if self.spec.method != "auto" or not self.layouts:
             return np.zeros(len(layout), np.int64)
-        inexact = GUARD["comb", self.spec.dtype.itemsize][1]  # the comb would take every power again
+        size = self.spec.dtype.itemsize
+        few = [GUARD["samples" if a.sampled else "comb", size][1] for a in self.layouts]
+        inexact = np.array(few)[layout]  # the comb would take every power again
         most = np.stack([self.costs.few(a, nf) for a in self.layouts])  # [layout, grid]
         chosen = most[layout, 0 if len(nf) == 1 else np.arange(len(layout))]
         return np.where(layout >= 0, np.maximum(chosen, inexact), 0)

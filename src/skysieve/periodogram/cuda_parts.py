@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skysieve.periodogram.cuda_tables import Layout
+from skysieve.periodogram.cuda_tables import POWERS_SPAN, Layout
 
 DIRECT_SPAN = 2048
 """Frequencies of one block of ``ls_direct``."""
@@ -62,7 +62,7 @@ def make_part(
 ) -> Part:
     """A part from the objects' grid sizes (``nf`` of length 1 when shared); ``cycles`` is their largest."""
     if layout is not None:
-        span, warps = layout.span, 4
+        span, warps = (POWERS_SPAN, 8) if layout.sampled else (layout.span, 4)
     else:
         span, warps = (DIRECT_SPAN, 8) if kind == "direct" else (LIST_SPAN, 0)
     largest = int(nf[order].max()) if not shared else int(nf[0])
@@ -83,7 +83,7 @@ def make_part(
         smooth = int(1.5 * largest * cycles) + 256
         # a warp of the comb's flat form sees some 800 neighbours, which gives a good floor; elsewhere nearly every
         # maximum may be given, and a band-limited function has hardly more than one for each 1/T
-        flat = layout is not None and not layout.columns
+        flat = layout is not None and not layout.columns and not layout.sampled
         cap = min(every, max(pruned, 256) if flat else max(pruned, smooth))
     stretch = layout.stretch(per_block) if layout is not None else 0 if kind == "list" else DIRECT_SPAN
     edges = -(-largest // stretch) if stretch else 0

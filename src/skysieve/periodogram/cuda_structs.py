@@ -51,7 +51,7 @@ def _struct(*fields: str) -> np.dtype[Any]:
 
 PREPARE = _struct(
     "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
-    "centre", "scale_kind", "grid_stride", "scan_only",
+    "bins*", "centre", "scale_kind", "grid_stride", "scan_only",
 )  # fmt: skip
 WEIGHTS = _struct(
     "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",
@@ -72,6 +72,11 @@ COARSE = _struct(
     "first*", "second*", "fold*", "deconvolve*", "taps*", "f0*", "df*", "nf*", "start*", "power*", *_PEAKS,
     "guard.", "few#", "mean.", "modes", "P", "tiles", "pairs", "members", "group", "blocks",
     "grid_stride", "norm", "scaled", "edges",
+)  # fmt: skip
+SAMPLED = _struct(
+    "samples*", "place*", "taps*", "origin*", "shift*", "bands*", "tp*", "wv*", "offsets*", "info*", "order*", "tasks*",
+    "f0*", "df*", "nf*", "start*", "power*", *_PEAKS, "bins*", "guard.", "few#", "mean.",
+    "modes", "member", "members", "group", "blocks", "grid_stride", "norm", "scaled", "edges",
 )  # fmt: skip
 DIRECT = _struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",

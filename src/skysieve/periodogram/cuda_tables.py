@@ -41,6 +41,18 @@ _SPREADING, _SPREADING_APART = 3.0, 8.0
 
 INTERPOLATING = ("ls_fine",)
 """Kernels that transform few combs and interpolate the others."""
+SAMPLED = "ls_powers"
+"""The kernel that interpolates from samples on one grid for all harmonics (``cuda_samples``)."""
+STEPS = (32, 16, 8)
+"""Frequencies between samples: closer ones cost more than a comb."""
+SAMPLED_MODES = {np.dtype(np.float64): 160, np.dtype(np.float32): 208}
+SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): 12}
+FULLEST = 0.8
+"""Samples of a transform, and those that an interpolated value is made of; they are at most this part of 1/T apart."""
+POWERS_SPAN = 2048
+"""Frequencies of a block of ``ls_powers``."""
+MATRIX_UNITS = ((8, 0), (9, 0), (10, 0))
+"""Compute capabilities whose float64 matrix units outrun the plain ones."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +63,37 @@ class Layout:
     combs: int
     fold: int
     modes: int
+    reach: int = 0
+    """Samples that an interpolated value is made of."""
 
     @property
     def columns(self) -> bool:
         """Are powers followed from comb to comb, the cells spread by a kernel of their own?"""
-        return self.combs > FLAT
+        return self.combs > FLAT and not self.sampled
+
+    @property
+    def sampled(self) -> bool:
+        """Are frequencies interpolated from samples of float64, ``combs`` frequencies apart?"""
+        return self.build == SAMPLED
 
     @property
     def kind(self) -> str:
         """Its row in the table of costs (``cuda_cost.Shares``)."""
-        if self.window:
+        if self.window or self.sampled:
             return self.build
         return "columns" if self.columns else "flat" if self.fold == 1 else f"x{self.fold}"
 
     @property
+    def taps(self) -> int:
+        """Interpolation coefficients of one grid, where frequencies are interpolated from samples: pairs."""
+        steps = sum(-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2))
+        return max(1, self.combs // 16) * steps * 32
+
+    @property
     def window(self) -> int:
-        """The pair of windows by which sums are interpolated from coarse transforms; 0 where none are."""
+        """The pair of windows that sums are interpolated by from coarse transforms: 0 none, -1 from samples."""
+        if self.sampled:
+            return -1
         return INTERPOLATING.index(self.build) + 1 if self.build in INTERPOLATING else 0
 
     @property
@@ -82,10 +109,14 @@ class Layout:
     @property
     def cycles(self) -> float:
         """Largest ``df * span`` for which every tap of every point falls on a cell."""
+        if self.sampled:
+            return FULLEST / self.combs
         return ((M * self.fold - TAPS) / M - 1e-9) / self.combs
 
     def per_block(self, pairs: int, multiprocessors: int) -> int:
         """Combs of a block, or tiles of intervals: all, or fewer where that fills the GPU."""
+        if self.sampled:
+            return self.combs
         if self.fine:
             tiles = COARSE * self.modes // TILE
             most = 2 * pairs * tiles // (12 * max(1, multiprocessors))
@@ -102,10 +133,14 @@ class Layout:
 
     def blocks(self, per_block: int) -> int:
         """Blocks that a band pair is cut into."""
+        if self.sampled:
+            return 1
         return 2 * COARSE * self.modes // TILE // per_block if self.fine else -(-self.combs // per_block)
 
     def stretch(self, per_block: int) -> int:
         """Neighbouring frequencies between edge values; 0 where there are none."""
+        if self.sampled:
+            return POWERS_SPAN
         if self.fine:
             return per_block * TILE * self.combs // COARSE
         return 0 if self.columns else self.span
@@ -115,7 +150,13 @@ class Layout:
         return self.build.replace("columns", "runs") if not writes and per_block >= SHORTEST_RUN else self.build
 
     def shared_bytes(self, itemsize: int, form: str, per_block: int = 0) -> int:
-        """Dynamic shared memory of a block: cells, exchange, staged powers."""
+        """Dynamic shared memory of a block: cells or samples, exchange, staged powers."""
+        if self.sampled:
+            parts, stride = max(1, self.combs // 16), max(1, 16 // self.combs)
+            rows = POWERS_SPAN // (16 * parts) - 1
+            steps = [-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2)]
+            at_f, at_2f = (rows * h * stride + (h + 1) * (parts > 1) + 4 * steps[h - 1] for h in (1, 2))
+            return 16 * (2 * at_f + at_2f) + itemsize * POWERS_SPAN * 17 // 16
         if self.fine:
             tiles = per_block or COARSE * self.modes // TILE
             return max(1024 * 16 + 2 * _WARPS * (16 * 17 + 8) * 8, 3 * 784 * 16 + tiles * TILE * 4 * 8)
@@ -134,6 +175,8 @@ class Layout:
 
     def cost(self, pairs: Any) -> Any:
         """Time of ``pairs`` of bands, in that of a comb."""
+        if self.sampled:
+            return pairs * (3.6 + 0.54 * self.combs)
         if self.fine:
             return pairs * (self.combs / 4 + _SPREADING_APART)
         each = (
@@ -143,9 +186,12 @@ class Layout:
 
 
 @lru_cache(maxsize=8)
-def layouts(dtype: np.dtype[Any], shared: int) -> tuple[Layout, ...]:
-    """Every layout that a GPU with ``shared`` bytes of shared memory a block can run."""
-    out = []
+def layouts(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tuple[Layout, ...]:
+    """Every layout that a GPU with ``shared`` bytes of shared memory a block can run.
+
+    ``matrix``: has it float64 matrix units worth using?
+    """
+    out = [Layout(SAMPLED, step, 1, SAMPLED_MODES[dtype], SAMPLED_REACH[dtype]) for step in STEPS if matrix]
     for fold, combs in SHAPES:
         build = "columns" if combs > FLAT else (f"x{fold}" if fold > 1 else "") + ("p4" if combs < FLAT else "")
         layout = Layout(("f64" if dtype == np.float64 else "f32") + build, combs, fold, MODES[dtype])

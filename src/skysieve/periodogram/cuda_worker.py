@@ -16,14 +16,20 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane, make_lane
 from skysieve.periodogram import cuda_structs as cs
+from skysieve.periodogram.cuda_chi2_grid import Cut, cut
+from skysieve.periodogram.cuda_chi2_parts import Chi2Layout
 from skysieve.periodogram.cuda_coarse import corrections, make_coarse_tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
 from skysieve.periodogram.cuda_recorded import Launches, Recorded
-from skysieve.periodogram.cuda_tables import Layout, make_tables, spreading_kernel
+from skysieve.periodogram.cuda_samples import BINS, NAMES, Sampler, launch_powers, one_term, small_arrays
+from skysieve.periodogram.cuda_tables import Layout, layouts, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
-GUARD = {("comb", 8): (0.005, 30), ("direct", 8): (1e-3, 0), ("comb", 4): (0.02, 36), ("direct", 4): (0.02, 0)}
+GUARD = {
+    ("comb", 8): (0.005, 30), ("direct", 8): (1e-3, 0), ("comb", 4): (0.02, 36), ("direct", 4): (0.02, 0),
+    ("samples", 8): (0.02, 15), ("samples", 4): (0.05, 16),
+}  # fmt: skip
 """Determinants CC SS - CS^2 up to the first number, or all of them for so many points, are taken again from exact
 centred sums: the errors of the sums are divided by the determinant.  Without a guard no error passed 8e-10 with 25
 points and more in float64, 1.7e-6 with 33 and more in float32 (up to 30 light curves of each length, uniform and
@@ -117,6 +123,8 @@ class Worker:
         self.copier = copier or Copier()
         self.lanes = [make_lane(runtime) for _ in range(lanes)]
         self._tables: dict[tuple[int, int], tuple[Any, ...]] = {}
+        like = one_term(layouts(spec.dtype, 0, True)[0]) if spec.sinusoid else Chi2Layout(spec.nterms, 1, 1)
+        self.sampler = Sampler(runtime, PACKAGE, like)
         self._spare: Lane | None = None
         self.launches = Launches()
         self._data = "data"
@@ -156,6 +164,7 @@ class Worker:
     def close(self) -> None:
         """Give back buffers and tables."""
         self.release()
+        self.sampler.close()
         self._tables.clear()
         self._values = (None, None)
 
@@ -226,7 +235,7 @@ class Worker:
     def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
         given: dict[str, Any] = {
             "df": None, "limit": None, "tp": None, "wv": None, "owner": None, "row": None, "count": None, "floor": None,
-            "grid_stride": 0, "scan_only": False,
+            "bins": None, "grid_stride": 0, "scan_only": False,
         } | more  # fmt: skip
         centre = self.spec.center_data or self.spec.fit_mean
         kind = SCALE_KIND.get(self.spec.normalization, 0)
@@ -318,8 +327,14 @@ class Worker:
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
             "start": job.start, "limit": job.limits.view(np.uint8),
         }  # fmt: skip
+        cuts: dict[int, Cut] = {}
         for i, part in enumerate(job.parts):
             small[f"order{i}"], small[f"tasks{i}"] = part.order, part.tasks
+            if part.layout is not None and part.layout.sampled:
+                own = slice(None) if job.shared else part.order
+                grids = (job.f0[own], job.df[own], job.nf[own])
+                cuts[i] = cut(one_term(part.layout), *grids, len(part.order), job.shared, 1, turns=1)
+                small |= small_arrays(cuts[i], i)
         data = self._upload(lane, {**self._rows(job), **small})
         stride = 0 if job.shared else 1
         k, t = spec.n_peaks, spec.dtype
@@ -337,28 +352,40 @@ class Worker:
         size = self.itemsize
         candidates = lane.array("list", n * job.cap * CANDIDATE_BYTES[size], np.uint8)
         edge = lane.array("edge", n * job.edges * 2, t)
+        bins = lane.array("bins", n * BINS, np.uint32) if cuts else None
         with lane:
             self._prepare(
                 lane, data, n, info, df=data["df"], row=lane.array("row", rows, np.int32), count=count, floor=floor,
-                limit=data["limit"], grid_stride=stride, **work,
+                bins=bins, limit=data["limit"], grid_stride=stride, **work,
             )  # fmt: skip
-            if any(part.kind == "comb" for part in job.parts):
-                work |= self._weights(lane, data, work, rows, stride)
+            spread: dict[str, Any] = {}
+            points: dict[str, Any] = {}
+            if sum(part.kind == "comb" for part in job.parts) > len(cuts):
+                spread = self._weights(lane, data, work, rows, stride)
+            if cuts:
+                points = self.sampler.points(lane, data, info, work, work["owner"], rows, stride)
             common = {
                 "tp": work["tp"], "wv": work["wv"], "offsets": data["offsets"], "info": info, "f0": data["f0"],
                 "df": data["df"], "grid_stride": stride,
             }  # fmt: skip
             peaks = {"list": candidates, "count": count, "floor": floor, "edge": edge, "cap": job.cap, "wanted": k}
             side = lane.fork() if len(job.parts) > 1 else None
-            for i, part in sorted(enumerate(job.parts), key=lambda p: p[1].kind == "comb"):
-                stream = lane.stream if part.kind == "comb" or side is None else side
+            largest = max(range(len(job.parts)), key=lambda i: (job.parts[i].kind == "comb", len(job.parts[i].order)))
+            for i, part in sorted(enumerate(job.parts), key=lambda p: p[0] == largest):
+                stream = lane.stream if i == largest else side  # small parts do not fill the GPU
                 more = common | peaks | {
                     "order": data[f"order{i}"], "tasks": data[f"tasks{i}"], "nf": data["nf"], "start": data["start"],
                     "norm": NORM[spec.normalization], "scaled": spec.normalization != "standard", "edges": job.edges,
                     "power": power,
                 }  # fmt: skip
-                if part.kind == "comb":
-                    self._comb(lane, part, {k: work[k] for k in ("cell", "at_f", "at_2f")}, **more)
+                if i in cuts:
+                    found = {name: data[f"{name}{i}"] for name in NAMES}
+                    launch_powers(
+                        self.sampler, lane, stream, i, spec, part, cuts[i], found, points, guard=GUARD["samples", size],
+                        group=GROUP, bins=bins, **more,
+                    )  # fmt: skip
+                elif part.kind == "comb":
+                    self._comb(lane, stream, i, part, spread, **more)
                 else:
                     self._direct(stream, part, values=values, **more)
                 few = len(part.order) <= 256
@@ -413,7 +440,7 @@ class Worker:
         self.module("ls_prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
         return out
 
-    def _comb(self, lane: Lane, part: Part, spread: dict[str, Any], **more: Any) -> None:
+    def _comb(self, lane: Lane, stream: Any, i: int, part: Part, spread: dict[str, Any], **more: Any) -> None:
         layout, t = part.layout, self.spec.dtype
         assert layout is not None
         tables = self._device_tables(lane, layout)
@@ -421,14 +448,14 @@ class Worker:
         guard, few = GUARD["comb", self.itemsize]
         cells = None
         if layout.columns and part.long:
-            cells = lane.array("cells", part.launches * SPREAD_CELLS * 2, t)
+            cells = lane.array(f"cells{i}", part.launches * SPREAD_CELLS * 2, t)
             names = ("tp", "wv", "offsets", "info", "order", "tasks", "f0", "df", "grid_stride")
             args = cs.fill(
                 cs.SPREAD, out=cells, mean=float(self.spec.fit_mean), modes=layout.modes, P=layout.combs,
                 pairs=part.stretches, **spread, **{k: more[k] for k in names},
             )  # fmt: skip
             grid = (part.launches * 48,)
-            self.module("ls_spread.cu").launch("ls_spread", grid, (256,), (args,), stream=lane.stream)
+            self.module("ls_spread.cu").launch("ls_spread", grid, (256,), (args,), stream=stream)
         more |= dict(zip(("first", "second", "fold", "deconvolve", "taps"), tables, strict=False))
         more |= {
             "spread": cells, "guard": guard, "few": few, "modes": layout.modes, "P": layout.combs,
@@ -443,20 +470,15 @@ class Worker:
             kernel, threads, module = "ls_comb", 128, self.module("ls_comb.cu", form)
         module.launch(
             kernel, (part.launches * part.blocks,), (threads,), (args,),
-            shared_mem=layout.shared_bytes(self.itemsize, form, part.per_block), stream=lane.stream,
+            shared_mem=layout.shared_bytes(self.itemsize, form, part.per_block), stream=stream,
         )  # fmt: skip
 
     def _direct(self, stream: Any, part: Part, *, values: Any, **more: Any) -> None:
         guard, few = GUARD["direct", self.itemsize]
         args = cs.fill(
-            cs.DIRECT,
-            frequencies=values,
-            guard=guard,
-            few=few,
-            blocks=part.stretches,
-            fit_mean=self.spec.fit_mean,
+            cs.DIRECT, frequencies=values, guard=guard, few=few, blocks=part.stretches, fit_mean=self.spec.fit_mean,
             **more,
-        )
+        )  # fmt: skip
         module = self.module("ls_direct.cu")
         if part.kind == "direct":
             module.launch("ls_direct", (part.launches,), (256,), (args,), stream=stream)
@@ -464,19 +486,8 @@ class Worker:
         module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=stream)
         blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
         names = (
-            "power",
-            "start",
-            "info",
-            "nf",
-            "order",
-            "count",
-            "floor",
-            "edge",
-            "cap",
-            "wanted",
-            "list",
-            "grid_stride",
-        )
+            "power", "start", "info", "nf", "order", "count", "floor", "edge", "cap", "wanted", "list", "grid_stride",
+        )  # fmt: skip
         args = cs.fill(cs.SEARCH, blocks=blocks, **{k: more[k] for k in names})
         self.module("ls_peaks.cu").launch(
             "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream

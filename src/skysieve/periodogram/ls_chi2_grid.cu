@@ -38,10 +38,14 @@
 #include "ls_chi2_solve.cuh"
 #include "ls_chi2_tiles.cuh"
 
+#ifndef MODES
 #define MODES 160
+#endif
 #define OUT (MODES / 16)
 #define COEFFICIENTS 16
+#ifndef REACH
 #define REACH 17                      // samples that an interpolated value is made of
+#endif
 #define TILES 2                       // of a block, a warp each
 #define MINB (TERMS <= 2 ? 10 : TERMS == 3 ? 8 : TERMS == 4 ? 6 : 4)
 #define PASSED (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)      // frequencies of a thread's two whose sums pass through shared memory

@@ -1,8 +1,8 @@
 // From candidates to the k best peaks of each object, and candidates of powers that lie in device memory.
 //
-// ls_peaks: one block = one object. Missing neighbours of candidates at the ends of a block's stretch come from the edge
-// values; then k rounds of: drop what is nearer than 1/T to the last accepted, take the highest (ties to the lower
-// frequency). Candidates are read once (20-32 bytes) and kept in shared memory where they fit: latency, under 1 us a round.
+// ls_peaks: one block = one object. Candidates below the final floor fall away at once (of hundreds some tens are left); missing
+// neighbours of those at the ends of a block's stretch come from the edge values. Then k rounds of: drop what is nearer than 1/T to
+// the last accepted, take the highest (ties to the lower frequency), by one warp where what is left is little: limited by latency.
 // ls_candidates: one thread = one power, read with its neighbours; limited by memory (4 or 8 bytes a power).
 //
 // archs: 75 80 86 89 90 100 120
@@ -12,6 +12,8 @@
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
 #include "ls_common.cuh"
 
+#define FEW 256              // candidates that one warp takes
+
 struct Best {
   const Info* info; const Limit* limit; const double* f0; const double* df; const int* nf; const double* frequencies; const int* order;
   Peaks peaks; int* index; double* frequency; double* best; int* flags;
@@ -20,37 +22,55 @@ struct Best {
 
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  __shared__ double top[32]; __shared__ int where[32], slot[32]; __shared__ int chosen;
+  __shared__ double top[32]; __shared__ int where[32], slot[32]; __shared__ int chosen, kept;
   const int o = A.order[blockIdx.x], tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int k = A.peaks.wanted;
   const Info info = A.info[o];
   const int gi = o * A.grid_stride, nf = A.nf[gi];
   const unsigned count = info.status ? 0 : A.peaks.count[o];
   const int n = (int)min(count, (unsigned)A.peaks.cap);
-  if (!tid) A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0;
+  if (!tid) { A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0; kept = 0; }
   const int stretch = (int)A.limit[o].stretch;
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
   const unsigned floor = info.status ? 0 : A.peaks.floor[o];
-  const bool held = n <= A.held;
-  T* heights = (T*)raw; int* numbers = (int*)(heights + A.held);
-  for (int i = tid; i < n; i += blockDim.x) {
+  const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);       // memory is for held heights and numbers
+  T* heights = (T*)raw; int* numbers = (int*)(heights + room); int* places = numbers + room;
+  auto whole = [&](int i) {            // with the neighbours that other blocks had
     Candidate c = list[i];
-    bool keep = key_of(c.here) >= floor;
-    if (keep && stretch) {             // edge values: the first and the last of each stretch
+    if (stretch) {
       const T* edge = A.peaks.edge + ((size_t)o * A.edges + c.index / stretch) * 2;
       const int place = c.index % stretch;
       if (place == 0 && c.index > 0) c.before = edge[-1];
       if (place == stretch - 1 && c.index + 1 < nf) c.after = edge[2];
-      keep = is_peak(c.before, c.here, c.after);
     }
-    if (!keep) c.here = missing();
-    if (!keep || stretch) list[i] = c;
-    if (held) { heights[i] = c.here; numbers[i] = c.index; }
+    return c;
+  };
+  __syncthreads();
+  for (int i = tid; i < n; i += blockDim.x) {
+    if (key_of(list[i].here) < floor) continue;
+    const Candidate c = whole(i);
+    if (!is_peak(c.before, c.here, c.after)) continue;
+    const int s = atomicAdd(&kept, 1);
+    if (s < room) { heights[s] = c.here; numbers[s] = c.index; places[s] = i; }
   }
+  __syncthreads();
+  const bool held = kept <= room;
+  const int m = held ? kept : n;
+  if (!held) {                         // they do not fit: marked in the list itself
+    for (int i = tid; i < n; i += blockDim.x) {
+      const Candidate c = whole(i);
+      if (key_of(c.here) < floor || !is_peak(c.before, c.here, c.after)) list[i].here = missing();
+    }
+    __syncthreads();
+  }
+  const bool few = m <= FEW;
+  if (few && warp) return;             // nobody waits for the others from here on
+  const int step = few ? 32 : blockDim.x;
+  auto join = [&] { if (few) __syncwarp(); else __syncthreads(); };
   int last = -1;
   for (int r = 0; r < k; r++) {
     double p = 0; int j = -1, s = -1;
-    for (int i = tid; i < n; i += blockDim.x) {
+    for (int i = tid; i < m; i += step) {
       const T here = held ? heights[i] : list[i].here;
       if (here != here) continue;
       const int index = held ? numbers[i] : list[i].index;
@@ -60,36 +80,36 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
         else near = abs(index - last) < info.apart;
         if (near) { if (held) heights[i] = missing(); else list[i].here = missing(); continue; }
       }
-      if (j < 0 || here > p || (here == p && index < j)) { p = here; j = index; s = i; }
+      if (j < 0 || here > p || (here == p && index < j)) { p = here; j = index; s = held ? places[i] : i; }
     }
-    for (int step = 16; step; step >>= 1) {
-      const double q = __shfl_xor_sync(FULL, p, step);
-      const int jj = __shfl_xor_sync(FULL, j, step), ss = __shfl_xor_sync(FULL, s, step);
+    for (int k2 = 16; k2; k2 >>= 1) {
+      const double q = __shfl_xor_sync(FULL, p, k2);
+      const int jj = __shfl_xor_sync(FULL, j, k2), ss = __shfl_xor_sync(FULL, s, k2);
       if (jj >= 0 && (j < 0 || q > p || (q == p && jj < j))) { p = q; j = jj; s = ss; }
     }
     if (!lane) { top[warp] = p; where[warp] = j; slot[warp] = s; }
-    __syncthreads();
+    join();
     if (!tid) {
-      for (int w = 1; w < (int)(blockDim.x >> 5); w++)
+      for (int w = 1; w < step >> 5; w++)
         if (where[w] >= 0 && (j < 0 || top[w] > p || (top[w] == p && where[w] < j))) { p = top[w]; j = where[w]; s = slot[w]; }
       chosen = j;
       const size_t out = (size_t)o * k + r;
       A.index[out] = j; A.frequency[out] = s; A.best[out] = p;      // frequency: the slot, until all are found
     }
-    __syncthreads();
+    join();
     last = chosen;
     if (last < 0) {
       if (!tid) for (int q = r + 1; q < k; q++) { A.index[(size_t)o * k + q] = -1; A.frequency[(size_t)o * k + q] = -1; }
       break;
     }
   }
-  __syncthreads();
-  for (int r = tid; r < k; r += blockDim.x) {
+  join();
+  for (int r = tid; r < k; r += step) {
     const size_t out = (size_t)o * k + r;
     const int j = A.index[out], s = (int)A.frequency[out];
     double f = missing64(), best = missing64();
     if (j >= 0) {
-      const Candidate c = list[s];
+      const Candidate c = whole(s);
       const double x0 = A.frequencies ? A.frequencies[j] : A.f0[gi] + j * A.df[gi], here = A.best[out];
       f = x0; best = here;
       if (j > 0 && j + 1 < nf && isfinite((double)c.before) && isfinite((double)c.after)) {     // the vertex of a parabola

@@ -26,7 +26,7 @@ struct Prepare {
   const double* t; const double* y; const double* dy; const int* offsets;
   const double* df; const Limit* limit;
   double* tp; double2* wv; int* owner; int* row; Info* info;
-  unsigned* count; unsigned* floor;        // of the candidates: cleared here
+  unsigned* count; unsigned* floor; unsigned* bins;      // of the candidates: cleared here; bins, where there are any: 32 an object
   int centre, scale_kind, grid_stride, scan_only;
 };
 
@@ -105,6 +105,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_prepare(const Prepare A) {
   if (m == 0) { info.t_min = missing64(); info.span = missing64(); }
   if (A.scan_only) { if (!threadIdx.x) A.info[o] = info; return; }
   if (!threadIdx.x) { A.count[o] = 0; A.floor[o] = 0; }
+  if (A.bins && threadIdx.x < 32) A.bins[o * 32 + threadIdx.x] = 0;
   const double df = A.df[o * A.grid_stride];
   // The origin of times is the first one rounded down to the spacing of the largest: t - origin is then exact for times of one sign.
   const double largest = fmax(fabs(tmin), fabs(tmax)), step = nextafter(largest, huge) - largest;
@@ -201,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_weights(const Weights A) {
     if (owner[e] >= 0) {
       const double circle = A.limit[owner[e]].circle;
       window[e] = (int)A.limit[owner[e]].window;
-      if (circle > 0) x[e] = fma(x[e], circle * A.df[owner[e] * A.grid_stride], 8.0);      // 8: every tap falls on a cell >= 0
+      if (circle > 0 && window[e] >= 0) x[e] = fma(x[e], circle * A.df[owner[e] * A.grid_stride], 8.0);      // 8: every tap falls on a cell >= 0
       else owner[e] = -1;
     }
 #pragma unroll

@@ -1,0 +1,274 @@
+// Powers of one sinusoid from samples of its sums: interpolation, power, search for peaks.
+//
+// chi2_samples (ls_chi2_grid.cu) leaves W(nu) = sum w exp(2 pi i nu t) and the same of w y on a regular grid, L frequencies apart
+// (L df T <= 0.8: 3/8 of a number for each frequency where a comb takes three transforms). Between them sums are interpolated from
+// REACH samples, as for series of several terms: at L df every L-th frequency lies alike between the samples, at f and at 2f, so that
+// 16 frequencies in a row (rows) of 4 such rows, real and imaginary (columns), are a product of matrices with one small table.
+//
+// ls_taps: that table, where samples begin, of each grid.
+// ls_powers: one block (4 warps) = one object, 2048 frequencies in a row, 32 tiles of 4 rows of 16. Samples come to shared memory by
+// the copy engine; a thread has two frequencies of a tile. Powers are staged for the search for peaks, which a warp leaves out where
+// none of its 512 reaches the floor under the best peaks. Best peaks of every other 512 frequencies are kept in 32 places an object:
+// the k-th highest of these is a floor, a far higher one than a warp finds among its own.
+//
+// For a frequency: 120 to 132 multiply-adds of the matrix unit, 30 others of the same pipe: 0.17 ms for 1,000 x 28,608 on an H100;
+// 3/8 of 16 bytes read.
+//
+// archs: 75 80 86 89 90 100 120
+// build: f64 -DREAL=double -DMINB=6
+// build: f32 -DREAL=float -DMINB=5
+// build: f64s16 -DREAL=double -DMINB=5 -DL=16
+// build: f64s32 -DREAL=double -DMINB=5 -DL=32
+// build: f32s16 -DREAL=float -DMINB=5 -DL=16
+// build: f32s32 -DREAL=float -DMINB=5 -DL=32
+// budget: f64 kernel=ls_taps regs<=128 smem<=0
+// budget: f64 kernel=ls_powers regs<=80 smem<=64
+// budget: f32 kernel=ls_powers regs<=96 smem<=64
+// budget: f64s32 kernel=ls_powers regs<=96 smem<=64
+#include "ls_common.cuh"
+#include "ls_chi2_tiles.cuh"
+
+#ifndef L
+#define L 8                           // frequencies between samples
+#endif
+#ifndef MINB
+#define MINB 5                        // blocks a multiprocessor
+#endif
+#define WARPS 4
+#define THREADS (32 * WARPS)
+#define SPAN 2048
+#define REGION (SPAN / WARPS)         // powers of a warp
+#define EACH (SPAN / THREADS)         // of a thread
+#define REACH (sizeof(T) == 8 ? 18 : 12)      // samples that an interpolated value is made of
+#define PARTS (L > 16 ? L / 16 : 1)    // of 16 frequencies in a row
+#define STRIDE (L > 16 ? 1 : 16 / L)  // samples from one row to the next at f
+#define PERIOD (16 * PARTS)
+#define ROWS (SPAN / PERIOD)
+#define STEPS(h) ((REACH * L + 15 * (h) + 4 * L - 1) / (4 * L))         // matrix steps (of four samples) of harmonic h
+#define ALL_STEPS (STEPS(1) + STEPS(2))
+#define LENGTH(h) ((ROWS - 1) * (h) * STRIDE + (PARTS > 1 ? (h) + 1 : 0) + 4 * STEPS(h))       // samples of a block
+#define BINS 32
+
+// ---------------------------------------------------------------- coefficients
+struct Taps {
+  const double* f0; const double* df; const int* order; const double* lead; const int* at;
+  double2* taps; int* origin; int* shift;      // [grid][part][step at f, then at 2f][lane]; [grid][harmonic]; [grid][part][harmonic]
+  double beta, inverse;                        // 1 / I0(beta)
+  int member, blocks, grid_stride;             // blocks: of a grid
+};
+// I0(sqrt(4 q)) = sum q^k / k!^2: all terms above 0; enough for arguments up to 36.
+__device__ __forceinline__ double bessel(double q) {
+  double s = 1;
+#pragma unroll
+  for (int k = 64; k > 0; k--) s = fma(s * q, 1.0 / (k * k), 1.0);
+  return s;
+}
+extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
+  const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
+  const double f0 = A.f0[gi], df = A.df[gi], D = L * df, low = fma((double)L, df, -D);
+  for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < PARTS * ALL_STEPS * 32; e += 256 * A.blocks) {
+    const int lane = e & 31, j = e / (32 * ALL_STEPS), step = (e >> 5) % ALL_STEPS, h = step < STEPS(1) ? 1 : 2, k = h == 1 ? step : step - STEPS(1);
+    const double x = h * f0, rest = fma((double)h, f0, -x), n = floor(x / D);
+    const int whole = h * j / PARTS;
+    const double at = ((fma(-n, D, x) + rest) - n * low) / D;                  // place of the first frequency after sample n
+    const double start0 = ceil(at - 0.5 * REACH), place = at + (double)(h * j % PARTS) / PARTS, start = ceil(place - 0.5 * REACH);
+    double v[2];
+    for (int i = 0; i < 2; i++) {
+      const double d = (2.0 / REACH) * ((start + (4 * k + (lane & 3))) - place - (double)(h * ((lane >> 2) + 8 * i)) / L), q = 1 - d * d;
+      v[i] = q > 0 ? A.inverse * bessel(0.25 * A.beta * A.beta * q) : 0;
+    }
+    A.taps[(size_t)local * PARTS * ALL_STEPS * 32 + e] = make_double2(v[0], v[1]);
+    if (!k && !lane) {
+      A.shift[(local * PARTS + j) * 2 + h - 1] = whole + (int)(start - start0);
+      if (!j) A.origin[local * 2 + h - 1] = A.at[gp * 2 + h - 1] + (int)((n - A.lead[gp * 2 + h - 1]) + start0);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- powers
+struct Sampled {
+  const double2* samples; const long long* place; const double2* taps; const int* origin; const int* shift; const int2* bands;
+  const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
+  const double* f0; const double* df; const int* nf; const long long* start; T* power; Peaks peaks; unsigned* bins; Guard guard; double mean;
+  int modes, member, members, group, blocks, grid_stride, norm, scaled, edges;
+  // modes: samples of a band; members from `member` on, `group` of them at a time
+};
+// Sixteen of the inner dimension at once, or eight, where there are such instructions.
+template <int N> __device__ __forceinline__ void multiply_all(Tile& c, const double2* a, const double* b) {
+#if ON_DEVICE && __CUDA_ARCH__ >= 900
+  if constexpr (N >= 4) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3};"
+        : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1) : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(a[2].x), "d"(a[2].y),
+        "d"(a[3].x), "d"(a[3].y), "d"(b[0]), "d"(b[8]), "d"(b[16]), "d"(b[24]));
+    multiply_all<N - 4>(c, a + 4, b + 32);
+  } else if constexpr (N >= 2) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1) : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(b[0]), "d"(b[8]));
+    multiply_all<N - 2>(c, a + 2, b + 16);
+  } else if constexpr (N == 1) multiply(c, a[0], b[0]);
+#else
+#pragma unroll
+  for (int k = 0; k < N; k++) multiply(c, a[k], b[8 * k]);
+#endif
+}
+__device__ __forceinline__ int high_of(double x) { return __double2hiint(x); }
+__device__ __forceinline__ int high_of(float x) { return __float_as_int(x); }
+
+// Sums begin with this number. For float32 it is one at which doubles are 2^-30 apart: as no sum exceeds 1, their low halves are the
+// sums as integers in that unit, and an integer becomes a float32 four times as fast as a double does.
+#define UNIT 0x1p-30f
+__device__ __forceinline__ double begin() { return sizeof(T) == 4 ? 0x1.8p22 : 0.0; }
+// The power, NaN where it is suspicious.
+__device__ __forceinline__ double power_from(double c, double s, double yc, double ys, double c2, double s2, double mean, double guard) {
+  c *= mean; s *= mean;
+  const double cc = fma(-c, c, fma(0.5, c2, 0.5)), ss = fma(-s, s, fma(-0.5, c2, 0.5)), cs = fma(-c, s, 0.5 * s2);
+  const double det = fma(cc, ss, -cs * cs);
+  const double p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * reciprocal(det);
+  return det > guard ? p : missing64();
+}
+__device__ __forceinline__ float power_from(double c_, double s_, double yc_, double ys_, double c2_, double s2_, float mean, float guard) {
+  auto number = [](double x) { return (float)__double2loint(x); };
+  const float c = number(c_) * (mean * UNIT), s = number(s_) * (mean * UNIT), yc = number(yc_), ys = number(ys_), c2 = number(c2_), s2 = number(s2_);
+  const float cc = fma(-c, c, fma(0.5f * UNIT, c2, 0.5f)), ss = fma(-s, s, fma(-0.5f * UNIT, c2, 0.5f)), cs = fma(-c, s, 0.5f * UNIT * s2);
+  const float det = fma(cc, ss, -cs * cs);
+  const float p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * (reciprocal(det) * (UNIT * UNIT));
+  return det > guard ? p : (float)missing();
+}
+
+// A floor under the k-th accepted peak: the k-th highest of the places, of which `mine` may rise to `best`. Peaks of places are of
+// regions with another one between them.
+__device__ __forceinline__ unsigned floor_of_places(unsigned* bins, int mine, unsigned best, int wanted) {
+  const int lane = threadIdx.x & 31;
+  unsigned top = *(volatile unsigned*)(bins + lane), v = 0;
+  if (lane == mine && best > top) { top = best; atomicMax(bins + lane, best); }
+  for (int r = 0; r < wanted; r++) {
+    v = warp_max(top);
+    if (!v) return 0;
+    const unsigned who = __ballot_sync(FULL, top == v);
+    if (lane == __ffs(who) - 1) top = 0;
+  }
+  return v;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __grid_constant__ Sampled A) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  __shared__ int many;
+#if ENGINE
+  __shared__ unsigned long long done;
+#endif
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
+  int pos, block;
+  if (A.tasks) { const int2 task = A.tasks[blockIdx.x]; pos = task.x; block = task.y; }
+  else {                                // the first stretches of a group of objects, then their second ones: floors are known soon
+    const int start = blockIdx.x / (A.group * A.blocks) * A.group, size = min(A.group, A.members - start);
+    const int task = blockIdx.x - start * A.blocks;
+    block = task / size; pos = A.member + start + task % size;
+  }
+  const int o = A.order[pos], gp = A.grid_stride ? pos : 0, local = A.grid_stride ? pos - A.member : 0;
+  double2* twice = (double2*)raw; double2* w = twice + LENGTH(2); double2* y = w + LENGTH(1);
+  T* stage = (T*)(y + LENGTH(1));
+  auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };      // other banks for each thread's powers
+  {
+    const double2* W = A.samples + A.place[pos];
+    const double2* Y = W + (size_t)A.bands[gp].x * A.modes;
+    const int first = A.origin[2 * local] + block * (ROWS * STRIDE), first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
+#if ENGINE
+    if (!tid) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      expect(&done, 16 * (LENGTH(2) + 2 * LENGTH(1)));
+      fetch(twice, W + first2, LENGTH(2), &done); fetch(w, W + first, LENGTH(1), &done); fetch(y, Y + first, LENGTH(1), &done);
+    }
+#else
+    for (int i = tid; i < LENGTH(2); i += THREADS) fetch(twice + i, W + first2 + i);
+    for (int i = tid; i < LENGTH(1); i += THREADS) { fetch(w + i, W + first + i); fetch(y + i, Y + first + i); }
+#endif
+  }
+  double2 taps[ALL_STEPS];
+  auto coefficients = [&](int part) {
+    const double2* b = A.taps + (size_t)(local * PARTS + part) * (ALL_STEPS * 32) + lane;
+#pragma unroll
+    for (int k = 0; k < ALL_STEPS; k++) taps[k] = __ldg(b + 32 * k);
+  };
+  if (PARTS == 1) coefficients(0);
+  const int status = A.info[o].status, n = A.info[o].n, nf = A.nf[o * A.grid_stride], base = block * SPAN, total = min(SPAN, nf - base);
+  const T guard = guard_of(A.guard, n), mean = (T)A.mean;
+  __syncthreads();
+#if ENGINE
+  fetched(&done, 0);
+#else
+  fetched();
+  __syncthreads();
+#endif
+  if (status != 0) {                    // no answer: NaN, where powers are written
+    if (A.power) for (int i = tid; i < total; i += THREADS) A.power[A.start[o] + base + i] = missing();
+    return;
+  }
+
+  bool odd = false;
+  int top = -0x7fffffff;
+#pragma unroll 1
+  for (int it = 8 * warp; it < 8 * warp + 8; it++) {
+    const int part = it % PARTS, row = it / PARTS * 4, k0 = (row + t) * PERIOD + 16 * part + g;
+    if (row * PERIOD + 16 * part >= total) break;
+    const int column = 2 * ((row + (g >> 1)) * STRIDE + t) + (g & 1), column2 = column + 2 * (row + (g >> 1)) * STRIDE;
+    const double* at_w = (const double*)w + column;
+    const double* at_z = (const double*)twice + column2;
+    if (PARTS > 1) {
+      coefficients(part);
+      const int* shift = A.shift + 2 * (local * PARTS + part);
+      at_w += 2 * shift[0]; at_z += 2 * shift[1];
+    }
+    const double* at_y = at_w + 2 * LENGTH(1);
+    Tile sw = {begin(), begin(), begin(), begin()}, sy = sw, s2 = sw;
+    multiply_all<STEPS(2)>(s2, taps + STEPS(1), at_z); multiply_all<STEPS(1)>(sw, taps, at_w); multiply_all<STEPS(1)>(sy, taps, at_y);
+    const T p0 = power_from(sw.re0, sw.re1, sy.re0, sy.re1, s2.re0, s2.re1, mean, guard);
+    const T p1 = power_from(sw.im0, sw.im1, sy.im0, sy.im1, s2.im0, s2.im1, mean, guard);
+    odd |= (!(p0 == p0) && k0 < total) | (!(p1 == p1) && k0 + 8 < total);
+    top = max(top, max(high_of(p0), high_of(p1)));
+    staged(k0) = p0; staged(k0 + 8) = p1;
+  }
+  if (__syncthreads_or(odd)) {          // take the suspicious ones again
+    const int lo = A.offsets[o], gi = o * A.grid_stride;
+    mend(total, (int*)raw, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged, [&](int i) { return base + i; }, [](int) { return true; });
+    top = 0x7fffffff;
+  }
+  if (A.scaled) {                       // another normalisation than the standard one
+    const double scale = A.info[o].scale;
+    for (int i = tid; i < total; i += THREADS) staged(i) = normalise(staged(i), scale, A.norm);
+    top = 0x7fffffff;
+    __syncthreads();
+  }
+  if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = staged(i); }
+  auto staged_at = [&](int i) { return staged(i); };
+  leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
+  unsigned known = floor_now(A.peaks, o);
+  if (!__any_sync(FULL, top >= (int)known)) return;       // a warp looks at the powers that it made
+  const int i0 = tid * EACH, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff, apart = A.info[o].apart;
+  unsigned found = 0, best = 0;
+  if (i0 < total) {
+    int x = i0 ? high_at(&staged(i0 - 1)) : none, y = high_at(&staged(i0));
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+      const int z = i0 + i + 1 < total ? high_at(&staged(i0 + i + 1)) : none;
+      if (i0 + i < total && y >= x && y >= z && y >= least) {
+        found |= 1u << i;
+        const int k = i0 + i;           // keys are rounded: only what is surely a peak
+        if (k > 0 && k + 1 < total && is_peak(staged(k - 1), staged(k), staged(k + 1))) best = max(best, key_of(staged(k)));
+      }
+      x = y; y = z;
+    }
+  }
+  best = warp_max(best);
+  if (best > known && 2 * (long long)apart <= REGION) {
+    const int region = block * WARPS + warp;
+    const unsigned raised = floor_of_places(A.bins + (size_t)o * BINS, region & 1 ? -1 : region / 2 % BINS, best, A.peaks.wanted);
+    if (raised > known) {
+      if (!lane) atomicMax(A.peaks.floor + o, raised);
+      known = raised;
+#pragma unroll 1
+      for (unsigned left = found; left; left &= left - 1) { const int i = __ffs(left) - 1; if (key_of(staged(i0 + i)) < known) found &= ~(1u << i); }
+    }
+  }
+  give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(apart, 100000) + EACH - 1) / EACH, known, staged_at);
+}
