@@ -1,8 +1,12 @@
-"""The periodogram on a GPU whose memory is short: chunks are halved, the answers stay, what does not fit is told."""
+"""The periodogram on a GPU that is short of memory, or lost: answers stay, errors are told; and its longest grids."""
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +16,13 @@ from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.kernels import CudaRuntime
 from skysieve.periodogram import cuda
+from skysieve.periodogram.workload import Grids
 
 pytestmark = pytest.mark.gpu
 
 GRID = shared_grid(0.16, 1 / 1200, 4000)
+ROOT = Path(__file__).resolve().parents[2]
+PATHS = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
 @pytest.fixture
@@ -53,4 +60,49 @@ def test_a_card_without_room(room, caplog, spec):
     room(1 << 30)
     for _ in range(4):
         assert np.array_equal(run(engine, source, GRID).power, expected.power)
+    engine.close()
+
+
+LOST = """
+import cupy
+from skysieve import LombScarglePlan
+from tests.gpu.batches import batch
+
+source = batch([50] * 3000)
+with LombScarglePlan(fmin=0.16, fmax=4, nf=4000, method="nufft", device="cuda", return_power=False) as plan:
+    for _ in range(4):
+        plan.execute(source.t, source.y, source.dy, offsets=source.offsets)
+    cupy.RawKernel('extern "C" __global__ void fail() { asm("trap;"); }', "fail")((1,), (1,), ())
+    try:
+        plan.execute(source.t, source.y, source.dy, offsets=source.offsets)
+    except RuntimeError as error:
+        print("told:", error, flush=True)
+print("closed", flush=True)
+"""
+
+
+def test_a_gpu_that_is_really_lost():
+    """A kernel of somebody else ends the device's context: the driver's error reaches the caller, the plan closes."""
+    run_there = [sys.executable, "-c", LOST]
+    told = subprocess.run(run_there, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT, env=PATHS)
+    assert "told: cuda" in told.stdout, told.stdout + told.stderr
+    assert "closed" in told.stdout, told.stdout + told.stderr
+
+
+def test_as_many_frequencies_as_there_may_be():
+    """The last numbers of a grid of 2^30: a signal there is found, a grid of one more is refused."""
+    nf = cuda.MOST_INDEX
+    source = batch([300, 40])
+    engine = cuda.Engine(default_spec(method="nufft"), runtime=CudaRuntime(resolve("cuda:0")[0]))
+    df = 20 / nf
+    last = 0.1 + df * (nf - 1_000_000)
+    source.y[:300] = np.sin(2 * np.pi * last * source.t[:300])
+    grids = Grids(np.full(2, 0.1), np.array([df, 1 / 1200]), np.array([nf, 3000]), False)
+    out = run(engine, source, grids, power=False)
+    flat = np.sqrt(1e-9) / (np.pi * df * 120)  # steps by which the power falls as much as its error, nearly
+    assert abs(int(out.peak_index[0, 0]) - (nf - 1_000_000)) <= 2 * flat
+    alone = run(engine, source, shared_grid(0.1, 1 / 1200, 3000), power=False)
+    assert np.array_equal(out.peak_index[1], alone.peak_index[1])
+    with pytest.raises(ValueError, match=f"nf={nf + 1}"):
+        run(engine, source, shared_grid(0.1, df, nf + 1), power=False)
     engine.close()
