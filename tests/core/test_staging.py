@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from skysieve.core.staging import Copier, CudaLane
+from skysieve.core.staging import Copier, CudaLane, make_current
 
 
 class Context:
@@ -89,6 +89,22 @@ def test_buffers_are_kept_until_both_streams_have_ended(lane):
     lane.free()
     assert (lane.stream.waits, side.waits) == (2, 1)
     assert not lane._device
+
+
+def test_a_thread_leaves_lost_devices():
+    """It takes another device where its current one is lost, and only there unless told."""
+    used, current = [], [0]
+    device = lambda index: SimpleNamespace(use=lambda: used.append(index))  # noqa: E731
+    cuda = SimpleNamespace(Device=device, runtime=SimpleNamespace(getDevice=lambda: current[0]))
+    second = SimpleNamespace(xp=SimpleNamespace(cuda=cuda), device=SimpleNamespace(index=1))
+    make_current(second, {0})
+    assert used == [1]
+    current[0] = 2
+    make_current(second, {0, 1})
+    assert used == [1]
+    make_current(second)
+    assert used == [1, 1]
+    make_current(SimpleNamespace(xp=np))
 
 
 def test_nothing_is_copied_any_more_when_an_error_arrives(monkeypatch):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.periodogram import cuda, cuda_jobs, cuda_parts
+from skysieve.periodogram import cuda, cuda_jobs, cuda_parts, cuda_run
 from skysieve.periodogram.cuda_run import Run
 from skysieve.periodogram.workload import Grids, Output, Status
 from tests.gpu.batches import FaultyRuntime, FlatSource, bands_engine, batch, default_spec, in_bands, run, shared_grid
@@ -205,6 +205,24 @@ def test_a_gpu_that_is_lost_is_left_alone(source, expected, caplog, chunks):
     assert len(first.begin.calls) <= 1  # it may come too late for any of several chunks
     assert first.begin.calls or chunks > 1
     e.close()
+
+
+@pytest.mark.parametrize("chunks", [1, 6])
+def test_threads_do_not_return_to_a_lost_gpu(source, expected, monkeypatch, chunks):
+    """The caller's thread goes on with one that works, also for what is taken again; threads of workers have theirs."""
+    e, (first, other) = two(source, **({} if chunks == 1 else {"memory": 60_000}))
+    first.runtime.device = replace(first.runtime.device, index=7)
+    moves = []
+    note = lambda runtime, instead_of=(): moves.append((threading.current_thread(), runtime, instead_of))  # noqa: E731
+    monkeypatch.setattr(cuda_run, "make_current", note)
+    monkeypatch.setattr(cuda, "make_current", note)
+    first.begin = Failing(None, GONE, range(99))
+    assert same(run(e, source, GRID), expected)
+    mine = [move[1:] for move in moves if move[0] is threading.current_thread()]
+    assert set(map(str, mine)) <= {str((other.runtime, {7}))}
+    assert bool(mine) == bool(first.begin.calls)
+    theirs = [move[1:] for move in moves if move[0] is not threading.current_thread()]
+    assert sorted(map(str, theirs)) == sorted(str((w.runtime, ())) for w in (first, other) if chunks > 1)
 
 
 def test_a_gpu_lost_when_objects_are_taken_again(source, expected, overflow, caplog):

@@ -9,7 +9,7 @@ host shim) the same calls copy at once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import pairwise
@@ -20,7 +20,7 @@ import numpy as np
 from skysieve.core.kernels import Runtime
 from skysieve.core.pipeline import usable_cores
 
-__all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "make_lane"]
+__all__ = ["GROWTH", "Copier", "CudaLane", "HostLane", "Lane", "is_pinned", "make_current", "make_lane"]
 
 ALIGN = 256
 GROWTH = 1.125
@@ -299,6 +299,16 @@ class CudaLane(Lane):
 def make_lane(runtime: Runtime) -> Lane:
     """A lane for the runtime's kind of arrays."""
     return HostLane(runtime) if runtime.xp is np else CudaLane(runtime)
+
+
+def make_current(runtime: Runtime, instead_of: Collection[int] = ()) -> None:
+    """Let this thread's current device be the runtime's; with ``instead_of`` only where it is one of these now.
+
+    What works on a device for a while returns to the thread's current one afterwards, which fails if that one is lost.
+    """
+    if runtime.xp is np or (instead_of and runtime.xp.cuda.runtime.getDevice() not in instead_of):
+        return
+    runtime.xp.cuda.Device(runtime.device.index).use()
 
 
 def is_pinned(runtime: Runtime, array: Any) -> bool:

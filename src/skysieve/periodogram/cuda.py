@@ -20,7 +20,7 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, out_of_me
 from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
-from skysieve.core.staging import GROWTH, Copier
+from skysieve.core.staging import GROWTH, Copier, make_current
 from skysieve.periodogram.cuda_bands import BandsWorker
 from skysieve.periodogram.cuda_calibrate import costs_of
 from skysieve.periodogram.cuda_chi2 import Chi2Worker
@@ -179,6 +179,7 @@ class Engine:
         if good:
             self._left += [worker for worker in self.workers if worker in broken]
             self.workers = good
+            make_current(good[0].runtime, {worker.runtime.device.index for worker in broken})
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
         """See `workload.Engine.describe`."""

@@ -21,7 +21,7 @@ import numpy as np
 from skysieve.core.arrays import is_device_array
 from skysieve.core.errors import MemoryBudgetError, out_of_memory
 from skysieve.core.progress import Reporter
-from skysieve.core.staging import is_pinned
+from skysieve.core.staging import is_pinned, make_current
 from skysieve.periodogram.cuda_jobs import Again, Chunk, JobCache, Plan, deliver, gather, make_job
 from skysieve.periodogram.cuda_worker import Job, Worker
 from skysieve.periodogram.workload import Output, Source
@@ -163,6 +163,11 @@ class Run:
             if isinstance(error, RuntimeError):
                 self.broken.append(worker)
 
+    def _go_on_with(self, worker: Worker) -> None:
+        """Let the caller's thread leave lost devices for the worker's."""
+        if self.broken:
+            make_current(worker.runtime, {lost.runtime.device.index for lost in self.broken})
+
     def _make(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task], free: deque[Any]) -> None:
         """Make the job of the chunk drawn last, and let its rows be copied."""
         task = ahead[-1]
@@ -249,6 +254,7 @@ class Run:
     def in_turn(self, workers: Sequence[Worker]) -> None:
         """One worker does everything; another one only where it fails."""
         for worker in workers:
+            self._go_on_with(worker)
             self.work(worker, alone=worker is workers[-1])
             if worker not in self.lost:
                 return
@@ -263,6 +269,8 @@ class Run:
         def run(worker: Worker) -> None:
             finished = False
             try:
+                with suppress(RuntimeError):  # a lost device is seen soon enough
+                    make_current(worker.runtime)
                 self.work(worker, alone=False)
                 finished = True
             finally:
@@ -296,6 +304,7 @@ class Run:
         left = [worker for worker in workers if worker not in self.lost]
         while overflow:
             try:
+                self._go_on_with(left[0])
                 self._once_more(left[0], overflow[-1])
                 overflow.pop()
             except (RuntimeError, MemoryBudgetError) as error:
