@@ -130,6 +130,22 @@ def test_direct(dtype, order):
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
+def test_direct_sums_of_several_tiles(dtype, order):
+    """Blocks of several tiles of one object give what blocks of one tile give; 65 points fill the tables twice."""
+    tolerance = 1e-12 if dtype == np.float64 else 1e-5
+    e, grids = engine(order, method="direct", dtype=dtype), shared_grid(0.16, STEP, 13_300)
+    source = batch([33, 5, 65])
+    together = run(e, source, grids)
+    check(e, source, grids, tolerance, together, few_det=0.02)
+    for i in range(3):
+        rows = slice(*source.offsets[i : i + 2])
+        one = FlatSource(source.t[rows], source.y[rows], source.dy[rows], np.array([0, rows.stop - rows.start]))
+        alone = run(e, one, grids)
+        assert np.array_equal(alone.power, together.power[i * 13_300 : (i + 1) * 13_300], equal_nan=True)
+        assert np.array_equal(alone.peak_index[0], together.peak_index[i])
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
 def test_list_of_frequencies(dtype):
     values = np.sort(np.random.default_rng(0).random(500)) * 3 + 0.1
     grids = Grids(values[:1], np.zeros(1), np.array([500]), True, values)

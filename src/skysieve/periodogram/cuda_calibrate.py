@@ -28,7 +28,7 @@ FEWEST_RUNS, AGREE, ALIKE, LONGEST = 5, 3, 0.08, 3.0
 """Runs of a case, how many must agree with the least, how well, and the seconds in which they must."""
 Case = tuple[str, int]
 """Method, and points of each object (0: the nearly empty chunk)."""
-FORMAT = 6
+FORMAT = 7
 """Changes when the kernels change enough to void old figures."""
 SLOWER, FASTER, APART = 1000.0, 30.0, 30.0
 """What is believed of a GPU beside an H100: costs at most so many times as high, or as low, and so far apart.
