@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LombScarglePlan", "lombscargle"]
 
-PEAK_BYTES = 24  # of a peak: index, frequency, power
-SMALL_POWER = 2**26
-"""Bytes of powers that are allocated unasked: to ask for the free memory takes longer than a small search."""
-
 
 def make_engine(
     spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
@@ -428,8 +424,7 @@ class LombScarglePlan:
         listed = rule.frequencies
         n = curves.source.n_objects
         power = self._power(curves, grids, n, out, None if listed is None else listed.position)
-        if (needed := PEAK_BYTES * n * spec.n_peaks) > SMALL_POWER:
-            checks.refuse_many_peaks(n, spec.n_peaks, needed, resolve("cpu")[0].free_memory)
+        checks.refuse_many_peaks(n, spec.n_peaks)
         output = Output.allocate(n, spec.n_peaks, power)
         if n and grids.nf.any():
             with _reporting(progress) as callback:
@@ -473,7 +468,7 @@ class LombScarglePlan:
                 return out.reshape(-1)
         xp: Any = importlib.import_module("cupy") if curves.on_device else np
         needed = total * self._spec.dtype.itemsize * (1 if position is None else 2)
-        if needed > SMALL_POWER:
+        if needed > checks.SMALL:
             free = self._device.free_memory if curves.on_device else resolve("cpu")[0].free_memory
             checks.refuse_large_power(n, total, needed, free)
         return xp.empty(total, self._spec.dtype)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.chi2 import MAX_TERMS
 from skysieve.periodogram.workload import METHODS, MIN_POINTS, NORMALIZATIONS, Grids, Scan, Spec, Status
@@ -22,6 +23,11 @@ NAN_POLICIES = ("omit", "raise")
 DTYPES = ("float64", "float32")
 COARSEST_PHASE = 0.01
 """Cycles at the highest frequency that one step of the floating-point times may make."""
+
+SMALL = 2**26
+"""Bytes of answers that are allocated unasked: to ask for the free memory takes longer than a small search."""
+PEAK_BYTES = 24
+"""Of a peak: index, frequency, power."""
 
 
 class PlanOptions(TypedDict, total=False):
@@ -194,9 +200,10 @@ def refuse_large_power(n_objects: int, n_values: int, needed: int, available: in
         )
 
 
-def refuse_many_peaks(n_objects: int, n_peaks: int, needed: int, available: int) -> None:
+def refuse_many_peaks(n_objects: int, n_peaks: int) -> None:
     """Peaks that do not fit into the free memory, before any work is done."""
-    if needed > available:
+    needed = PEAK_BYTES * n_objects * n_peaks
+    if needed > SMALL and needed > (available := resolve("cpu")[0].free_memory):
         raise MemoryBudgetError(
             f"n_peaks={n_peaks} of {n_objects} light curve{'s'[: n_objects != 1]}", needed, available
         )

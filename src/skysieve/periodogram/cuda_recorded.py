@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.core.staging import Lane
@@ -68,3 +69,17 @@ class Launches:
     def forget(self, lane: Lane) -> None:
         """Know none of a lane's."""
         self._known.pop(id(lane), None)
+
+
+def places_of(arrays: dict[str, Any]) -> tuple[dict[str, int], int]:
+    """First byte of each array in a common buffer, and the buffer's size."""
+    places, total, end = {}, 0, 0
+    for name, a in arrays.items():
+        places[name], end = total, total + a.nbytes
+        total += -(-a.nbytes // 256) * 256
+    return places, end
+
+
+def bytes_of(a: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of an array, in a row."""
+    return a.reshape(-1).view(np.uint8)

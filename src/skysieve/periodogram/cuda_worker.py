@@ -20,7 +20,7 @@ from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Layout
 from skysieve.periodogram.cuda_coarse import corrections, make_coarse_tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
-from skysieve.periodogram.cuda_recorded import Launches, Recorded
+from skysieve.periodogram.cuda_recorded import Launches, Recorded, bytes_of, places_of
 from skysieve.periodogram.cuda_samples import BINS, NAMES, Sampler, launch_powers, one_term, small_arrays
 from skysieve.periodogram.cuda_tables import Layout, layouts, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
@@ -99,19 +99,6 @@ class Job:
         return int(self.offsets[-1])
 
 
-def _places(arrays: dict[str, Any]) -> tuple[dict[str, int], int]:
-    """First byte of each array in a common buffer, and the buffer's size."""
-    places, total, end = {}, 0, 0
-    for name, a in arrays.items():
-        places[name], end = total, total + a.nbytes
-        total += -(-a.nbytes // 256) * 256
-    return places, end
-
-
-def _bytes(a: NDArray[Any]) -> NDArray[np.uint8]:
-    return a.reshape(-1).view(np.uint8)
-
-
 class Worker:
     """Kernels, tables and lanes of one GPU."""
 
@@ -176,11 +163,11 @@ class Worker:
         host = {k: np.ascontiguousarray(a) for k, a in arrays.items() if k not in out}
         if self.runtime.xp is np:
             return {**out, **host}
-        places, total = _places(host)
+        places, total = places_of(host)
         device = lane.array(self._data, total, np.uint8)
         if not lane.recording:
             pinned = lane.pinned(self._data, total, np.uint8)
-            self.copier.copy([(pinned[p : p + host[k].nbytes], _bytes(host[k])) for k, p in places.items()])
+            self.copier.copy([(pinned[p : p + host[k].nbytes], bytes_of(host[k])) for k, p in places.items()])
             lane.to_device(device, pinned)
         for name, p in places.items():
             out[name] = device[p : p + host[name].nbytes].view(host[name].dtype)
@@ -290,12 +277,12 @@ class Worker:
             return
         host = self._host_rows(job)
         if any(a.nbytes > STRAIGHT for a in host.values()):
-            job.copies = self.copier.start([(known.rows[name][1], _bytes(a)) for name, a in host.items()])
+            job.copies = self.copier.start([(known.rows[name][1], bytes_of(a)) for name, a in host.items()])
 
     def _place_rows(self, lane: Lane, job: Job, known: Recorded) -> None:
         """Note where a recorded launch expects its rows; the small arrays are there since the launch before."""
         host = self._host_rows(job)
-        places, total = _places(host)
+        places, total = places_of(host)
         device, pinned = lane.array(self._data, total, np.uint8), lane.pinned(self._data, total, np.uint8)
         for name, p in places.items():
             at = slice(p, p + host[name].nbytes)
