@@ -106,6 +106,18 @@ def direct_power(source, i, frequency, fit_mean=True, center_data=True):
     return power, det
 
 
+def only_samples(monkeypatch):
+    """Let every comb that samples could serve be made of them, whatever it costs."""
+    from skysieve.periodogram import cuda_jobs
+
+    choose = cuda_jobs.choose_layouts
+
+    def among_samples(known, nf, cycles):
+        return choose(tuple(layout for layout in known if layout.sampled), nf, cycles)  # they come first
+
+    monkeypatch.setattr(cuda_jobs, "choose_layouts", among_samples)
+
+
 def default_spec(**changes):
     return Spec(**({"n_peaks": 5} | changes))
 

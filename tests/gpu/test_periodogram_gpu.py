@@ -19,6 +19,7 @@ from tests.gpu.batches import (
     default_spec,
     host,
     log_normal_lengths,
+    only_samples,
     run,
     shared_grid,
 )
@@ -45,6 +46,11 @@ BUILDS = {  # lengths, f0, df, nf
     "x4p4": ([40, 300], 0.16, 0.8 / 120, 1700),
     "columns": ([60, 40, 1100], 0.16, 1 / 60_000, 25_000),
     "runs": ([60], 0.16, 1 / 60_000, 60_000),
+}
+SAMPLES = {  # frequencies between samples: lengths, f0, df, nf
+    8: ([6, 16, 31, 40, 90, 500, 1700], 0.16, STEP, 6145),
+    16: ([31, 200], STEP / 2, STEP / 2, 4500),
+    32: ([40, 300], 0.16, STEP / 4, 9000),
 }
 
 
@@ -82,13 +88,42 @@ def test_selftest(runtime):
 @pytest.mark.parametrize("build", BUILDS)
 def test_comb(runtime, build, dtype):
     lengths, f0, df, nf = BUILDS[build]
-    check(
-        engine(runtime, method="nufft", dtype=dtype),
-        batch(lengths),
-        shared_grid(f0, df, nf),
-        COMB[dtype],
-        few_det=0.005,
-    )
+    e = engine(runtime, method="nufft", dtype=dtype)
+    e._matrix = False  # as on a card without float64 matrix units
+    check(e, batch(lengths), shared_grid(f0, df, nf), COMB[dtype], few_det=0.005)
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+@pytest.mark.parametrize("step", SAMPLES)
+def test_samples(runtime, step, dtype, monkeypatch):
+    """Interpolation from samples, whatever the card: the last block has few frequencies."""
+    only_samples(monkeypatch)
+    lengths, f0, df, nf = SAMPLES[step]
+    e = engine(runtime, method="nufft", dtype=dtype)
+    e._matrix = True
+    source, grids = batch(lengths), shared_grid(f0, df, nf)
+    layout = e.describe(source, grids)["layout"]
+    assert (layout.build, layout.combs) == ("ls_powers", step)
+    check(e, source, grids, COMB[dtype], few_det=0.005)
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+def test_the_best_peaks_of_a_long_grid(runtime, cp, dtype):
+    """Floors that rise from block to block leave none of the best out: as without any floor."""
+    source, grids = batch([40, 200, 90, 33] * 5), shared_grid(0.16, STEP, 60_000)
+    e = engine(runtime, method="nufft", dtype=dtype, n_peaks=8)
+    out = run(e, source, grids, xp=cp)
+    power = host(out.power).reshape(20, -1)
+    for i in range(20):
+        inner = power[i, 1:-1]
+        at = 1 + np.flatnonzero((inner > power[i, :-2]) & (inner >= power[i, 2:]))
+        found = []
+        for k in at[np.argsort(-power[i, at], kind="stable")]:
+            if len(found) < 8 and all(abs(k - j) * STEP * out.span[i] >= 1 - 1e-9 for j in found):
+                found.append(k)
+        assert out.peak_index[i].tolist() == found
+    alone = run(e, source, grids, power=False)
+    assert np.array_equal(alone.peak_index, out.peak_index)
 
 
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)

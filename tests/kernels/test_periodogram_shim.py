@@ -14,7 +14,17 @@ import pytest
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram import cuda
 from skysieve.periodogram.workload import Grids, Output, Status
-from tests.gpu.batches import FaultyRuntime, FlatSource, batch, check, default_spec, direct_power, run, shared_grid
+from tests.gpu.batches import (
+    FaultyRuntime,
+    FlatSource,
+    batch,
+    check,
+    default_spec,
+    direct_power,
+    only_samples,
+    run,
+    shared_grid,
+)
 from tests.kernels.shim import run_sanitized, shim_runtime
 
 F32 = np.dtype(np.float32)
@@ -58,8 +68,9 @@ def test_comb(build, order):
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
 @pytest.mark.parametrize("step", SAMPLES)
-def test_samples(step, dtype, order):
+def test_samples(step, dtype, order, monkeypatch):
     """Interpolation from samples, L frequencies apart, the last block half empty."""
+    only_samples(monkeypatch)
     lengths, f0, df, nf = SAMPLES[step]
     e = engine(order, (9, 0), method="nufft", dtype=dtype)
     source, grids = batch(lengths), shared_grid(f0, df, nf)
@@ -69,19 +80,22 @@ def test_samples(step, dtype, order):
     assert {launch[0] for launch in e.workers[0].runtime.launches} >= {"chi2_samples", "ls_taps", "ls_powers"}
 
 
-def test_samples_of_grids_of_their_own():
+def test_samples_of_grids_of_their_own(monkeypatch):
     """Every object has coefficients and blocks of its own; two layouts, one on a second stream."""
+    only_samples(monkeypatch)
     e = engine(sm=(9, 0), method="nufft")
     grids = Grids(np.array([0.16, 0.3, 0.01]), np.array([STEP, STEP / 2, STEP]), np.array([2100, 4200, 900]), False)
     check(e, batch([40, 60, 25]), grids, 1e-9)
 
 
 @pytest.mark.parametrize("spec", [{"fit_mean": False}, {"center_data": False}, {"n_peaks": 40}])
-def test_samples_of_other_models(spec):
+def test_samples_of_other_models(spec, monkeypatch):
+    only_samples(monkeypatch)
     check(engine(sm=(9, 0), method="nufft", **spec), batch([35, 14]), shared_grid(0.16, STEP, 2500), 1e-9)
 
 
-def test_samples_in_another_normalisation():
+def test_samples_in_another_normalisation(monkeypatch):
+    only_samples(monkeypatch)
     source, grids = batch([35, 90]), shared_grid(0.16, STEP, 2500)
     engines = [engine(sm=(9, 0), method="nufft", normalization=n) for n in ("standard", "model")]
     plain, model = (run(e, source, grids) for e in engines)

@@ -176,9 +176,10 @@ class Layout:
     def cost(self, pairs: Any) -> Any:
         """Time of ``pairs`` of bands, in that of a comb."""
         if self.sampled:
-            return pairs * (3.6 + 0.54 * self.combs)
+            start, comb = (1.6, 0.51) if self.modes == SAMPLED_MODES[np.dtype(np.float64)] else (5.0, 0.59)
+            return 6.0 + pairs * (start + comb * self.combs)
         if self.fine:
-            return pairs * (self.combs / 4 + _SPREADING_APART)
+            return pairs * (0.39 * self.combs + 21.0)
         each = (
             self.combs * _FURTHER + _SPREADING_APART if self.columns else self.combs * _FOLDING[self.fold] + _SPREADING
         )

@@ -61,6 +61,20 @@ extern "C" __global__ void __launch_bounds__(256) chi2_points(const Points A) {
   const int a = threadIdx.x & 15;
   const long long p = (long long)blockIdx.x * 16 + (threadIdx.x >> 4);
   if (!blockIdx.x) for (int i = threadIdx.x; i < A.counters; i += 256) A.counts[i] = 0;
+  if (threadIdx.x < 16) {              // what is one number a point, by 16 neighbouring threads
+    const long long q = (long long)blockIdx.x * 16 + a;
+    const int owner = q < A.rows ? A.owner[q] : -1;
+    const double circle = owner < 0 ? 0 : A.limit[owner].circle;
+    if (circle > 0) {
+      const double place = (A.tp[q] - 0.5 * A.info[owner].span) * (circle * A.df[owner * A.grid_stride]);
+      const double z = REACH * 3.14159265358979323846 / 256 * place, s = sqrt(fma(A.beta, A.beta, -z * z)), w = A.scale * s / sinh(s);
+      const double2 wv = A.wv[q];
+      double sine, cosine; sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
+      A.cell[q] = (int)ceil(place - 8);
+      A.spin[q] = make_double2(cosine, sine);
+      A.strength[q] = make_double2(w * wv.x, w * wv.y);
+    }
+  }
   double c[COEFFICIENTS];
 #pragma unroll
   for (int k = 0; k < COEFFICIENTS; k++) c[k] = A.taps[k * 16 + a];
@@ -77,16 +91,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_points(const Points A) {
 #pragma unroll
   for (int k = COEFFICIENTS - 2; k >= 0; k--) v = fma(v, u, c[k]);
   A.weight[p * 16 + ((a + (int)first) & 15)] = v;              // lane order: the lane is the cell modulo 16
-  if (!a) {
-    const double z = REACH * 3.14159265358979323846 / 256 * place, s = sqrt(fma(A.beta, A.beta, -z * z)), q = A.scale * s / sinh(s);
-    const double2 wv = A.wv[p];
-    double sine, cosine; sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
-    A.cell[p] = (int)first;
-    A.spin[p] = make_double2(cosine, sine);
-    A.strength[p] = make_double2(q * wv.x, q * wv.y);
-  }
 }
-
 // ---------------------------------------------------------------- samples
 struct Samples {
   const double* tp; const double2* strength; const double2* spin; const int* cell; const double* weight; const int* offsets; const Info* info;

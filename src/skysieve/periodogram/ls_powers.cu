@@ -150,6 +150,31 @@ __device__ __forceinline__ unsigned floor_of_places(unsigned* bins, int mine, un
   return v;
 }
 
+// Of what may be peaks (bits of `found`, from number i0 on), those that are and reach the floor.
+template <typename Get> __device__ __forceinline__ void give_found(const Peaks& k, int o, int base, int i0, int total, unsigned found, unsigned known, const Get& get) {
+  const int lane = threadIdx.x & 31;
+  unsigned keep = 0;
+#pragma unroll 1
+  for (; found; found &= found - 1) {
+    const int bit = __ffs(found) - 1, i = i0 + bit;
+    const T here = get(i);
+    if (key_of(here) >= known && is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) keep |= 1u << bit;
+  }
+  if (!__any_sync(FULL, keep != 0)) return;
+  const int mine = __popc(keep);
+  int before = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
+  unsigned slot = 0;
+  if (lane == 31) slot = atomicAdd(k.count + o, (unsigned)before);
+  slot = __shfl_sync(FULL, slot, 31) + before - mine;
+#pragma unroll 1
+  for (; keep; keep &= keep - 1) {
+    const int i = i0 + __ffs(keep) - 1;
+    put(k, o, slot++, base + i, i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing());
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __grid_constant__ Sampled A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ int many;
@@ -244,31 +269,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
   unsigned known = floor_now(A.peaks, o);
   if (!__any_sync(FULL, top >= (int)known)) return;       // a warp looks at the powers that it made
-  const int i0 = tid * EACH, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff, apart = A.info[o].apart;
-  unsigned found = 0, best = 0;
-  if (i0 < total) {
-    int x = i0 ? high_at(&staged(i0 - 1)) : none, y = high_at(&staged(i0));
+  // By their high halves: which may be peaks, not below a neighbour nor the floor; the best of those that surely are.
+  const int i0 = tid * EACH, left = total - i0, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
+  unsigned found = 0;
+  int best = 0;
+  const T* mine = &staged(i0);
+  int before = tid > 0 ? high_at(mine - 2) : none, here = high_at(mine);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-      const int z = i0 + i + 1 < total ? high_at(&staged(i0 + i + 1)) : none;
-      if (i0 + i < total && y >= x && y >= z && y >= least) {
-        found |= 1u << i;
-        const int k = i0 + i;           // keys are rounded: only what is surely a peak
-        if (k > 0 && k + 1 < total && is_peak(staged(k - 1), staged(k), staged(k + 1))) best = max(best, key_of(staged(k)));
-      }
-      x = y; y = z;
-    }
+  for (int i = 0; i < EACH; i++) {
+    const int after = i + 1 < EACH ? high_at(mine + i + 1) : tid + 1 < THREADS ? high_at(mine + EACH + 1) : none, side = max(before, after);
+    if (here >= side && here >= least) found |= 1u << i;
+    if (here > side && (i > 0 || tid > 0) && (i + 1 < EACH || tid + 1 < THREADS)) best = max(best, here);
+    before = here; here = after;
   }
-  best = warp_max(best);
-  if (best > known && 2 * (long long)apart <= REGION) {
+  if (left <= EACH) {                   // the end: what lies beyond is no power
+    found = left > 0 ? (found & ((1u << left) - 1)) | 1u << (left - 1) : 0;
+    best = 0;
+  }
+  const unsigned highest = warp_max((unsigned)best);
+  if (highest > known && 2 * (long long)A.info[o].apart <= REGION) {
     const int region = block * WARPS + warp;
-    const unsigned raised = floor_of_places(A.bins + (size_t)o * BINS, region & 1 ? -1 : region / 2 % BINS, best, A.peaks.wanted);
+    const unsigned raised = floor_of_places(A.bins + (size_t)o * BINS, region & 1 ? -1 : region / 2 % BINS, highest, A.peaks.wanted);
     if (raised > known) {
       if (!lane) atomicMax(A.peaks.floor + o, raised);
       known = raised;
-#pragma unroll 1
-      for (unsigned left = found; left; left &= left - 1) { const int i = __ffs(left) - 1; if (key_of(staged(i0 + i)) < known) found &= ~(1u << i); }
     }
   }
-  give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(apart, 100000) + EACH - 1) / EACH, known, staged_at);
+  give_found(A.peaks, o, base, i0, total, found, known, staged_at);
 }
