@@ -46,7 +46,7 @@ SAMPLED = "ls_powers"
 STEPS = (32, 16, 8)
 """Frequencies between samples: closer ones cost more than a comb."""
 SAMPLED_MODES = {np.dtype(np.float64): 160, np.dtype(np.float32): 208}
-SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): 12}
+SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): 13}
 FULLEST = 0.8
 """Samples of a transform, and those that an interpolated value is made of; they are at most this part of 1/T apart."""
 POWERS_SPAN = 2048

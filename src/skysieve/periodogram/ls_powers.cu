@@ -11,8 +11,11 @@
 // none of its 512 reaches the floor under the best peaks. Best peaks of every other 512 frequencies are kept in 32 places an object:
 // the k-th highest of these is a floor, a far higher one than a warp finds among its own.
 //
-// For a frequency: 120 to 132 multiply-adds of the matrix unit, 30 others of the same pipe: 0.17 ms for 1,000 x 28,608 on an H100;
-// 3/8 of 16 bytes read.
+// For a frequency: 128 multiply-adds of the matrix unit (104 in float32), 30 others (in float64 of the same pipe): 0.17 ms (0.09) for
+// 1,000 x 28,608 on an H100, which takes 0.20 (0.16); 3/8 of 16 bytes read. Limit: float64 that pipe, 65% busy at 24 warps, float32
+// latency, 50% busy at 20. Tried: real and imaginary parts of 8 rows on the left side of the products, by 8 frequencies: twice the
+// reads of shared memory, and as fast; blocks of 8 warps; 16 warps of 128 registers (4% slower); sums of float32 turned into numbers
+// by conversion (a fifth slower); looking for peaks with all tests in one loop (a third more instructions, 8% of the batch's time).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=6
@@ -21,10 +24,13 @@
 // build: f64s32 -DREAL=double -DMINB=5 -DL=32
 // build: f32s16 -DREAL=float -DMINB=5 -DL=16
 // build: f32s32 -DREAL=float -DMINB=5 -DL=32
-// budget: f64 kernel=ls_taps regs<=128 smem<=0
-// budget: f64 kernel=ls_powers regs<=80 smem<=64
-// budget: f32 kernel=ls_powers regs<=96 smem<=64
-// budget: f64s32 kernel=ls_powers regs<=96 smem<=64
+// budget: f64 kernel=ls_taps regs<=64 smem<=0
+// budget: f64 kernel=ls_powers regs<=80 smem<=64 spills<=128
+// budget: f32 kernel=ls_powers regs<=96 smem<=64 spills<=32
+// budget: f64s16 kernel=ls_powers regs<=96 smem<=64 spills<=32
+// budget: f32s16 kernel=ls_powers regs<=96 smem<=64 spills<=32
+// budget: f64s32 kernel=ls_powers regs<=96 smem<=64 spills<=32
+// budget: f32s32 kernel=ls_powers regs<=96 smem<=64 spills<=32
 #include "ls_common.cuh"
 #include "ls_chi2_tiles.cuh"
 
@@ -39,7 +45,7 @@
 #define SPAN 2048
 #define REGION (SPAN / WARPS)         // powers of a warp
 #define EACH (SPAN / THREADS)         // of a thread
-#define REACH (sizeof(T) == 8 ? 18 : 12)      // samples that an interpolated value is made of
+#define REACH (sizeof(T) == 8 ? 18 : 13)      // samples that an interpolated value is made of
 #define PARTS (L > 16 ? L / 16 : 1)    // of 16 frequencies in a row
 #define STRIDE (L > 16 ? 1 : 16 / L)  // samples from one row to the next at f
 #define PERIOD (16 * PARTS)
