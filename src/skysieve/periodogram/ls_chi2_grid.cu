@@ -7,8 +7,9 @@
 // is a product of matrices, rows of samples (m L / 8 further on each) by 8 frequencies. Combs of every harmonic, which this replaced,
 // took 12 transforms a frequency (n = 4) and their folds: 1.5 times the time.
 //
-// chi2_points: half a warp = one point: its 16 spreading weights, lane order, strengths with the interpolation's shape divided out, and
-// how far it turns in half a band of samples.
+// chi2_points: half a warp = one point: its 16 spreading weights, those of cells 8 apart next to each other (the last but one bit says
+// whether a cell is one of the next sixteen), strengths with the interpolation's shape divided out, and how far it turns in half a band
+// of samples.
 // chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, with nobody to wait for. Points are spread by
 // matrix instructions (16 cells by 4 points by 8 numbers of the four series) on 224 cells that stay in registers, where a lane then has
 // all cells of equal number modulo 16 of a series: half of a 256-point FFT (16 x 16) needs no exchange.
@@ -21,7 +22,10 @@
 // For n = 4 and a frequency: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264 x 2 in matrix instructions (twice
 // the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4: float64 and matrix units, which are one pipe, 66% busy at 12
 // warps a multiprocessor (registers); 8 and 16 warps are 15% and 5% slower, loops that the compiler does not unroll 9%, rows on other
-// banks (shuffled back) as fast. Of chi2_samples: latency and instructions at 12 warps, 43% of issue slots, half of it spreading.
+// banks (shuffled back) as fast. Of chi2_samples: latency at 12 warps, 43% of issue slots: a point's numbers must not be waited for as
+// soon as they are asked for (5% of the time), and segments are looked for in fours (4%). Tried there: points, weights and phases that
+// the warps of a block share, and blocks that go on to the next units, also with half a unit a warp and 16 warps (15% slower:
+// barriers, and loads that nothing hides); the next step's loads before this one's products (4% slower).
 // Tried: float32 factors and a float64 residual for the equations (25% slower: registers and conversions), elimination by columns (as
 // fast), weights read where they are used (60% slower: latency), smaller groups of objects, whose samples stay in the L2 cache (35%
 // slower: too few blocks), a frequency's cells of four warps in shared memory (40% slower: barriers).
@@ -30,11 +34,12 @@
 // build: t2 -DREAL=double -DTERMS=2
 // build: t4 -DREAL=double -DTERMS=4
 // budget: t2 kernel=chi2_powers regs<=96 smem<=1024 spills<=96
-// budget: t2 kernel=chi2_samples regs<=168 smem<=0 spills<=128
-// budget: t4 kernel=chi2_samples regs<=168 smem<=0 spills<=128
+// budget: t2 kernel=chi2_samples regs<=168 smem<=0 spills<=144
+// budget: t4 kernel=chi2_samples regs<=168 smem<=0 spills<=144
 // budget: t4 kernel=chi2_powers regs<=168 smem<=1024 spills<=64
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
+#include "ls_chi2_dft.cuh"
 #include "ls_chi2_solve.cuh"
 #include "ls_chi2_tiles.cuh"
 
@@ -90,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(256) chi2_points(const Points A) {
   double v = c[COEFFICIENTS - 1];
 #pragma unroll
   for (int k = COEFFICIENTS - 2; k >= 0; k--) v = fma(v, u, c[k]);
-  A.weight[p * 16 + ((a + (int)first) & 15)] = v;              // lane order: the lane is the cell modulo 16
+  const int cell = a + (int)first & 15;  // modulo 16: cells a and a + 8 next to each other; a bit says whether it is one of the next strip
+  A.weight[p * 16 + 2 * (cell & 7) + (cell >> 3)] = __hiloint2double(__double2hiint(v), __double2loint(v) & ~2 | 2 * (cell < ((int)first & 15)));
 }
 // ---------------------------------------------------------------- samples
 struct Samples {
@@ -102,11 +108,19 @@ struct Samples {
 };
 #define SEGMENT0 (-7)                  // cells begin here, in sixteens: points lie within 0.4 of a circle, and reach 8 cells further
 #define SEGMENTS 13
-#define ROWS 35                        // points held, and three more that a step of four may read
-#define STRENGTH 12                    // numbers between points: lanes of four points lie on different banks
-#define WEIGHT 20
-#define HELD (ROWS * (STRENGTH + 2 * WEIGHT))
+#define STRENGTH 12                    // numbers between points: lanes of four points lie on different banks, as do lanes that write
+#define WEIGHT 20                      // likewise
+#define BUFFER (35 * WEIGHT)           // weights of 32 points, and of three that a step of four may read
+#define HELD (BUFFER + 32 * WEIGHT + 32 * STRENGTH)
 #define EXCHANGE 276                   // numbers of a series' exchange: lanes of four series on different banks
+// Loads from global memory are under way from here on.
+#if ON_DEVICE
+#define NOW(constraint, x) asm volatile("" : constraint(x))
+#else
+#define NOW(constraint, x)
+#endif
+__device__ __forceinline__ double2 times(double2 a, double2 b) { return make_double2(fma(a.x, b.x, -a.y * b.y), fma(a.x, b.y, a.y * b.x)); }
+__device__ __host__ constexpr int shifted(int b) { return place((b + 256 - MODES / 2) & 15); }      // outputs begin at -MODES / 2
 extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_constant__ Samples A) {
   extern __shared__ __align__(16) unsigned char raw[];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
@@ -114,79 +128,97 @@ extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_c
   if (A.tasks) { const int2 task = A.tasks[blockIdx.x]; pos = task.x; block = task.y; }
   else { pos = A.member + blockIdx.x / A.blocks; block = blockIdx.x % A.blocks; }
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0;
-  const Info info = A.info[o];
-  const int2 bands = A.bands[gp];
-  const int twos = (bands.y + 1) >> 1, unit = block * 4 + warp;
+  int n = A.info[o].n, status = A.info[o].status, lo = A.offsets[o];
+  int2 bands = A.bands[gp];
+  double df = A.df[o * A.grid_stride], span = A.info[o].span;
+  NOW("+r", n); NOW("+r", status); NOW("+r", lo); NOW("+r", bands.x); NOW("+r", bands.y); NOW("+d", df); NOW("+d", span);
+  // A unit is a warp's four series: of w and w y at a pair of bands, then of w at two pairs.
+  const int twos = (bands.y + 1) >> 1, unit = block * 4 + warp, pair = unit < twos ? unit : 2 * unit - twos;
   const bool both = unit < twos;
-  const int band0 = both ? 2 * unit : 2 * twos + 4 * (unit - twos);
-  if (info.status != 0 || band0 >= bands.x) return;
-  const int lo = A.offsets[o], n = info.n;
-  const double df = A.df[o * A.grid_stride], middle = 0.5 * info.span;
-  auto centre_of = [&](int band) {       // of a pair of bands
-    int part = 0;
-    for (int h = 1; h < HARMONICS; h++) if (A.at[gp * HARMONICS + h] <= band * MODES) part = h;
-    return frequency_of(0, (A.lead[gp * HARMONICS + part] + ((band | 1) * MODES - A.at[gp * HARMONICS + part])) * A.step, df);
+  if (status != 0 || 2 * pair >= bands.x) return;
+  const double middle = 0.5 * span;
+  auto lead_of = [&](int pair) {         // of the sample at place 0 of a pair's stretch
+    double lead = A.lead[gp * HARMONICS] - A.at[gp * HARMONICS];
+    for (int h = 1; h < HARMONICS; h++) {
+      const int at = A.at[gp * HARMONICS + h];
+      if (at <= pair * 2 * MODES) lead = A.lead[gp * HARMONICS + h] - at;
+    }
+    return lead;
   };
-  const Frequency centre = centre_of(band0), other = both ? centre : centre_of(band0 + 2);
+  auto centre_of = [&](int pair, double lead) { return frequency_of(0, (lead + (2 * pair + 1) * MODES) * A.step, df); };
+  const double lead = lead_of(pair), lead2 = both ? lead : lead_of(pair + 1);
+  const Frequency centre = centre_of(pair, lead), other = centre_of(pair + 1, lead2);
   const double back = cycles(centre, middle), back2 = cycles(other, middle);
-  double* space = (double*)raw + warp * HELD;
-  for (int i = lane; i < 3 * WEIGHT; i += 32) {      // what is read past the end is a number
-    space[ROWS * STRENGTH + 32 * WEIGHT + i] = space[ROWS * (STRENGTH + WEIGHT) + 32 * WEIGHT + i] = 0;
-    if (i < 3 * STRENGTH) space[32 * STRENGTH + i] = 0;
-  }
-  __syncwarp();
+  const bool apart = lead2 != lead;      // the second pair is of another stretch
+  double* space = (double*)raw + warp * HELD;      // weights of 32 points and of the next ones, strengths
+  double* strengths = space + BUFFER + 32 * WEIGHT;
   auto prefetch = [&](int c0) {          // weights of 32 points, of others or nobody past the end
-    const double2* from = (const double2*)(A.weight + (size_t)(lo + c0) * 16);
-    double* to = space + ROWS * (STRENGTH + (c0 >> 5 & 1) * WEIGHT);
+    const double2* from = (const double2*)(A.weight + (size_t)(lo + c0) * 16) + lane;
+    double* to = space + (c0 & 32 ? BUFFER : 0) + WEIGHT * (lane >> 3) + 2 * (lane & 7);
 #pragma unroll
-    for (int i = 0; i < 8; i++) { const int q = lane + 32 * i; fetch((double2*)(to + WEIGHT * (q >> 3)) + (q & 7), from + q); }
+    for (int i = 0; i < 8; i++) fetch((double2*)(to + 4 * WEIGHT * i), from + 32 * i);
   };
+  const int* cells = A.cell + lo; const double* times_at = A.tp + lo; const double2* known = A.strength + lo; const double2* spins = A.spin + lo;
+  NOW("+l", cells); NOW("+l", times_at); NOW("+l", known); NOW("+l", spins);
+
+  for (int i = lane; i < 3 * WEIGHT; i += 32) space[32 * WEIGHT + i] = strengths[i] = 0;      // what is read past the end is a number
+  __syncwarp();
   prefetch(0);
   Tile sum[SEGMENTS + 1];
 #pragma unroll
   for (int j = 0; j <= SEGMENTS; j++) sum[j] = Tile{0, 0, 0, 0};
-
-  int p = lo + min(lane, n - 1), later = A.cell[p];                   // of the next points, asked for early
-  double2 held = A.strength[p], spin = A.spin[p];
-  double time = A.tp[p];
+  int p = min(lane, n - 1), later = __ldg(cells + p);                  // of the next points, asked for early
+  double2 held = __ldg(known + p), next = __ldg(spins + p);
+  double time = __ldg(times_at + p);
 #pragma unroll 1
   for (int c0 = 0; c0 < n; c0 += 32) {
-    const int many = min(32, n - c0), cell = later;
+    const int many = min(32, n - c0);
+    NOW("+r", later);                  // not waited for before
+    const int segment = lane < many ? (later >> 4) - SEGMENT0 : -1;
     fetched();
     __syncwarp();
     if (c0 + 32 < n) prefetch(c0 + 32);
     {
-      double2* to = (double2*)(space + STRENGTH * lane);
-      const double2 wv = lane < many ? held : make_double2(0, 0);
-      double s, c; sincos_cycles(cycles(centre, time) - back, s, c);
-      double cc = c * spin.x, ss = s * spin.y, sc = s * spin.x, cs = c * spin.y;
-      to[0] = make_double2(wv.x * (cc + ss), wv.x * (sc - cs));
-      to[1] = make_double2(wv.x * (cc - ss), wv.x * (sc + cs));
+      const double2 wv = lane < many ? held : make_double2(0, 0), spin = next;
+      double2 e, f;
+      sincos_cycles(cycles(centre, time) - back, e.y, e.x);
       if (!both) {
-        sincos_cycles(cycles(other, time) - back2, s, c);
-        cc = c * spin.x; ss = s * spin.y; sc = s * spin.x; cs = c * spin.y;
+        const double2 twice = times(spin, spin);
+        f = times(e, times(twice, twice));                             // as far as from pair to pair
+        if (apart) sincos_cycles(cycles(other, time) - back2, f.y, f.x);
       }
+      double2* to = (double2*)(strengths + STRENGTH * lane);
+      const int swap = lane >> 2 & 1;  // of every second four points pairs of numbers are exchanged
+      double cc = e.x * spin.x, ss = e.y * spin.y, sc = e.y * spin.x, cs = e.x * spin.y;
+      to[swap] = make_double2(wv.x * (cc + ss), wv.x * (sc - cs));
+      to[1 ^ swap] = make_double2(wv.x * (cc - ss), wv.x * (sc + cs));
+      if (!both) { cc = f.x * spin.x; ss = f.y * spin.y; sc = f.y * spin.x; cs = f.x * spin.y; }
       const double v = both ? wv.y : wv.x;
-      to[2] = make_double2(v * (cc + ss), v * (sc - cs));
-      to[3] = make_double2(v * (cc - ss), v * (sc + cs));
-      *(int*)(to + 4) = cell & 15;
+      to[2 ^ swap] = make_double2(v * (cc + ss), v * (sc - cs));
+      to[3 ^ swap] = make_double2(v * (cc - ss), v * (sc + cs));
     }
     __syncwarp();
-    p = lo + min(c0 + 32 + lane, n - 1); later = A.cell[p]; held = A.strength[p]; spin = A.spin[p]; time = A.tp[p];
-    const int segment = lane < many ? (cell >> 4) - SEGMENT0 : -1;
-    const double* numbers = space + STRENGTH * t;
-    const double* weights = space + ROWS * (STRENGTH + (c0 >> 5 & 1) * WEIGHT) + WEIGHT * t + g;
+    p = min(c0 + 32 + lane, n - 1); later = __ldg(cells + p); held = __ldg(known + p); next = __ldg(spins + p); time = __ldg(times_at + p);
+    const int weights = (int)((unsigned char*)(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g) - raw), numbers = (int)((unsigned char*)(strengths + STRENGTH * t) - raw);
 #pragma unroll
-    for (int j = 0; j < SEGMENTS; j++) {
-      const unsigned hit = __ballot_sync(FULL, segment == j);
-      if (hit) {
-        const int end = 32 - __clz(hit);
+    for (int four = 0; four < SEGMENTS; four += 4) {
+      if (!__any_sync(FULL, segment >> 2 == four >> 2)) continue;
+#pragma unroll
+      for (int j = four; j < min(four + 4, SEGMENTS); j++) {
+        const unsigned hit = __ballot_sync(FULL, segment == j);
+        if (!hit) continue;
+        const int i0 = __ffs(hit) - 1, column = g ^ ((i0 + t) >> 1 & 2);
+        int step = column & 2 ? -16 : 16;
+        const unsigned char* of = raw + weights + 8 * WEIGHT * i0;
+        const unsigned char* at = raw + numbers + 8 * (STRENGTH * i0 + column);
 #pragma unroll 1
-        for (int i = __ffs(hit) - 1; i < end; i += 4) {
-          const double x = weights[WEIGHT * i], y = weights[WEIGHT * i + 8], b = i + t < end ? numbers[STRENGTH * i + g] : 0;
-          const int first = *(const int*)(numbers + STRENGTH * i + 8);
-          multiply(sum[j], make_double2(g >= first ? x : 0, g + 8 >= first ? y : 0), b);
-          multiply(sum[j + 1], make_double2(g < first ? x : 0, g + 8 < first ? y : 0), b);
+        for (int left = 32 - __clz(hit) - i0; left > 0; left -= 4) {
+          const double2 w = *(const double2*)of;
+          const double b = t < left ? *(const double*)at : 0;
+          const int x = __double2loint(w.x) & 2, y = __double2loint(w.y) & 2;      // is it a cell of the next strip?
+          multiply(sum[j], make_double2(x ? 0 : w.x, y ? 0 : w.y), b);
+          multiply(sum[j + 1], make_double2(x ? w.x : 0, y ? w.y : 0), b);
+          of += 32 * WEIGHT; at += 32 * STRENGTH + step; step = -step;
         }
       }
     }
@@ -199,26 +231,27 @@ extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_c
     v[j] = from <= SEGMENTS ? make_double2(sum[from].re0, sum[from].re1) : make_double2(0, 0);
     u[j] = from <= SEGMENTS ? make_double2(sum[from].im0, sum[from].im1) : make_double2(0, 0);
   }
-  dft16<true>(v, [&](int i) { return __ldg(A.first + i); });
-  dft16<true>(u, [&](int i) { return __ldg(A.first + i); });
+  dft14(v);
+  dft14(u);
   {
     double* ex = space + t * EXCHANGE;
     double x[16], y[16];
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[place(b)].x; ex[b * 17 + g + 8] = u[place(b)].x; }
+    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[shifted(b)].x; ex[b * 17 + g + 8] = u[shifted(b)].x; }
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) { x[j] = ex[g * 17 + j]; y[j] = ex[(g + 8) * 17 + j]; }
     __syncwarp();
 #pragma unroll
-    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[place(b)].y; ex[b * 17 + g + 8] = u[place(b)].y; }
+    for (int b = 0; b < 16; b++) { ex[b * 17 + g] = v[shifted(b)].y; ex[b * 17 + g + 8] = u[shifted(b)].y; }
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 16; j++) { v[j] = make_double2(x[j], ex[g * 17 + j]); u[j] = make_double2(y[j], ex[(g + 8) * 17 + j]); }
+    __syncwarp();
   }
   const bool of_y = both && t > 1;
-  const int band = band0 + (both ? t & 1 : t);
+  const int band = 2 * pair + (both ? t & 1 : t);
   const bool wanted = band < (of_y ? bands.y : bands.x);
   double2* out = A.out + A.place[pos] + ((size_t)(of_y ? bands.x : 0) + band) * MODES + g;
   dft16<true>(v, [&](int i) { return __ldg(A.second + 16 * i + g); });
