@@ -22,6 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import Report
+from benchmarks.periodogram_arithmetic import least_ms
 from tests.gpu.batches import FlatSource, log_normal_lengths, shared_grid
 from tests.gpu.batches import batch as made
 
@@ -29,7 +30,6 @@ from skysieve.core.device import resolve
 from skysieve.core.kernels import CudaModule
 from skysieve.periodogram import cuda, simulate
 from skysieve.periodogram.cuda_jobs import Chunk, make_job
-from skysieve.periodogram.cuda_tables import COARSE, MATRIX_UNITS, choose_layouts, layouts
 from skysieve.periodogram.workload import Output, Spec
 
 HERE = Path(__file__).parent
@@ -156,34 +156,6 @@ def wall_ms(call: Any, n: int = 15) -> float:
         call()
         times.append(time.perf_counter() - start)
     return 1e3 * float(statistics.median(times))
-
-
-FMA_PER_SECOND = {F64: 1.6e13, F32: 3.0e13}
-"""Measured on an H100."""
-
-
-def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any) -> float:
-    """Milliseconds of the multiply-adds alone, at the rate of the card's plain units, matrix units twice as fast.
-
-    Of a comb, a frequency takes 3 transforms of 256 points for every ``modes`` of them (2 x 192 fused operations for 16
-    points), and 30 for folding and the power; a point takes 16 cells, 2 bands, 6 operations in every pair of bands.
-    Where all but `COARSE` combs are interpolated, the others take 12 taps of a complex sum and 8 of two on matrix
-    units; where all are, from samples, a band of these takes a transform and 16 cells a point (matrix units), and a
-    frequency 8 multiply-adds of matrix units for every four samples that a sum is made of.
-    """
-    known = layouts(np.dtype(dtype), device.shared_per_block, device.compute_capability in MATRIX_UNITS)
-    layout = known[int(choose_layouts(known, np.array([nf]), np.array([cycles]))[0])]
-    pairs = -(-nf // layout.span)
-    if layout.sampled:
-        bands = 3 * nf / (layout.combs * layout.modes)
-        at_f, at_2f = (-(-(layout.reach * layout.combs + 15 * h) // (4 * layout.combs)) for h in (1, 2))
-        doubles = source.n_objects * (bands * 384 * 16 + nf * 4 * (2 * at_f + at_2f)) + len(source.t) * bands * 16
-        return 1e3 * (doubles / FMA_PER_SECOND[F64] + source.n_objects * nf * 30 / FMA_PER_SECOND[dtype])
-    if layout.fine:
-        power = source.n_objects * (pairs * COARSE * 2 * 3 * 384 * 16 + nf * (30 + (2 * 12 + 4 * 8) / 2))
-    else:
-        power = source.n_objects * nf * (3 * 384 * 16 / layout.modes + 30)
-    return 1e3 * (power + len(source.t) * pairs * 192) / FMA_PER_SECOND[dtype]
 
 
 class Bench:
