@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("skysieve")
 
 OBJECTS, NF = 600, 57_600
-POINTS = (48, 160)
-METHODS = ("nufft", "direct")
+POINTS = {"nufft": (48, 160), "direct": (16, 32)}
+"""Of each object, by method: direct sums are chosen for few."""
 FEWEST_RUNS, AGREE, ALIKE, LONGEST = 5, 3, 0.08, 3.0
 """Runs of a case, how many must agree with the least, how well, and the seconds in which they must."""
 Case = tuple[str, int]
 """Method, and points of each object (0: the nearly empty chunk)."""
-FORMAT = 7
+FORMAT = 8
 """Changes when the kernels change enough to void old figures."""
 SLOWER, FASTER, APART = 1000.0, 30.0, 30.0
 """What is believed of a GPU beside an H100: costs at most so many times as high, or as low, and so far apart.
@@ -76,9 +76,9 @@ def costs_of(worker: Worker, spec: Spec, budget: float = np.inf) -> Costs:
 def needed(worker: Worker, spec: Spec) -> float:
     """Bytes of device memory of a measurement: every case has its rows and a lane."""
     total = 0.0
-    for method in METHODS:
+    for method, numbers in POINTS.items():
         plan = _plan(worker, spec, method, NF)
-        for points in POINTS:
+        for points in numbers:
             total += OBJECTS * (points * (16 + GROWTH * plan.row_bytes()) + GROWTH * plan.object_bytes(NF, 0.1))
     return total
 
@@ -107,16 +107,16 @@ def measure(worker: Worker, spec: Spec) -> Costs:
     layout = plan.layout(NF, 0.1)
     if layout is None:
         return defaults
-    few, many = POINTS
     seconds = _seconds(
         worker,
-        {(m, n): _job(worker, spec, m, n) for m in METHODS for n in POINTS}
-        | {(m, 0): _job(worker, spec, m, few, 1, SMALLEST_COMB) for m in METHODS},
+        {(m, n): _job(worker, spec, m, n) for m in POINTS for n in POINTS[m]}
+        | {(m, 0): _job(worker, spec, m, POINTS[m][0], 1, SMALLEST_COMB) for m in POINTS},
     )
 
     def line(method: str) -> tuple[float, float]:
         """Nanoseconds of an object without points, and of each point."""
-        a, b = (1e9 * (seconds[method, n] - seconds[method, 0]) / OBJECTS for n in POINTS)
+        few, many = POINTS[method]
+        a, b = (1e9 * (seconds[method, n] - seconds[method, 0]) / OBJECTS for n in (few, many))
         return a - few * (b - a) / (many - few), (b - a) / (many - few)
 
     base, point = line("nufft")
