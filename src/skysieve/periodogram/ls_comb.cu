@@ -3,11 +3,11 @@
 // Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df, which lets the
 // series fill the circle of a 256-point FFT. One block (4 warps) = one object, two neighbouring bands, S of the P combs; a half
 // warp (lanes of one parity) does one 256-point FFT as 16 x 16, 16 elements a thread; the two of a warp read the same cells.
-// Strengths (w, w y at f; w at 2f) are spread once for all combs: the comb's offset is a shift of the DFT's output index, absorbed
-// in its twiddles. Nothing that a power depends on but the tables of its comb is a matter of how combs are dealt to blocks or
-// objects to launches: an object's powers are the same in any company.
+// Strengths (w, w y at f; w at 2f) are spread once for all combs (ls_strips.cuh): the comb's offset is a shift of the DFT's output
+// index, absorbed in its twiddles. Nothing that a power depends on but the tables of its comb is a matter of how combs are dealt to
+// blocks or objects to launches: an object's powers are the same in any company.
 //
-// Three ways to look for peaks: (flat, P <= 8) all combs are staged at once, so a block holds two bands of neighbouring
+// Three ways to look for peaks: (flat, P = GROUP) all combs are staged at once, so a block holds two bands of neighbouring
 // powers, and its first and last value go to the blocks beside it through device memory; (COLUMNS) combs are staged 8 at a time
 // and a thread follows the powers of its columns from comb to comb; (RUNS, where no power is written) half a warp does neighbouring
 // combs one after another and every lane compares its own powers, with no barrier at all. The last two compute two combs more
@@ -17,15 +17,16 @@
 //
 // Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power: 122 in float64; 192 FMA
 // for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a point and band pair, from the second-level
-// cache), the powers once. Limit: the latency of the FFT at 168 to 255 registers a thread, with the shared-memory pipe 65% busy in float64
-// (flat), the float64 pipe 42%. Tried: a whole warp to an FFT (8 elements a thread, 128 registers, 16
-// warps a multiprocessor instead of 8 to 12) issues hardly more often and takes 18-38% more float64 instructions; half warps of one
-// band that read the same cells, as here, instead of two bands: 5% fewer wavefronts, 0.5% (flat) to 3.5% (runs) less time. In builds
-// with three blocks one constant of a DFT is loaded and the others are made of it: 15% fewer wavefronts of tables, 1% less time.
+// cache), the powers once. Limit: latency at 168 to 255 registers a thread, 8 to 12 warps a multiprocessor; in float64 (flat) the
+// FFTs are 60% of the time, spreading 15%, strengths 8%, peaks 9%.
+// Tried: a whole warp to an FFT (8 elements a thread, 128 registers, 16 warps a multiprocessor) issues hardly more often and takes
+// 18-38% more float64 instructions; half warps of one band that read the same cells, as here, instead of two bands: 5% fewer
+// wavefronts, 0.5% (flat) to 3.5% (runs) less time. In builds with three blocks constants of a DFT are made of one or two that are
+// loaded: 15% fewer wavefronts of tables, 1% less time.
 // Two of eight combs transformed at f and four at 2f, the others interpolated on the matrix units as in ls_fine.cu (16 warps of 128
-// registers): 3% less time on 1,000 x 28,608 frequencies at df*T 0.1, 7% less over ten years, since spreading, by products of
-// matrices or as here, then takes a third. Reading the deconvolution once instead of twice spills, 5% more. Looking for peaks only at powers above the floor, in the form with
-// runs: 12% more, since many samples around each peak pass it. The search for peaks is a tenth of the instructions of the flat form.
+// registers): 3% less time on 1,000 x 28,608 frequencies at df*T 0.1, 7% less over ten years. Reading the deconvolution once instead
+// of twice: 1 to 3% more. Asking for the first constants of both DFTs early: nothing. Strengths of both bands by one thread: 2% more.
+// Looking for peaks only at powers above the floor, in the form with runs: 12% more, since many samples around each peak pass it.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED
@@ -54,6 +55,7 @@
 // budget: f32x4p4 kernel=ls_comb regs<=255 smem<=64
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
+#include "ls_chi2_tiles.cuh"
 
 #ifndef MINB
 #define MINB 3             // blocks a multiprocessor
@@ -77,12 +79,9 @@
 #define PAD (16 * 17 + (sizeof(Exchange) == 16 ? 4 : 8))
 #ifdef SPLIT               // exchange real parts, then imaginary parts: half the space
 #define EXCHANGE (NW * PAD)
-#define CHUNK 80           // points a chunk and segment: 6 APART strengths and 4 CHUNK cells fit the exchange area
 #else
 #define EXCHANGE (2 * NW * PAD)
-#define CHUNK 128
 #endif
-#define APART (2 * CHUNK + 64 / (int)sizeof(C))       // between the two bands' strengths: other banks
 
 struct Comb {
   const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
@@ -94,21 +93,17 @@ struct Comb {
 };
 
 // The table constants are read anew for each channel where registers are short: an offset that is always 0, unknown to the
-// compiler, keeps it from holding them. The streamed weights then go past the first-level cache.
+// compiler, keeps it from holding them.
 #ifdef RELOAD
 #if ON_DEVICE
-__device__ __forceinline__ double stream(const double* p) { double v; asm("ld.global.nc.L1::no_allocate.f64 %0, [%1];" : "=d"(v) : "l"(p)); return v; }
-__device__ __forceinline__ float stream(const float* p) { float v; asm("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
 __device__ __forceinline__ double2 table(const double2* p) { double2 v; asm volatile("ld.global.nc.v2.f64 {%0,%1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p)); return v; }
 __device__ __forceinline__ float2 table(const float2* p) { float2 v; asm volatile("ld.global.nc.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p)); return v; }
 __device__ __forceinline__ double table(const double* p) { double v; asm volatile("ld.global.nc.f64 %0, [%1];" : "=d"(v) : "l"(p)); return v; }
 __device__ __forceinline__ float table(const float* p) { float v; asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
 #else
-__device__ __forceinline__ T stream(const T* p) { return *p; }
 template <typename X> __device__ __forceinline__ X table(const X* p) { return *p; }
 #endif
 #else
-__device__ __forceinline__ T stream(const T* p) { return __ldg(p); }
 template <typename X> __device__ __forceinline__ X table(const X* p) { return __ldg(p); }
 #endif
 
@@ -117,6 +112,7 @@ typedef T Exchange;
 #else
 typedef C Exchange;
 #endif
+#include "ls_strips.cuh"
 
 // Staged powers: four combs make a plane, a column its row of 4 values; one value of padding every 4 columns puts the 16 that a
 // half warp stores on different banks. The last plane of the flat form lies over the cells, which nobody needs by then.
@@ -128,7 +124,7 @@ struct Stage {
 };
 #define PLANE(columns) (17 * (((columns) + 3) / 4))
 
-// Powers of one comb of the band whose cells begin at g0 - a, for half a warp: thread a of 16 gets outputs a + 16 d. The other half
+// Powers of one comb of the band whose cells begin at g0, for half a warp: thread a of 16 gets outputs a + 16 d. The other half
 // does another comb of the same cells: a pair of lanes that read one address costs half as much (measured; lanes 2 or 1 apart
 // only). odd: are some suspicious; of a run, which (bit d).
 #ifdef RUNS
@@ -152,7 +148,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
 #ifdef RELOAD
     zo = ch * A.zero;
 #endif
-    const C* from = g0 + (ch == 0 ? 512 * FOLD : ch == 1 ? 0 : 256 * FOLD);
+    const C* from = g0 + (ch == 0 ? 512 * FOLD : ch == 1 ? 0 : 256 * FOLD) + (a ^ flipped(threadIdx.x >> 5 & 1, ch == 2));
     const int circles = ch == 0 ? 2 * FOLD : FOLD;         // cell c + 256 m folds on cell c with fold^m
 #pragma unroll
     for (int j = 0; j < 16; j++) v[j] = from[16 * j];
@@ -166,7 +162,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
         k = mk(k.x * turn.x - k.y * turn.y, k.x * turn.y + k.y * turn.x);
       }
     }
-    dft16<DERIVE>(v, ku);
+    dft16<DERIVE == 2 ? 1 : DERIVE>(v, ku);
 #ifdef SPLIT
     transpose_parts(ex, v, a);
 #else
@@ -219,8 +215,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   C* exchange = grid + 2 * CELLS;       // FFT exchange; strengths and first cells during the spreading
   T* staged = (T*)(exchange + EXCHANGE);
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, h = lane & 1, a = lane >> 1;      // half warps are lanes of one parity
+#if defined(COLUMNS) || defined(RUNS)
   const int block = blockIdx.x % A.blocks;
   int task = blockIdx.x / A.blocks, pair, o;
+#else                                   // all P = GROUP combs
+  int task = blockIdx.x, pair, o;
+#endif
   if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
   else {                                // the first bands of a group of objects, then their second ones
     const int group = task / (A.group * A.pairs), start = group * A.group, size = min(A.group, A.members - start);
@@ -231,7 +231,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   }
   const int lo = A.offsets[o], n = A.info[o].n, gi = o * A.grid_stride, nf = A.nf[gi];
   const double f0 = A.f0[gi], df = A.df[gi];
+#if defined(COLUMNS) || defined(RUNS)
   const int P = A.P, modes = A.modes, r0 = block * A.S, send = min(A.S, P - r0);
+#else
+  const int P = GROUP, modes = A.modes, r0 = 0, send = P;
+#endif
   const int band = modes * P, base = 2 * pair * band, columns = 2 * modes;     // no more than 2^30 frequencies, so int will do
   if (A.info[o].status != 0) {          // no answer: NaN, where powers are written
     if (A.power)
@@ -245,77 +249,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
 #if defined(COLUMNS) || defined(RUNS)
   if (n > LONG) {                       // from ls_spread
     const C* in = A.spread + (size_t)task * 2 * CELLS;
-    for (int i = tid; i < 2 * CELLS; i += THREADS) grid[i] = in[i];
+    for (int i = tid; i < 2 * CELLS; i += THREADS) grid[place_of(i)] = in[i];
   } else
 #endif
   {
-    // Points are sorted by time, so the window of 16 cells under the kernel only moves forward: lane a keeps the sum of the
-    // window's one cell with (cell mod 16) = a in registers and stores it once, when the window leaves it. Even warps: w and
-    // wy (same weights), odd warps: w at 2f; warps 0, 1 take the first half of the points, 2, 3 the second.
-    for (int i = tid; i < 2 * CELLS; i += THREADS) grid[i] = mk(0, 0);
-    C* strength = exchange;             // [3 channels][2 bands] APART, [2 segments][CHUNK]
-    int* cells1 = (int*)(exchange + 6 * APART);         // first cells at f and at 2f, [2 segments][CHUNK] each
-    int* cells2 = cells1 + 2 * CHUNK;
-    const int seg = warp >> 1, two = warp & 1;
-    const int n0 = min(n, (((n + 1) >> 1) + 7) & ~7), mine = seg ? n - n0 : n0;
-    C acc = mk(0, 0), acc2 = mk(0, 0); int now = -1;
-    C* G = grid + h * CELLS + two * 512 * FOLD;
     const Frequency centre = frequency_of(f0, (double)(base + (tid & 1) * band + (modes >> 1) * P), df);
-    for (int c0 = 0; c0 < n0; c0 += CHUNK) {
-      __syncthreads();
-      for (int e = tid; e < 4 * CHUNK; e += THREADS) {
-        const int b = e & 1, i = (e >> 1) % CHUNK, sg = (e >> 1) / CHUNK, left = (sg ? n - n0 : n0) - c0;
-        if (i < min(CHUNK, (left + 7) & ~7)) {
-          const int p = lo + (sg ? n0 : 0) + c0 + min(i, left - 1);
-          const double2 wv = A.wv[p];
-          const T w = i < left ? (T)wv.x : (T)0, v = i < left ? (T)wv.y : (T)0;
-          const int slot = sg * CHUNK + i;
-          if (!b) { const int2 c = A.cell[p]; cells1[slot] = c.x; cells2[slot] = c.y; }
-          T s, c; sincos_cycles(cycles(centre, A.tp[p]), s, c);
-          const T wm = w * (T)A.mean, half = (T)0.5 * w;      // without a floating mean its channel is empty; CC, SS, CS want w / 2
-          strength[b * APART + slot] = mk(wm * c, wm * s);
-          strength[(2 + b) * APART + slot] = mk(v * c, v * s);
-          strength[(4 + b) * APART + slot] = mk(half * (c * c - s * s), 2 * half * c * s);
-        }
-      }
-      __syncthreads();
-      const int m = min(CHUNK, mine - c0);
-      if (m > 0) {
-        const T* weight = (two ? A.at_2f : A.at_f) + (size_t)(lo + seg * n0 + c0) * 16 + a;     // rows past the end are readable
-        const int4* cl = (const int4*)((two ? cells2 : cells1) + seg * CHUNK);
-        const C* sg = strength + ((two ? 4 : 0) + h) * APART + seg * CHUNK;
-        const C* sh = sg + 2 * APART;
-        T next[8];
-#pragma unroll
-        for (int u = 0; u < 8; u++) next[u] = stream(weight + u * 16);
-        if (now < 0) { const int c = cl[0].x; now = c + ((a - c) & 15); }
-#define POINT(CELL, U)                                                                                         \
-        { const int to = CELL + ((a - CELL) & 15);                                                             \
-          if (to != now) { G[now] = acc; acc = mk(0, 0); if (!TWO) { G[now + 256 * FOLD] = acc2; acc2 = mk(0, 0); } now = to; } \
-          acc.x = fma(k[U], s1[(U) & 3].x, acc.x); acc.y = fma(k[U], s1[(U) & 3].y, acc.y);                    \
-          if (!TWO) { acc2.x = fma(k[U], s2[(U) & 3].x, acc2.x); acc2.y = fma(k[U], s2[(U) & 3].y, acc2.y); } }
-#define SPREAD_POINTS                                                                                          \
-        for (int i0 = 0; i0 < m; i0 += 8) {                                                                    \
-          T k[8];                                                                                              \
-          _Pragma("unroll") for (int u = 0; u < 8; u++) { k[u] = next[u]; next[u] = stream(weight + (i0 + 8 + u) * 16); } \
-          _Pragma("unroll") for (int v = 0; v < 2; v++) {                                                      \
-            const int4 cc = cl[(i0 >> 2) + v]; C s1[4], s2[4];                                                 \
-            _Pragma("unroll") for (int u = 0; u < 4; u++) { s1[u] = sg[i0 + 4 * v + u]; if (!TWO) s2[u] = sh[i0 + 4 * v + u]; } \
-            POINT(cc.x, 4 * v) POINT(cc.y, 4 * v + 1) POINT(cc.z, 4 * v + 2) POINT(cc.w, 4 * v + 3) } }
-        if (two) { constexpr bool TWO = true; SPREAD_POINTS } else { constexpr bool TWO = false; SPREAD_POINTS }
-      }
-    }
-    if (seg && mine > 0) { G[now] = acc; if (!two) G[now + 256 * FOLD] = acc2; }
-    __syncthreads();
-    if (!seg && n > 0) {
-      C g = G[now]; G[now] = mk(g.x + acc.x, g.y + acc.y);
-      if (!two) { g = G[now + 256 * FOLD]; G[now + 256 * FOLD] = mk(g.x + acc2.x, g.y + acc2.y); }
-    }
+    spread_points(A, grid, exchange, lo, n, centre);
   }
   __syncthreads();
 
   Exchange* ex = (Exchange*)exchange + (warp * 2 + h) * PAD;
-  const C* g0 = grid + (warp & 1) * CELLS + a;          // a warp has one band
+  const C* g0 = grid + (warp & 1) * CELLS;              // a warp has one band
   const T guard = guard_of(A.guard, n);
 
 #ifdef RUNS
@@ -407,9 +351,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
 #ifndef COLUMNS
       if (pass + NW >= count) __syncthreads();          // the last combs: their powers go where the cells were
 #endif
+      T* const to = &stage((warp & 1) * modes + a, g);    // 16 columns further on: 68 values
 #pragma unroll
       for (int d = 0; d < ND; d++)
-        if (a + 16 * d < modes && g < count) stage((warp & 1) * modes + a + 16 * d, g) = p[d];
+        if (a + 16 * d < modes && g < count) to[68 * d] = p[d];
     }
     if (__syncthreads_or(odd)) {          // take the suspicious ones again
       const int first = base + r0 + done;
