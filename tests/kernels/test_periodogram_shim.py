@@ -80,6 +80,13 @@ def test_samples(step, dtype, order, monkeypatch):
     assert {launch[0] for launch in e.workers[0].runtime.launches} >= {"chi2_samples", "ls_taps", "ls_powers"}
 
 
+@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
+def test_samples_where_every_power_is_suspicious(dtype, monkeypatch):
+    """Few points: all powers of a block are taken again, and listed where its few samples were."""
+    only_samples(monkeypatch)
+    check(engine(sm=(9, 0), method="nufft", dtype=dtype), batch([7]), shared_grid(0.16, STEP / 4, 2048), 1e-6)
+
+
 def test_samples_of_grids_of_their_own(monkeypatch):
     """Every object has coefficients and blocks of its own; two layouts, one on a second stream."""
     only_samples(monkeypatch)

@@ -156,7 +156,7 @@ class Layout:
             rows = POWERS_SPAN // (16 * parts) - 1
             steps = [-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2)]
             at_f, at_2f = (rows * h * stride + (h + 1) * (parts > 1) + 4 * steps[h - 1] for h in (1, 2))
-            return 16 * (2 * at_f + at_2f) + itemsize * POWERS_SPAN * 17 // 16
+            return max(16 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 17 // 16
         if self.fine:
             tiles = per_block or COARSE * self.modes // TILE
             return max(1024 * 16 + 2 * _WARPS * (16 * 17 + 8) * 8, 3 * 784 * 16 + tiles * TILE * 4 * 8)

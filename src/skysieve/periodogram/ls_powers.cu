@@ -53,6 +53,8 @@
 #define STEPS(h) ((REACH * L + 15 * (h) + 4 * L - 1) / (4 * L))         // matrix steps (of four samples) of harmonic h
 #define ALL_STEPS (STEPS(1) + STEPS(2))
 #define LENGTH(h) ((ROWS - 1) * (h) * STRIDE + (PARTS > 1 ? (h) + 1 : 0) + 4 * STEPS(h))       // samples of a block
+#define ALL_SAMPLES (LENGTH(2) + 2 * LENGTH(1))
+#define HEAD (ALL_SAMPLES > SPAN / 4 ? ALL_SAMPLES : SPAN / 4)   // before the powers: samples, later a list of all of these (16 bytes)
 #define BINS 32
 
 // ---------------------------------------------------------------- coefficients
@@ -197,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   }
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0, local = A.grid_stride ? pos - A.member : 0;
   double2* twice = (double2*)raw; double2* w = twice + LENGTH(2); double2* y = w + LENGTH(1);
-  T* stage = (T*)(y + LENGTH(1));
+  T* stage = (T*)(twice + HEAD);
   auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };      // other banks for each thread's powers
   {
     const double2* W = A.samples + A.place[pos];
@@ -207,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     if (!tid) {
       asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      expect(&done, 16 * (LENGTH(2) + 2 * LENGTH(1)));
+      expect(&done, 16 * ALL_SAMPLES);
       fetch(twice, W + first2, LENGTH(2), &done); fetch(w, W + first, LENGTH(1), &done); fetch(y, Y + first, LENGTH(1), &done);
     }
 #else
