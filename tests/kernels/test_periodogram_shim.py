@@ -87,6 +87,23 @@ def test_samples_where_every_power_is_suspicious(dtype, monkeypatch):
     check(engine(sm=(9, 0), method="nufft", dtype=dtype), batch([7]), shared_grid(0.16, STEP / 4, 2048), 1e-6)
 
 
+def test_long_series_on_fine_grids_are_not_sampled():
+    """By one warp each they would be: combs whose cells are spread apart take them, whatever rows drop out."""
+    e = engine(sm=(9, 0), method="nufft", dtype=F32)
+    source, grids = batch([1030, 1026, 60]), shared_grid(0.16, 1 / 24_000, 40_000)
+    source.y[1100:1104] = np.nan  # of the second object
+    out = run(e, source, grids, power=False)
+    names = {launch[0] for launch in e.workers[0].runtime.launches}
+    assert names >= {"ls_spread", "ls_comb", "ls_powers"}
+    assert out.n_used.tolist() == [1030, 1022, 60]
+    for i in range(3):
+        rows = slice(*source.offsets[i : i + 2])
+        one = FlatSource(source.t[rows], source.y[rows], source.dy[rows], np.array([0, len(source.t[rows])]))
+        single = run(e, one, grids, power=False)
+        assert np.array_equal(single.peak_index[0], out.peak_index[i])
+        assert np.array_equal(single.peak_power[0], out.peak_power[i])
+
+
 def test_samples_of_grids_of_their_own(monkeypatch):
     """Every object has coefficients and blocks of its own; two layouts, one on a second stream."""
     only_samples(monkeypatch)

@@ -108,12 +108,32 @@ class Plan:
         i = int(self.choose(np.array([nf]), np.array([cycles]))[0])
         return self.layouts[i] if i >= 0 else None
 
-    def choose(self, nf: NDArray[np.int64], cycles: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Number of the layout of each object, -1 where sums are direct; ``nf`` of length 1 when shared."""
+    def choose(
+        self, nf: NDArray[np.int64], cycles: NDArray[np.float64], lengths: NDArray[np.int64] | None = None
+    ) -> NDArray[np.intp]:
+        """Number of the layout of each object, -1 where sums are direct; ``nf`` of length 1 when shared.
+
+        A warp takes all points of an object for samples: those of more than `LONG` points (``lengths``) are left to
+        combs whose cells are spread by a kernel of their own, where there are any for their grid.
+        """
+        found = self._choose(self.layouts, nf, cycles)
+        if lengths is None or not (lengths > LONG).any():
+            return found
+        combs = tuple(a for a in self.layouts if not a.sampled)
+        first = len(self.layouts) - len(combs)
+        other = self._choose(combs, nf, cycles)
+        apart = np.array([a.columns for a in combs] + [False])[other]
+        sampled = np.array([a.sampled for a in self.layouts] + [False])[found]
+        return np.where((lengths > LONG) & sampled & apart, other + first, found)
+
+    def _choose(
+        self, known: tuple[Layout, ...], nf: NDArray[np.int64], cycles: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        """The same among ``known`` layouts."""
         if len(nf) > 1:
-            return np.where(nf < SMALLEST_COMB, -1, choose_layouts(self.layouts, nf, cycles))
+            return np.where(nf < SMALLEST_COMB, -1, choose_layouts(known, nf, cycles))
         ends = class_ends(self.layouts)
-        each = choose_layouts(self.layouts, nf, ends) if nf[0] >= SMALLEST_COMB else np.full(len(ends), -1)
+        each = choose_layouts(known, nf, ends) if nf[0] >= SMALLEST_COMB else np.full(len(ends), -1)
         return each[np.searchsorted(ends, cycles, side="left")]
 
     def few(self, nf: NDArray[np.int64], layout: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -305,12 +325,15 @@ def job_of(
         parts, limits["circle"] = parts_of(plan.chi2_layouts, terms, lengths, cycles, nf, grids.shared, all_candidates)
         limits["stretch"] = FIND_SPAN
         return _assembled(plan, output, (t, y, dy, offsets), objects, parts, limits)
-    layout = plan.choose(nf, cycles)
+    layout = plan.choose(nf, cycles, lengths)
     few = plan.few(nf, layout)
     direct = lengths <= few
     limits = np.zeros(n, cs.LIMIT)
     limits["least"], limits["most"] = class_bounds(plan.layouts, cycles)
     limits["few"], limits["many"] = np.where(direct, 0, few + 1), np.where(direct, few, np.iinfo(np.int32).max)
+    # another number of points may want another layout
+    limits["few"][(lengths > LONG) & (layout != plan.choose(nf, cycles))] = LONG + 1
+    limits["many"][(lengths <= LONG) & (layout != plan.choose(nf, cycles, np.full(n, LONG + 1))) & ~direct] = LONG
     layout = np.where(direct, -1, layout)
     parts = []
     for i in np.unique(layout):
