@@ -99,6 +99,7 @@ def test_long_series_on_fine_grids_are_not_sampled():
     for i in range(3):
         rows = slice(*source.offsets[i : i + 2])
         one = FlatSource(source.t[rows], source.y[rows], source.dy[rows], np.array([0, len(source.t[rows])]))
+        assert e.describe(one, grids)["layout"].sampled == (i == 2)
         single = run(e, one, grids, power=False)
         assert np.array_equal(single.peak_index[0], out.peak_index[i])
         assert np.array_equal(single.peak_power[0], out.peak_power[i])

@@ -197,8 +197,8 @@ class Engine:
                 "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
                 "layout": fit,
             }
-        layout = plan.layout(nf, cycles)
         mean = float(offsets[-1]) / max(1, n)
+        layout = plan.layout(nf, cycles, int(mean))
         if layout is not None and mean <= int(plan.few(np.array([nf]), np.array([plan.layouts.index(layout)]))[0]):
             layout = None
         pairs = -(-nf // layout.span) if layout is not None else 0

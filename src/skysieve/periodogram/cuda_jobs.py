@@ -103,9 +103,9 @@ class Plan:
         bare = self.grids.values is not None or self.spec.method == "direct"
         return () if bare else layouts(self.spec.dtype, self.shared, self.matrix)
 
-    def layout(self, nf: int, cycles: float) -> Layout | None:
+    def layout(self, nf: int, cycles: float, points: int = 0) -> Layout | None:
         """The comb for an object, or None where sums are direct."""
-        i = int(self.choose(np.array([nf]), np.array([cycles]))[0])
+        i = int(self.choose(np.array([nf]), np.array([cycles]), np.array([points]))[0])
         return self.layouts[i] if i >= 0 else None
 
     def choose(
