@@ -75,7 +75,11 @@ class Plan:
                 samples + nf * (8.0 + narrow) + part.cap * CANDIDATE_BYTES[8] + 16 * part.edges + tasks + 12 * bands
                 + 244.0 + 20 * k
             )  # fmt: skip
-        layout = self.layout(nf, cycles)
+        return max(self._layout_bytes(self.layout(nf, cycles, points), nf, cycles) for points in (0, LONG + 1))
+
+    def _layout_bytes(self, layout: Layout | None, nf: int, cycles: float) -> float:
+        """The same of one sinusoid by a layout."""
+        size, k = self.spec.dtype.itemsize, self.spec.n_peaks
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
         power = nf * size if self.power_start is not None or self.grids.values is not None else 0
         cells: float = part.launches * SPREAD_CELLS * 2 * size if layout is not None and layout.columns else 0
@@ -332,7 +336,8 @@ def job_of(
     limits["least"], limits["most"] = class_bounds(plan.layouts, cycles)
     limits["few"], limits["many"] = np.where(direct, 0, few + 1), np.where(direct, few, np.iinfo(np.int32).max)
     # another number of points may want another layout
-    limits["few"][(lengths > LONG) & (layout != plan.choose(nf, cycles))] = LONG + 1
+    swapped = (lengths > LONG) & (layout != plan.choose(nf, cycles))
+    limits["few"][swapped] = np.maximum(limits["few"][swapped], LONG + 1)
     limits["many"][(lengths <= LONG) & (layout != plan.choose(nf, cycles, np.full(n, LONG + 1))) & ~direct] = LONG
     layout = np.where(direct, -1, layout)
     parts = []
