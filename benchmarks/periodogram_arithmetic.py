@@ -30,7 +30,7 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
     pairs = -(-nf // layout.span)
     if layout.sampled:
         bands = 3 * nf / (layout.combs * layout.modes)
-        at_f, at_2f = (-(-(layout.reach * layout.combs + 15 * h) // (4 * layout.combs)) for h in (1, 2))
+        at_f, at_2f = layout.steps
         doubles = source.n_objects * (bands * 384 * 16 + nf * 4 * (2 * at_f + at_2f)) + len(source.t) * bands * 16
         return 1e3 * (doubles / FMA_PER_SECOND[F64] + source.n_objects * nf * 30 / FMA_PER_SECOND[dtype])
     if layout.fine:

@@ -49,6 +49,8 @@ SAMPLED_MODES = {np.dtype(np.float64): 160, np.dtype(np.float32): 208}
 SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): 13}
 FULLEST = 0.8
 """Samples of a transform, and those that an interpolated value is made of; they are at most this part of 1/T apart."""
+_SAMPLING = {160: (6.0, 1.6, 0.51), 208: (6.0, 5.0, 0.59)}
+"""Cost in combs of an object, of two bands, of each frequency between their samples; by the samples of a transform."""
 POWERS_SPAN = 2048
 """Frequencies of a block of ``ls_powers``."""
 MATRIX_UNITS = ((8, 0), (9, 0), (10, 0))
@@ -86,8 +88,13 @@ class Layout:
     @property
     def taps(self) -> int:
         """Interpolation coefficients of one grid, where frequencies are interpolated from samples: pairs."""
-        steps = sum(-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2))
-        return max(1, self.combs // 16) * steps * 32
+        return max(1, self.combs // 16) * sum(self.steps) * 32
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Groups of four samples that a row of 16 frequencies is made of, at f and at 2f."""
+        at_f, at_2f = (-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2))
+        return at_f, at_2f
 
     @property
     def window(self) -> int:
@@ -154,8 +161,7 @@ class Layout:
         if self.sampled:
             parts, stride = max(1, self.combs // 16), max(1, 16 // self.combs)
             rows = POWERS_SPAN // (16 * parts) - 1
-            steps = [-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2)]
-            at_f, at_2f = (rows * h * stride + (h + 1) * (parts > 1) + 4 * steps[h - 1] for h in (1, 2))
+            at_f, at_2f = (rows * h * stride + (h + 1) * (parts > 1) + 4 * step for h, step in enumerate(self.steps, 1))
             return max(16 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 17 // 16
         if self.fine:
             tiles = per_block or COARSE * self.modes // TILE
@@ -176,8 +182,8 @@ class Layout:
     def cost(self, pairs: Any) -> Any:
         """Time of ``pairs`` of bands, in that of a comb."""
         if self.sampled:
-            start, comb = (1.6, 0.51) if self.modes == SAMPLED_MODES[np.dtype(np.float64)] else (5.0, 0.59)
-            return 6.0 + pairs * (start + comb * self.combs)
+            each, start, comb = _SAMPLING[self.modes]
+            return each + pairs * (start + comb * self.combs)
         if self.fine:
             return pairs * (0.39 * self.combs + 21.0)
         each = (
