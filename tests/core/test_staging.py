@@ -120,7 +120,7 @@ def test_nothing_is_copied_any_more_when_an_error_arrives(monkeypatch):
 
 
 def test_long_copies_are_cut_among_threads():
-    source = np.arange(3_000_000, dtype=np.uint8)
+    source = np.arange(9_000_000, dtype=np.uint8)
     target = np.zeros_like(source)
     copier = Copier(2)
     assert len(copier.start([(target, source)])) > 1

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, shared_grid
 
 from skysieve.core.staging import GROWTH, HostLane
@@ -116,3 +118,30 @@ def test_a_given_amount_holds_for_all_lanes_as_they_grow(runtime):
     assert held > budget / 3
     assert held <= budget
     assert GROWTH > 1
+
+
+@given(
+    st.lists(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 20_000), st.integers(1, 500),
+    st.integers(0, 10**6), st.integers(10**3, 10**8),
+)  # fmt: skip
+def test_chunks_are_as_long_as_rows_and_memory_allow(lengths, fewest, row_bytes, object_bytes, memory):
+    """Each covers the next objects, the first one half as many, and no further one would have fitted."""
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    engine: Any = SimpleNamespace(workers=[None], _memory=memory)
+    worker: Any = SimpleNamespace(free_memory=10**11)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "FEWEST_ROWS", fewest)
+        chunks = cuda.Engine._chunks(engine, offsets, row_bytes, float(object_bytes), worker)
+        rows = np.clip(offsets[-1] / (2 * cuda.LANES), fewest, cuda.MOST_ROWS)
+    assert [a for a, _ in chunks] == [0, *(b for _, b in chunks[:-1])]
+    assert chunks[-1][1] == len(lengths)
+    for start, stop in chunks:
+        part = 1.0 if start else 0.5
+        most = part * memory / (cuda.LANES * GROWTH)
+
+        def fits(i, start=start, part=part, most=most):
+            more = int(offsets[i] - offsets[start])
+            return more <= int(part * rows) and row_bytes * more + object_bytes * (i - start) <= most * (1 + 1e-9)
+
+        assert stop == start + 1 or fits(stop)
+        assert stop == len(lengths) or not fits(stop + 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -275,18 +276,21 @@ class Engine:
     ) -> list[tuple[int, int]]:
         """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap."""
         n = len(offsets) - 1
-        rows = np.diff(offsets)
         target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), FEWEST_ROWS, MOST_ROWS))
         need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
         small = self._memory is None and need < SMALL_BYTES
         budget = (SMALL_BYTES if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
-        most = min(1.0, budget / max(1.0, object_bytes * n + row_bytes * float(offsets[-1])))
-        weight = np.maximum(rows / target, (rows * row_bytes + object_bytes) / budget) if most < 1 else rows / target
-        ends = np.cumsum(weight)
-        cuts, base, start = [], 0.0, 0
-        while start < n:
-            more = 1.0 if start else 0.5
-            stop = max(start + 1, int(np.searchsorted(ends, base + more + 1e-9, side="right")))
+
+        def bytes_before(i: int) -> float:
+            return row_bytes * float(offsets[i]) + object_bytes * i
+
+        cuts, start = [], 0
+        while start < n:  # two bisections a chunk: no array of a million objects is made
+            part = 1.0 if start else 0.5
+            stop = int(np.searchsorted(offsets, offsets[start] + int(part * target), side="right")) - 1
+            if bytes_before(stop) - bytes_before(start) > part * budget:
+                stop = bisect_right(range(stop), bytes_before(start) + part * budget, lo=start, key=bytes_before) - 1
+            stop = max(start + 1, stop)
             cuts.append((start, stop))
-            start, base = stop, float(ends[stop - 1])
+            start = stop
         return cuts

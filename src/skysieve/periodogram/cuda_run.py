@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skysieve.core.arrays import is_device_array
 from skysieve.core.errors import MemoryBudgetError, out_of_memory
@@ -45,6 +46,11 @@ class _Task:
         """What was made of the chunk."""
         assert self.made is not None
         return self.made
+
+
+def _cost(chunk: Chunk, offsets: NDArray[np.int64]) -> int:
+    """Time that a chunk takes on a grid of all objects, in that of a point."""
+    return int(offsets[chunk.stop] - offsets[chunk.start]) + FLAT * (chunk.stop - chunk.start)
 
 
 class Run:
@@ -262,9 +268,13 @@ class Run:
     def share(self, workers: Sequence[Worker]) -> None:
         """Several workers draw from the queue, the costliest chunks first."""
         grids = self.plan.grids
-        each = FLAT + np.diff(self.source.offsets)
-        costs = np.append(0.0, np.cumsum(each if grids.shared else each * grids.nf.astype(np.float64)))
-        self.queue = deque(sorted(self.queue, key=lambda c: float(costs[c.start] - costs[c.stop])))
+        offsets = self.source.offsets
+        if grids.shared:
+            self.queue = deque(sorted(self.queue, key=lambda c: _cost(c, offsets), reverse=True))
+        else:
+            each = (FLAT + np.diff(offsets)) * grids.nf.astype(np.float64)
+            costs = np.append(0.0, np.cumsum(each))
+            self.queue = deque(sorted(self.queue, key=lambda c: float(costs[c.start] - costs[c.stop])))
 
         def run(worker: Worker) -> None:
             finished = False
