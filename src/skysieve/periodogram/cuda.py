@@ -38,6 +38,8 @@ logger = logging.getLogger("skysieve")
 LANES = 3
 FEWEST_ROWS = 70_000
 """A chunk of fewer rows does not fill the GPU; the first one is half as long, so that the GPU begins early."""
+FEWEST_THERE = 1 << 19
+"""The same of rows that are on the GPU: with nothing to wait for, fewer chunks have fewer ends."""
 MOST_ROWS = 1 << 20
 MOST_INDEX = 2**30
 SCAN_ROW, SCAN_OBJECT = 120, 300
@@ -158,7 +160,7 @@ class Engine:
 
         self._cache.renew(plan)
         few = source.n_objects <= MOST_CACHED
-        chunks = self._cache.cut(source.offsets, cut) if few else cut()
+        chunks = self._cache.cut(source.offsets, self._there(source, plan), cut) if few else cut()
         reporter = Reporter(progress, source.n_objects)
         workers = [first]
         if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # others can reach that
@@ -238,7 +240,8 @@ class Engine:
     def _plan(self, source: Source, grids: Grids, output: Output) -> Plan:
         start = grids.offsets(source.n_objects) if output.power is not None else None
         device = self.workers[0].runtime.device
-        return Plan(self.spec, grids, self.costs, device.sm_count, self._shared, start, self._matrix)
+        home = output.power is not None and not is_device_array(output.power)
+        return Plan(self.spec, grids, self.costs, device.sm_count, self._shared, start, self._matrix, home)
 
     def _most_cycles(self, source: Source, grids: Grids) -> float:
         """The largest ``df * span`` of some objects."""
@@ -250,7 +253,12 @@ class Engine:
 
     def cut(self, source: Source, plan: Plan, worker: Worker) -> list[tuple[int, int]]:
         """Ranges of objects that are searched together."""
-        return self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), worker)
+        there = self._there(source, plan)
+        return self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), worker, there)
+
+    def _there(self, source: Source, plan: Plan) -> bool:
+        """Is all on the GPU, so that chunks have no copies to overlap?"""
+        return not plan.home and any(map(is_device_array, source.read(0, 1)[:3]))
 
     def _object_bytes(self, plan: Plan, source: Source) -> float:
         return plan.object_bytes(int(np.max(plan.grids.nf)), self._most_cycles(source, plan.grids))
@@ -272,11 +280,15 @@ class Engine:
         raise ValueError(f"the arrays are on cuda:{index}, the engine works on {self.workers[0].runtime.device}")
 
     def _chunks(
-        self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker
+        self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker, there: bool = False
     ) -> list[tuple[int, int]]:
-        """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap."""
+        """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap.
+
+        ``there``: nothing is copied beside them.
+        """
         n = len(offsets) - 1
-        target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), FEWEST_ROWS, MOST_ROWS))
+        fewest = FEWEST_THERE if there else FEWEST_ROWS
+        target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), fewest, MOST_ROWS))
         need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
         small = self._memory is None and need < SMALL_BYTES
         budget = (SMALL_BYTES if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
@@ -286,7 +298,7 @@ class Engine:
 
         cuts, start = [], 0
         while start < n:  # two bisections a chunk: no array of a million objects is made
-            part = 1.0 if start else 0.5
+            part = 1.0 if start or there else 0.5
             stop = int(np.searchsorted(offsets, offsets[start] + int(part * target), side="right")) - 1
             if bytes_before(stop) - bytes_before(start) > part * budget:
                 stop = bisect_right(range(stop), bytes_before(start) + part * budget, lo=start, key=bytes_before) - 1

@@ -44,6 +44,8 @@ class Plan:
     power_start: NDArray[np.int64] | None
     matrix: bool = False
     """Has the GPU float64 matrix units worth using?"""
+    home: bool = False
+    """Do powers leave the GPU?"""
 
     def row_bytes(self) -> int:
         """Device bytes of one row of a light curve: raw, prepared, and the weights of the spreading kernel."""
@@ -214,11 +216,17 @@ class JobCache:
         self._start: NDArray[np.int64] | None = None
         self._jobs: dict[tuple[int, ...], Job] = {}
         self._cut: tuple[NDArray[np.int64], list[tuple[int, int]]] | None = None
+        self._there = False
 
-    def cut(self, offsets: NDArray[np.int64], cutter: Callable[[], list[tuple[int, int]]]) -> list[tuple[int, int]]:
-        """The chunks of rows cut as ``offsets`` say; those of the last time when the rows are cut alike."""
-        if self._cut is None or not same_cuts(self._cut[0], offsets):
-            self._cut = (offsets.copy(), cutter())
+    def cut(
+        self, offsets: NDArray[np.int64], there: bool, cutter: Callable[[], list[tuple[int, int]]]
+    ) -> list[tuple[int, int]]:
+        """The chunks of rows cut as ``offsets`` say; those of the last time when the rows are cut alike.
+
+        ``there``: they are on the GPU, and nothing leaves it.
+        """
+        if self._cut is None or self._there != there or not same_cuts(self._cut[0], offsets):
+            self._cut, self._there = (offsets.copy(), cutter()), there
         return self._cut[1]
 
     def renew(self, plan: Plan) -> None:

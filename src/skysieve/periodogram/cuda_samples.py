@@ -117,7 +117,7 @@ class Sampler:
             beta=beta, scale=float(np.i0(beta)) / self._like.reach, rows=rows, padded=padded, grid_stride=stride,
             counts=counts, counters=0 if counts is None else len(counts), tp=work["tp"], wv=work["wv"], **out,
         )  # fmt: skip
-        self.module.launch("chi2_points", (-(-padded // 16),), (256,), (args,), stream=lane.stream)
+        self.module.launch("chi2_points", (-(-padded // 128),), (128,), (args,), stream=lane.stream)
         return out | {"tp": work["tp"]}
 
     def groups(
@@ -171,36 +171,58 @@ class Sampler:
         return known
 
 
+def launch_taps(
+    sampler: Sampler, lane: Lane, name: str, spec: Spec, part: Part, found: dict[str, Any], order: Any,
+    grids: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """The coefficients that ``ls_powers`` interpolates with: of each grid of a part, or of the one of all.
+
+    They follow from the grids alone: a recorded launch finds them in the lane's buffers ``name``, where the one
+    before has left them.
+    """
+    layout = part.layout
+    assert layout is not None
+    stride, fit = grids["grid_stride"], one_term(layout)
+    n = len(part.order) if stride else 1
+    taps = {
+        "taps": lane.array(f"{name}_taps", 2 * n * layout.taps, np.float64),
+        "origin": lane.array(f"{name}_origin", 2 * n, np.int32),
+        "shift": lane.array(f"{name}_shift", 2 * n * max(1, layout.combs // 16), np.int32),
+    }
+    if lane.recording:
+        return taps
+    blocks = 1 if stride else -(-layout.taps // 256)
+    args = cs.fill(
+        TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=fit.beta,
+        inverse=1 / float(np.i0(fit.beta)), blocks=blocks, member=0, order=order, grid_stride=stride, **taps,
+    )  # fmt: skip
+    powers_module(sampler, spec, layout).launch("ls_taps", (n * blocks,), (256,), (args,), stream=lane.stream)
+    return taps
+
+
+def powers_module(sampler: Sampler, spec: Spec, layout: Layout) -> Module:
+    """The kernels of powers of a layout."""
+    build = ("f64" if spec.dtype == np.float64 else "f32") + ("" if layout.combs == 8 else f"s{layout.combs}")
+    return sampler.runtime.module(sampler.package, "ls_powers.cu", build)
+
+
 def launch_powers(
     sampler: Sampler, lane: Lane, stream: Any, i: int, spec: Spec, part: Part, cut: Cut, found: dict[str, Any],
-    points: dict[str, Any], *, guard: tuple[float, int], group: int, **more: Any,
+    points: dict[str, Any], taps: dict[str, Any], *, guard: tuple[float, int], group: int, **more: Any,
 ) -> None:  # fmt: skip
     """Samples, then powers of one sinusoid, of a group of a part's objects after the other."""
     layout = part.layout
     assert layout is not None
     order, info, grids = more["order"], more["info"], {k: more[k] for k in ("offsets", "df", "f0", "grid_stride")}
     own = {k: v for k, v in more.items() if k not in ("tasks", "order", "grid_stride")}
-    build = ("f64" if spec.dtype == np.float64 else "f32") + ("" if layout.combs == 8 else f"s{layout.combs}")
-    module = sampler.runtime.module(sampler.package, "ls_powers.cu", build)
-    shared, stride, fit = layout.shared_bytes(spec.dtype.itemsize, ""), grids["grid_stride"], one_term(layout)
-    most = max(g.stop - g.first for g in cut.groups) if stride else 1
-    taps = {
-        "taps": lane.array(f"ls_taps{i}", 2 * most * layout.taps, np.float64),
-        "origin": lane.array(f"ls_origin{i}", 2 * most, np.int32),
-        "shift": lane.array(f"ls_shift{i}", 2 * most * max(1, layout.combs // 16), np.int32),
-    }
+    module, fit = powers_module(sampler, spec, layout), one_term(layout)
+    shared, stride = layout.shared_bytes(spec.dtype.itemsize, ""), grids["grid_stride"]
+    each = {"taps": 2 * layout.taps, "origin": 2, "shift": 2 * max(1, layout.combs // 16)}
     for made in sampler.groups(lane, stream, i, fit, cut, order, found, points, info, grids):
-        where = {k: made.arguments[k] for k in ("order", "grid_stride", "member")}
-        if stride or not where["member"]:
-            blocks = 1 if stride else -(-layout.taps // 256)
-            args = cs.fill(
-                TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=fit.beta,
-                inverse=1 / float(np.i0(fit.beta)), blocks=blocks, **taps, **where,
-            )  # fmt: skip
-            module.launch("ls_taps", (made.members if stride else blocks,), (256,), (args,), stream=stream)
+        first = made.arguments["member"] if stride else 0
         args = cs.fill(
-            cs.SAMPLED, **made.arguments, **taps, **own, tasks=made.tasks, guard=guard[0], few=guard[1],
-            mean=float(spec.fit_mean), modes=layout.modes, members=made.members, group=group,
-            blocks=made.blocks // made.members,
+            cs.SAMPLED, **made.arguments, **{k: a[first * each[k] :] for k, a in taps.items()}, **own, tasks=made.tasks,
+            guard=guard[0], few=guard[1], mean=float(spec.fit_mean), modes=layout.modes, members=made.members,
+            group=group, blocks=made.blocks // made.members,
         )  # fmt: skip
         module.launch("ls_powers", (made.blocks,), (128,), (args,), shared_mem=shared, stream=stream)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.periodogram.workload import Scan
 
 _KINDS, _INT = {"*": np.dtype(np.uint64), ".": np.dtype(np.float64), "#": np.dtype(np.int64)}, np.dtype(np.int32)
 
@@ -51,7 +54,7 @@ def _struct(*fields: str) -> np.dtype[Any]:
 
 PREPARE = _struct(
     "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
-    "bins*", "centre", "scale_kind", "grid_stride", "scan_only",
+    "bins*", "told*", "centre", "scale_kind", "grid_stride", "scan_only",
 )  # fmt: skip
 WEIGHTS = _struct(
     "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",
@@ -80,7 +83,7 @@ SAMPLED = _struct(
 )  # fmt: skip
 DIRECT = _struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    *_PEAKS, "guard.", "few#", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges",
+    *_PEAKS, "guard.", "few#", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges", "each",
 )  # fmt: skip
 BEST = _struct(
     "info*", "limit*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*",
@@ -107,3 +110,14 @@ def fill(struct: np.dtype[Any], **values: Any) -> np.void:
         raise TypeError(f"no such fields: {sorted(values)}")
     scalar: np.void = out[0]
     return scalar
+
+
+def scan_of(info: NDArray[Any]) -> Scan:
+    """A `Scan` from the kernels' records."""
+    return Scan(
+        n_used=info["n"].astype(np.int64),
+        n_dropped=info["dropped"].astype(np.int64),
+        t_min=info["t_min"].copy(),
+        span=info["span"].copy(),
+        status=info["status"].astype(np.uint8),
+    )

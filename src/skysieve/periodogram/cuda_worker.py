@@ -21,7 +21,7 @@ from skysieve.periodogram.cuda_chi2_parts import Chi2Layout
 from skysieve.periodogram.cuda_coarse import corrections, make_coarse_tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
 from skysieve.periodogram.cuda_recorded import Launches, Recorded, bytes_of, places_of
-from skysieve.periodogram.cuda_samples import BINS, NAMES, Sampler, launch_powers, one_term, small_arrays
+from skysieve.periodogram.cuda_samples import BINS, NAMES, Sampler, launch_powers, launch_taps, one_term, small_arrays
 from skysieve.periodogram.cuda_tables import Layout, layouts, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
 
@@ -36,6 +36,11 @@ points and more in float64, 1.7e-6 with 33 and more in float32; of sums interpol
 more, 7.0e-7 with 18 and more (30 light curves of each length, uniform and nightly times, df*T 0.1)."""
 SCALE_KIND = {"psd": 1, "scargle": 2}
 NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
+BESIDE = 4
+"""Tiles of a block of direct sums beside larger parts (``RUN`` of ``ls_direct.cu``, at most): fewer blocks leave more of
+the GPU to those."""
+WIDE, NARROW = 512, 128
+"""Threads of a block of ``ls_prepare`` for few objects and for many: the sums are the same."""
 WEIGHT_PAD = 64
 """Rows of weights that may be read past the last one."""
 STRAIGHT = 1 << 21
@@ -217,12 +222,12 @@ class Worker:
             host = lane.pinned("info", n, cs.INFO)
             lane.to_host(host, info)
         lane.synchronize()
-        return scan_of(host)
+        return cs.scan_of(host)
 
     def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
         given: dict[str, Any] = {
             "df": None, "limit": None, "tp": None, "wv": None, "owner": None, "row": None, "count": None, "floor": None,
-            "bins": None, "grid_stride": 0, "scan_only": False,
+            "bins": None, "told": None, "grid_stride": 0, "scan_only": False,
         } | more  # fmt: skip
         centre = self.spec.center_data or self.spec.fit_mean
         kind = SCALE_KIND.get(self.spec.normalization, 0)
@@ -230,8 +235,8 @@ class Worker:
             cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
             centre=centre, scale_kind=kind, **given,
         )  # fmt: skip
-        # one number of threads for all: it decides the order of the sums
-        self.module("ls_prepare.cu").launch("ls_prepare", (n,), (256,), (args,), stream=lane.stream)
+        threads = WIDE if n <= 2 * self.runtime.device.sm_count else NARROW
+        self.module("ls_prepare.cu").launch("ls_prepare", (n,), (threads,), (args,), stream=lane.stream)
 
     # ------------------------------------------------------------------ one chunk
 
@@ -325,8 +330,9 @@ class Worker:
         data = self._upload(lane, {**self._rows(job), **small})
         stride = 0 if job.shared else 1
         k, t = spec.n_peaks, spec.dtype
-        answers = lane.array("answers", self._answer_bytes(n), np.uint8)
-        info, frequency, best, index, flags = self._answers(answers, n)
+        # kernels write answers to the host themselves: few bytes, which a copy after them would take longer for
+        told, frequency, best, index, flags = self._answers(lane.pinned("answers", self._answer_bytes(n), np.uint8), n)
+        info = lane.array("info", n, cs.INFO)
         work = {
             "tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64),
             "owner": lane.array("owner", rows, np.int32),
@@ -341,24 +347,35 @@ class Worker:
         edge = lane.array("edge", n * job.edges * 2, t)
         bins = lane.array("bins", n * BINS, np.uint32) if cuts else None
         with lane:
+            there = {"f0": data["f0"], "df": data["df"], "grid_stride": stride}
+            found = {i: {name: data[f"{name}{i}"] for name in NAMES} for i in cuts}
+            taps = {
+                i: launch_taps(
+                    self.sampler, lane, f"{self._data}_{i}", spec, job.parts[i], found[i], data[f"order{i}"], there
+                )
+                for i in cuts
+            }  # fmt: skip
             self._prepare(
                 lane, data, n, info, df=data["df"], row=lane.array("row", rows, np.int32), count=count, floor=floor,
-                bins=bins, limit=data["limit"], grid_stride=stride, **work,
+                bins=bins, limit=data["limit"], grid_stride=stride, told=told, **work,
             )  # fmt: skip
-            spread: dict[str, Any] = {}
-            points: dict[str, Any] = {}
-            if sum(part.kind == "comb" for part in job.parts) > len(cuts):
-                spread = self._weights(lane, data, work, rows, stride)
-            if cuts:
-                points = self.sampler.points(lane, data, info, work, work["owner"], rows, stride)
+            side = lane.fork() if len(job.parts) > 1 else None
             common = {
                 "tp": work["tp"], "wv": work["wv"], "offsets": data["offsets"], "info": info, "f0": data["f0"],
                 "df": data["df"], "grid_stride": stride,
             }  # fmt: skip
             peaks = {"list": candidates, "count": count, "floor": floor, "edge": edge, "cap": job.cap, "wanted": k}
-            side = lane.fork() if len(job.parts) > 1 else None
             largest = max(range(len(job.parts)), key=lambda i: (job.parts[i].kind == "comb", len(job.parts[i].order)))
-            for i, part in sorted(enumerate(job.parts), key=lambda p: p[0] == largest):
+            spread: dict[str, Any] = {}
+            points: dict[str, Any] = {}
+            for i, part in sorted(enumerate(job.parts), key=lambda p: (p[1].kind == "comb", p[0] == largest)):
+                if part.kind == "comb" and not spread and not points:
+                    if sum(p.kind == "comb" for p in job.parts) > len(cuts):
+                        spread = self._weights(lane, data, work, rows, stride)
+                    if cuts:
+                        points = self.sampler.points(lane, data, info, work, work["owner"], rows, stride)
+                    if len(job.parts) > 1:
+                        lane.fork()
                 stream = lane.stream if i == largest else side  # small parts do not fill the GPU
                 more = common | peaks | {
                     "order": data[f"order{i}"], "tasks": data[f"tasks{i}"], "nf": data["nf"], "start": data["start"],
@@ -366,15 +383,14 @@ class Worker:
                     "power": power,
                 }  # fmt: skip
                 if i in cuts:
-                    found = {name: data[f"{name}{i}"] for name in NAMES}
                     launch_powers(
-                        self.sampler, lane, stream, i, spec, part, cuts[i], found, points, guard=GUARD["samples", size],
-                        group=GROUP, bins=bins, **more,
+                        self.sampler, lane, stream, i, spec, part, cuts[i], found[i], points, taps[i],
+                        guard=GUARD["samples", size], group=GROUP, bins=bins, **more,
                     )  # fmt: skip
                 elif part.kind == "comb":
                     self._comb(lane, stream, i, part, spread, **more)
                 else:
-                    self._direct(stream, part, values=values, **more)
+                    self._direct(stream, part, i != largest, values=values, **more)
                 few = len(part.order) <= 256
                 block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (128, min(part.cap, 1024))
                 args = cs.fill(
@@ -385,10 +401,8 @@ class Worker:
                 self.module("ls_peaks.cu").launch(
                     "ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * (size + 4), stream=stream
                 )
-            if side is not None:
+            if len(job.parts) > 1:
                 lane.join()
-            host = lane.pinned("answers", len(answers), np.uint8)
-            lane.to_host(host, answers)
             if job.host_power is not None and job.n_powers:
                 lane.to_host(job.host_power, power[: job.n_powers])
         job.results = self._results(lane, n)
@@ -460,11 +474,11 @@ class Worker:
             shared_mem=layout.shared_bytes(self.itemsize, form, part.per_block), stream=stream,
         )  # fmt: skip
 
-    def _direct(self, stream: Any, part: Part, *, values: Any, **more: Any) -> None:
+    def _direct(self, stream: Any, part: Part, beside: bool, *, values: Any, **more: Any) -> None:
         guard, few = GUARD["direct", self.itemsize]
         args = cs.fill(
             cs.DIRECT, frequencies=values, guard=guard, few=few, blocks=part.stretches, fit_mean=self.spec.fit_mean,
-            **more,
+            each=BESIDE if beside else 0, **more,
         )  # fmt: skip
         module = self.module("ls_direct.cu")
         if part.kind == "direct":
@@ -479,14 +493,3 @@ class Worker:
         self.module("ls_peaks.cu").launch(
             "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
         )
-
-
-def scan_of(info: NDArray[Any]) -> Scan:
-    """A `Scan` from the kernel's records."""
-    return Scan(
-        n_used=info["n"].astype(np.int64),
-        n_dropped=info["dropped"].astype(np.int64),
-        t_min=info["t_min"].copy(),
-        span=info["span"].copy(),
-        status=info["status"].astype(np.uint8),
-    )

@@ -7,9 +7,10 @@
 // is a product of matrices, rows of samples (m L / 8 further on each) by 8 frequencies. Combs of every harmonic, which this replaced,
 // took 12 transforms a frequency (n = 4) and their folds: 1.5 times the time.
 //
-// chi2_points: half a warp = one point: its 16 spreading weights, those of cells 8 apart next to each other (the last but one bit says
-// whether a cell is one of the next sixteen), strengths with the interpolation's shape divided out, and how far it turns in half a band
-// of samples.
+// chi2_points: a warp = 32 points. A lane has one of them first: its strengths with the interpolation's shape divided out, how far it
+// turns in half a band of samples. Then eight lanes make one's 16 spreading weights, two each: the polynomials of taps a and 15 - a
+// are one, at u and -u, even and odd part apart. Weights of cells 8 apart lie next to each other; the last but one bit says whether a
+// cell is one of the next sixteen.
 // chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, with nobody to wait for. Points are spread by
 // matrix instructions (16 cells by 4 points by 8 numbers of the four series) on 224 cells that stay in registers, where a lane then has
 // all cells of equal number modulo 16 of a series: half of a 256-point FFT (16 x 16) needs no exchange.
@@ -33,6 +34,7 @@
 // archs: 75 80 86 89 90 100 120
 // build: t2 -DREAL=double -DTERMS=2
 // build: t4 -DREAL=double -DTERMS=4
+// budget: t4 kernel=chi2_points regs<=72 smem<=0
 // budget: t2 kernel=chi2_powers regs<=96 smem<=1024 spills<=96
 // budget: t2 kernel=chi2_samples regs<=168 smem<=0 spills<=144
 // budget: t4 kernel=chi2_samples regs<=168 smem<=0 spills<=144
@@ -62,41 +64,44 @@ struct Points {
   double beta, scale;
   int rows, padded, grid_stride, counters;
 };
-extern "C" __global__ void __launch_bounds__(256) chi2_points(const Points A) {
-  const int a = threadIdx.x & 15;
-  const long long p = (long long)blockIdx.x * 16 + (threadIdx.x >> 4);
-  if (!blockIdx.x) for (int i = threadIdx.x; i < A.counters; i += 256) A.counts[i] = 0;
-  if (threadIdx.x < 16) {              // what is one number a point, by 16 neighbouring threads
-    const long long q = (long long)blockIdx.x * 16 + a;
-    const int owner = q < A.rows ? A.owner[q] : -1;
-    const double circle = owner < 0 ? 0 : A.limit[owner].circle;
-    if (circle > 0) {
-      const double place = (A.tp[q] - 0.5 * A.info[owner].span) * (circle * A.df[owner * A.grid_stride]);
-      const double z = REACH * 3.14159265358979323846 / 256 * place, s = sqrt(fma(A.beta, A.beta, -z * z)), w = A.scale * s / sinh(s);
-      const double2 wv = A.wv[q];
-      double sine, cosine; sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
-      A.cell[q] = (int)ceil(place - 8);
-      A.spin[q] = make_double2(cosine, sine);
-      A.strength[q] = make_double2(w * wv.x, w * wv.y);
-    }
-  }
+extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
+  const int lane = threadIdx.x & 31, a = lane & 7;
+  const long long p0 = ((long long)blockIdx.x * 4 + (threadIdx.x >> 5)) * 32, q = p0 + lane;
+  const int owner = q < A.rows ? A.owner[q] : -1;
+  const double tp = q < A.rows ? A.tp[q] : 0;
+  const double2 wv = q < A.rows ? A.wv[q] : make_double2(0, 0);
   double c[COEFFICIENTS];
 #pragma unroll
   for (int k = 0; k < COEFFICIENTS; k++) c[k] = A.taps[k * 16 + a];
-  if (p >= A.padded) return;
-  const int owner = p < A.rows ? A.owner[p] : -1;
+  if (!blockIdx.x) for (int i = threadIdx.x; i < A.counters; i += 128) A.counts[i] = 0;
+  if (p0 >= A.padded) return;
   const double circle = owner < 0 ? 0 : A.limit[owner].circle;
-  if (!(circle > 0)) {                 // rows that nobody owns are read past the end of those before: they must be numbers
-    A.weight[p * 16 + a] = 0;
-    return;
+  const bool own = circle > 0;
+  double place = 0;
+  if (own) {
+    place = (tp - 0.5 * A.info[owner].span) * (circle * A.df[owner * A.grid_stride]);
+    const double z = REACH * 3.14159265358979323846 / 256 * place, s = sqrt(fma(A.beta, A.beta, -z * z)), w = A.scale * s / sinh(s);
+    double sine, cosine; sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
+    A.cell[q] = (int)ceil(place - 8);
+    A.spin[q] = make_double2(cosine, sine);
+    A.strength[q] = make_double2(w * wv.x, w * wv.y);
   }
-  const double place = (A.tp[p] - 0.5 * A.info[owner].span) * (circle * A.df[owner * A.grid_stride]);
   const double x = place - 8, first = ceil(x), u = 2 * (first - x) - 1;
-  double v = c[COEFFICIENTS - 1];
+  const int nobody = 0x7fffffff, mine = own ? (int)first : nobody;
+#pragma unroll 4
+  for (int i = 0; i < 32; i += 4) {
+    const int from = i + (lane >> 3), at = __shfl_sync(FULL, mine, from);
+    const double v = __shfl_sync(FULL, u, from), vv = v * v;
+    double even = c[COEFFICIENTS - 2], odd = c[COEFFICIENTS - 1];
 #pragma unroll
-  for (int k = COEFFICIENTS - 2; k >= 0; k--) v = fma(v, u, c[k]);
-  const int cell = a + (int)first & 15;  // modulo 16: cells a and a + 8 next to each other; a bit says whether it is one of the next strip
-  A.weight[p * 16 + 2 * (cell & 7) + (cell >> 3)] = __hiloint2double(__double2hiint(v), __double2loint(v) & ~2 | 2 * (cell < ((int)first & 15)));
+    for (int k = COEFFICIENTS - 4; k >= 0; k -= 2) { even = fma(even, vv, c[k]); odd = fma(odd, vv, c[k + 1]); }
+    double w = fma(odd, v, even), later = __shfl_xor_sync(FULL, fma(-odd, v, even), 7);      // of taps a and 15 - a, then of a and a + 8
+    const int b = at & 15, here = (a + b) & 15, beyond = (a + 8 + b) & 15;
+    w = __hiloint2double(__double2hiint(w), __double2loint(w) & ~2 | 2 * (here < b));
+    later = __hiloint2double(__double2hiint(later), __double2loint(later) & ~2 | 2 * (beyond < b));
+    if (at == nobody) w = later = 0;     // read past the end of those before: they must be numbers
+    if (p0 + from < A.padded) ((double2*)A.weight)[(p0 + from) * 8 + (here & 7)] = here < 8 ? make_double2(w, later) : make_double2(later, w);
+  }
 }
 // ---------------------------------------------------------------- samples
 struct Samples {

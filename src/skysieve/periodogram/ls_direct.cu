@@ -56,7 +56,7 @@ struct Direct {
   const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
   const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start;
   T* power; Peaks peaks; Guard guard;
-  int blocks, grid_stride, norm, scaled, fit_mean, edges;
+  int blocks, grid_stride, norm, scaled, fit_mean, edges, each;      // each: tiles of a block; 0: as many as leave blocks enough
 };
 
 __device__ __forceinline__ CW mkw(W x, W y) { CW c; c.x = x; c.y = y; return c; }
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   int first, tiles = 1, o;
   if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; first = t.y; }
   else {                                // the first runs of a group of objects, then their second ones
-    const unsigned blocks = A.blocks, each = tiles_each(gridDim.x), runs = (blocks + each - 1) / each, members = gridDim.x / blocks;
+    const unsigned blocks = A.blocks, each = A.each ? A.each : tiles_each(gridDim.x), runs = (blocks + each - 1) / each, members = gridDim.x / blocks;
     unsigned task = blockIdx.x, start = 0, size = members;
     if (task >= members * runs) return;
     if (members > GROUP) {
@@ -339,8 +339,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
     unsigned turn = 0;
     if (!lane) turn = atomicAdd(&finished, 1u);
     if ((r || !cold) && (__shfl_sync(FULL, turn, 0) & 7) == 7) {      // as many stripes as a tile's are done: a floor from the best of all
-      unsigned x = lane < 8 * tiles ? atomicMax(highest + lane, 0u) : 0, y = lane + 32 < 8 * tiles ? atomicMax(highest + lane + 32, 0u) : 0;
-      raise_floor(A.peaks, o, x, y, 1);
+      raise_floor(A.peaks, o, lane < 8 * tiles ? atomicMax(highest + lane, 0u) : 0, 0, 1);
     }
   }
   __syncthreads();

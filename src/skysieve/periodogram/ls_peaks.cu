@@ -2,27 +2,46 @@
 //
 // ls_peaks: one block = one object. Candidates below the final floor fall away at once (of hundreds some tens are left); missing
 // neighbours of those at the ends of a block's stretch come from the edge values. Then k rounds of: drop what is nearer than 1/T to
-// the last accepted, take the highest (ties to the lower frequency), by one warp where what is left is little: limited by latency.
+// the last accepted, take the highest (ties to the lower frequency). Where what is left is little, one warp does, whose lanes hold it
+// all: limited by latency (11 us for 1,000 objects, at some 350 candidates each, on an H100).
 // ls_candidates: one thread = one power, read with its neighbours; limited by memory (4 or 8 bytes a power).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_peaks regs<=64 smem<=1024
+// budget: f64 kernel=ls_peaks regs<=64 smem<=5632
+// budget: f32 kernel=ls_peaks regs<=64 smem<=3584
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
 #include "ls_common.cuh"
+#include "ls_order.cuh"
 
 #define FEW 256              // candidates that one warp takes
-
+#define LANES_EACH (FEW / 32)
 struct Best {
   const Info* info; const Limit* limit; const double* f0; const double* df; const int* nf; const double* frequencies; const int* order;
   Peaks peaks; int* index; double* frequency; double* best; int* flags;
   int grid_stride, edges, held;          // held: candidates that fit in shared memory
 };
 
+// The frequency and height of a peak: the vertex of a parabola, where it has both neighbours.
+__device__ __forceinline__ void refine(const Best& A, int gi, int nf, int j, T before, T here_, T after, double& f, double& best) {
+  const double x0 = A.frequencies ? A.frequencies[j] : A.f0[gi] + j * A.df[gi], here = here_;
+  f = x0; best = here;
+  if (j > 0 && j + 1 < nf && isfinite((double)before) && isfinite((double)after)) {
+    const double h0 = A.frequencies ? x0 - A.frequencies[j - 1] : A.df[gi], h1 = A.frequencies ? A.frequencies[j + 1] - x0 : A.df[gi];
+    const double d0 = here - before, d1 = (double)after - here;
+    const double bend = (d1 / h1 - d0 / h0) / (h0 + h1), slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1);
+    if (bend < 0) {
+      const double step = fmin(fmax(-slope / (2 * bend), -h0 / 2), h1 / 2);
+      f = x0 + step; best = here + slope * step + bend * step * step;
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ double top[32]; __shared__ int where[32], slot[32]; __shared__ int chosen, kept;
+  __shared__ T sides[2][FEW];
   const int o = A.order[blockIdx.x], tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int k = A.peaks.wanted;
   const Info info = A.info[o];
@@ -35,26 +54,69 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   const unsigned floor = info.status ? 0 : A.peaks.floor[o];
   const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);       // memory is for held heights and numbers
   T* heights = (T*)raw; int* numbers = (int*)(heights + room); int* places = numbers + room;
-  auto whole = [&](int i) {            // with the neighbours that other blocks had
-    Candidate c = list[i];
-    if (stretch) {
-      const T* edge = A.peaks.edge + ((size_t)o * A.edges + c.index / stretch) * 2;
-      const int place = c.index % stretch;
-      if (place == 0 && c.index > 0) c.before = edge[-1];
-      if (place == stretch - 1 && c.index + 1 < nf) c.after = edge[2];
-    }
-    return c;
+  auto complete = [&](Candidate& c) {  // with the neighbours that other blocks had
+    if (!stretch) return;
+    const T* edge = A.peaks.edge + ((size_t)o * A.edges + c.index / stretch) * 2;
+    const int place = c.index % stretch;
+    if (place == 0 && c.index > 0) c.before = edge[-1];
+    if (place == stretch - 1 && c.index + 1 < nf) c.after = edge[2];
   };
+  auto whole = [&](int i) { Candidate c = list[i]; complete(c); return c; };
   __syncthreads();
-  for (int i = tid; i < n; i += blockDim.x) {
-    if (key_of(list[i].here) < floor) continue;
-    const Candidate c = whole(i);
-    if (!is_peak(c.before, c.here, c.after)) continue;
-    const int s = atomicAdd(&kept, 1);
-    if (s < room) { heights[s] = c.here; numbers[s] = c.index; places[s] = i; }
+  for (int i0 = tid; i0 < n; i0 += 4 * blockDim.x) {
+    T here[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) here[e] = i0 + e * blockDim.x < n ? list[i0 + e * blockDim.x].here : missing();      // asked for at once
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = i0 + e * blockDim.x;
+      if (i >= n || key_of(here[e]) < floor) continue;
+      const Candidate c = whole(i);
+      if (!is_peak(c.before, c.here, c.after)) continue;
+      const int s = atomicAdd(&kept, 1);
+      if (s < room) { heights[s] = c.here; numbers[s] = c.index; places[s] = i; }
+      if (s < FEW) { sides[0][s] = c.before; sides[1][s] = c.after; }
+    }
   }
   __syncthreads();
   const bool held = kept <= room;
+  if (held && kept <= FEW && k <= 32) {       // one warp, whose lanes hold them
+    if (warp) return;
+    const int m = kept;
+    double height[LANES_EACH];
+    int number[LANES_EACH];
+#pragma unroll
+    for (int e = 0; e < LANES_EACH; e++) {
+      const int i = lane + 32 * e;
+      number[e] = i < m ? numbers[i] : -1;
+      height[e] = i < m ? (double)heights[i] + 0.0 : 0;      // no -0
+    }
+    int mine = -1, last = -1;          // where this lane's peak is
+    for (int r = 0; r < k; r++) {
+      double p = 0; int j = -1, s = -1;
+#pragma unroll
+      for (int e = 0; e < LANES_EACH; e++)
+        if (number[e] >= 0) {
+          bool near = false;
+          if (last >= 0) near = A.frequencies ? fabs(A.frequencies[number[e]] - A.frequencies[last]) * info.span < 1 - 1e-9 : abs(number[e] - last) < info.apart;
+          if (near) number[e] = -1;
+          else if (j < 0 || height[e] > p || (height[e] == p && number[e] < j)) { p = height[e]; j = number[e]; s = lane + 32 * e; }
+        }
+      const Key key = j < 0 ? 0 : key_from(p), best = warp_greatest(key);
+      if (!best) break;
+      last = (int)~warp_max(key == best ? ~(unsigned)j : 0);
+      const unsigned who = __ballot_sync(FULL, key == best && j == last);
+      s = __shfl_sync(FULL, s, __ffs(who) - 1);
+      if (lane == r) mine = s;
+    }
+    if (lane < k) {
+      const size_t out = (size_t)o * k + lane;
+      double f = missing64(), best = missing64();
+      if (mine >= 0) refine(A, gi, nf, numbers[mine], sides[0][mine], heights[mine], sides[1][mine], f, best);
+      A.index[out] = mine >= 0 ? numbers[mine] : -1; A.frequency[out] = f; A.best[out] = best;
+    }
+    return;
+  }
   const int m = held ? kept : n;
   if (!held) {                         // they do not fit: marked in the list itself
     for (int i = tid; i < n; i += blockDim.x) {
@@ -63,10 +125,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     }
     __syncthreads();
   }
-  const bool few = m <= FEW;
-  if (few && warp) return;             // nobody waits for the others from here on
-  const int step = few ? 32 : blockDim.x;
-  auto join = [&] { if (few) __syncwarp(); else __syncthreads(); };
+  const int step = blockDim.x;
   int last = -1;
   for (int r = 0; r < k; r++) {
     double p = 0; int j = -1, s = -1;
@@ -88,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       if (jj >= 0 && (j < 0 || q > p || (q == p && jj < j))) { p = q; j = jj; s = ss; }
     }
     if (!lane) { top[warp] = p; where[warp] = j; slot[warp] = s; }
-    join();
+    __syncthreads();
     if (!tid) {
       for (int w = 1; w < step >> 5; w++)
         if (where[w] >= 0 && (j < 0 || top[w] > p || (top[w] == p && where[w] < j))) { p = top[w]; j = where[w]; s = slot[w]; }
@@ -96,32 +155,19 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       const size_t out = (size_t)o * k + r;
       A.index[out] = j; A.frequency[out] = s; A.best[out] = p;      // frequency: the slot, until all are found
     }
-    join();
+    __syncthreads();
     last = chosen;
     if (last < 0) {
       if (!tid) for (int q = r + 1; q < k; q++) { A.index[(size_t)o * k + q] = -1; A.frequency[(size_t)o * k + q] = -1; }
       break;
     }
   }
-  join();
+  __syncthreads();
   for (int r = tid; r < k; r += step) {
     const size_t out = (size_t)o * k + r;
     const int j = A.index[out], s = (int)A.frequency[out];
     double f = missing64(), best = missing64();
-    if (j >= 0) {
-      const Candidate c = whole(s);
-      const double x0 = A.frequencies ? A.frequencies[j] : A.f0[gi] + j * A.df[gi], here = A.best[out];
-      f = x0; best = here;
-      if (j > 0 && j + 1 < nf && isfinite((double)c.before) && isfinite((double)c.after)) {     // the vertex of a parabola
-        const double h0 = A.frequencies ? x0 - A.frequencies[j - 1] : A.df[gi], h1 = A.frequencies ? A.frequencies[j + 1] - x0 : A.df[gi];
-        const double d0 = here - c.before, d1 = (double)c.after - here;
-        const double bend = (d1 / h1 - d0 / h0) / (h0 + h1), slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1);
-        if (bend < 0) {
-          const double step = fmin(fmax(-slope / (2 * bend), -h0 / 2), h1 / 2);
-          f = x0 + step; best = here + slope * step + bend * step * step;
-        }
-      }
-    }
+    if (j >= 0) { const Candidate c = whole(s); refine(A, gi, nf, j, c.before, c.here, c.after, f, best); }
     A.frequency[out] = f; A.best[out] = best;
   }
 }

@@ -2,8 +2,9 @@
 //
 // ls_prepare: one block = one object. Counts usable rows, finds the time span and the status, sorts by time where needed
 // (a bitonic network over the object's own rows in device memory; rows that are not finite go to the end), then writes
-// relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read (four times, from shared memory where
-// they fit), 28 written: limited by latency (a few microseconds a block), not by bandwidth.
+// relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read (some of them again), 28 written: limited by
+// latency, of memory and of instructions that no cache holds yet: loops are not unrolled, least and greatest are found as integers,
+// and 1,000 objects of a batch are worked on at once. An H100 takes some 15 us for 1,000 objects of 165 rows.
 // ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes (float64) written: limited
 // by the stores. Where sums are interpolated the weights are divided by the window's transform, another polynomial.
 //
@@ -15,39 +16,66 @@
 // budget: f64 kernel=ls_weights regs<=96
 // budget: f32 kernel=ls_weights regs<=96
 #include "ls_common.cuh"
+#include "ls_order.cuh"
 
-#define MAX_WARPS 8
+#define VIRTUAL 512         // sums are those of so many threads, whatever works: an object's answer follows from it alone
+#define THREADS 128
+#define MAX_WARPS (VIRTUAL / 32)
 #define COEFFICIENTS 16
 #define SHORTEST_SPAN 1e-290     // not even the reciprocal of a shorter one can be worked with
 #define HELD 640            // rows kept in shared memory between the passes
 #define EACH 4              // rows of one thread of ls_weights
 
+// These are asked for before one of them is waited for.
+#if ON_DEVICE
+#define AT_ONCE(a, b, c, d) asm volatile("" : "+d"(a), "+d"(b), "+d"(c), "+d"(d))
+#else
+#define AT_ONCE(a, b, c, d)
+#endif
+
 struct Prepare {
   const double* t; const double* y; const double* dy; const int* offsets;
   const double* df; const Limit* limit;
   double* tp; double2* wv; int* owner; int* row; Info* info;
-  unsigned* count; unsigned* floor; unsigned* bins;      // of the candidates: cleared here; bins, where there are any: 32 an object
+  unsigned* count; unsigned* floor; unsigned* bins; Info* told;     // of the candidates: cleared here; bins, where there are any: 32 an object
   int centre, scale_kind, grid_stride, scan_only;
 };
 
-// Folds N numbers over the block at once, each by its operation (0 sum, 1 least, 2 greatest); every thread gets the results.
-__device__ __forceinline__ double join(double a, double b, int op) { return op == 0 ? a + b : op == 1 ? fmin(a, b) : fmax(a, b); }
-template <int N> __device__ void block_fold(double (&v)[N], const int (&op)[N], double* part) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-#pragma unroll
-  for (int i = 0; i < N; i++)
-    for (int k = 16; k; k >>= 1) v[i] = join(v[i], __shfl_xor_sync(FULL, v[i], k), op[i]);
-  __syncthreads();
-  if (!lane)
-#pragma unroll
-    for (int i = 0; i < N; i++) part[i * MAX_WARPS + warp] = v[i];
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < N; i++) {           // every warp adds up the eight, in pairs
-    v[i] = part[i * MAX_WARPS + (lane & (MAX_WARPS - 1))];
-    for (int k = MAX_WARPS / 2; k; k >>= 1) v[i] = join(v[i], __shfl_xor_sync(FULL, v[i], k), op[i]);
-  }
+// Two sums over a warp at once: the first is left in lanes 0 to 15, the second in the others.
+__device__ __forceinline__ double warp_sums(double a, double b) {
+  const bool upper = threadIdx.x & 16;
+  double v = (upper ? b : a) + __shfl_xor_sync(FULL, upper ? a : b, 16);
+  for (int k = 8; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
+  return v;
 }
+
+// What is seen of an object's rows: usable ones, least and greatest of t and of y, least error; is one not above 0; are rows in order.
+#define BAD_ERROR 1
+#define DISORDER 2
+struct Seen {
+  Key t_least, t_greatest, y_least, y_greatest, e_least;      // least: of those the complement
+  unsigned used, flags;
+  __device__ __forceinline__ void clear() { t_least = t_greatest = y_least = y_greatest = e_least = 0; used = flags = 0; }
+  __device__ __forceinline__ void add(double t, double y, double e, double earlier) {
+    const bool ok = isfinite(t) & isfinite(y) & isfinite(e);
+    if (ok) {
+      const Key kt = key_from(t), ky = key_from(y), ke = ~key_from(e);
+      used++;
+      if (~kt > t_least) t_least = ~kt;
+      if (kt > t_greatest) t_greatest = kt;
+      if (~ky > y_least) y_least = ~ky;
+      if (ky > y_greatest) y_greatest = ky;
+      if (ke > e_least) e_least = ke;
+      if (!(e > 0)) flags |= BAD_ERROR;
+    }
+    if (!ok || t <= earlier) flags |= DISORDER;      // equal times too: they are ordered by value
+  }
+  __device__ __forceinline__ void fold() {            // over the warp
+    t_least = warp_greatest(t_least); t_greatest = warp_greatest(t_greatest);
+    y_least = warp_greatest(y_least); y_greatest = warp_greatest(y_greatest); e_least = warp_greatest(e_least);
+    used = warp_count(used); flags = warp_or(flags);
+  }
+};
 
 // Sorts rows by time, then y, then dy: one order whatever order they came in. Bitonic with the first step of each merge
 // reflected, so that every comparison puts the smaller first and an n that is no power of two needs no padding.
@@ -73,56 +101,109 @@ __device__ void block_sort(double* key, int* row, int n, const double* y, const 
 }
 // 2^-e for a positive number in [2^(e-1), 2^e): scaling by it rounds nothing. Numbers under 2^-1000 stay small.
 __device__ __forceinline__ double unit_of(double x) {
-  int e; frexp(x, &e);
-  return ldexp(1.0, e < -1000 ? 1000 : -e);
+  const int e = (__double2hiint(x) >> 20 & 0x7ff) - 1022;
+  return __hiloint2double(1023 + (e < -1000 ? 1000 : -e) << 20, 0);
 }
 
-extern "C" __global__ void __launch_bounds__(256) ls_prepare(const Prepare A) {
-  __shared__ double part[8 * MAX_WARPS], rows[3 * HELD];
+// Two sums over the block, of four virtual threads each in a block of THREADS. `shift`: rounds that rows took there, from which follows
+// whose sums are whose. part: 8 numbers, for this call alone; room: 2 * VIRTUAL numbers of a block of so many threads.
+struct Adder {
+  double a[4], b[4];
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < 4; j++) a[j] = b[j] = 0;
+  }
+  __device__ __forceinline__ void add(bool wide, double x, double y) {      // the sums take turns
+    x += wide ? a[3] : a[0]; y += wide ? b[3] : b[0];
+    if (!wide) {
+#pragma unroll
+      for (int j = 0; j < 3; j++) { a[j] = a[j + 1]; b[j] = b[j + 1]; }
+    }
+    a[3] = x; b[3] = y;
+  }
+  __device__ __forceinline__ double2 total(bool wide, int rounds, double* part, double* room) {
+    const int tid = threadIdx.x;
+    if (wide) {
+      room[tid] = a[3]; room[VIRTUAL + tid] = b[3];
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const double* at = room + ((rounds + j & 3) * THREADS + (tid & (THREADS - 1)));
+        a[j] = at[0]; b[j] = at[VIRTUAL];
+      }
+    }
+    const double v = warp_sums((a[0] + a[1]) + (a[2] + a[3]), (b[0] + b[1]) + (b[2] + b[3]));
+    if (tid < THREADS && !(tid & 15)) part[tid >> 4] = v;
+    __syncthreads();
+    return make_double2((part[0] + part[2]) + (part[4] + part[6]), (part[1] + part[3]) + (part[5] + part[7]));
+  }
+};
+
+// THREADS or VIRTUAL threads a block, as there are many objects or few: the sums are the same. Small code: few blocks run it at a time.
+extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepare A) {
+  __shared__ double2 near[HELD];
+  __shared__ double part[2][8];
+  __shared__ Key keys[5][MAX_WARPS];
+  __shared__ unsigned counts[2][MAX_WARPS], weighty[MAX_WARPS];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, threads = blockDim.x, warps = threads >> 5;
+  const bool wide = threads > THREADS;
   const int o = blockIdx.x, lo = A.offsets[o], n = A.offsets[o + 1] - lo;
   const double* t = A.t + lo; const double* y = A.y + lo; const double* dy = A.dy ? A.dy + lo : 0;
   const double huge = __longlong_as_double(0x7ff0000000000000ll);
-  const bool held = n <= HELD;
-  double v[8] = {0, huge, -huge, huge, -huge, huge, 0, 0};      // used; t, y: least, greatest; least error; bad error; not in order
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    const double ti = t[i], yi = y[i], e = dy ? dy[i] : 1.0, earlier = i ? t[i - 1] : -huge;
-    const bool ok = isfinite(ti) && isfinite(yi) && isfinite(e);
-    if (ok) {
-      v[0] += 1; v[1] = fmin(v[1], ti); v[2] = fmax(v[2], ti); v[3] = fmin(v[3], yi); v[4] = fmax(v[4], yi);
-      v[5] = fmin(v[5], e); if (!(e > 0)) v[6] = 1;
-    }
-    if (!ok || ti <= earlier) v[7] = 1;        // equal times too: they are ordered by value
-    if (held) { rows[i] = ti; rows[HELD + i] = yi; rows[2 * HELD + i] = e; }
+  double df = 0;
+  Limit limit = {};
+  if (!A.scan_only) { df = A.df[o * A.grid_stride]; limit = A.limit[o]; }
+  Seen s;
+  s.clear();
+#pragma unroll 1
+  for (int i = tid; i < n; i += threads) {
+    double a = t[i], b = y[i], c = dy ? dy[i] : 1.0, earlier = i ? t[i - 1] : -huge;
+    AT_ONCE(a, b, c, earlier);
+    s.add(a, b, c, earlier);
   }
-  const int ops[8] = {0, 1, 2, 1, 2, 1, 2, 2};
-  block_fold(v, ops, part);
-  const double tmin = v[1], tmax = v[2], ymin = v[3], ymax = v[4], emin = v[5], span = tmax - tmin;
-  const int m = (int)v[0];
-  const bool dirty = v[7] > 0;
+#pragma unroll 1
+  for (int pass = 0; pass < 2; pass++) {         // over the warp, then over what all warps have left
+    s.fold();
+    if (pass) break;
+    if (!lane) {
+      keys[0][warp] = s.t_least; keys[1][warp] = s.t_greatest; keys[2][warp] = s.y_least; keys[3][warp] = s.y_greatest;
+      keys[4][warp] = s.e_least; counts[0][warp] = s.used; counts[1][warp] = s.flags;
+    }
+    __syncthreads();
+    const int w = lane & (warps - 1);
+    s.t_least = keys[0][w]; s.t_greatest = keys[1][w]; s.y_least = keys[2][w]; s.y_greatest = keys[3][w];
+    s.e_least = keys[4][w]; s.used = lane < warps ? counts[0][w] : 0; s.flags = counts[1][w];
+  }
+  const double tmin = number_from(~s.t_least), tmax = number_from(s.t_greatest), span = tmax - tmin;
+  const double ymin = number_from(~s.y_least), ymax = number_from(s.y_greatest), emin = number_from(~s.e_least);
+  const int m = (int)s.used;
+  const bool dirty = s.flags & DISORDER;
   Info info;
   info.n = m; info.dropped = n - m; info.apart = 1; info.t_min = tmin; info.span = span; info.scale = 1;
-  info.status = m == 0 ? 1 : v[6] > 0 ? 3 : m < 4 ? 2 : !(span >= SHORTEST_SPAN) ? 5 : !isfinite(span) ? 6 : ymax == ymin ? 4 : 0;
+  info.status = m == 0 ? 1 : s.flags & BAD_ERROR ? 3 : m < 4 ? 2 : !(span >= SHORTEST_SPAN) ? 5 : !isfinite(span) ? 6 : ymax == ymin ? 4 : 0;
   if (m == 0) { info.t_min = missing64(); info.span = missing64(); }
-  if (A.scan_only) { if (!threadIdx.x) A.info[o] = info; return; }
-  if (!threadIdx.x) { A.count[o] = 0; A.floor[o] = 0; }
-  if (A.bins && threadIdx.x < 32) A.bins[o * 32 + threadIdx.x] = 0;
-  const double df = A.df[o * A.grid_stride];
+  if (A.scan_only) { if (!tid) A.info[o] = info; return; }
+  if (!tid) { A.count[o] = 0; A.floor[o] = 0; }
+  if (A.bins && tid < 32) A.bins[o * 32 + tid] = 0;
   // The origin of times is the first one rounded down to the spacing of the largest: t - origin is then exact for times of one sign.
-  const double largest = fmax(fabs(tmin), fabs(tmax)), step = nextafter(largest, huge) - largest;
+  const double largest = fmax(fabs(tmin), fabs(tmax)), step = __longlong_as_double(__double_as_longlong(largest) + 1) - largest;
   if (info.status == 0) {
-    const Limit limit = A.limit[o];
     const double cycles = df * (span + 2 * step);
     if (!(cycles > limit.least && cycles <= limit.most) || m < limit.few || m > limit.many) info.status = 100;
-    const double apart = ceil(1 / (span * df) - 1e-9);
-    info.apart = apart < 1 ? 1 : apart > 1e9 ? 1000000000 : (int)apart;
+    if (!warp) {
+      const double apart = ceil(1 / (span * df) - 1e-9);
+      info.apart = apart < 1 ? 1 : apart > 1e9 ? 1000000000 : (int)apart;
+    }
   }
   if (info.status != 0) {
-    for (int i = threadIdx.x; i < n; i += blockDim.x) A.owner[lo + i] = -1;
-    if (!threadIdx.x) A.info[o] = info;
+#pragma unroll 1
+    for (int i = tid; i < n; i += threads) A.owner[lo + i] = -1;
+    if (!tid) { A.info[o] = info; if (A.told) A.told[o] = info; }
     return;
   }
   if (dirty) {
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+#pragma unroll 1
+    for (int i = tid; i < n; i += threads) {
       const bool ok = isfinite(t[i]) && isfinite(y[i]) && (!dy || isfinite(dy[i]));
       A.tp[lo + i] = ok ? t[i] : huge; A.row[lo + i] = i;
     }
@@ -132,37 +213,64 @@ extern "C" __global__ void __launch_bounds__(256) ls_prepare(const Prepare A) {
   const double shrink = fmax(fabs(ymin), fabs(ymax)) > 1e150 ? 0x1p-600 : 1.0;
   const double base = A.centre ? ymin * shrink : 0.0;
   const double unit = unit_of(A.centre ? ymax * shrink - base : fmax(fabs(ymin), fabs(ymax)) * shrink);
-  auto row = [&](int i) { return dirty ? A.row[lo + i] : i; };
-  auto value = [&](int r) { return ((held ? rows[HELD + r] : y[r]) * shrink - base) * unit; };
-  auto weight = [&](int r) { const double e = dy ? emin / (held ? rows[2 * HELD + r] : dy[r]) : 1.0; return e * e; };   // relative to the smallest error: no unit overflows
-  const int sums[3] = {0, 0, 0};
-  double a[3] = {0, 0, 0};              // weights; times y; how many there are
-  for (int i = threadIdx.x; i < m; i += blockDim.x) { const int r = row(i); const double w = weight(r); a[0] += w; a[1] += w * value(r); a[2] += w > 0; }
-  block_fold(a, sums, part);
-  const double sw = a[0];
-  double mean = A.centre ? a[1] / sw : 0.0, b[2] = {0, 0};
-  for (int i = threadIdx.x; i < m; i += blockDim.x) { const int r = row(i); const double w = weight(r), d = value(r) - mean; b[0] += w * d * d; b[1] += w * d; }
-  block_fold(b, {0, 0}, part);
-  double yy = b[0] / sw;
-  if (A.centre) { const double rest = b[1] / sw; mean += rest; yy -= rest * rest; }
-  const double root = 1 / sqrt(yy), norm = 1 / sw;
-  double origin = floor(tmin / step) * step;
-  if (!isfinite(origin)) origin = tmin;
-  if (a[2] < 2) info.status = 8;         // the errors leave weight to one point alone
-  else if (!(yy > 0)) info.status = 4;   // y differs only where they leave none
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+  // Weight and value of a row, between the passes of the thread that has it: in shared memory where there is room.
+  double2* mine = !wide && n <= HELD ? near : A.wv + lo;
+  const int rounds = (m + THREADS - 1) / THREADS, whole = rounds * THREADS;
+  unsigned positive = 0;
+  Adder sum;
+  sum.clear();
+#pragma unroll 1
+  for (int i = tid; i < whole; i += threads) {
+    double2 v = make_double2(0, 0);
     if (i < m) {
-      const int r = row(i);
-      double2 w; w.x = weight(r) * norm; w.y = w.x * ((value(r) - mean) * root);
-      A.wv[lo + i] = w;
-      A.tp[lo + i] = (held ? rows[r] : t[r]) - origin;             // after the sort the key has done its work
+      const int r = dirty ? A.row[lo + i] : i;
+      const double e = emin / (dy ? dy[r] : 1.0);      // relative to the smallest error: no unit overflows
+      v = make_double2(e * e, (y[r] * shrink - base) * unit);
+      mine[i] = v;
+      positive += v.x > 0;
+    }
+    sum.add(wide, v.x, v.x * v.y);
+  }
+  positive = warp_count(positive);
+  if (!lane) weighty[warp] = positive;
+  const double2 first = sum.total(wide, rounds, part[0], (double*)near);
+  positive = warp_count(lane < warps ? weighty[lane] : 0);
+  const double sw = first.x, norm = 1 / sw;
+  double mean = A.centre ? first.y * norm : 0.0;
+  sum.clear();
+#pragma unroll 1
+  for (int i = tid; i < whole; i += threads) {
+    double2 v = make_double2(0, mean);
+    if (i < m) v = mine[i];
+    const double d = v.y - mean, wd = v.x * d;
+    sum.add(wide, wd * d, wd);
+  }
+  const double2 second = sum.total(wide, rounds, part[1], (double*)near);
+  double yy = second.x * norm;
+  if (A.centre) { const double rest = second.y * norm; mean += rest; yy -= rest * rest; }
+  const double root = 1 / sqrt(yy);
+  // the spacing is a power of two, so that its reciprocal is one, and exact
+  double origin = floor(tmin * __hiloint2double(2046 - (__double2hiint(step) >> 20) << 20, 0)) * step;
+  if (!isfinite(origin)) origin = tmin;
+  if (positive < 2) info.status = 8;     // the errors leave weight to one point alone
+  else if (!(yy > 0)) info.status = 4;   // y differs only where they leave none
+#pragma unroll 1
+  for (int i = tid; i < n; i += threads) {
+    if (i < m) {
+      const double2 v = mine[i];
+      const double w = v.x * norm;
+      A.wv[lo + i] = make_double2(w, w * ((v.y - mean) * root));
+      A.tp[lo + i] = t[dirty ? A.row[lo + i] : i] - origin;        // after the sort the key has done its work
     }
     A.owner[lo + i] = i < m && info.status == 0 ? o : -1;
   }
-  if (!threadIdx.x) {
-    const double inverse = dy ? sw / (emin * emin) : sw, back = 1 / unit / shrink, square = yy * back * back;
-    info.scale = A.scale_kind == 1 ? 0.5 * inverse * square : A.scale_kind == 2 ? 0.5 * m * square : 1.0;
+  if (!tid) {
+    if (A.scale_kind) {
+      const double inverse = dy ? sw / (emin * emin) : sw, back = 1 / unit / shrink, square = yy * back * back;
+      info.scale = A.scale_kind == 1 ? 0.5 * inverse * square : 0.5 * m * square;
+    }
     A.info[o] = info;
+    if (A.told) A.told[o] = info;
   }
 }
 
