@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gpu.batches import batch, shared_grid
+from tests.gpu.batches import batch, only_samples, shared_grid
 
 from skysieve.core.staging import HostLane
 from skysieve.periodogram import cuda, cuda_run, cuda_worker
@@ -102,6 +102,36 @@ def test_every_run_sends_its_own_rows(engine, monkeypatch, straight, rows):
         for lane, first in zip(lanes, range(3), strict=True):
             for seen, (start, stop) in zip(lane.seen[::-1], chunks[first::3][::-1], strict=False):
                 assert sum(holds(held, source.read(start, stop)[:3]) for held in seen.values()) == 1
+
+
+def test_every_recorded_launch_keeps_its_own_coefficients(engine, monkeypatch):
+    """They are made by the launch before the recorded one, so no other launch of the lane may write there."""
+    only_samples(monkeypatch)
+    monkeypatch.setattr(cuda, "FEWEST_ROWS", 700)
+    source, output = batch(list(range(40, 136, 2))), Output.allocate(48, 2)
+    for _ in range(5):
+        engine.execute(source, GRID, output)
+    worker = engine.workers[0]
+    for lane in worker.lanes:
+        names = [launch.data for launch in worker.launches._known[id(lane)].values()]
+        assert len(set(names)) == len(names) >= 2
+        assert {f"{name}_0_taps" for name in names} <= lane._device.keys()
+
+
+def test_rows_on_the_device_are_one_chunk(engine, monkeypatch):
+    """Nothing is copied beside them, unless powers go home; cuts of the two kinds are not taken for each other."""
+    monkeypatch.setattr(cuda, "FEWEST_ROWS", 700)
+    source, worker = batch([40, 90, 200, 31] * 12), engine.workers[0]
+    plan = engine._plan(source, GRID, Output.allocate(48, 2))
+    home = engine._plan(source, GRID, Output.allocate(48, 2, np.empty(48 * 3000)))
+    assert (plan.home, home.home) == (False, True)
+    assert len(engine.cut(source, plan, worker)) == 7
+    monkeypatch.setattr(cuda, "is_device_array", lambda a: True)
+    assert engine.cut(source, plan, worker) == [(0, 48)]
+    assert len(engine.cut(source, home, worker)) == 7
+    for _ in range(2):
+        for there in (False, True):
+            assert engine._cache.cut(source.offsets, there, lambda there=there: [(0, 48 - there)]) == [(0, 48 - there)]
 
 
 def test_arrays_of_a_device_are_waited_for(engine, monkeypatch):
