@@ -24,11 +24,11 @@ struct Best {
 };
 
 // The frequency and height of a peak: the vertex of a parabola, where it has both neighbours.
-__device__ __forceinline__ void refine(const Best& A, int gi, int nf, int j, T before, T here_, T after, double& f, double& best) {
-  const double x0 = A.frequencies ? A.frequencies[j] : A.f0[gi] + j * A.df[gi], here = here_;
+__device__ __forceinline__ void refine(const double* frequencies, double f0, double df, int nf, int j, T before, T here_, T after, double& f, double& best) {
+  const double x0 = frequencies ? frequencies[j] : f0 + j * df, here = here_;
   f = x0; best = here;
   if (j > 0 && j + 1 < nf && isfinite((double)before) && isfinite((double)after)) {
-    const double h0 = A.frequencies ? x0 - A.frequencies[j - 1] : A.df[gi], h1 = A.frequencies ? A.frequencies[j + 1] - x0 : A.df[gi];
+    const double h0 = frequencies ? x0 - frequencies[j - 1] : df, h1 = frequencies ? frequencies[j + 1] - x0 : df;
     const double d0 = here - before, d1 = (double)after - here;
     const double bend = (d1 / h1 - d0 / h0) / (h0 + h1), slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1);
     if (bend < 0) {
@@ -44,14 +44,18 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   __shared__ T sides[2][FEW];
   const int o = A.order[blockIdx.x], tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int k = A.peaks.wanted;
+  // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
+  Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
+  T here[4];
+#pragma unroll
+  for (int e = 0; e < 4; e++) here[e] = list[min(tid + e * (int)blockDim.x, A.peaks.cap - 1)].here;
   const Info info = A.info[o];
-  const int gi = o * A.grid_stride, nf = A.nf[gi];
-  const unsigned count = info.status ? 0 : A.peaks.count[o];
+  const int gi = o * A.grid_stride, nf = A.nf[gi], stretch = (int)A.limit[o].stretch;
+  const unsigned counted = A.peaks.count[o], lowest = A.peaks.floor[o];
+  const double f0 = A.frequencies ? 0 : A.f0[gi], df = A.frequencies ? 0 : A.df[gi];
+  const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
   const int n = (int)min(count, (unsigned)A.peaks.cap);
   if (!tid) { A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0; kept = 0; }
-  const int stretch = (int)A.limit[o].stretch;
-  Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
-  const unsigned floor = info.status ? 0 : A.peaks.floor[o];
   const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);       // memory is for held heights and numbers
   T* heights = (T*)raw; int* numbers = (int*)(heights + room); int* places = numbers + room;
   auto complete = [&](Candidate& c) {  // with the neighbours that other blocks had
@@ -63,14 +67,18 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   };
   auto whole = [&](int i) { Candidate c = list[i]; complete(c); return c; };
   __syncthreads();
-  for (int i0 = tid; i0 < n; i0 += 4 * blockDim.x) {
-    T here[4];
-#pragma unroll
-    for (int e = 0; e < 4; e++) here[e] = i0 + e * blockDim.x < n ? list[i0 + e * blockDim.x].here : missing();      // asked for at once
+#pragma unroll 1
+  for (int i0 = 0; i0 < n; i0 += 4 * blockDim.x) {
+    unsigned which = 0;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      const int i = i0 + e * blockDim.x;
-      if (i >= n || key_of(here[e]) < floor) continue;
+      const int i = i0 + tid + e * blockDim.x;
+      if (i0) here[e] = list[min(i, n - 1)].here;
+      if (i < n && key_of(here[e]) >= floor) which |= 1u << e;
+    }
+#pragma unroll 1
+    for (; which; which &= which - 1) {
+      const int i = i0 + tid + (__ffs(which) - 1) * blockDim.x;
       const Candidate c = whole(i);
       if (!is_peak(c.before, c.here, c.after)) continue;
       const int s = atomicAdd(&kept, 1);
@@ -95,13 +103,15 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     for (int r = 0; r < k; r++) {
       double p = 0; int j = -1, s = -1;
 #pragma unroll
-      for (int e = 0; e < LANES_EACH; e++)
+      for (int e = 0; e < LANES_EACH; e++) {
+        if (32 * e >= m) break;
         if (number[e] >= 0) {
           bool near = false;
           if (last >= 0) near = A.frequencies ? fabs(A.frequencies[number[e]] - A.frequencies[last]) * info.span < 1 - 1e-9 : abs(number[e] - last) < info.apart;
           if (near) number[e] = -1;
           else if (j < 0 || height[e] > p || (height[e] == p && number[e] < j)) { p = height[e]; j = number[e]; s = lane + 32 * e; }
         }
+      }
       const Key key = j < 0 ? 0 : key_from(p), best = warp_greatest(key);
       if (!best) break;
       last = (int)~warp_max(key == best ? ~(unsigned)j : 0);
@@ -112,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     if (lane < k) {
       const size_t out = (size_t)o * k + lane;
       double f = missing64(), best = missing64();
-      if (mine >= 0) refine(A, gi, nf, numbers[mine], sides[0][mine], heights[mine], sides[1][mine], f, best);
+      if (mine >= 0) refine(A.frequencies, f0, df, nf, numbers[mine], sides[0][mine], heights[mine], sides[1][mine], f, best);
       A.index[out] = mine >= 0 ? numbers[mine] : -1; A.frequency[out] = f; A.best[out] = best;
     }
     return;
@@ -167,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     const size_t out = (size_t)o * k + r;
     const int j = A.index[out], s = (int)A.frequency[out];
     double f = missing64(), best = missing64();
-    if (j >= 0) { const Candidate c = whole(s); refine(A, gi, nf, j, c.before, c.here, c.after, f, best); }
+    if (j >= 0) { const Candidate c = whole(s); refine(A.frequencies, f0, df, nf, j, c.before, c.here, c.after, f, best); }
     A.frequency[out] = f; A.best[out] = best;
   }
 }

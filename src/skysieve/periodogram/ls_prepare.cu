@@ -11,8 +11,8 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_prepare regs<=128 smem<=20480 spills<=64
-// budget: f32 kernel=ls_prepare regs<=128 smem<=20480 spills<=64
+// budget: f64 kernel=ls_prepare regs<=64 smem<=18432 spills<=192
+// budget: f32 kernel=ls_prepare regs<=64 smem<=18432 spills<=192
 // budget: f64 kernel=ls_weights regs<=96
 // budget: f32 kernel=ls_weights regs<=96
 #include "ls_common.cuh"
@@ -23,15 +23,15 @@
 #define MAX_WARPS (VIRTUAL / 32)
 #define COEFFICIENTS 16
 #define SHORTEST_SPAN 1e-290     // not even the reciprocal of a shorter one can be worked with
-#define HELD 640            // rows kept in shared memory between the passes
+#define HELD 1024           // rows kept in shared memory between the passes
 #define EACH 4              // rows of one thread of ls_weights
 
 // These are asked for before one of them is waited for.
+__device__ __forceinline__ void at_once(double (&a)[4]) {
 #if ON_DEVICE
-#define AT_ONCE(a, b, c, d) asm volatile("" : "+d"(a), "+d"(b), "+d"(c), "+d"(d))
-#else
-#define AT_ONCE(a, b, c, d)
+  asm volatile("" : "+d"(a[0]), "+d"(a[1]), "+d"(a[2]), "+d"(a[3]));
 #endif
+}
 
 struct Prepare {
   const double* t; const double* y; const double* dy; const int* offsets;
@@ -105,32 +105,26 @@ __device__ __forceinline__ double unit_of(double x) {
   return __hiloint2double(1023 + (e < -1000 ? 1000 : -e) << 20, 0);
 }
 
-// Two sums over the block, of four virtual threads each in a block of THREADS. `shift`: rounds that rows took there, from which follows
-// whose sums are whose. part: 8 numbers, for this call alone; room: 2 * VIRTUAL numbers of a block of so many threads.
+// Two sums over the block, of four virtual threads each in a block of THREADS: those of rows i, i + THREADS and so on. part: 8 numbers,
+// for this call alone; room: 2 * VIRTUAL numbers of a block of so many threads.
 struct Adder {
   double a[4], b[4];
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int j = 0; j < 4; j++) a[j] = b[j] = 0;
+    for (int e = 0; e < 4; e++) a[e] = b[e] = 0;
   }
-  __device__ __forceinline__ void add(bool wide, double x, double y) {      // the sums take turns
-    x += wide ? a[3] : a[0]; y += wide ? b[3] : b[0];
-    if (!wide) {
-#pragma unroll
-      for (int j = 0; j < 3; j++) { a[j] = a[j + 1]; b[j] = b[j + 1]; }
-    }
-    a[3] = x; b[3] = y;
+  __device__ __forceinline__ void add(bool wide, int e, double x, double y) {      // of a thread's e-th row of four
+    if (wide) { a[0] += x; b[0] += y; }
+    else { a[e] += x; b[e] += y; }
   }
-  __device__ __forceinline__ double2 total(bool wide, int rounds, double* part, double* room) {
+  __device__ __forceinline__ double2 total(bool wide, double* part, double* room) {
     const int tid = threadIdx.x;
     if (wide) {
-      room[tid] = a[3]; room[VIRTUAL + tid] = b[3];
+      room[tid] = a[0]; room[VIRTUAL + tid] = b[0];
       __syncthreads();
+      const double* at = room + (tid & (THREADS - 1));
 #pragma unroll
-      for (int j = 0; j < 4; j++) {
-        const double* at = room + ((rounds + j & 3) * THREADS + (tid & (THREADS - 1)));
-        a[j] = at[0]; b[j] = at[VIRTUAL];
-      }
+      for (int e = 0; e < 4; e++) { a[e] = at[e * THREADS]; b[e] = at[VIRTUAL + e * THREADS]; }
     }
     const double v = warp_sums((a[0] + a[1]) + (a[2] + a[3]), (b[0] + b[1]) + (b[2] + b[3]));
     if (tid < THREADS && !(tid & 15)) part[tid >> 4] = v;
@@ -156,10 +150,16 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   Seen s;
   s.clear();
 #pragma unroll 1
-  for (int i = tid; i < n; i += threads) {
-    double a = t[i], b = y[i], c = dy ? dy[i] : 1.0, earlier = i ? t[i - 1] : -huge;
-    AT_ONCE(a, b, c, earlier);
-    s.add(a, b, c, earlier);
+  for (int i0 = tid; i0 < n; i0 += 4 * threads) {      // four rows at a time
+    double a[4], b[4], c[4], earlier[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = min(i0 + e * threads, n - 1);
+      a[e] = t[i]; b[e] = y[i]; c[e] = dy ? dy[i] : 1.0; earlier[e] = i ? t[i - 1] : -huge;
+    }
+    at_once(a); at_once(b); at_once(c); at_once(earlier);
+#pragma unroll
+    for (int e = 0; e < 4; e++) if (i0 + e * threads < n) s.add(a[e], b[e], c[e], earlier[e]);
   }
 #pragma unroll 1
   for (int pass = 0; pass < 2; pass++) {         // over the warp, then over what all warps have left
@@ -215,37 +215,47 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   const double unit = unit_of(A.centre ? ymax * shrink - base : fmax(fabs(ymin), fabs(ymax)) * shrink);
   // Weight and value of a row, between the passes of the thread that has it: in shared memory where there is room.
   double2* mine = !wide && n <= HELD ? near : A.wv + lo;
-  const int rounds = (m + THREADS - 1) / THREADS, whole = rounds * THREADS;
   unsigned positive = 0;
   Adder sum;
   sum.clear();
 #pragma unroll 1
-  for (int i = tid; i < whole; i += threads) {
-    double2 v = make_double2(0, 0);
-    if (i < m) {
-      const int r = dirty ? A.row[lo + i] : i;
-      const double e = emin / (dy ? dy[r] : 1.0);      // relative to the smallest error: no unit overflows
-      v = make_double2(e * e, (y[r] * shrink - base) * unit);
-      mine[i] = v;
-      positive += v.x > 0;
+  for (int i0 = tid; i0 < m; i0 += 4 * threads) {
+    double error[4], value[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = min(i0 + e * threads, m - 1), r = dirty ? A.row[lo + i] : i;
+      error[e] = dy ? dy[r] : 1.0; value[e] = y[r];
     }
-    sum.add(wide, v.x, v.x * v.y);
+    at_once(error); at_once(value);
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+      if (i0 + e * threads < m) {
+        const double q = emin / error[e];      // relative to the smallest error: no unit overflows
+        const double2 v = make_double2(q * q, (value[e] * shrink - base) * unit);
+        mine[i0 + e * threads] = v;
+        positive += v.x > 0;
+        sum.add(wide, e, v.x, v.x * v.y);
+      }
   }
   positive = warp_count(positive);
   if (!lane) weighty[warp] = positive;
-  const double2 first = sum.total(wide, rounds, part[0], (double*)near);
+  const double2 first = sum.total(wide, part[0], (double*)near);
   positive = warp_count(lane < warps ? weighty[lane] : 0);
   const double sw = first.x, norm = 1 / sw;
   double mean = A.centre ? first.y * norm : 0.0;
   sum.clear();
 #pragma unroll 1
-  for (int i = tid; i < whole; i += threads) {
-    double2 v = make_double2(0, mean);
-    if (i < m) v = mine[i];
-    const double d = v.y - mean, wd = v.x * d;
-    sum.add(wide, wd * d, wd);
+  for (int i0 = tid; i0 < m; i0 += 4 * threads) {
+    double2 v[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) v[e] = mine[min(i0 + e * threads, m - 1)];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const double d = v[e].y - mean, wd = v[e].x * d;
+      if (i0 + e * threads < m) sum.add(wide, e, wd * d, wd);
+    }
   }
-  const double2 second = sum.total(wide, rounds, part[1], (double*)near);
+  const double2 second = sum.total(wide, part[1], (double*)near);
   double yy = second.x * norm;
   if (A.centre) { const double rest = second.y * norm; mean += rest; yy -= rest * rest; }
   const double root = 1 / sqrt(yy);
@@ -254,15 +264,27 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   if (!isfinite(origin)) origin = tmin;
   if (positive < 2) info.status = 8;     // the errors leave weight to one point alone
   else if (!(yy > 0)) info.status = 4;   // y differs only where they leave none
+  const int owner = info.status == 0 ? o : -1;
 #pragma unroll 1
-  for (int i = tid; i < n; i += threads) {
-    if (i < m) {
-      const double2 v = mine[i];
-      const double w = v.x * norm;
-      A.wv[lo + i] = make_double2(w, w * ((v.y - mean) * root));
-      A.tp[lo + i] = t[dirty ? A.row[lo + i] : i] - origin;        // after the sort the key has done its work
+  for (int i0 = tid; i0 < n; i0 += 4 * threads) {
+    double2 v[4];
+    double time[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = min(i0 + e * threads, m - 1);
+      v[e] = mine[i]; time[e] = t[dirty ? A.row[lo + i] : i];
     }
-    A.owner[lo + i] = i < m && info.status == 0 ? o : -1;
+    at_once(time);
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = i0 + e * threads;
+      if (i < m) {
+        const double w = v[e].x * norm;
+        A.wv[lo + i] = make_double2(w, w * ((v[e].y - mean) * root));
+        A.tp[lo + i] = time[e] - origin;      // after the sort the key has done its work
+      }
+      if (i < n) A.owner[lo + i] = i < m ? owner : -1;
+    }
   }
   if (!tid) {
     if (A.scale_kind) {
