@@ -120,7 +120,7 @@ def cut(
     first = 0
     while first < members:
         before = int(ends[first - 1]) if first else 0
-        stop = max(first + 1, int(np.searchsorted(ends, before + group_bytes // 16, side="right")))
+        stop = max(first + 1, int(np.searchsorted(ends, before + group_bytes // layout.sample_bytes, side="right")))
         place[first:stop] = ends[first:stop] - each[first:stop] - before
         blocks = [
             int(b[0]) * (stop - first) if shared else int(b[first:stop].sum()) for b in (sample_blocks, power_blocks)
@@ -142,5 +142,6 @@ def sample_bytes(
     layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64], shared: bool
 ) -> float:
     """Bytes of the samples of an object on one of these grids, and of its coefficients where each has its own."""
-    taps = 0 if shared else 8 * 32 * layout.octets * int(layout.matrix_steps.sum())
-    return 16.0 * float(stretches(layout, f0, df, nf).samples.max()) + taps
+    steps = 12 if layout.halves else int(layout.matrix_steps.sum())  # of coefficients of 8 bytes a lane
+    taps = 0 if shared else 8 * 32 * layout.octets * steps
+    return layout.sample_bytes * float(stretches(layout, f0, df, nf).samples.max()) + taps

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.periodogram.comb import KERNELS, Kernel, M, shift_constants, unit
+from skysieve.periodogram.cuda_halves import BETA
 from skysieve.periodogram.cuda_parts import Part, longest_first
 from skysieve.periodogram.cuda_tables import FULLEST
 from skysieve.periodogram.workload import Spec
@@ -54,10 +55,18 @@ class Chi2Layout:
     """Samples of a transform."""
     reach: int = REACH
     """Samples that an interpolated value is made of."""
+    halves: bool = False
+    """Are samples pairs of halves?  (``cuda_halves``)"""
+
+    @property
+    def sample_bytes(self) -> int:
+        return 8 if self.halves else 16
 
     @property
     def beta(self) -> float:
         """Shape of the interpolation."""
+        if self.halves:
+            return BETA
         return float(np.pi * self.reach * (1 - FULLEST / 2) * 0.98)
 
     @property

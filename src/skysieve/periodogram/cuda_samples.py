@@ -16,10 +16,13 @@ from skysieve.core.staging import Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Layout, sampler, tables
+from skysieve.periodogram.cuda_halves import HALVES, shape_in_time
 from skysieve.periodogram.cuda_parts import Part
 from skysieve.periodogram.cuda_tables import POWERS_SPAN, Layout
 from skysieve.periodogram.workload import Spec
 
+SPARE = 16
+"""Samples that may be read past the last one."""
 PAD = 64
 """Rows of weights that may be read past the last one."""
 SHARED = 4 * 8 * 35 * (12 + 2 * 20)
@@ -37,11 +40,14 @@ CHI2_TAPS = cs._struct(
     "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", "L", "octets", "steps",
     "member", "blocks", "grid_stride",
 )  # fmt: skip
+WINDOW = ("inverse", "twice", "shape0", "shape1", "shape2", "shape3")
 BINS = 32
 """Places of an object for the best peaks of parts of its grid."""
-TAPS = cs._struct(
-    "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", "member", "blocks",
-    "grid_stride",
+TAPS, HALVES_TAPS = (
+    cs._struct(
+        "f0*", "df*", "order*", "lead*", "at*", "taps*", "origin*", "shift*", "beta.", "inverse.", *more, "member",
+        "blocks", "grid_stride",
+    ) for more in ((), ("twice.", "shape0.", "shape1.", "shape2.", "shape3."))
 )  # fmt: skip
 NAMES = ("lead", "at", "bands", "place", "sample_tasks", "power_tasks")
 """What the device is told of a `Cut`."""
@@ -51,7 +57,7 @@ NAMES = ("lead", "at", "bands", "place", "sample_tasks", "power_tasks")
 def one_term(layout: Layout) -> Chi2Layout:
     """Samples of one sinusoid, for blocks of ``ls_powers``."""
     tiles = POWERS_SPAN // (64 * max(1, layout.combs // 8))
-    return Chi2Layout(1, layout.combs, tiles, layout.modes, layout.reach)
+    return Chi2Layout(1, layout.combs, tiles, layout.modes, layout.reach, layout.halves)
 
 
 def small_arrays(cut: Cut, i: int) -> dict[str, Any]:
@@ -87,6 +93,8 @@ class Sampler:
         """The kernels; for other numbers of terms than those tested with they are compiled when asked for."""
         like = self._like
         defines = {"TERMS": like.terms, "MODES": like.modes, "REACH": like.reach}
+        if like.halves:
+            defines["HALVES"] = 1
         return self.runtime.module(self.package, "ls_chi2_grid.cu", "t4", defines)
 
     def close(self) -> None:
@@ -96,7 +104,10 @@ class Sampler:
     def _device_tables(self, lane: Lane) -> tuple[Any, ...]:
         if self._tables is None:
             with lane:
-                self._tables = tuple(self.runtime.xp.asarray(a) for a in tables(1, sampler(self._like.modes)))
+                made = tables(1, sampler(self._like.modes))
+                if self._like.halves:  # how strengths are divided follows the spreading polynomials
+                    made = (*made[:4], np.concatenate([made[4].ravel(), shape_in_time()]))
+                self._tables = tuple(self.runtime.xp.asarray(a) for a in made)
                 lane.synchronize()
         return self._tables
 
@@ -126,7 +137,7 @@ class Sampler:
     ) -> Iterator[Sampled]:  # fmt: skip
         """Launch what makes the samples of part ``i``, a group of objects after the other, for the caller to use."""
         first, second, _, deconvolve, _ = self._device_tables(lane)
-        samples = lane.array(f"chi2_samples{i}", cut.most_samples, np.complex128)
+        samples = lane.array(f"chi2_samples{i}", (cut.most_samples + SPARE) * fit.sample_bytes, np.uint8)
         done = [0, 0]
         for g in cut.groups:
             n = g.stop - g.first
@@ -187,14 +198,15 @@ def launch_taps(
     taps = {
         "taps": lane.array(f"{name}_taps", 2 * n * layout.taps, np.float64),
         "origin": lane.array(f"{name}_origin", 2 * n, np.int32),
-        "shift": lane.array(f"{name}_shift", 2 * n * max(1, layout.combs // 16), np.int32),
+        "shift": lane.array(f"{name}_shift", 2 * n * layout.parts, np.int32),
     }
     if lane.recording:
         return taps
     blocks = 1 if stride else -(-layout.taps // 256)
+    window = dict(zip(WINDOW, HALVES, strict=True)) if layout.halves else {"inverse": 1 / float(np.i0(fit.beta))}
     args = cs.fill(
-        TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"], beta=fit.beta,
-        inverse=1 / float(np.i0(fit.beta)), blocks=blocks, member=0, order=order, grid_stride=stride, **taps,
+        HALVES_TAPS if layout.halves else TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"],
+        beta=fit.beta, blocks=blocks, member=0, order=order, grid_stride=stride, **window, **taps,
     )  # fmt: skip
     powers_module(sampler, spec, layout).launch("ls_taps", (n * blocks,), (256,), (args,), stream=lane.stream)
     return taps
@@ -203,7 +215,7 @@ def launch_taps(
 def powers_module(sampler: Sampler, spec: Spec, layout: Layout) -> Module:
     """The kernels of powers of a layout."""
     build = ("f64" if spec.dtype == np.float64 else "f32") + ("" if layout.combs == 8 else f"s{layout.combs}")
-    return sampler.runtime.module(sampler.package, "ls_powers.cu", build)
+    return sampler.runtime.module(sampler.package, "ls_halves.cu" if layout.halves else "ls_powers.cu", build)
 
 
 def launch_powers(
@@ -217,7 +229,7 @@ def launch_powers(
     own = {k: v for k, v in more.items() if k not in ("tasks", "order", "grid_stride")}
     module, fit = powers_module(sampler, spec, layout), one_term(layout)
     shared, stride = layout.shared_bytes(spec.dtype.itemsize, ""), grids["grid_stride"]
-    each = {"taps": 2 * layout.taps, "origin": 2, "shift": 2 * max(1, layout.combs // 16)}
+    each = {"taps": 2 * layout.taps, "origin": 2, "shift": 2 * layout.parts}
     for made in sampler.groups(lane, stream, i, fit, cut, order, found, points, info, grids):
         first = made.arguments["member"] if stride else 0
         args = cs.fill(
@@ -225,4 +237,8 @@ def launch_powers(
             guard=guard[0], few=guard[1], mean=float(spec.fit_mean), modes=layout.modes, members=made.members,
             group=group, blocks=made.blocks // made.members,
         )  # fmt: skip
-        module.launch("ls_powers", (made.blocks,), (128,), (args,), shared_mem=shared, stream=stream)
+        grid: tuple[int, ...] = (made.blocks,)
+        if layout.halves and made.tasks is None and 1 < made.blocks // made.members < 1 << 16:
+            groups = -(-made.members // group)  # members of a group, their stretches, groups
+            grid = (-(-made.members // groups), made.blocks // made.members, groups)
+        module.launch("ls_powers", grid, (128,), (args,), shared_mem=shared, stream=stream)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skysieve.periodogram.comb import TAPS, Kernel, M, shift_constants, unit
+from skysieve.periodogram.cuda_halves import HALVES_REACH
 
 OUTPUTS = 16 * 13
 """Most outputs of one FFT that the kernel keeps (13 a thread)."""
@@ -42,11 +43,12 @@ _SPREADING, _SPREADING_APART = 3.0, 8.0
 INTERPOLATING = ("ls_fine",)
 """Kernels that transform few combs and interpolate the others."""
 SAMPLED = "ls_powers"
-"""The kernel that interpolates from samples on one grid for all harmonics (``cuda_samples``)."""
+"""The kernel that interpolates from samples on one grid for all harmonics (``cuda_samples``); in float32 of
+``ls_halves.cu``."""
 STEPS = (32, 16, 8)
 """Frequencies between samples: closer ones cost more than a comb."""
 SAMPLED_MODES = {np.dtype(np.float64): 160, np.dtype(np.float32): 208}
-SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): 13}
+SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): HALVES_REACH}
 FULLEST = 0.8
 """Samples of a transform, and those that an interpolated value is made of; they are at most this part of 1/T apart."""
 _SAMPLING = {160: (6.0, 1.6, 0.51), 208: (6.0, 5.0, 0.59)}
@@ -67,6 +69,8 @@ class Layout:
     modes: int
     reach: int = 0
     """Samples that an interpolated value is made of."""
+    halves: bool = False
+    """Are samples pairs of halves?  (``cuda_halves``)"""
 
     @property
     def columns(self) -> bool:
@@ -75,7 +79,7 @@ class Layout:
 
     @property
     def sampled(self) -> bool:
-        """Are frequencies interpolated from samples of float64, ``combs`` frequencies apart?"""
+        """Are frequencies interpolated from samples, ``combs`` frequencies apart?"""
         return self.build == SAMPLED
 
     @property
@@ -88,11 +92,18 @@ class Layout:
     @property
     def taps(self) -> int:
         """Interpolation coefficients of one grid, where frequencies are interpolated from samples: pairs."""
-        return max(1, self.combs // 16) * sum(self.steps) * 32
+        return self.parts * sum(self.steps) * 32
+
+    @property
+    def parts(self) -> int:
+        """Rows of 16 frequencies that follow one another before samples lie alike again."""
+        return self.combs // 8 if self.halves else max(1, self.combs // 16)
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Groups of four samples that a row of 16 frequencies is made of, at f and at 2f."""
+        """Groups of four samples, or of eight, that a row of 16 frequencies is made of, at f and at 2f."""
+        if self.halves:
+            return 3, 3
         at_f, at_2f = (-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2))
         return at_f, at_2f
 
@@ -159,9 +170,16 @@ class Layout:
     def shared_bytes(self, itemsize: int, form: str, per_block: int = 0) -> int:
         """Dynamic shared memory of a block: cells or samples, exchange, staged powers."""
         if self.sampled:
-            parts, stride = max(1, self.combs // 16), max(1, 16 // self.combs)
+            parts, stride, spare, group = self.parts, max(1, 16 // self.combs), 1, 4
+            if self.halves:
+                stride, spare, group = 2, 2, 8
             rows = POWERS_SPAN // (16 * parts) - 1
-            at_f, at_2f = (rows * h * stride + (h + 1) * (parts > 1) + 4 * step for h, step in enumerate(self.steps, 1))
+            at_f, at_2f = (
+                rows * h * stride + spare * (h + 1) * (parts > 1) + group * step for h, step in enumerate(self.steps, 1)
+            )
+            if self.halves:
+                at_f, at_2f = ((samples + 13) // 8 for samples in (at_f, at_2f))  # octets
+                return max(64 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 20 // 16
             return max(16 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 17 // 16
         if self.fine:
             tiles = per_block or COARSE * self.modes // TILE
@@ -198,7 +216,8 @@ def layouts(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tuple[La
 
     ``matrix``: has it float64 matrix units worth using?
     """
-    out = [Layout(SAMPLED, step, 1, SAMPLED_MODES[dtype], SAMPLED_REACH[dtype]) for step in STEPS if matrix]
+    sampled = (SAMPLED_MODES[dtype], SAMPLED_REACH[dtype], dtype == np.float32)
+    out = [Layout(SAMPLED, step, 1, *sampled) for step in STEPS if matrix]
     for fold, combs in SHAPES:
         build = "columns" if combs > FLAT else (f"x{fold}" if fold > 1 else "") + ("p4" if combs < FLAT else "")
         layout = Layout(("f64" if dtype == np.float64 else "f32") + build, combs, fold, MODES[dtype])

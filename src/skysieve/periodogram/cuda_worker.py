@@ -33,12 +33,13 @@ GUARD = {
 """Determinants CC SS - CS^2 up to the first number, or all of them for so many points, are taken again from exact
 centred sums: the errors of the sums are divided by the determinant.  Without a guard no error passed 8e-10 with 25
 points and more in float64, 1.7e-6 with 33 and more in float32; of sums interpolated from samples 7.2e-10 with 16 and
-more, 7.0e-7 with 18 and more (30 light curves of each length, uniform and nightly times, df*T 0.1)."""
+more, 1.3e-6 with 18 and more, 8.5e-7 with 28 and more (30 light curves of each length, uniform and nightly times, df*T
+0.1)."""
 SCALE_KIND = {"psd": 1, "scargle": 2}
 NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
 BESIDE = 4
-"""Tiles of a block of direct sums beside larger parts (``RUN`` of ``ls_direct.cu``, at most): fewer blocks leave more of
-the GPU to those."""
+"""Tiles of a block of direct sums beside larger parts (``RUN`` of ``ls_direct.cu``, at most): fewer blocks leave more
+of the GPU to those."""
 WIDE, NARROW = 512, 128
 """Threads of a block of ``ls_prepare`` for few objects and for many: the sums are the same."""
 WEIGHT_PAD = 64

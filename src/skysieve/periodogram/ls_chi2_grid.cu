@@ -34,9 +34,13 @@
 // archs: 75 80 86 89 90 100 120
 // build: t2 -DREAL=double -DTERMS=2
 // build: t4 -DREAL=double -DTERMS=4
+// build: halves -DREAL=double -DTERMS=1 -DMODES=208 -DREACH=19 -DHALVES
 // budget: t4 kernel=chi2_points regs<=72 smem<=0
 // budget: t2 kernel=chi2_powers regs<=96 smem<=1024 spills<=96
 // budget: t2 kernel=chi2_samples regs<=168 smem<=0 spills<=144
+// budget: halves kernel=chi2_powers regs<=96 smem<=1024 spills<=128
+// budget: halves kernel=chi2_points regs<=72 smem<=0
+// budget: halves kernel=chi2_samples regs<=168 smem<=0 spills<=144
 // budget: t4 kernel=chi2_samples regs<=168 smem<=0 spills<=144
 // budget: t4 kernel=chi2_powers regs<=168 smem<=1024 spills<=64
 #include "ls_common.cuh"
@@ -53,6 +57,7 @@
 #ifndef REACH
 #define REACH 17                      // samples that an interpolated value is made of
 #endif
+#include "ls_chi2_form.cuh"
 #define TILES 2                       // of a block, a warp each
 #define MINB (TERMS <= 2 ? 10 : TERMS == 3 ? 8 : TERMS == 4 ? 6 : 4)
 #define PASSED (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)      // frequencies of a thread's two whose sums pass through shared memory
@@ -80,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
   double place = 0;
   if (own) {
     place = (tp - 0.5 * A.info[owner].span) * (circle * A.df[owner * A.grid_stride]);
-    const double z = REACH * 3.14159265358979323846 / 256 * place, s = sqrt(fma(A.beta, A.beta, -z * z)), w = A.scale * s / sinh(s);
+    const double w = strength_at(place, A.taps + 16 * COEFFICIENTS, A.beta, A.scale);
     double sine, cosine; sincos_cycles(place * (0.5 * MODES / 256), sine, cosine);
     A.cell[q] = (int)ceil(place - 8);
     A.spin[q] = make_double2(cosine, sine);
@@ -258,18 +263,18 @@ extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_c
   const bool of_y = both && t > 1;
   const int band = 2 * pair + (both ? t & 1 : t);
   const bool wanted = band < (of_y ? bands.y : bands.x);
-  double2* out = A.out + A.place[pos] + ((size_t)(of_y ? bands.x : 0) + band) * MODES + g;
+  auto* out = place_of(A.out, A.place[pos] + ((size_t)(of_y ? bands.x : 0) + band) * MODES, g);
   dft16<true>(v, [&](int i) { return __ldg(A.second + 16 * i + g); });
 #pragma unroll
   for (int d = 0; d < OUT; d++) {
     const double k = __ldg(A.deconvolve + 16 * d + g);
-    if (wanted) out[16 * d] = make_double2(k * v[place(d)].x, k * v[place(d)].y);
+    keep(out + 16 * d, k, v[place(d)], wanted);
   }
   dft16<true>(u, [&](int i) { return __ldg(A.second + 16 * i + g + 8); });
 #pragma unroll
   for (int d = 0; d < OUT; d++) {
     const double k = __ldg(A.deconvolve + 16 * d + g + 8);
-    if (wanted) out[16 * d + 8] = make_double2(k * u[place(d)].x, k * u[place(d)].y);
+    keep(out + 16 * d + 8, k, u[place(d)], wanted);
   }
 }
 

@@ -1,4 +1,4 @@
-// Powers of one sinusoid from samples of its sums: interpolation, power, search for peaks.
+// Powers of one sinusoid in float64 from samples of its sums: interpolation, power, search for peaks (float32: ls_halves.cu).
 //
 // chi2_samples (ls_chi2_grid.cu) leaves W(nu) = sum w exp(2 pi i nu t) and the same of w y on a regular grid, L frequencies apart
 // (L df T <= 0.8: 3/8 of a number for each frequency where a comb takes three transforms). Between them sums are interpolated from
@@ -8,31 +8,24 @@
 // ls_taps: that table, where samples begin, of each grid.
 // ls_powers: one block (4 warps) = one object, 2048 frequencies in a row, 32 tiles of 4 rows of 16. Samples come to shared memory by
 // the copy engine; a thread has two frequencies of a tile. Powers are staged for the search for peaks, which a warp leaves out where
-// none of its 512 reaches the floor under the best peaks. Best peaks of every other 512 frequencies are kept in 32 places an object:
-// the k-th highest of these is a floor, a far higher one than a warp finds among its own.
+// none of its 512 reaches the floor under the best peaks (ls_powers.cuh).
 //
-// For a frequency: 128 multiply-adds of the matrix unit (104 in float32), 30 others (in float64 of the same pipe): 0.17 ms (0.09) for
-// 1,000 x 28,608 on an H100, which takes 0.20 (0.16); 3/8 of 16 bytes read. Limit: float64 that pipe, 65% busy at 24 warps, float32
-// latency, 50% busy at 20. Tried: real and imaginary parts of 8 rows on the left side of the products, by 8 frequencies: twice the
-// reads of shared memory, and as fast; blocks of 8 warps; 16 warps of 128 registers (4% slower); sums of float32 turned into numbers
-// by conversion (a fifth slower); looking for peaks with all tests in one loop (a third more instructions, 8% of the batch's time).
+// For a frequency: 128 multiply-adds of the matrix unit, 30 others of the same pipe: 0.17 ms for 1,000 x 28,608 on an H100, which takes
+// 0.20; 3/8 of 16 bytes read. Limit: that pipe, 65% busy at 24 warps. Tried: real and imaginary parts of 8 rows on the left side of the
+// products, by 8 frequencies: twice the reads of shared memory, and as fast; blocks of 8 warps; 16 warps of 128 registers (4% slower);
+// looking for peaks with all tests in one loop (a third more instructions, 8% of the batch's time).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=6
-// build: f32 -DREAL=float -DMINB=5
 // build: f64s16 -DREAL=double -DMINB=5 -DL=16
 // build: f64s32 -DREAL=double -DMINB=5 -DL=32
-// build: f32s16 -DREAL=float -DMINB=5 -DL=16
-// build: f32s32 -DREAL=float -DMINB=5 -DL=32
 // budget: f64 kernel=ls_taps regs<=64 smem<=0
 // budget: f64 kernel=ls_powers regs<=80 smem<=64 spills<=128
-// budget: f32 kernel=ls_powers regs<=96 smem<=64 spills<=32
 // budget: f64s16 kernel=ls_powers regs<=96 smem<=64 spills<=32
-// budget: f32s16 kernel=ls_powers regs<=96 smem<=64 spills<=32
 // budget: f64s32 kernel=ls_powers regs<=96 smem<=64 spills<=32
-// budget: f32s32 kernel=ls_powers regs<=96 smem<=64 spills<=32
 #include "ls_common.cuh"
 #include "ls_chi2_tiles.cuh"
+#include "ls_powers.cuh"
 
 #ifndef L
 #define L 8                           // frequencies between samples
@@ -40,12 +33,7 @@
 #ifndef MINB
 #define MINB 5                        // blocks a multiprocessor
 #endif
-#define WARPS 4
-#define THREADS (32 * WARPS)
-#define SPAN 2048
-#define REGION (SPAN / WARPS)         // powers of a warp
-#define EACH (SPAN / THREADS)         // of a thread
-#define REACH (sizeof(T) == 8 ? 18 : 13)      // samples that an interpolated value is made of
+#define REACH 18                      // samples that an interpolated value is made of
 #define PARTS (L > 16 ? L / 16 : 1)    // of 16 frequencies in a row
 #define STRIDE (L > 16 ? 1 : 16 / L)  // samples from one row to the next at f
 #define PERIOD (16 * PARTS)
@@ -55,7 +43,6 @@
 #define LENGTH(h) ((ROWS - 1) * (h) * STRIDE + (PARTS > 1 ? (h) + 1 : 0) + 4 * STEPS(h))       // samples of a block
 #define ALL_SAMPLES (LENGTH(2) + 2 * LENGTH(1))
 #define HEAD (ALL_SAMPLES > SPAN / 4 ? ALL_SAMPLES : SPAN / 4)   // before the powers: samples, later a list of all of these (16 bytes)
-#define BINS 32
 
 // ---------------------------------------------------------------- coefficients
 struct Taps {
@@ -64,13 +51,6 @@ struct Taps {
   double beta, inverse;                        // 1 / I0(beta)
   int member, blocks, grid_stride;             // blocks: of a grid
 };
-// I0(sqrt(4 q)) = sum q^k / k!^2: all terms above 0; enough for arguments up to 36.
-__device__ __forceinline__ double bessel(double q) {
-  double s = 1;
-#pragma unroll
-  for (int k = 64; k > 0; k--) s = fma(s * q, 1.0 / (k * k), 1.0);
-  return s;
-}
 extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
   const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
   const double f0 = A.f0[gi], df = A.df[gi], D = L * df, low = fma((double)L, df, -D);
@@ -94,13 +74,6 @@ extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
 }
 
 // ---------------------------------------------------------------- powers
-struct Sampled {
-  const double2* samples; const long long* place; const double2* taps; const int* origin; const int* shift; const int2* bands;
-  const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
-  const double* f0; const double* df; const int* nf; const long long* start; T* power; Peaks peaks; unsigned* bins; Guard guard; double mean;
-  int modes, member, members, group, blocks, grid_stride, norm, scaled, edges;
-  // modes: samples of a band; members from `member` on, `group` of them at a time
-};
 // Sixteen of the inner dimension at once, or eight, where there are such instructions.
 template <int N> __device__ __forceinline__ void multiply_all(Tile& c, const double2* a, const double* b) {
 #if ON_DEVICE && __CUDA_ARCH__ >= 900
@@ -119,13 +92,7 @@ template <int N> __device__ __forceinline__ void multiply_all(Tile& c, const dou
   for (int k = 0; k < N; k++) multiply(c, a[k], b[8 * k]);
 #endif
 }
-__device__ __forceinline__ int high_of(double x) { return __double2hiint(x); }
-__device__ __forceinline__ int high_of(float x) { return __float_as_int(x); }
 
-// Sums begin with this number. For float32 it is one at which doubles are 2^-30 apart: as no sum exceeds 1, their low halves are the
-// sums as integers in that unit, and an integer becomes a float32 four times as fast as a double does.
-#define UNIT 0x1p-30f
-__device__ __forceinline__ double begin() { return sizeof(T) == 4 ? 0x1.8p22 : 0.0; }
 // The power, NaN where it is suspicious.
 __device__ __forceinline__ double power_from(double c, double s, double yc, double ys, double c2, double s2, double mean, double guard) {
   c *= mean; s *= mean;
@@ -134,55 +101,6 @@ __device__ __forceinline__ double power_from(double c, double s, double yc, doub
   const double p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * reciprocal(det);
   return det > guard ? p : missing64();
 }
-__device__ __forceinline__ float power_from(double c_, double s_, double yc_, double ys_, double c2_, double s2_, float mean, float guard) {
-  auto number = [](double x) { return (float)__double2loint(x); };
-  const float c = number(c_) * (mean * UNIT), s = number(s_) * (mean * UNIT), yc = number(yc_), ys = number(ys_), c2 = number(c2_), s2 = number(s2_);
-  const float cc = fma(-c, c, fma(0.5f * UNIT, c2, 0.5f)), ss = fma(-s, s, fma(-0.5f * UNIT, c2, 0.5f)), cs = fma(-c, s, 0.5f * UNIT * s2);
-  const float det = fma(cc, ss, -cs * cs);
-  const float p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * (reciprocal(det) * (UNIT * UNIT));
-  return det > guard ? p : (float)missing();
-}
-
-// A floor under the k-th accepted peak: the k-th highest of the places, of which `mine` may rise to `best`. Peaks of places are of
-// regions with another one between them.
-__device__ __forceinline__ unsigned floor_of_places(unsigned* bins, int mine, unsigned best, int wanted) {
-  const int lane = threadIdx.x & 31;
-  unsigned top = *(volatile unsigned*)(bins + lane), v = 0;
-  if (lane == mine && best > top) { top = best; atomicMax(bins + lane, best); }
-  for (int r = 0; r < wanted; r++) {
-    v = warp_max(top);
-    if (!v) return 0;
-    const unsigned who = __ballot_sync(FULL, top == v);
-    if (lane == __ffs(who) - 1) top = 0;
-  }
-  return v;
-}
-
-// Of what may be peaks (bits of `found`, from number i0 on), those that are and reach the floor.
-template <typename Get> __device__ __forceinline__ void give_found(const Peaks& k, int o, int base, int i0, int total, unsigned found, unsigned known, const Get& get) {
-  const int lane = threadIdx.x & 31;
-  unsigned keep = 0;
-#pragma unroll 1
-  for (; found; found &= found - 1) {
-    const int bit = __ffs(found) - 1, i = i0 + bit;
-    const T here = get(i);
-    if (key_of(here) >= known && is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) keep |= 1u << bit;
-  }
-  if (!__any_sync(FULL, keep != 0)) return;
-  const int mine = __popc(keep);
-  int before = mine;
-#pragma unroll
-  for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
-  unsigned slot = 0;
-  if (lane == 31) slot = atomicAdd(k.count + o, (unsigned)before);
-  slot = __shfl_sync(FULL, slot, 31) + before - mine;
-#pragma unroll 1
-  for (; keep; keep &= keep - 1) {
-    const int i = i0 + __ffs(keep) - 1;
-    put(k, o, slot++, base + i, i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing());
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __grid_constant__ Sampled A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ int many;
@@ -190,19 +108,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   __shared__ unsigned long long done;
 #endif
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
-  int pos, block;
-  if (A.tasks) { const int2 task = A.tasks[blockIdx.x]; pos = task.x; block = task.y; }
-  else {                                // the first stretches of a group of objects, then their second ones: floors are known soon
-    const int start = blockIdx.x / (A.group * A.blocks) * A.group, size = min(A.group, A.members - start);
-    const int task = blockIdx.x - start * A.blocks;
-    block = task / size; pos = A.member + start + task % size;
-  }
+  const int2 task = task_of(A, blockIdx.x);
+  const int pos = task.x, block = task.y;
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0, local = A.grid_stride ? pos - A.member : 0;
   double2* twice = (double2*)raw; double2* w = twice + LENGTH(2); double2* y = w + LENGTH(1);
   T* stage = (T*)(twice + HEAD);
   auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };      // other banks for each thread's powers
   {
-    const double2* W = A.samples + A.place[pos];
+    const double2* W = (const double2*)A.samples + A.place[pos];
     const double2* Y = W + (size_t)A.bands[gp].x * A.modes;
     const int first = A.origin[2 * local] + block * (ROWS * STRIDE), first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
 #if ENGINE
@@ -219,13 +132,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   }
   double2 taps[ALL_STEPS];
   auto coefficients = [&](int part) {
-    const double2* b = A.taps + (size_t)(local * PARTS + part) * (ALL_STEPS * 32) + lane;
+    const double2* b = (const double2*)A.taps + (size_t)(local * PARTS + part) * (ALL_STEPS * 32) + lane;
 #pragma unroll
     for (int k = 0; k < ALL_STEPS; k++) taps[k] = __ldg(b + 32 * k);
   };
   if (PARTS == 1) coefficients(0);
   const int status = A.info[o].status, n = A.info[o].n, nf = A.nf[o * A.grid_stride], base = block * SPAN, total = min(SPAN, nf - base);
-  const T guard = guard_of(A.guard, n), mean = (T)A.mean;
+  const T guard = guard_of(A.guard, n), mean = A.mean;
   __syncthreads();
 #if ENGINE
   fetched(&done, 0);
@@ -253,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
       at_w += 2 * shift[0]; at_z += 2 * shift[1];
     }
     const double* at_y = at_w + 2 * LENGTH(1);
-    Tile sw = {begin(), begin(), begin(), begin()}, sy = sw, s2 = sw;
+    Tile sw = {0, 0, 0, 0}, sy = sw, s2 = sw;
     multiply_all<STEPS(2)>(s2, taps + STEPS(1), at_z); multiply_all<STEPS(1)>(sw, taps, at_w); multiply_all<STEPS(1)>(sy, taps, at_y);
     const T p0 = power_from(sw.re0, sw.re1, sy.re0, sy.re1, s2.re0, s2.re1, mean, guard);
     const T p1 = power_from(sw.im0, sw.im1, sy.im0, sy.im1, s2.im0, s2.im1, mean, guard);
@@ -277,31 +190,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
   unsigned known = floor_now(A.peaks, o);
   if (!__any_sync(FULL, top >= (int)known)) return;       // a warp looks at the powers that it made
-  // By their high halves: which may be peaks, not below a neighbour nor the floor; the best of those that surely are.
-  const int i0 = tid * EACH, left = total - i0, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
-  unsigned found = 0;
-  int best = 0;
-  const T* mine = &staged(i0);
-  int before = tid > 0 ? high_at(mine - 2) : none, here = high_at(mine);
-#pragma unroll
-  for (int i = 0; i < EACH; i++) {
-    const int after = i + 1 < EACH ? high_at(mine + i + 1) : tid + 1 < THREADS ? high_at(mine + EACH + 1) : none, side = max(before, after);
-    if (here >= side && here >= least) found |= 1u << i;
-    if (here > side && (i > 0 || tid > 0) && (i + 1 < EACH || tid + 1 < THREADS)) best = max(best, here);
-    before = here; here = after;
-  }
-  if (left <= EACH) {                   // the end: what lies beyond is no power
-    found = left > 0 ? (found & ((1u << left) - 1)) | 1u << (left - 1) : 0;
-    best = 0;
-  }
-  const unsigned highest = warp_max((unsigned)best);
-  if (highest > known && 2 * (long long)A.info[o].apart <= REGION) {
-    const int region = block * WARPS + warp;
-    const unsigned raised = floor_of_places(A.bins + (size_t)o * BINS, region & 1 ? -1 : region / 2 % BINS, highest, A.peaks.wanted);
-    if (raised > known) {
-      if (!lane) atomicMax(A.peaks.floor + o, raised);
-      known = raised;
-    }
-  }
-  give_found(A.peaks, o, base, i0, total, found, known, staged_at);
+  search(A, o, block, base, total, known, &staged(tid * EACH), staged_at);
 }
