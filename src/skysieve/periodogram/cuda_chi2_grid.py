@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from skysieve.periodogram.cuda_chi2_parts import Chi2Layout
 
+SAMPLE_WARPS = 2
+"""Warps of a block of ``chi2_samples``, each for itself: as in ``ls_chi2_grid.cu``."""
 GROUP_BYTES = 256 << 20
 """Samples of objects taken together, unless those of a single one are more."""
 
@@ -112,7 +114,7 @@ def cut(
     if turns is None:
         turns = int(np.clip(np.broadcast_to(spans, (members,)).sum() // (8 * multiprocessors), 1, 8))
     twos = -(-found.bands[:, 1] // 2)  # warps of two bands, w and w y; the others do four bands of w
-    sample_blocks = -(-(twos + -(-np.maximum(found.bands[:, 0] - 2 * twos, 0) // 4)) // 4)
+    sample_blocks = -(-(twos + -(-np.maximum(found.bands[:, 0] - 2 * twos, 0) // 4)) // SAMPLE_WARPS)
     power_blocks = -(-spans // turns)
     ends = np.cumsum(each)
     groups: list[Group] = []

@@ -14,7 +14,7 @@ import numpy as np
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Lane
 from skysieve.periodogram import cuda_structs as cs
-from skysieve.periodogram.cuda_chi2_grid import Cut
+from skysieve.periodogram.cuda_chi2_grid import SAMPLE_WARPS, Cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Layout, sampler, tables
 from skysieve.periodogram.cuda_halves import HALVES, shape_in_time
 from skysieve.periodogram.cuda_parts import Part
@@ -25,7 +25,7 @@ SPARE = 16
 """Samples that may be read past the last one."""
 PAD = 64
 """Rows of weights that may be read past the last one."""
-SHARED = 4 * 8 * 35 * (12 + 2 * 20)
+SHARED = SAMPLE_WARPS * 8 * 35 * (12 + 2 * 20)
 """Bytes of shared memory of a block of ``chi2_samples``: strengths and weights of some points."""
 
 POINTS = cs._struct(
@@ -153,7 +153,8 @@ class Sampler:
                 step=float(fit.combs), blocks=blocks[0] // n, offsets=grids["offsets"], df=grids["df"], info=info,
                 **{k: found[k] for k in ("lead", "at", "bands", "place")}, **where,
             )  # fmt: skip
-            self.module.launch("chi2_samples", (blocks[0],), (128,), (args,), shared_mem=SHARED, stream=stream)
+            threads = 32 * SAMPLE_WARPS
+            self.module.launch("chi2_samples", (blocks[0],), (threads,), (args,), shared_mem=SHARED, stream=stream)
             given = {"samples": samples, "place": found["place"], "bands": found["bands"], **where}
             yield Sampled(n, blocks[1], tasks[1], given)
 

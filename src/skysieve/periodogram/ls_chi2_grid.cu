@@ -9,8 +9,8 @@
 //
 // chi2_points: a warp = 32 points. A lane has one of them first: its strengths with the interpolation's shape divided out, how far it
 // turns in half a band of samples. Then eight lanes make one's 16 spreading weights, two each: the polynomials of taps a and 15 - a
-// are one, at u and -u, even and odd part apart. Weights of cells 8 apart lie next to each other; the last but one bit says whether a
-// cell is one of the next sixteen.
+// are one, at u and -u, even and odd part apart. Weights of cells 8 apart lie next to each other; the sign says whether a cell is one
+// of the next sixteen.
 // chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, with nobody to wait for. Points are spread by
 // matrix instructions (16 cells by 4 points by 8 numbers of the four series) on 224 cells that stay in registers, where a lane then has
 // all cells of equal number modulo 16 of a series: half of a 256-point FFT (16 x 16) needs no exchange.
@@ -23,10 +23,14 @@
 // For n = 4 and a frequency: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264 x 2 in matrix instructions (twice
 // the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4: float64 and matrix units, which are one pipe, 66% busy at 12
 // warps a multiprocessor (registers); 8 and 16 warps are 15% and 5% slower, loops that the compiler does not unroll 9%, rows on other
-// banks (shuffled back) as fast. Of chi2_samples: latency at 12 warps, 43% of issue slots: a point's numbers must not be waited for as
-// soon as they are asked for (5% of the time), and segments are looked for in fours (4%). Tried there: points, weights and phases that
-// the warps of a block share, and blocks that go on to the next units, also with half a unit a warp and 16 warps (15% slower:
-// barriers, and loads that nothing hides); the next step's loads before this one's products (4% slower).
+// banks (shuffled back) as fast. Of chi2_samples: latency at 12 warps, some 36% of issue slots and half of the shared
+// memory's cycles; blocks of two warps leave hardly one idle (6% of the time), polynomials of one's own for phases, weights told apart
+// by their sign and segments' ends from counts took another 6%. A point's numbers must not be waited for as soon as they are asked for
+// (5%), segments are looked for in fours (4%). Tried there: points, weights and phases that a block shares (16 to 50% slower: barriers,
+// loads that nothing hides, also with weights told apart beforehand and 96 points at a time); half a series a warp, its cells exchanged,
+// and 16 or 20 warps (5 and 26% slower: shared memory 70% busy); eight points an instruction (2%); weights read where they are used
+// (twice the time); weights without gaps, by other lanes' order of points (3%), those by the copy engine (2%). 224
+// outputs of a transform are too inexact for float32 (3e-6 at 30 points).
 // Tried: float32 factors and a float64 residual for the equations (25% slower: registers and conversions), elimination by columns (as
 // fast), weights read where they are used (60% slower: latency), smaller groups of objects, whose samples stay in the L2 cache (35%
 // slower: too few blocks), a frequency's cells of four warps in shared memory (40% slower: barriers).
@@ -58,6 +62,7 @@
 #define REACH 17                      // samples that an interpolated value is made of
 #endif
 #include "ls_chi2_form.cuh"
+#include "ls_chi2_spread.cuh"
 #define TILES 2                       // of a block, a warp each
 #define MINB (TERMS <= 2 ? 10 : TERMS == 3 ? 8 : TERMS == 4 ? 6 : 4)
 #define PASSED (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)      // frequencies of a thread's two whose sums pass through shared memory
@@ -102,8 +107,8 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
     for (int k = COEFFICIENTS - 4; k >= 0; k -= 2) { even = fma(even, vv, c[k]); odd = fma(odd, vv, c[k + 1]); }
     double w = fma(odd, v, even), later = __shfl_xor_sync(FULL, fma(-odd, v, even), 7);      // of taps a and 15 - a, then of a and a + 8
     const int b = at & 15, here = (a + b) & 15, beyond = (a + 8 + b) & 15;
-    w = __hiloint2double(__double2hiint(w), __double2loint(w) & ~2 | 2 * (here < b));
-    later = __hiloint2double(__double2hiint(later), __double2loint(later) & ~2 | 2 * (beyond < b));
+    w = __hiloint2double(__double2hiint(w) & 0x7fffffff | (here < b) << 31, __double2loint(w));
+    later = __hiloint2double(__double2hiint(later) & 0x7fffffff | (beyond < b) << 31, __double2loint(later));
     if (at == nobody) w = later = 0;     // read past the end of those before: they must be numbers
     if (p0 + from < A.padded) ((double2*)A.weight)[(p0 + from) * 8 + (here & 7)] = here < 8 ? make_double2(w, later) : make_double2(later, w);
   }
@@ -118,10 +123,11 @@ struct Samples {
 };
 #define SEGMENT0 (-7)                  // cells begin here, in sixteens: points lie within 0.4 of a circle, and reach 8 cells further
 #define SEGMENTS 13
-#define STRENGTH 12                    // numbers between points: lanes of four points lie on different banks, as do lanes that write
+#define WARPS 2                        // of a block: hardly one is idle
+#define STRENGTH 12                    // numbers between points: lanes of four points lie on different banks
 #define WEIGHT 20                      // likewise
-#define BUFFER (35 * WEIGHT)           // weights of 32 points, and of three that a step of four may read
-#define HELD (BUFFER + 32 * WEIGHT + 32 * STRENGTH)
+#define BUFFER (35 * WEIGHT)           // weights of 32 points, and of three that a step may read
+#define HELD (2 * BUFFER + 35 * STRENGTH)
 #define EXCHANGE 276                   // numbers of a series' exchange: lanes of four series on different banks
 // Loads from global memory are under way from here on.
 #if ON_DEVICE
@@ -131,7 +137,7 @@ struct Samples {
 #endif
 __device__ __forceinline__ double2 times(double2 a, double2 b) { return make_double2(fma(a.x, b.x, -a.y * b.y), fma(a.x, b.y, a.y * b.x)); }
 __device__ __host__ constexpr int shifted(int b) { return place((b + 256 - MODES / 2) & 15); }      // outputs begin at -MODES / 2
-extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_constant__ Samples A) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_samples(const __grid_constant__ Samples A) {
   extern __shared__ __align__(16) unsigned char raw[];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   int pos, block;
@@ -143,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_c
   double df = A.df[o * A.grid_stride], span = A.info[o].span;
   NOW("+r", n); NOW("+r", status); NOW("+r", lo); NOW("+r", bands.x); NOW("+r", bands.y); NOW("+d", df); NOW("+d", span);
   // A unit is a warp's four series: of w and w y at a pair of bands, then of w at two pairs.
-  const int twos = (bands.y + 1) >> 1, unit = block * 4 + warp, pair = unit < twos ? unit : 2 * unit - twos;
+  const int twos = (bands.y + 1) >> 1, unit = block * WARPS + warp, pair = unit < twos ? unit : 2 * unit - twos;
   const bool both = unit < twos;
   if (status != 0 || 2 * pair >= bands.x) return;
   const double middle = 0.5 * span;
@@ -158,10 +164,9 @@ extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_c
   auto centre_of = [&](int pair, double lead) { return frequency_of(0, (lead + (2 * pair + 1) * MODES) * A.step, df); };
   const double lead = lead_of(pair), lead2 = both ? lead : lead_of(pair + 1);
   const Frequency centre = centre_of(pair, lead), other = centre_of(pair + 1, lead2);
-  const double back = cycles(centre, middle), back2 = cycles(other, middle);
   const bool apart = lead2 != lead;      // the second pair is of another stretch
   double* space = (double*)raw + warp * HELD;      // weights of 32 points and of the next ones, strengths
-  double* strengths = space + BUFFER + 32 * WEIGHT;
+  double* strengths = space + 2 * BUFFER;
   auto prefetch = [&](int c0) {          // weights of 32 points, of others or nobody past the end
     const double2* from = (const double2*)(A.weight + (size_t)(lo + c0) * 16) + lane;
     double* to = space + (c0 & 32 ? BUFFER : 0) + WEIGHT * (lane >> 3) + 2 * (lane & 7);
@@ -171,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_c
   const int* cells = A.cell + lo; const double* times_at = A.tp + lo; const double2* known = A.strength + lo; const double2* spins = A.spin + lo;
   NOW("+l", cells); NOW("+l", times_at); NOW("+l", known); NOW("+l", spins);
 
-  for (int i = lane; i < 3 * WEIGHT; i += 32) space[32 * WEIGHT + i] = strengths[i] = 0;      // what is read past the end is a number
+  for (int i = lane; i < 3 * WEIGHT; i += 32) space[32 * WEIGHT + i] = space[BUFFER + 32 * WEIGHT + i] = 0;      // what is read past the end is a number
   __syncwarp();
   prefetch(0);
   Tile sum[SEGMENTS + 1];
@@ -184,52 +189,46 @@ extern "C" __global__ void __launch_bounds__(128, 3) chi2_samples(const __grid_c
   for (int c0 = 0; c0 < n; c0 += 32) {
     const int many = min(32, n - c0);
     NOW("+r", later);                  // not waited for before
-    const int segment = lane < many ? (later >> 4) - SEGMENT0 : -1;
+    const int segment = lane < many ? (later >> 4) - SEGMENT0 : 99;
     fetched();
     __syncwarp();
     if (c0 + 32 < n) prefetch(c0 + 32);
     {
-      const double2 wv = lane < many ? held : make_double2(0, 0), spin = next;
-      double2 e, f;
-      sincos_cycles(cycles(centre, time) - back, e.y, e.x);
+      const double2 wv = held, spin = next;      // past the end too: nobody reads it
+      const double2 e = turned_by(centre, time - middle);
+      double2 f;
       if (!both) {
         const double2 twice = times(spin, spin);
         f = times(e, times(twice, twice));                             // as far as from pair to pair
-        if (apart) sincos_cycles(cycles(other, time) - back2, f.y, f.x);
+        if (apart) f = turned_by(other, time - middle);
       }
       double2* to = (double2*)(strengths + STRENGTH * lane);
-      const int swap = lane >> 2 & 1;  // of every second four points pairs of numbers are exchanged
       double cc = e.x * spin.x, ss = e.y * spin.y, sc = e.y * spin.x, cs = e.x * spin.y;
-      to[swap] = make_double2(wv.x * (cc + ss), wv.x * (sc - cs));
-      to[1 ^ swap] = make_double2(wv.x * (cc - ss), wv.x * (sc + cs));
+      to[0] = make_double2(wv.x * (cc + ss), wv.x * (sc - cs));
+      to[1] = make_double2(wv.x * (cc - ss), wv.x * (sc + cs));
       if (!both) { cc = f.x * spin.x; ss = f.y * spin.y; sc = f.y * spin.x; cs = f.x * spin.y; }
       const double v = both ? wv.y : wv.x;
-      to[2 ^ swap] = make_double2(v * (cc + ss), v * (sc - cs));
-      to[3 ^ swap] = make_double2(v * (cc - ss), v * (sc + cs));
+      to[2] = make_double2(v * (cc + ss), v * (sc - cs));
+      to[3] = make_double2(v * (cc - ss), v * (sc + cs));
     }
     __syncwarp();
     p = min(c0 + 32 + lane, n - 1); later = __ldg(cells + p); held = __ldg(known + p); next = __ldg(spins + p); time = __ldg(times_at + p);
-    const int weights = (int)((unsigned char*)(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g) - raw), numbers = (int)((unsigned char*)(strengths + STRENGTH * t) - raw);
+    const Address of = address_of(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g), at = address_of(strengths + STRENGTH * t + g);
+    int i = 0;
 #pragma unroll
     for (int four = 0; four < SEGMENTS; four += 4) {
       if (!__any_sync(FULL, segment >> 2 == four >> 2)) continue;
 #pragma unroll
       for (int j = four; j < min(four + 4, SEGMENTS); j++) {
-        const unsigned hit = __ballot_sync(FULL, segment == j);
-        if (!hit) continue;
-        const int i0 = __ffs(hit) - 1, column = g ^ ((i0 + t) >> 1 & 2);
-        int step = column & 2 ? -16 : 16;
-        const unsigned char* of = raw + weights + 8 * WEIGHT * i0;
-        const unsigned char* at = raw + numbers + 8 * (STRENGTH * i0 + column);
+        const int end = __popc(__ballot_sync(FULL, segment <= j));
 #pragma unroll 1
-        for (int left = 32 - __clz(hit) - i0; left > 0; left -= 4) {
-          const double2 w = *(const double2*)of;
-          const double b = t < left ? *(const double*)at : 0;
-          const int x = __double2loint(w.x) & 2, y = __double2loint(w.y) & 2;      // is it a cell of the next strip?
-          multiply(sum[j], make_double2(x ? 0 : w.x, y ? 0 : w.y), b);
-          multiply(sum[j + 1], make_double2(x ? w.x : 0, y ? w.y : 0), b);
-          of += 32 * WEIGHT; at += 32 * STRENGTH + step; step = -step;
+        for (; i < end; i += 4) {
+          const double2 here = two_at(of + 8 * WEIGHT * i);
+          const double b = i + t < end ? one_at(at + 8 * STRENGTH * i) : 0;
+          multiply(sum[j], some_of(here, THIS), b);
+          multiply(sum[j + 1], some_of(here, NEXT), b);
         }
+        i = end;
       }
     }
   }
