@@ -105,18 +105,21 @@ def test_long_series_on_fine_grids_are_not_sampled():
         assert np.array_equal(single.peak_power[0], out.peak_power[i])
 
 
-def test_samples_of_grids_of_their_own(monkeypatch):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.dtype(np.float64), 1e-9), (F32, 2e-6)])
+def test_samples_of_grids_of_their_own(dtype, tolerance, monkeypatch):
     """Every object has coefficients and blocks of its own; two layouts, one on a second stream."""
     only_samples(monkeypatch)
-    e = engine(sm=(9, 0), method="nufft")
+    e = engine(sm=(9, 0), method="nufft", dtype=dtype)
     grids = Grids(np.array([0.16, 0.3, 0.01]), np.array([STEP, STEP / 2, STEP]), np.array([2100, 4200, 900]), False)
-    check(e, batch([40, 60, 25]), grids, 1e-9)
+    check(e, batch([40, 60, 25]), grids, tolerance)
 
 
 @pytest.mark.parametrize("spec", [{"fit_mean": False}, {"center_data": False}, {"n_peaks": 40}])
-def test_samples_of_other_models(spec, monkeypatch):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.dtype(np.float64), 1e-9), (F32, 2e-6)])
+def test_samples_of_other_models(spec, dtype, tolerance, monkeypatch):
     only_samples(monkeypatch)
-    check(engine(sm=(9, 0), method="nufft", **spec), batch([35, 14]), shared_grid(0.16, STEP, 2500), 1e-9)
+    e = engine(sm=(9, 0), method="nufft", dtype=dtype, **spec)
+    check(e, batch([35, 14]), shared_grid(0.16, STEP, 2500), tolerance)
 
 
 def test_samples_in_another_normalisation(monkeypatch):
