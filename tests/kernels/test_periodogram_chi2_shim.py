@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skysieve.periodogram import cuda, reference
+from skysieve.periodogram import cuda, cuda_chi2, reference
 from skysieve.periodogram.cuda_chi2_grid import cut, stretches
 from skysieve.periodogram.cuda_chi2_parts import layouts
 from skysieve.periodogram.workload import Grids, Status
@@ -115,6 +115,14 @@ def test_series_of_hardly_more_points_than_columns():
     """Columns made orthogonal, by half a warp and by a warp; 8 terms: two lanes solve together."""
     check(engine(nterms=4), batch([9, 12, 17, 33], errors=False), shared_grid(0.16, STEP, 300), 1e-8)
     check(engine(nterms=8), batch([40, 90], errors=False), shared_grid(0.16, STEP, 150), 1e-8)
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_best_peaks_of_grids_of_several_blocks(many, monkeypatch):
+    """Powers below the floor are not read again; some of the best peaks lie where blocks and tops meet."""
+    monkeypatch.setattr(cuda_chi2, "MANY", many)
+    source, grids = batch([40], errors=False), shared_grid(0.16, STEP, 4200)
+    check(engine(nterms=2, n_peaks=12), source, grids, 1e-8)
 
 
 def test_list_of_frequencies():

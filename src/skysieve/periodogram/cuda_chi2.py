@@ -14,9 +14,9 @@ from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut, cut
-from skysieve.periodogram.cuda_chi2_parts import Chi2Layout, Chi2Part, tables
+from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, Chi2Part, tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, Part
-from skysieve.periodogram.cuda_samples import NAMES, small_arrays
+from skysieve.periodogram.cuda_samples import BINS, NAMES, small_arrays
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, Job, Worker
 from skysieve.periodogram.workload import Spec
 
@@ -27,24 +27,29 @@ TRUST = 3.0
 """The same of what is interpolated from samples: up to it no error passed 6e-9 (124 light curves of 9 to 39 points)."""
 EXACT_LIMIT = 3e5
 """The same where sums are over all points: no power was more than 3e-9 off (12 light curves of 9 to 20 points)."""
-FEW = 128
-"""Points up to which a thread sums them for one frequency."""
+FEW, SUMMED = (32, 128), 5
+"""Points up to which a thread sums them for one frequency, of up to ``SUMMED`` terms (then a warp does) and of more."""
+TOP = 64
+"""Powers in a row of which the highest is kept, as in ``ls_chi2_solve.cuh``."""
+MANY = 16
+"""Stretches that a block of ``chi2_find`` looks at where tops are kept: at most one a lane."""
+_TOPS = ("tops*", "bins*", "width#")
 POWERS = cs._struct(
     "samples*", "place*", "taps*", "origin*", "shift*", "bands*", "info*", "order*", "tasks*", "nf*", "start*",
-    "power*", "doubts*", "doubted*", "room_doubts#", "limit.", "mean.", "L", "octets", "steps", "stride", "tiles",
-    "turns", "room", "member", "blocks", "grid_stride",
+    "power*", *_TOPS, "doubts*", "doubted*", "room_doubts#", "limit.", "mean.", "L", "octets", "steps", "stride",
+    "tiles", "turns", "room", "member", "blocks", "grid_stride",
 )  # fmt: skip
 REFIT = cs._struct(
-    "tp*", "wv*", "offsets*", "info*", "f0*", "df*", "start*", "power*", "doubts*", "doubted*", "room_doubts#", "left*",
-    "n_left*", "room_left#", "limit.", "mean.", "grid_stride", "few",
+    "tp*", "wv*", "offsets*", "info*", "f0*", "df*", "start*", "power*", *_TOPS, "doubts*", "doubted*", "room_doubts#",
+    "left*", "n_left*", "room_left#", "limit.", "mean.", "grid_stride", "few",
 )  # fmt: skip
 EXACT = cs._struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    "some*", "n_some*", "room#", "limit.", "members", "blocks", "total", "grid_stride", "mean", "all", "few",
+    *_TOPS, "some*", "n_some*", "room#", "limit.", "members", "blocks", "total", "grid_stride", "mean", "all", "few",
 )  # fmt: skip
 FIND = cs._struct(
-    "info*", "order*", "tasks*", "nf*", "start*", "power*", *cs._PEAKS, "members", "grid_stride", "norm", "scaled",
-    "edges",
+    "info*", "order*", "tasks*", "nf*", "start*", "power*", *_TOPS, *cs._PEAKS, "members", "many", "grid_stride",
+    "norm", "scaled", "edges",
 )  # fmt: skip
 
 
@@ -102,12 +107,16 @@ class Chi2Worker(Worker):
         grids = {"offsets": data["offsets"], "f0": data["f0"], "df": data["df"], "grid_stride": stride}
         to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
         with lane:
-            work = self._prepared(lane, job, data, info, count=peaks["count"], floor=peaks["floor"])
+            bins = lane.array("bins", n * BINS, np.uint32)
+            work = self._prepared(lane, job, data, info, count=peaks["count"], floor=peaks["floor"], bins=bins)
             for i, part in enumerate(job.parts):
                 assert isinstance(part, Chi2Part)
                 order = data[f"order{i}"]
                 self._fit(lane, job, i, part, cuts[i], data, work, values, grids, to)
-                self._find(lane, part, order, data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to)
+                self._find(
+                    lane, part, order, data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to,
+                    **self._tops(lane, job, part),
+                )  # fmt: skip
                 self._peaks(lane, part, order, info, data, values, edges=job.edges, grid_stride=stride, **peaks, **out)
             host = lane.pinned("answers", len(answers), np.uint8)
             lane.to_host(host, answers)
@@ -143,12 +152,22 @@ class Chi2Worker(Worker):
     ) -> None:  # fmt: skip
         """Powers of part ``i``."""
         order, doubts, rows = data[f"order{i}"], {}, {"tp": work["tp"], "wv": work["wv"]}
+        to = to | self._tops(lane, job, part)
         if cut is not None:
             found = {name: data[f"{name}{i}"] for name in NAMES}
             doubts = self._doubts(lane, job, work["counts"][2 * i : 2 * i + 2])
             self._sampled(lane, part, cut, order, found, work["spread"], doubts, grids, to)
             self._refit(lane, doubts, **rows, **grids, **{k: v for k, v in to.items() if k != "nf"})
         self._exact(lane, part, order, data[f"exact{i}"], values, doubts, **rows, **grids, **to)
+
+    def _tops(self, lane: Lane, job: Job, part: Chi2Part) -> dict[str, Any]:
+        """Where the highest powers are kept for the search; nowhere where ``chi2_powers`` does not keep them."""
+        width = job.edges * FIND_SPAN // TOP
+        keeps = self.spec.normalization == "standard" and self.spec.nterms <= 7
+        if not keeps or not isinstance(part.fit, Chi2Layout) or part.fit.octets > 1:
+            return {"tops": None, "bins": None, "width": 0}
+        tops, bins = (lane.array(name, job.n_objects * k, np.uint32) for name, k in (("tops", width), ("bins", BINS)))
+        return {"tops": tops, "bins": bins, "width": width}
 
     def _deliver_power(self, lane: Lane, job: Job, power: Any) -> None:
         """Powers to where they are wanted, in the type that they are stored as."""
@@ -184,10 +203,14 @@ class Chi2Worker(Worker):
         room = doubts["room"]
         args = cs.fill(
             REFIT, **{k: doubts[k] for k in ("doubts", "doubted", "left", "n_left")}, room_doubts=room, room_left=room,
-            limit=EXACT_LIMIT, mean=float(self.spec.fit_mean), few=FEW, **more,
+            limit=EXACT_LIMIT, mean=float(self.spec.fit_mean), few=self._few, **more,
         )  # fmt: skip
         blocks = min(-(-room // 128), 4 * self.runtime.device.sm_count)
         self.chi2.launch("chi2_refit", (blocks,), (128,), (args,), stream=lane.stream)
+
+    @property
+    def _few(self) -> int:
+        return FEW[self.spec.nterms > SUMMED]
 
     def _sampled(
         self, lane: Lane, part: Chi2Part, cut: Cut, order: Any, found: dict[str, Any], points: dict[str, Any],
@@ -221,7 +244,7 @@ class Chi2Worker(Worker):
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
             total=total, mean=int(self.spec.fit_mean), all=int(part.fit is None), some=some[0], n_some=some[1],
-            room=some[2], limit=EXACT_LIMIT, few=FEW if doubts else 0, **more,
+            room=some[2], limit=EXACT_LIMIT, few=self._few if doubts else 0, **more,
         )  # fmt: skip
         blocks = min(total, 8 * self.runtime.device.sm_count) if doubts else total
         self.chi2.launch(
@@ -230,11 +253,13 @@ class Chi2Worker(Worker):
         )  # fmt: skip
 
     def _find(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
+        many = MANY if more["tops"] is not None else 1
         args = cs.fill(
-            FIND, order=order, tasks=tasks, members=len(part.order), norm=NORM[self.spec.normalization],
+            FIND, order=order, tasks=tasks, members=len(part.order), many=many, norm=NORM[self.spec.normalization],
             scaled=int(self.spec.normalization != "standard"), **more,
         )  # fmt: skip
-        self.chi2.launch("chi2_find", (part.count(part.find),), (256,), (args,), stream=lane.stream)
+        blocks = part.count(part.find) if tasks is not None else len(part.order) * -(-part.find[1] // many)
+        self.chi2.launch("chi2_find", (blocks,), (256,), (args,), stream=lane.stream)
 
     def _peaks(
         self, lane: Lane, part: Chi2Part, order: Any, info: Any, data: dict[str, Any], values: Any, **more: Any

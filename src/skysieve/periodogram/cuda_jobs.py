@@ -65,7 +65,7 @@ class Plan:
             samples = 0.0
             if isinstance(fit, Chi2Layout):
                 g, some = self.grids, self.some_grids()
-                samples = sample_bytes(fit, g.f0[some], g.df[some], g.nf[some], g.shared) + 2.0 * nf  # lists of doubts
+                samples = sample_bytes(fit, g.f0[some], g.df[some], g.nf[some], g.shared) + 2.1 * nf  # doubts, tops
             terms = self.spec if self.spec.model is None else replace(self.spec, nterms=most_terms(self.spec.model))
             one, here = np.ones(1, np.int64), np.array([cycles])
             (part,), _ = parts_of(self.chi2_layouts, terms, one, here, one * nf, self.grids.shared, False)

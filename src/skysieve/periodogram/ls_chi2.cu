@@ -2,11 +2,13 @@
 // fitted again are those that ls_chi2_grid.cu did not trust.
 //
 // chi2_refit: one thread = one frequency of a series of few points: sums over all points, normal equations as in ls_chi2_grid.cu. What
-// is not trusted then goes to a second list, as do series of many points.
+// is not trusted then goes to a second list, as do series of more points. A thread with 100 points is waited for by all: with up to 128
+// points a thread this took twice the time at n = 2. Limit: float64, as a batch of 1,000 light curves has 820,000 of these at n = 4.
 // chi2_exact: one warp = one fit; of a list, or (one block = 256 powers) of all, or of those that are NaN. Up to 32 points: columns made
 // orthogonal, a point a lane, half a warp for up to 16 points. Others from sums over all points; where that matrix is next to singular
 // too, from sums in pairs of float64, so that what the squaring loses is there.
-// chi2_find: one block = 2048 powers, normalised and searched for peaks; limited by memory (8 bytes a power read).
+// chi2_find: one block = 16 stretches of 2048 powers, of which those that may have one of the best peaks are read again; one stretch,
+// all of it, where nobody has kept the tops of powers or where powers are normalised.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t0 -DREAL=double -DTERMS=0
@@ -25,18 +27,20 @@
 #define EXACT_PIVOT 1e-12             // as PIVOT, where sums are over all points
 struct Refit {
   const double* tp; const double2* wv; const int* offsets; const Info* info; const double* f0; const double* df;
-  const long long* start; double* power; Doubts first; Doubts second;
+  const long long* start; double* power; Tops tops; Doubts first; Doubts second;
   double limit, mean;
   int grid_stride, few;
 };
 // A point's part of the sums of one frequency, from its cosine and sine.
 __device__ __forceinline__ void add_point(double2 (&S)[AT_LEAST_ONE(CHANNELS)], double2 wv, double c, double s) {
-  double x = c, y = s;
+  double x[AT_LEAST_ONE(HARMONICS)], y[AT_LEAST_ONE(HARMONICS)];      // each power from two of half its number: short chains
 UNROLL
   for (int k = 0; k < HARMONICS; k++) {
-    S[k].x = fma(wv.x, x, S[k].x); S[k].y = fma(wv.x, y, S[k].y);
-    if (k < TERMS) { S[HARMONICS + k].x = fma(wv.y, x, S[HARMONICS + k].x); S[HARMONICS + k].y = fma(wv.y, y, S[HARMONICS + k].y); }
-    const double next = x * c - y * s; y = x * s + y * c; x = next;
+    const int a = (k - 1) / 2, b = k / 2;
+    x[k] = k ? fma(x[a], x[b], -y[a] * y[b]) : c;
+    y[k] = k ? fma(x[a], y[b], y[a] * x[b]) : s;
+    S[k].x = fma(wv.x, x[k], S[k].x); S[k].y = fma(wv.x, y[k], S[k].y);
+    if (k < TERMS) { S[HARMONICS + k].x = fma(wv.y, x[k], S[HARMONICS + k].x); S[HARMONICS + k].y = fma(wv.y, y[k], S[HARMONICS + k].y); }
   }
 }
 extern "C" __global__ void __launch_bounds__(128, TERMS <= 4 ? 4 : TERMS <= 6 ? 2 : 1) chi2_refit(const __grid_constant__ Refit A) {
@@ -54,13 +58,17 @@ extern "C" __global__ void __launch_bounds__(128, TERMS <= 4 ? 4 : TERMS <= 6 ? 
         double2 S[AT_LEAST_ONE(CHANNELS)];
 UNROLL
         for (int c = 0; c < CHANNELS; c++) S[c] = make_double2(0, 0);
-        for (int p = lo; p < lo + n; p++) {
-          double s, c; sincos_cycles(cycles(f, A.tp[p]), s, c);
+        for (int p = lo; p < lo + n; p += 2) {      // two at a time: the chain of operations of one is long
+          const int q = min(p + 1, lo + n - 1);
+          double s, c, sine, cosine;
+          sincos_cycles(cycles(f, A.tp[p]), s, c);
+          sincos_cycles(cycles(f, A.tp[q]), sine, cosine);
           add_point(S, A.wv[p], c, s);
+          add_point(S, q > p ? A.wv[q] : make_double2(0, 0), cosine, sine);
         }
         const double p = solved([&](int c) { return S[c]; }, A.limit * sqrt((double)n), A.mean, EXACT_PIVOT);
         left = !(p == p);
-        if (!left) A.power[A.start[o] + what.y] = p;
+        if (!left) { A.power[A.start[o] + what.y] = p; raise_top(A.tops, o, what.y, p); }
       }
     }
     doubt(A.second, left, what.x, what.y);
@@ -71,7 +79,7 @@ UNROLL
 // ---------------------------------------------------------------- exact fits
 struct Exact {
   const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
-  const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power;
+  const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power; Tops tops;
   Doubts some;                         // these alone, where they are all that is wanted; else its list is null
   double limit;                        // as in chi2_refit
   int members, blocks, total, grid_stride, mean, all, few;      // few: series of so many points have had their sums
@@ -246,6 +254,8 @@ __device__ __forceinline__ Frequency frequency_at(const Exact& A, int o, int k) 
   return A.frequencies ? Frequency{A.frequencies[k], 0} : frequency_of(A.f0[gi], (double)k, A.df[gi]);
 }
 
+__device__ __forceinline__ void give(const Exact& A, int o, int k, double p) { A.power[A.start[o] + k] = p; raise_top(A.tops, o, k, p); }
+
 // The fit of frequency k of object o, by a warp or by all of them.
 template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int o, int k, int n, double* rows, double2* matrix) {
   const int lo = A.offsets[o];
@@ -253,7 +263,7 @@ template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int 
   const Frequency f = frequency_at(A, o, k);
   if (!ALL && n <= A_WARP) {
     const double p = n <= A_HALF ? orthogonal_fit<A_HALF>(A.tp + lo, A.wv + lo, n, f, mean) : orthogonal_fit<32>(A.tp + lo, A.wv + lo, n, f, mean);
-    if (!(threadIdx.x & 31)) A.power[A.start[o] + k] = p;
+    if (!(threadIdx.x & 31)) give(A, o, k, p);
     return;
   }
   double p = n > A.few && !(ALL && SUMMED) ? exact_fit<false, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW) : missing64();
@@ -261,7 +271,7 @@ template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int 
   if (ALL) again = __syncthreads_or(threadIdx.x < 32 && again);
   __syncwarp();
   if (again) p = exact_fit<true, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW);
-  if (ALL ? threadIdx.x == 0 : !(threadIdx.x & 31)) A.power[A.start[o] + k] = p;
+  if (ALL ? threadIdx.x == 0 : !(threadIdx.x & 31)) give(A, o, k, p);
   if (ALL) __syncthreads(); else __syncwarp();
 }
 
@@ -285,16 +295,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS 
         if (__any_sync(FULL, half)) {
           const int o = half ? what.x : 0, lo = A.offsets[o];
           const double p = orthogonal_fit<A_HALF>(A.tp + lo, A.wv + lo, half ? n : 0, frequency_at(A, o, what.y), A.mean != 0);
-          if (half && !(tid & 15)) A.power[A.start[o] + what.y] = p;
+          if (half && !(tid & 15)) give(A, o, what.y, p);
         }
         for (int k = 0; k < 2; k++) {
           const int m = __shfl_sync(FULL, n, 16 * k), o = __shfl_sync(FULL, what.x, 16 * k), number = __shfl_sync(FULL, what.y, 16 * k);
-          if (m > min(A_HALF, A_WARP) && m <= MANY) fit_one<false>(A, o, number, m, rows, matrix);
-          if (m > MANY) {
+          if (m > min(A_HALF, A_WARP) && m <= (SUMMED ? A.few : MANY)) fit_one<false>(A, o, number, m, rows, matrix);
+          else if (m > min(A_HALF, A_WARP)) {
 #if SUMMED
             const double p = summed_fit(A.tp + A.offsets[o], A.wv + A.offsets[o], m, frequency_at(A, o, number), A.limit, A.mean);
-            if (p == p && !(tid & 31)) A.power[A.start[o] + number] = p;
-            left = left || !(p == p);
+            if (p == p) { if (!(tid & 31)) give(A, o, number, p); }
+            else if (m > MANY) left = true;
+            else fit_one<false>(A, o, number, m, rows, matrix);
 #else
             left = true;
 #endif
@@ -336,45 +347,95 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS 
 
 // ---------------------------------------------------------------- normalised powers and their peaks
 struct Find {
-  const Info* info; const int* order; const int2* tasks; const int* nf; const long long* start; double* power; Peaks peaks;
-  int members, grid_stride, norm, scaled, edges;
+  const Info* info; const int* order; const int2* tasks; const int* nf; const long long* start; double* power; Tops tops; Peaks peaks;
+  int members, many, grid_stride, norm, scaled, edges;
 };
 #define FIND 2048
 #define RUN (FIND / 256)               // neighbouring powers that a thread looks at
+#define OWN (32 * RUN)                 // of a warp
+#define PLACES (OWN + 2 + (OWN + 1) / RUN)      // a warp's and their neighbours; one is left free after each RUN, for they would lie on one bank
 
-// The first stretches of all objects come first, so that the floor under the best peaks is known when others are searched.
+// The k-th highest of the bins, each of which stands for a peak of its own.
+__device__ __forceinline__ unsigned floor_of_bins(const unsigned* bins, int wanted) {
+  unsigned top = bins[threadIdx.x & 31], v = 0;
+  for (int r = 0; r < wanted; r++) {
+    v = warp_max(top);
+    if (!v) return 0;
+    const unsigned who = __ballot_sync(FULL, top == v);
+    if ((threadIdx.x & 31) == __ffs(who) - 1) top = 0;
+  }
+  return v;
+}
+
+// A block looks at `many` stretches, of which it searches OWN powers in a row that may have one of the best peaks, a warp at a time with
+// nobody to wait for; at all of one stretch where nobody has kept tops. The first stretches of all objects come first, so that the
+// floor under the best peaks is known when others are searched.
 extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
-  __shared__ double staged[FIND + FIND / RUN];      // a place is left free after each thread's, for they would lie on one bank
+  __shared__ double staged[256 / 32 * PLACES];
   auto at = [](int i) { return i + i / RUN; };
-  const int tid = threadIdx.x;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   int o, block;
   if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; o = t.x; block = t.y; }
-  else { o = A.order[blockIdx.x % A.members]; block = blockIdx.x / A.members; }
+  else { o = A.order[blockIdx.x % A.members]; block = blockIdx.x / A.members * A.many; }
   const Info info = A.info[o];
-  const int nf = A.nf[o * A.grid_stride], base = block * FIND, total = min(FIND, nf - base);
-  if (info.status != 0) return;
-  double* out = A.power + A.start[o] + base;
-  const unsigned known = floor_now(A.peaks, o);
-  for (int i = tid; i < total; i += 256) {
-    const double p = out[i];
-    const double q = A.scaled ? normalise(p, info.scale, A.norm) : p;
-    staged[at(i)] = q;
-    if (A.scaled) out[i] = q;
+  const int nf = A.nf[o * A.grid_stride];
+  if (info.status != 0 || block % A.many) return;
+  double* out = A.power + A.start[o];
+  unsigned known = floor_now(A.peaks, o);
+  auto power = [&](int k) { const double p = out[k]; return A.scaled ? normalise(p, info.scale, A.norm) : p; };
+  for (int i = tid; i < 2 * A.many; i += 256) {
+    const int base = (block + i / 2) * FIND;
+    if (base < nf) A.peaks.edge[((size_t)o * A.edges + block) * 2 + i] = power(i & 1 ? min(base + FIND, nf) - 1 : base);
   }
-  __syncthreads();
-  // as in ls_direct: bits of `found` are powers that may be peaks, by their high halves
-  auto staged_at = [&](int i) { return staged[at(i)]; };
-  leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
-  const int i0 = tid * RUN, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
-  unsigned found = 0;
-  if (i0 < total) {
-    int x = i0 ? high_at(staged + at(i0 - 1)) : none, y = high_at(staged + at(i0));
-#pragma unroll
-    for (int i = 0; i < RUN; i++) {
-      const int z = i0 + i + 1 < total ? high_at(staged + at(i0 + i + 1)) : none;
-      if (i0 + i < total && y >= x && y >= z && y >= least) found |= 1u << i;
-      x = y; y = z;
+  const int mine = block * FIND + (warp + 8 * lane) * OWN;      // a lane's, of those that the warp may search
+  bool wanted = lane < A.many && mine < nf;
+  if (A.tops.list) {
+    if (2 * info.apart <= REGION) {
+      const unsigned raised = floor_of_bins(A.tops.bins + (size_t)o * BINS, A.peaks.wanted);
+      if (raised > known) {
+        if (!tid) atomicMax(A.peaks.floor + o, raised);
+        known = raised;
+      }
+    }
+    if (wanted) {
+      const uint4 v = *(const uint4*)(A.tops.list + (size_t)o * A.tops.width + mine / TOP);      // those past the end are not searched
+      const int left = nf - mine;
+      wanted = max(max(v.x, left > TOP ? v.y : 0), max(left > 2 * TOP ? v.z : 0, left > 3 * TOP ? v.w : 0)) >= known;
     }
   }
-  give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + RUN - 1) / RUN, known, staged_at);
+  double* held = staged + warp * PLACES;      // from the number before the first one on
+  auto stage = [&](int first) {
+    for (int i = lane; i < OWN + 2; i += 32) {
+      const int k = first + i - 1;
+      if (k >= max(0, first / FIND * FIND) && k < min(nf, first / FIND * FIND + FIND)) held[at(i)] = power(k);
+    }
+  };
+  unsigned all = __ballot_sync(FULL, wanted);
+  if (A.scaled) {                      // one stretch: written once all have read it
+    const int first = block * FIND + warp * OWN;
+    if (all) stage(first);
+    __syncthreads();
+    if (all) for (int i = lane; i < min(OWN, nf - first); i += 32) out[first + i] = held[at(i + 1)];
+  }
+  for (; all; all &= all - 1) {
+    const int first = block * FIND + (warp + 8 * (__ffs(all) - 1)) * OWN, base = first / FIND * FIND, total = min(FIND, nf - base);
+    __syncwarp();
+    if (!A.scaled) stage(first);
+    __syncwarp();
+    auto place = [&](int i) { return at(base + i - first + 1); };
+    auto high = [&](int i) { return high_at(held + place(i)); };
+    // as in ls_direct: bits of `found` are powers that may be peaks, by their high halves
+    const int i0 = first - base + lane * RUN, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
+    unsigned found = 0;
+    if (i0 < total) {
+      int x = i0 ? high(i0 - 1) : none, y = high(i0);
+#pragma unroll
+      for (int i = 0; i < RUN; i++) {
+        const int z = i0 + i + 1 < total ? high(i0 + i + 1) : none;
+        if (i0 + i < total && y >= x && y >= z && y >= least) found |= 1u << i;
+        x = y; y = z;
+      }
+    }
+    give_stretch(A.peaks, o, base, i0, total, found, 1 + (2 * min(info.apart, 100000) + RUN - 1) / RUN, known, [&](int i) { return held[place(i)]; });
+  }
 }

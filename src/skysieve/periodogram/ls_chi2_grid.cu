@@ -318,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_taps(const Taps A) {
 // ---------------------------------------------------------------- powers
 struct Powers {
   const double2* samples; const long long* place; const double* taps; const int* origin; const int* shift; const int2* bands;
-  const Info* info; const int* order; const int2* tasks; const int* nf; const long long* start; double* power;
+  const Info* info; const int* order; const int2* tasks; const int* nf; const long long* start; double* power; Tops tops;
   Doubts doubts;
   double limit, mean;
   int L, octets, steps, stride, tiles, turns, room, member, blocks, grid_stride;
@@ -461,12 +461,14 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
 #pragma unroll
       for (int c = 0; c < CHANNELS; c++) { passed[64 * c + lane] = sum[c].re1; passed[64 * c + 32 + lane] = sum[c].im1; }
 #endif
-      give(solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT), 0, true);
+      const double p0 = solved([&](int c) { return make_double2(sum[c].re0, sum[c].im0); }, limit, A.mean, PIVOT); give(p0, 0, true);
 #if PASSED
-      give(solved([&](int c) { return make_double2(passed[64 * c + lane], passed[64 * c + 32 + lane]); }, limit, A.mean, PIVOT), 1, true);
+      const double p1 = solved([&](int c) { return make_double2(passed[64 * c + lane], passed[64 * c + 32 + lane]); }, limit, A.mean, PIVOT);
 #else
-      give(solved([&](int c) { return make_double2(sum[c].re1, sum[c].im1); }, limit, A.mean, PIVOT), 1, true);
+      const double p1 = solved([&](int c) { return make_double2(sum[c].re1, sum[c].im1); }, limit, A.mean, PIVOT);
 #endif
+      give(p1, 1, true);
+      if (A.tops.list) keep_tops(A.tops, o, k0, nf, p0, p1);
 #else
 #pragma unroll
       for (int c = 0; c < CHANNELS; c++) {

@@ -16,6 +16,29 @@
 
 // Frequencies that were not trusted, (object, number); those past `room` are counted alone.
 struct Doubts { int2* list; unsigned* count; long long room; };
+// What is known of the highest powers before they are searched, so that most are not read again: the highest of each TOP in a row by
+// its high half, `width` of them an object; and of every other 512 in a row the highest that is a peak for certain, in BINS places an
+// object: the k-th highest of these is a floor under the k-th peak. list is null where nobody keeps them.
+#define TOP 64
+#define REGION 512
+#define BINS 32
+struct Tops { unsigned* list; unsigned* bins; long long width; };
+__device__ __forceinline__ void raise_top(const Tops& t, int object, int number, double p) {
+  if (t.list) atomicMax(t.list + object * t.width + number / TOP, key_bits(p));
+}
+// Of TOP powers in a row, a warp's: two of each lane, of frequencies k and k + 1, by their high halves. What is missing is large without
+// a sign, so that its neighbours are no peaks for certain.
+__device__ __forceinline__ void keep_tops(const Tops& t, int object, long long k, int nf, double p, double q) {
+  const int lane = threadIdx.x & 31;
+  const unsigned x = k < nf ? __double2hiint(p) : FULL, y = k + 1 < nf ? __double2hiint(q) : FULL;
+  const unsigned before = __shfl_up_sync(FULL, y, 1), after = __shfl_down_sync(FULL, x, 1);
+  auto key = [](unsigned v) { return v <= 0x7ff00000u ? v : 0; };
+  const unsigned sure = max(lane > 0 && x > before && x > y ? key(x) : 0, lane < 31 && y > x && y > after ? key(y) : 0);
+  const unsigned top = warp_max(max(key(x), key(y))), best = warp_max(sure);
+  if (lane || k >= nf) return;
+  t.list[object * t.width + k / TOP] = top;
+  if (!(k / REGION & 1)) atomicMax(t.bins + (size_t)object * BINS + k / (2 * REGION) % BINS, best);
+}
 // Adds one of each lane of a whole warp that has one.
 __device__ __forceinline__ void doubt(const Doubts& d, bool mine, int object, int number) {
   const unsigned all = __ballot_sync(FULL, mine), lane = threadIdx.x & 31;
