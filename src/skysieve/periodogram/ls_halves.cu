@@ -21,7 +21,9 @@
 // build: f32 -DREAL=float -DMINB=8
 // build: f32s16 -DREAL=float -DMINB=8 -DL=16
 // build: f32s32 -DREAL=float -DMINB=8 -DL=32
-// budget: f32 kernel=ls_taps regs<=64 smem<=0
+// budget: f32 kernel=ls_taps regs<=64 smem<=0 spills<=32
+// budget: f32s16 kernel=ls_taps regs<=64 smem<=0 spills<=32
+// budget: f32s32 kernel=ls_taps regs<=64 smem<=0 spills<=32
 // budget: f32 kernel=ls_powers regs<=64 smem<=64 spills<=256
 // budget: f32s16 kernel=ls_powers regs<=64 smem<=64 spills<=256
 // budget: f32s32 kernel=ls_powers regs<=64 smem<=64 spills<=256
