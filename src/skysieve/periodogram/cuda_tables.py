@@ -51,7 +51,7 @@ SAMPLED_MODES = {np.dtype(np.float64): 160, np.dtype(np.float32): 208}
 SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): HALVES_REACH}
 FULLEST = 0.8
 """Samples of a transform, and those that an interpolated value is made of; they are at most this part of 1/T apart."""
-_SAMPLING = {160: (6.0, 1.6, 0.51), 208: (6.0, 5.0, 0.59)}
+_SAMPLING = {160: (6.0, 1.6, 0.51), 208: (6.0, 2.3, 0.56)}
 """Cost in combs of an object, of two bands, of each frequency between their samples; by the samples of a transform."""
 POWERS_SPAN = 2048
 """Frequencies of a block of ``ls_powers``."""
