@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.cuda_tables import COARSE, MATRIX_UNITS, choose_layouts, layouts
+from skysieve.periodogram.cuda_tables import COARSE, MATRIX_UNITS, Layout, choose_layouts, layouts
+from skysieve.periodogram.cuda_worker import LONG
 
 if TYPE_CHECKING:
     from tests.gpu.batches import FlatSource
 
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 FMA_PER_SECOND = {F64: 1.6e13, F32: 3.0e13}
-"""Measured on an H100."""
+HALVES_PER_SECOND = 2.7e14
+"""Measured on an H100; the latter of half-precision matrix units (16 and 8 products in turn)."""
 
 
 def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any) -> float:
@@ -23,16 +25,26 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
     points), and 30 for folding and the power; a point takes 16 cells, 2 bands, 6 operations in every pair of bands.
     Where all but `COARSE` combs are interpolated, the others take 12 taps of a complex sum and 8 of two on matrix
     units; where all are, from samples, a band of these takes a transform and 16 cells a point (matrix units), and a
-    frequency 8 multiply-adds of matrix units for every four samples that a sum is made of.
+    frequency 8 multiply-adds of matrix units for every four samples that a sum is made of; of samples that are halves
+    a complex sum takes 3 products of 24 samples.
     """
     known = layouts(np.dtype(dtype), device.shared_per_block, device.compute_capability in MATRIX_UNITS)
-    layout = known[int(choose_layouts(known, np.array([nf]), np.array([cycles]))[0])]
+
+    def chosen(some: tuple[Layout, ...]) -> Layout:
+        return some[int(choose_layouts(some, np.array([nf]), np.array([cycles]))[0])]
+
+    layout = chosen(known)
+    if len(source.t) > LONG * source.n_objects:  # long series are left to combs that are spread by themselves
+        comb = chosen(tuple(a for a in known if not a.sampled))
+        layout = comb if comb.columns else layout
     pairs = -(-nf // layout.span)
     if layout.sampled:
         bands = 3 * nf / (layout.combs * layout.modes)
         at_f, at_2f = layout.steps
-        doubles = source.n_objects * (bands * 384 * 16 + nf * 4 * (2 * at_f + at_2f)) + len(source.t) * bands * 16
-        return 1e3 * (doubles / FMA_PER_SECOND[F64] + source.n_objects * nf * 30 / FMA_PER_SECOND[dtype])
+        doubles = source.n_objects * bands * 384 * 16 + len(source.t) * bands * 16
+        between = 3 * 2 * 3 * 24 / HALVES_PER_SECOND if layout.halves else 4 * (2 * at_f + at_2f) / FMA_PER_SECOND[F64]
+        each = between + 30 / FMA_PER_SECOND[dtype]
+        return 1e3 * (doubles / FMA_PER_SECOND[F64] + source.n_objects * nf * each)
     if layout.fine:
         power = source.n_objects * (pairs * COARSE * 2 * 3 * 384 * 16 + nf * (30 + (2 * 12 + 4 * 8) / 2))
     else:
