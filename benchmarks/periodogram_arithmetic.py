@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.cuda_tables import COARSE, MATRIX_UNITS, Layout, choose_layouts, layouts
+from skysieve.periodogram.cuda_tables import COARSE, MATRIX_UNITS, Layout, Samples, choose_layouts, layouts
 from skysieve.periodogram.cuda_worker import LONG
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any
         comb = chosen(tuple(a for a in known if not a.sampled))
         layout = comb if comb.columns else layout
     pairs = -(-nf // layout.span)
-    if layout.sampled:
+    if isinstance(layout, Samples):
         bands = 3 * nf / (layout.combs * layout.modes)
         at_f, at_2f = layout.steps
         doubles = source.n_objects * bands * 384 * 16 + len(source.t) * bands * 16

@@ -23,7 +23,7 @@ from skysieve.periodogram.cuda_cost import Costs
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, longest_first, make_part
 from skysieve.periodogram.cuda_samples import one_term
 from skysieve.periodogram.cuda_structs import UNLIKE
-from skysieve.periodogram.cuda_tables import Layout, choose_layouts, class_bounds, class_ends, layouts
+from skysieve.periodogram.cuda_tables import Layout, Samples, choose_layouts, class_bounds, class_ends, layouts
 from skysieve.periodogram.cuda_worker import GUARD, LONG, SPREAD_CELLS, Job
 from skysieve.periodogram.workload import METHODS, Grids, Output, Source, Spec, Status
 
@@ -85,7 +85,7 @@ class Plan:
         part = make_part("comb" if layout else "direct", np.zeros(1, np.int32), np.array([nf]), True, cycles, k, layout)
         power = nf * size if self.power_start is not None or self.grids.values is not None else 0
         cells: float = part.launches * SPREAD_CELLS * 2 * size if layout is not None and layout.columns else 0
-        if layout is not None and layout.sampled:
+        if isinstance(layout, Samples):
             g, i = self.grids, int(np.argmax(self.grids.nf))
             cells = sample_bytes(one_term(layout), g.f0[i : i + 1], g.df[i : i + 1], g.nf[i : i + 1], g.shared)
         return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 232.0 + 20 * k

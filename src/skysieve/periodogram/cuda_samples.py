@@ -18,7 +18,7 @@ from skysieve.periodogram.cuda_chi2_grid import SAMPLE_WARPS, Cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Layout, sampler, tables
 from skysieve.periodogram.cuda_halves import HALVES, shape_in_time
 from skysieve.periodogram.cuda_parts import Part
-from skysieve.periodogram.cuda_tables import POWERS_SPAN, Layout
+from skysieve.periodogram.cuda_tables import POWERS_SPAN, Samples
 from skysieve.periodogram.workload import Spec
 
 SPARE = 16
@@ -54,7 +54,7 @@ NAMES = ("lead", "at", "bands", "place", "sample_tasks", "power_tasks")
 
 
 @lru_cache(maxsize=16)
-def one_term(layout: Layout) -> Chi2Layout:
+def one_term(layout: Samples) -> Chi2Layout:
     """Samples of one sinusoid, for blocks of ``ls_powers``."""
     tiles = POWERS_SPAN // (64 * max(1, layout.combs // 8))
     return Chi2Layout(1, layout.combs, tiles, layout.modes, layout.reach, layout.halves)
@@ -193,7 +193,7 @@ def launch_taps(
     before has left them.
     """
     layout = part.layout
-    assert layout is not None
+    assert isinstance(layout, Samples)
     stride, fit = grids["grid_stride"], one_term(layout)
     n = len(part.order) if stride else 1
     taps = {
@@ -213,7 +213,7 @@ def launch_taps(
     return taps
 
 
-def powers_module(sampler: Sampler, spec: Spec, layout: Layout) -> Module:
+def powers_module(sampler: Sampler, spec: Spec, layout: Samples) -> Module:
     """The kernels of powers of a layout."""
     build = ("f64" if spec.dtype == np.float64 else "f32") + ("" if layout.combs == 8 else f"s{layout.combs}")
     return sampler.runtime.module(sampler.package, "ls_halves.cu" if layout.halves else "ls_powers.cu", build)
@@ -225,7 +225,7 @@ def launch_powers(
 ) -> None:  # fmt: skip
     """Samples, then powers of one sinusoid, of a group of a part's objects after the other."""
     layout = part.layout
-    assert layout is not None
+    assert isinstance(layout, Samples)
     order, info, grids = more["order"], more["info"], {k: more[k] for k in ("offsets", "df", "f0", "grid_stride")}
     own = {k: v for k, v in more.items() if k not in ("tasks", "order", "grid_stride")}
     module, fit = powers_module(sampler, spec, layout), one_term(layout)

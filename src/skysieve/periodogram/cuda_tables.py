@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,51 +67,24 @@ class Layout:
     combs: int
     fold: int
     modes: int
-    reach: int = 0
-    """Samples that an interpolated value is made of."""
-    halves: bool = False
-    """Are samples pairs of halves?  (``cuda_halves``)"""
+    sampled: ClassVar[bool] = False
+    """Are frequencies interpolated from samples, ``combs`` frequencies apart?  (`Samples`)"""
 
     @property
     def columns(self) -> bool:
         """Are powers followed from comb to comb, the cells spread by a kernel of their own?"""
-        return self.combs > FLAT and not self.sampled
-
-    @property
-    def sampled(self) -> bool:
-        """Are frequencies interpolated from samples, ``combs`` frequencies apart?"""
-        return self.build == SAMPLED
+        return self.combs > FLAT
 
     @property
     def kind(self) -> str:
         """Its row in the table of costs (``cuda_cost.Shares``)."""
-        if self.window or self.sampled:
+        if self.window:
             return self.build
         return "columns" if self.columns else "flat" if self.fold == 1 else f"x{self.fold}"
 
     @property
-    def taps(self) -> int:
-        """Interpolation coefficients of one grid, where frequencies are interpolated from samples: pairs."""
-        return self.parts * sum(self.steps) * 32
-
-    @property
-    def parts(self) -> int:
-        """Rows of 16 frequencies that follow one another before samples lie alike again."""
-        return self.combs // 8 if self.halves else max(1, self.combs // 16)
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """Groups of four samples, or of eight, that a row of 16 frequencies is made of, at f and at 2f."""
-        if self.halves:
-            return 3, 3
-        at_f, at_2f = (-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2))
-        return at_f, at_2f
-
-    @property
     def window(self) -> int:
         """The pair of windows that sums are interpolated by from coarse transforms: 0 none, -1 from samples."""
-        if self.sampled:
-            return -1
         return INTERPOLATING.index(self.build) + 1 if self.build in INTERPOLATING else 0
 
     @property
@@ -127,14 +100,10 @@ class Layout:
     @property
     def cycles(self) -> float:
         """Largest ``df * span`` for which every tap of every point falls on a cell."""
-        if self.sampled:
-            return FULLEST / self.combs
         return ((M * self.fold - TAPS) / M - 1e-9) / self.combs
 
     def per_block(self, pairs: int, multiprocessors: int) -> int:
         """Combs of a block, or tiles of intervals: all, or fewer where that fills the GPU."""
-        if self.sampled:
-            return self.combs
         if self.fine:
             tiles = COARSE * self.modes // TILE
             most = 2 * pairs * tiles // (12 * max(1, multiprocessors))
@@ -151,14 +120,10 @@ class Layout:
 
     def blocks(self, per_block: int) -> int:
         """Blocks that a band pair is cut into."""
-        if self.sampled:
-            return 1
         return 2 * COARSE * self.modes // TILE // per_block if self.fine else -(-self.combs // per_block)
 
     def stretch(self, per_block: int) -> int:
         """Neighbouring frequencies between edge values; 0 where there are none."""
-        if self.sampled:
-            return POWERS_SPAN
         if self.fine:
             return per_block * TILE * self.combs // COARSE
         return 0 if self.columns else self.span
@@ -168,19 +133,7 @@ class Layout:
         return self.build.replace("columns", "runs") if not writes and per_block >= SHORTEST_RUN else self.build
 
     def shared_bytes(self, itemsize: int, form: str, per_block: int = 0) -> int:
-        """Dynamic shared memory of a block: cells or samples, exchange, staged powers."""
-        if self.sampled:
-            parts, stride, spare, group = self.parts, max(1, 16 // self.combs), 1, 4
-            if self.halves:
-                stride, spare, group = 2, 2, 8
-            rows = POWERS_SPAN // (16 * parts) - 1
-            at_f, at_2f = (
-                rows * h * stride + spare * (h + 1) * (parts > 1) + group * step for h, step in enumerate(self.steps, 1)
-            )
-            if self.halves:
-                at_f, at_2f = ((samples + 13) // 8 for samples in (at_f, at_2f))  # octets
-                return max(64 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 20 // 16
-            return max(16 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 17 // 16
+        """Dynamic shared memory of a block: cells, exchange, staged powers."""
         if self.fine:
             tiles = per_block or COARSE * self.modes // TILE
             return max(1024 * 16 + 2 * _WARPS * (16 * 17 + 8) * 8, 3 * 784 * 16 + tiles * TILE * 4 * 8)
@@ -199,15 +152,83 @@ class Layout:
 
     def cost(self, pairs: Any) -> Any:
         """Time of ``pairs`` of bands, in that of a comb."""
-        if self.sampled:
-            each, start, comb = _SAMPLING[self.modes]
-            return each + pairs * (start + comb * self.combs)
         if self.fine:
             return pairs * (0.39 * self.combs + 21.0)
         each = (
             self.combs * _FURTHER + _SPREADING_APART if self.columns else self.combs * _FOLDING[self.fold] + _SPREADING
         )
         return pairs * each
+
+
+@dataclass(frozen=True)
+class Samples(Layout):
+    """Samples ``combs`` frequencies apart, ``modes`` of a transform; ``reach`` of them make an interpolated value."""
+
+    reach: int
+    halves: bool
+    """Are samples pairs of halves?  (``cuda_halves``)"""
+    sampled: ClassVar[bool] = True
+
+    @property
+    def columns(self) -> bool:
+        return False
+
+    @property
+    def kind(self) -> str:
+        return self.build
+
+    @property
+    def window(self) -> int:
+        return -1
+
+    @property
+    def taps(self) -> int:
+        """Interpolation coefficients of one grid: pairs."""
+        return self.parts * sum(self.steps) * 32
+
+    @property
+    def parts(self) -> int:
+        """Rows of 16 frequencies that follow one another before samples lie alike again."""
+        return self.combs // 8 if self.halves else max(1, self.combs // 16)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Groups of four samples, of eight halves, that a row of 16 frequencies is made of, at f and at 2f."""
+        if self.halves:
+            return 3, 3
+        at_f, at_2f = (-(-(self.reach * self.combs + 15 * h) // (4 * self.combs)) for h in (1, 2))
+        return at_f, at_2f
+
+    @property
+    def cycles(self) -> float:
+        """Largest ``df * span`` for which samples are close enough."""
+        return FULLEST / self.combs
+
+    def per_block(self, pairs: int, multiprocessors: int) -> int:
+        return self.combs
+
+    def blocks(self, per_block: int) -> int:
+        return 1
+
+    def stretch(self, per_block: int) -> int:
+        return POWERS_SPAN
+
+    def shared_bytes(self, itemsize: int, form: str, per_block: int = 0) -> int:
+        """Dynamic shared memory of a block of powers: samples, or what the search lists in their place, and powers."""
+        rows = POWERS_SPAN // (16 * self.parts) - 1
+        stride, spare, group = (2, 2, 8) if self.halves else (max(1, 16 // self.combs), 1, 4)
+        at_f, at_2f = (
+            rows * h * stride + spare * (h + 1) * (self.parts > 1) + group * step
+            for h, step in enumerate(self.steps, 1)
+        )
+        if self.halves:
+            at_f, at_2f = ((samples + 13) // 8 for samples in (at_f, at_2f))  # octets, from any place on
+            return max(64 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 20 // 16
+        return max(16 * (2 * at_f + at_2f), 4 * POWERS_SPAN) + itemsize * POWERS_SPAN * 17 // 16
+
+    def cost(self, pairs: Any) -> Any:
+        each, start, comb = _SAMPLING[self.modes]
+        return each + pairs * (start + comb * self.combs)
 
 
 @lru_cache(maxsize=8)
@@ -217,7 +238,7 @@ def layouts(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tuple[La
     ``matrix``: has it float64 matrix units worth using?
     """
     sampled = (SAMPLED_MODES[dtype], SAMPLED_REACH[dtype], dtype == np.float32)
-    out = [Layout(SAMPLED, step, 1, *sampled) for step in STEPS if matrix]
+    out: list[Layout] = [Samples(SAMPLED, step, 1, *sampled) for step in STEPS if matrix]
     for fold, combs in SHAPES:
         build = "columns" if combs > FLAT else (f"x{fold}" if fold > 1 else "") + ("p4" if combs < FLAT else "")
         layout = Layout(("f64" if dtype == np.float64 else "f32") + build, combs, fold, MODES[dtype])

@@ -22,7 +22,7 @@ from skysieve.periodogram.cuda_coarse import corrections, make_coarse_tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
 from skysieve.periodogram.cuda_recorded import Launches, Recorded, bytes_of, places_of
 from skysieve.periodogram.cuda_samples import BINS, NAMES, Sampler, launch_powers, launch_taps, one_term, small_arrays
-from skysieve.periodogram.cuda_tables import Layout, layouts, make_tables, spreading_kernel
+from skysieve.periodogram.cuda_tables import Layout, Samples, layouts, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
@@ -323,7 +323,7 @@ class Worker:
         cuts: dict[int, Cut] = {}
         for i, part in enumerate(job.parts):
             small[f"order{i}"], small[f"tasks{i}"] = part.order, part.tasks
-            if part.layout is not None and part.layout.sampled:
+            if isinstance(part.layout, Samples):
                 own = slice(None) if job.shared else part.order
                 grids = (job.f0[own], job.df[own], job.nf[own])
                 cuts[i] = cut(one_term(part.layout), *grids, len(part.order), job.shared, 1, turns=1)
