@@ -257,8 +257,8 @@ class Bench:
             name, memory="plain copy of the powers alone", wall_ms=wall_ms(lambda: plain.get(out=pageable), 5)
         )
 
-    def million(self, name: str, objects: int, points: int, reach: float, devices: Any = None) -> None:
-        """Many short objects streamed from pageable memory."""
+    def million(self, name: str, objects: int, points: int, reach: float, devices: Any = None) -> float:
+        """Many short objects streamed from pageable memory; seconds."""
         rng = np.random.default_rng(5)
         few = 2000
         t = np.sort(rng.integers(0, 120, (few, points)) + 0.3 + 0.4 * rng.random((few, points)), axis=1)
@@ -272,17 +272,20 @@ class Bench:
         output = Output.allocate(objects, 5)
         grids = shared_grid(0.16, 1 / 1200, 28608)
         seconds = []
-        for _ in range(3):
+        for _ in range(7):
             start = time.perf_counter()
             engine.execute(source, grids, output)
             seconds.append(time.perf_counter() - start)
         again = output.peak_index[:few]
         whole = objects // few * few
         same = bool((output.peak_index[:whole].reshape(-1, few, 5) == again).all()) if whole else True
-        best = min(seconds[1:])
+        median = statistics.median(seconds[1:])  # the first one records launches
         facts = {"objects": objects, "same_everywhere": same, "gpus": len(engine.workers)}
-        self.report.row(name, seconds=best, first=seconds[0], wanted=reach, reached=best <= reach, **facts)
+        self.report.row(
+            name, seconds=median, least=min(seconds), first=seconds[0], wanted=reach, reached=median <= reach, **facts
+        )
         engine.close()
+        return median
 
     def kernels(self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any) -> None:
         """Each kernel alone, with the few microseconds that its two events take."""
@@ -451,9 +454,11 @@ class Bench:
         if wanted("million"):
             self.report.title("streamed")
             n = 20_000 if self.report.quick else 1_000_000
-            self.million("a million objects", n, 200, 1.2 * n / 1e6)
+            one = self.million("a million objects", n, 200, 1.2 * n / 1e6)
             if len(self.device) > 1:
-                self.million("a million objects, all GPUs", n, 200, 1.2 * n / 1e6, self.device)
+                least = 0.9 * len(self.device)
+                several = self.million("a million objects, all GPUs", n, 200, one / least, self.device)
+                self.report.row("all GPUs over one", ratio=one / several, wanted=least, reached=one / several >= least)
 
 
 def main() -> int:
