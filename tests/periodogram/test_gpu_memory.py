@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, shared_grid
 
 from skysieve.core.staging import GROWTH, HostLane
-from skysieve.periodogram import cuda, cuda_worker
+from skysieve.periodogram import cuda, cuda_run, cuda_worker
 from skysieve.periodogram.cuda_jobs import Chunk, make_job
 from skysieve.periodogram.workload import Grids, Output
 
@@ -118,6 +118,36 @@ def test_a_given_amount_holds_for_all_lanes_as_they_grow(runtime):
     assert held > budget / 3
     assert held <= budget
     assert GROWTH > 1
+
+
+class Recording(HostLane):
+    """A lane whose recorded launches do nothing."""
+
+    def record(self, work: Any) -> Any:
+        self.recording = True
+        work()
+        self.recording = False
+        return lambda: None
+
+    def to_device(self, target: Any, source: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize("cycles", [0.1, 0.05, 0.02])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_recorded_launches_of_many_grids_stay_within_the_amount(runtime, monkeypatch, dtype, cycles):
+    monkeypatch.setattr(cuda_worker, "make_lane", Recording)
+    monkeypatch.setattr(cuda_run, "deliver", lambda *a: None)  # no kernel has written answers
+    budget, n = 60_000_000, 2000
+    e = cuda.Engine(default_spec(method="nufft", dtype=np.dtype(dtype)), runtime=runtime, memory=budget)
+    grids = Grids(0.1 + 1e-4 * np.arange(n), np.full(n, cycles / 120), np.full(n, 4000), False)
+    source, output = batch([40] * n), Output.allocate(n, 5)
+    for _ in range(5):  # buffers grow, then launches are recorded
+        e.execute(source, grids, output)
+    worker = e.workers[0]
+    assert any(known.replay for lane in worker.lanes for known in worker.launches._known[id(lane)].values())
+    held = sum(a.nbytes for lane in worker.lanes for a in lane._device.values())
+    assert budget / 3 < held <= budget
 
 
 @given(

@@ -144,6 +144,5 @@ def sample_bytes(
     layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64], shared: bool
 ) -> float:
     """Bytes of the samples of an object on one of these grids, and of its coefficients where each has its own."""
-    steps = 12 if layout.halves else int(layout.matrix_steps.sum())  # of coefficients of 8 bytes a lane
-    taps = 0 if shared else 8 * 32 * layout.octets * steps
+    taps = 0 if shared else 8 * 32 * layout.octets * int(layout.matrix_steps.sum())
     return layout.sample_bytes * float(stretches(layout, f0, df, nf).samples.max()) + taps

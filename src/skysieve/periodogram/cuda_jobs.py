@@ -87,7 +87,8 @@ class Plan:
         cells: float = part.launches * SPREAD_CELLS * 2 * size if layout is not None and layout.columns else 0
         if isinstance(layout, Samples):
             g, i = self.grids, int(np.argmax(self.grids.nf))
-            cells = sample_bytes(one_term(layout), g.f0[i : i + 1], g.df[i : i + 1], g.nf[i : i + 1], g.shared)
+            cells = sample_bytes(one_term(layout), g.f0[i : i + 1], g.df[i : i + 1], g.nf[i : i + 1], True)
+            cells += 0 if g.shared else 16 * layout.taps + 8 * (1 + layout.parts)
         return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 232.0 + 20 * k
 
     def some_grids(self) -> NDArray[np.intp]:

@@ -184,24 +184,25 @@ class Sampler:
 
 
 def launch_taps(
-    sampler: Sampler, lane: Lane, name: str, spec: Spec, part: Part, found: dict[str, Any], order: Any,
+    sampler: Sampler, lane: Lane, kept: str, i: int, spec: Spec, part: Part, found: dict[str, Any], order: Any,
     grids: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """The coefficients that ``ls_powers`` interpolates with: of each grid of a part, or of the one of all.
+    """The coefficients that ``ls_powers`` interpolates with: of each grid of part ``i``, or of the one of all.
 
-    They follow from the grids alone: a recorded launch finds them in the lane's buffers ``name``, where the one
-    before has left them.
+    They follow from the grids alone: of one grid a recorded launch finds them in the lane's buffers ``kept``, where the
+    one before has left them.  Those of many grids take too much room for each launch to keep its own.
     """
     layout = part.layout
     assert isinstance(layout, Samples)
     stride, fit = grids["grid_stride"], one_term(layout)
     n = len(part.order) if stride else 1
+    name = f"own_{i}" if stride else f"{kept}_{i}"
     taps = {
         "taps": lane.array(f"{name}_taps", 2 * n * layout.taps, np.float64),
         "origin": lane.array(f"{name}_origin", 2 * n, np.int32),
         "shift": lane.array(f"{name}_shift", 2 * n * layout.parts, np.int32),
     }
-    if lane.recording:
+    if lane.recording and not stride:
         return taps
     blocks = 1 if stride else -(-layout.taps // 256)
     window = dict(zip(WINDOW, HALVES, strict=True)) if layout.halves else {"inverse": 1 / float(np.i0(fit.beta))}

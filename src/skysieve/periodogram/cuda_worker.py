@@ -352,7 +352,7 @@ class Worker:
             found = {i: {name: data[f"{name}{i}"] for name in NAMES} for i in cuts}
             taps = {
                 i: launch_taps(
-                    self.sampler, lane, f"{self._data}_{i}", spec, job.parts[i], found[i], data[f"order{i}"], there
+                    self.sampler, lane, self._data, i, spec, job.parts[i], found[i], data[f"order{i}"], there
                 )
                 for i in cuts
             }  # fmt: skip

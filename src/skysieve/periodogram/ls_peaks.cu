@@ -177,7 +177,10 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     const size_t out = (size_t)o * k + r;
     const int j = A.index[out], s = (int)A.frequency[out];
     double f = missing64(), best = missing64();
-    if (j >= 0) { const Candidate c = whole(s); refine(A.frequencies, f0, df, nf, j, c.before, c.here, c.after, f, best); }
+    if (j >= 0) {                      // its height is no longer in the list, where it was marked as near itself
+      const Candidate c = whole(s);
+      refine(A.frequencies, f0, df, nf, j, c.before, (T)A.best[out], c.after, f, best);
+    }
     A.frequency[out] = f; A.best[out] = best;
   }
 }
