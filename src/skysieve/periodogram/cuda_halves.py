@@ -25,7 +25,7 @@ half these sums are needed in units of squares of sums."""
 HALVES = (1 / (float(np.i0(BETA)) * TAP_UNIT), TWICE, *SHAPE)
 """Inverse of the window's unit, what it is multiplied by at 2f, and the polynomial."""
 TERMS = 19
-"""Coefficients of the shape in time: as in ``ls_chi2_grid.cu``."""
+"""Coefficients of the shape in time: ``SHAPE`` of ``ls_chi2_form.cuh``."""
 
 
 def window(d: NDArray[np.float64]) -> NDArray[np.float64]:
