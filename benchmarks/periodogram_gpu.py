@@ -257,8 +257,10 @@ class Bench:
             name, memory="plain copy of the powers alone", wall_ms=wall_ms(lambda: plain.get(out=pageable), 5)
         )
 
-    def million(self, name: str, objects: int, points: int, reach: float, devices: Any = None) -> float:
-        """Many short objects streamed from pageable memory; seconds."""
+    def million(
+        self, name: str, objects: int, points: int, reach: float, devices: Any = None, there: bool = False
+    ) -> float:
+        """Many short objects streamed from pageable memory, or ``there`` on the GPU; seconds."""
         rng = np.random.default_rng(5)
         few = 2000
         t = np.sort(rng.integers(0, 120, (few, points)) + 0.3 + 0.4 * rng.random((few, points)), axis=1)
@@ -268,6 +270,7 @@ class Bench:
         repeat = -(-objects // few)
         offsets = np.arange(objects + 1, dtype=np.int64) * points
         source = FlatSource(*(np.tile(a, (repeat, 1)).reshape(-1)[: objects * points] for a in (t, y, dy)), offsets)
+        source = on_device(self.cp, source) if there else source
         engine = cuda.Engine(Spec(n_peaks=5), devices or self.device[0])
         output = Output.allocate(objects, 5)
         grids = shared_grid(0.16, 1 / 1200, 28608)
@@ -455,6 +458,7 @@ class Bench:
             self.report.title("streamed")
             n = 20_000 if self.report.quick else 1_000_000
             one = self.million("a million objects", n, 200, 1.2 * n / 1e6)
+            self.million("a million objects on the GPU", n, 200, one, there=True)
             if len(self.device) > 1:
                 least = 0.9 * len(self.device)
                 several = self.million("a million objects, all GPUs", n, 200, one / least, self.device)

@@ -28,7 +28,7 @@ from skysieve.core import kept
 from skysieve.core.device import resolve
 from skysieve.core.kernels import CudaRuntime
 from skysieve.core.selftest import run_selftest
-from skysieve.periodogram import cuda, cuda_calibrate
+from skysieve.periodogram import cuda, cuda_calibrate, cuda_recorded
 from skysieve.periodogram.cuda_cost import DEFAULTS
 from skysieve.periodogram.workload import Grids, Output
 
@@ -212,6 +212,28 @@ def test_arrays_on_the_gpu_stay_there(runtime, cp):
         assert isinstance(out.power, cp.ndarray)
         assert np.abs(host(out.power) - expected.power).max() <= 1e-9
         assert np.array_equal(out.peak_index, expected.peak_index)
+
+
+@pytest.mark.parametrize("nterms", [1, 2])
+@pytest.mark.parametrize("errors", [True, False])
+def test_one_launch_serves_rows_wherever_they_lie_on_the_gpu(runtime, cp, monkeypatch, nterms, errors):
+    """Chunks of one length whose rows are gathered have one recorded launch; also where some rows are on the host."""
+    monkeypatch.setattr(cuda_recorded, "MOST_ROWS", 100)
+    monkeypatch.setattr(cuda, "FEWEST_THERE", 1)
+    monkeypatch.setattr(cuda, "FEWEST_ROWS", 1)
+    source, grids = batch([120] * 30, errors=errors), shared_grid(0.16, STEP, 3000)
+    monkeypatch.setattr(cuda, "MOST_ROWS", 5 * 120)
+    e = engine(runtime, nterms=nterms)
+    expected = run(e, source, grids, power=False)
+    gone = [a if a is None else cp.asarray(a) for a in (source.t, source.y, source.dy)]
+    for rows in (gone, gone, gone, [source.t, *gone[1:]], [gone[0], source.y, gone[2]], gone):
+        out = run(e, FlatSource(*rows, source.offsets), grids, power=False)
+        assert np.array_equal(out.peak_index, expected.peak_index)
+        assert np.array_equal(out.peak_power, expected.peak_power)
+    assert len(e._cache._cut[1]) == 6
+    known = e.workers[0].launches.last(e.workers[0].lanes[0])
+    assert known.replay is not None
+    assert not known.rows
 
 
 def test_kept_plan_on_new_values(runtime):

@@ -92,7 +92,7 @@ class Chi2Worker(Worker):
             assert isinstance(part, Chi2Part)
             small |= {f"order{i}": part.order, f"exact{i}": part.exact[0], f"find{i}": part.find[0]}
             small |= self._small(i, part, cuts[i])
-        data = self._upload(lane, {**self._rows(job), **small})
+        data = self._upload(lane, {**self._placed(lane, job), **small})
         answers = lane.array("answers", self._answer_bytes(n), np.uint8)
         info, frequency, best, index, flags = self._answers(answers, n)
         out = {"index": index, "frequency": frequency, "best": best, "flags": flags}

@@ -20,7 +20,7 @@ from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Layout
 from skysieve.periodogram.cuda_coarse import corrections, make_coarse_tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
-from skysieve.periodogram.cuda_recorded import Launches, Recorded, bytes_of, places_of
+from skysieve.periodogram.cuda_recorded import Launches, Recorded, bytes_of, gathered, place_of, places_of
 from skysieve.periodogram.cuda_samples import BINS, NAMES, Sampler, launch_powers, launch_taps, one_term, small_arrays
 from skysieve.periodogram.cuda_tables import Layout, Samples, layouts, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
@@ -260,8 +260,9 @@ class Worker:
             known.replay = lane.record(lambda: self._launch(lane, job))
             if known.replay is None:
                 return
-            self._place_rows(lane, job, known)
+            known.place(lane, self._host_rows(job))
             known.results = job.results
+        self._placed(lane, job)
         if job.copies is None:
             for name, a in self._host_rows(job).items():
                 lane.to_device(known.rows[name][0], a)
@@ -285,16 +286,6 @@ class Worker:
         if any(a.nbytes > STRAIGHT for a in host.values()):
             job.copies = self.copier.start([(known.rows[name][1], bytes_of(a)) for name, a in host.items()])
 
-    def _place_rows(self, lane: Lane, job: Job, known: Recorded) -> None:
-        """Note where a recorded launch expects its rows; the small arrays are there since the launch before."""
-        host = self._host_rows(job)
-        places, total = places_of(host)
-        device, pinned = lane.array(self._data, total, np.uint8), lane.pinned(self._data, total, np.uint8)
-        for name, p in places.items():
-            at = slice(p, p + host[name].nbytes)
-            known.rows[name] = device[at], pinned[at]
-        known.whole = device, pinned
-
     def _host_rows(self, job: Job) -> dict[str, Any]:
         """The rows that lie on the host."""
         if job.host_rows is None:
@@ -305,13 +296,23 @@ class Worker:
         """What a chunk has for each row, in the order in which it is uploaded."""
         return {"t": job.t, "y": job.y, "dy": job.dy}
 
+    def _placed(self, lane: Lane, job: Job) -> dict[str, Any]:
+        """The rows of a chunk; those that are `gathered`, copied to where a recorded launch looks for them."""
+        rows = self._rows(job)
+        for name, a in rows.items():
+            if gathered(a):
+                rows[name] = lane.array(f"{self._data}.{name}", a.size, a.dtype)
+                if not lane.recording:
+                    lane.from_peer(rows[name], a, a.device.id)
+        return rows
+
     def _signature(self, job: Job) -> tuple[Any, ...]:
         """What must not change for a recorded launch to serve another job."""
         if job.signature is None:
-            host = self._host_rows(job)
-            there = [a for a in (job.t, job.y, job.dy, job.device_power) if a is not None and is_device_array(a)]
+            rows = ((name, place_of(a)) for name, a in self._rows(job).items() if a is not None)
             start = job.objects.start if job.device_power is not None else 0
-            job.signature = (id(job.parts), job.n_powers, start, *host, *map(cs.address, (*there, job.host_power)))
+            powers = cs.address(job.device_power), cs.address(job.host_power)
+            job.signature = (id(job.parts), job.n_powers, start, *rows, *powers)
         return job.signature
 
     def _launch(self, lane: Lane, job: Job) -> None:
@@ -328,7 +329,7 @@ class Worker:
                 grids = (job.f0[own], job.df[own], job.nf[own])
                 cuts[i] = cut(one_term(part.layout), *grids, len(part.order), job.shared, 1, turns=1)
                 small |= small_arrays(cuts[i], i)
-        data = self._upload(lane, {**self._rows(job), **small})
+        data = self._upload(lane, {**self._placed(lane, job), **small})
         stride = 0 if job.shared else 1
         k, t = spec.n_peaks, spec.dtype
         # kernels write answers to the host themselves: few bytes, which a copy after them would take longer for
