@@ -261,3 +261,19 @@ def check_bands(engine, source, grids, tolerance):
     alone = run(engine, source, grids, power=False)
     assert np.array_equal(alone.peak_index, out.peak_index)
     return out
+
+
+def check_peaks_of_many_candidates(engine, dtype):
+    """Heights and refined frequencies of more candidates than shared memory holds, of grids of a few frequencies, and
+    of more peaks than lanes; ``engine`` makes one from fields of its `Spec`."""
+    dtype = np.dtype(dtype)
+    tolerance = 1e-9 if dtype == np.float64 else 2e-6
+    few = engine(n_peaks=3, dtype=dtype)
+    for nf in (1, 2, 3, 6, 7):
+        check(few, batch([30]), shared_grid(0.5, 0.001, nf), tolerance)
+    values = np.sort(np.random.default_rng(0).random(12_000)) * 400 + 0.1  # more than 2,700 maxima
+    grids = Grids(values[:1], np.zeros(1), np.array([12_000]), True, values)
+    check(few, batch([30]), grids, tolerance, few_det=0.01)
+    for k in (40, 100):
+        many = engine(n_peaks=k, method="direct", dtype=dtype)
+        check(many, batch([40]), shared_grid(0.16, 0.2 / 120, 6000), tolerance, few_det=0.01)

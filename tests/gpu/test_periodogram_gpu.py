@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tests.gpu.batches import (
     FlatSource,
     batch,
     check,
+    check_peaks_of_many_candidates,
     default_spec,
     host,
     log_normal_lengths,
@@ -28,7 +30,7 @@ from skysieve.core import kept
 from skysieve.core.device import resolve
 from skysieve.core.kernels import CudaRuntime
 from skysieve.core.selftest import run_selftest
-from skysieve.periodogram import cuda, cuda_calibrate, cuda_recorded
+from skysieve.periodogram import cuda, cuda_calibrate, cuda_recorded, cuda_worker
 from skysieve.periodogram.cuda_cost import DEFAULTS
 from skysieve.periodogram.workload import Grids, Output
 
@@ -124,6 +126,13 @@ def test_the_best_peaks_of_a_long_grid(runtime, cp, dtype):
         assert out.peak_index[i].tolist() == found
     alone = run(e, source, grids, power=False)
     assert np.array_equal(alone.peak_index, out.peak_index)
+
+
+@pytest.mark.parametrize("few", [0, cuda_worker.FEW_OBJECTS])
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+def test_peaks_of_many_candidates(runtime, dtype, few, monkeypatch):
+    monkeypatch.setattr(cuda_worker, "FEW_OBJECTS", few)
+    check_peaks_of_many_candidates(partial(engine, runtime), dtype)
 
 
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.periodogram import cuda
+from skysieve.periodogram import cuda, cuda_worker
 from skysieve.periodogram.workload import Grids, Output, Status
 from tests.gpu.batches import (
     FaultyRuntime,
     FlatSource,
     batch,
     check,
+    check_peaks_of_many_candidates,
     default_spec,
     direct_power,
     only_samples,
@@ -300,22 +301,11 @@ def test_every_candidate_when_there_is_no_room(monkeypatch):
     assert np.array_equal(out.peak_index, expected.peak_index)
 
 
+@pytest.mark.parametrize("few", [0, cuda_worker.FEW_OBJECTS])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_peaks_of_more_candidates_than_shared_memory_holds(dtype):
-    """Their heights and refined frequencies too: of grids of a few frequencies, and of many peaks."""
-    tolerance = 1e-9 if dtype == np.float64 else 2e-6
-    e = engine(n_peaks=3, dtype=np.dtype(dtype))
-    for nf in (1, 2, 3, 6, 7):
-        check(e, batch([30]), shared_grid(0.5, 0.001, nf), tolerance)
-    values = np.sort(np.random.default_rng(0).random(12_000)) * 400 + 0.1  # more than 2,700 maxima
-    check(e, batch([30]), Grids(values[:1], np.zeros(1), np.array([12_000]), True, values), tolerance, few_det=0.01)
-    check(
-        engine(n_peaks=40, method="direct", dtype=np.dtype(dtype)),
-        batch([40]),
-        shared_grid(0.16, 0.2 / 120, 6000),
-        tolerance,
-        few_det=0.01,
-    )
+def test_peaks_of_many_candidates(dtype, few, monkeypatch):
+    monkeypatch.setattr(cuda_worker, "FEW_OBJECTS", few)
+    check_peaks_of_many_candidates(engine, dtype)
 
 
 def test_equal_peaks_and_peaks_at_the_ends():

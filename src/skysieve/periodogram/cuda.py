@@ -29,6 +29,7 @@ from skysieve.periodogram.cuda_chi2_parts import choose as choose_chi2
 from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
 from skysieve.periodogram.cuda_jobs import Chunk, JobCache, Plan, cycles_of
 from skysieve.periodogram.cuda_run import Run
+from skysieve.periodogram.cuda_sinusoid import SinusoidWorker
 from skysieve.periodogram.cuda_tables import MATRIX_UNITS
 from skysieve.periodogram.cuda_worker import Worker
 from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
@@ -90,8 +91,8 @@ class Engine:
             runtimes: tuple[Runtime, ...] = tuple(CudaRuntime(d) for d in devices)
         else:
             runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
-        make = BandsWorker if spec.model is not None else Worker if spec.sinusoid else Chi2Worker
-        self.workers = [make(r, spec, LANES, self._copier) for r in runtimes]
+        make = BandsWorker if spec.model is not None else SinusoidWorker if spec.sinusoid else Chi2Worker
+        self.workers: list[Worker] = [make(r, spec, LANES, self._copier) for r in runtimes]
         self._left: list[Worker] = []
         self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
         self._matrix = all(r.device.compute_capability in MATRIX_UNITS for r in runtimes)

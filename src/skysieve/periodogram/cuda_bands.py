@@ -34,20 +34,9 @@ _ROWS = ("pick*", "first_row*", "share*", "bands")
 _TABLES = ("first*", "second*", "fold*", "deconvolve*")
 ROWS = cs._struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
 CENTRE = cs._struct(
-    "y*",
-    "dy*",
-    "code*",
-    "offsets*",
-    "row*",
-    "wv*",
-    "info*",
-    "pick*",
-    "first_row*",
-    "share*",
-    "odd*",
-    "bands",
+    "y*", "dy*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "odd*", "bands",
     "scale_kind",
-)
+)  # fmt: skip
 BANDS = cs._struct(*_ROWS)
 WEIGHTS = cs._struct("tp*", "owner*", "taps*", "df*", "limit*", "cell*", "weight*", "rows", "stride", "grid_stride")
 
@@ -130,9 +119,10 @@ class BandsWorker(Chi2Worker):
     def _small(self, i: int, part: Chi2Part, cut: Cut | None) -> dict[str, Any]:
         return {f"tasks{i}": part.tasks}
 
-    def _prepared(self, lane: Lane, job: Job, data: dict[str, Any], info: Any, **peaks: Any) -> dict[str, Any]:
-        stride = 0 if job.shared else 1
-        work = self._grouped(lane, job, data, info, stride, **peaks)
+    def _prepared(
+        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, peaks: dict[str, Any], bins: Any
+    ) -> dict[str, Any]:
+        stride, work = 0 if job.shared else 1, self._grouped(lane, job, data, info, peaks, bins)
         spread: dict[str, Any] = {}
         if any(part.kind == "comb" for part in job.parts):
             spread = self._spread_bands(lane, data, work, job.n_rows, stride)
@@ -148,7 +138,7 @@ class BandsWorker(Chi2Worker):
         self._one_by_one(lane, part, order, data[f"exact{i}"], values, **common, **grids, **to)
 
     def _grouped(
-        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, stride: int, **peaks: Any
+        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, peaks: dict[str, Any], bins: Any
     ) -> dict[str, Any]:
         """Rows in order of time, grouped by band and centred on the bands' means."""
         n, rows, bands, fewest = job.n_objects, job.n_rows, self.model.n_bands, self.spec.fewest
@@ -161,27 +151,20 @@ class BandsWorker(Chi2Worker):
         self.module("ls_bands_rows.cu").launch(
             "bands_rows", (n,), (256,), (args,), shared_mem=4 * bands, stream=lane.stream
         )
-        work: dict[str, Any] = {
-            "tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64),
-            "owner": lane.array("owner", rows, np.int32),
-        }  # fmt: skip
-        prepared = data if kept is None else {**data, "t": kept}
-        self._prepare(
-            lane, prepared, n, info, df=data["df"], row=row, limit=data["limit"], grid_stride=stride, **work, **peaks,
-        )  # fmt: skip
-        work["odd"] = lane.array("odd", n, np.int32)
+        work = self._clean(lane, job, data if kept is None else {**data, "t": kept}, info, peaks, bins)
+        odd = lane.array("odd", n, np.int32)
         by: dict[str, Any] = {
             "pick": lane.array("pick", rows, np.int32), "first_row": lane.array("first_row", n * (bands + 1), np.int32),
             "share": lane.array("share", n * bands, np.float64), "bands": bands,
         }  # fmt: skip
         args = cs.fill(
             CENTRE, **{k: data[k] for k in ("y", "dy", "code", "offsets")}, row=row, wv=work["wv"], info=info,
-            odd=work["odd"], scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
+            odd=odd, scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
         )  # fmt: skip
         self.module("ls_bands_rows.cu").launch(
             "bands_centre", (n,), (32 * WARPS,), (args,), shared_mem=CENTRE_BYTES * bands, stream=lane.stream
         )
-        return {**work, "rows": cs.fill(BANDS, **by)}
+        return {**work, "odd": odd, "rows": cs.fill(BANDS, **by)}
 
     def _spread_bands(
         self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int

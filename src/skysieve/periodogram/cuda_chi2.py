@@ -15,9 +15,9 @@ from skysieve.core.staging import Copier, Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, Chi2Part, tables
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, Part
+from skysieve.periodogram.cuda_parts import Part
 from skysieve.periodogram.cuda_samples import BINS, NAMES, small_arrays
-from skysieve.periodogram.cuda_worker import NORM, PACKAGE, Job, Worker
+from skysieve.periodogram.cuda_worker import NORM, PACKAGE, SEARCH_MANY, Job, Worker
 from skysieve.periodogram.workload import Spec
 
 F64 = np.dtype(np.float64)
@@ -56,6 +56,8 @@ FIND = cs._struct(
 class Chi2Worker(Worker):
     """As `Worker`, for fits of any number of terms but one."""
 
+    search = SEARCH_MANY
+
     def __init__(self, runtime: Runtime, spec: Spec, lanes: int = 3, copier: Copier | None = None) -> None:
         super().__init__(runtime, replace(spec, dtype=F64), lanes, copier)
         self.stored = spec.dtype
@@ -83,45 +85,30 @@ class Chi2Worker(Worker):
         assert job.start is not None
         direct_out = job.device_power is not None and self.stored == F64
         shift = 0 if direct_out else int(job.start[0])
-        small: dict[str, Any] = {
-            "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
-            "start": job.start - shift, "limit": job.limits.view(np.uint8),
-        }  # fmt: skip
+        small = self._of_objects(job, job.start - shift)
         cuts = self._cuts(job)
         for i, part in enumerate(job.parts):
             assert isinstance(part, Chi2Part)
             small |= {f"order{i}": part.order, f"exact{i}": part.exact[0], f"find{i}": part.find[0]}
             small |= self._small(i, part, cuts[i])
         data = self._upload(lane, {**self._placed(lane, job), **small})
-        answers = lane.array("answers", self._answer_bytes(n), np.uint8)
-        info, frequency, best, index, flags = self._answers(answers, n)
-        out = {"index": index, "frequency": frequency, "best": best, "flags": flags}
-        peaks = {
-            "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[8], np.uint8),
-            "count": lane.array("count", n, np.uint32), "floor": lane.array("floor", n, np.uint32),
-            "edge": lane.array("edge", n * job.edges * 2, np.float64), "cap": job.cap, "wanted": self.spec.n_peaks,
-        }  # fmt: skip
+        info, peaks = lane.array("info", n, cs.INFO), self._candidates(lane, job)
         values = self._device_values(lane, job.values)
         power = job.device_power if direct_out else lane.array("power64", job.n_powers, np.float64)
         stride = 0 if job.shared else 1
         grids = {"offsets": data["offsets"], "f0": data["f0"], "df": data["df"], "grid_stride": stride}
         to = {"info": info, "nf": data["nf"], "start": data["start"], "power": power}
         with lane:
-            bins = lane.array("bins", n * BINS, np.uint32)
-            work = self._prepared(lane, job, data, info, count=peaks["count"], floor=peaks["floor"], bins=bins)
+            work = self._prepared(lane, job, data, info, peaks, lane.array("bins", n * BINS, np.uint32))
             for i, part in enumerate(job.parts):
                 assert isinstance(part, Chi2Part)
-                order = data[f"order{i}"]
                 self._fit(lane, job, i, part, cuts[i], data, work, values, grids, to)
                 self._find(
-                    lane, part, order, data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to,
+                    lane, part, data[f"order{i}"], data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to,
                     **self._tops(lane, job, part),
                 )  # fmt: skip
-                self._peaks(lane, part, order, info, data, values, edges=job.edges, grid_stride=stride, **peaks, **out)
-            host = lane.pinned("answers", len(answers), np.uint8)
-            lane.to_host(host, answers)
+            self._peaks(lane, job, data, info, values, peaks)
             self._deliver_power(lane, job, power)
-        job.results = self._results(lane, n)
 
     def _cuts(self, job: Job) -> list[Cut | None]:
         """Where the samples of each part's objects lie."""
@@ -131,19 +118,15 @@ class Chi2Worker(Worker):
         """Further small arrays of part ``i``."""
         return {} if cut is None else small_arrays(cut, i)
 
-    def _prepared(self, lane: Lane, job: Job, data: dict[str, Any], info: Any, **peaks: Any) -> dict[str, Any]:
+    def _prepared(
+        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, peaks: dict[str, Any], bins: Any
+    ) -> dict[str, Any]:
         """Clean rows; cells and weights of every point where there are combs."""
-        rows, stride = job.n_rows, 0 if job.shared else 1
-        work = {"tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64)}
-        owner = lane.array("owner", rows, np.int32)
-        self._prepare(
-            lane, data, job.n_objects, info, df=data["df"], row=lane.array("row", rows, np.int32), limit=data["limit"],
-            grid_stride=stride, owner=owner, **work, **peaks,
-        )  # fmt: skip
+        stride, work = 0 if job.shared else 1, self._clean(lane, job, data, info, peaks, bins)
         counts = lane.array("chi2_counts", 2 * len(job.parts), np.uint32)
         spread: dict[str, Any] = {}
         if any(part.kind == "comb" for part in job.parts):
-            spread = self.sampler.points(lane, data, info, work, owner, rows, stride, counts)
+            spread = self.sampler.points(lane, data, info, work, work["owner"], job.n_rows, stride, counts)
         return {**work, "counts": counts, "spread": spread}
 
     def _fit(
@@ -260,17 +243,3 @@ class Chi2Worker(Worker):
         )  # fmt: skip
         blocks = part.count(part.find) if tasks is not None else len(part.order) * -(-part.find[1] // many)
         self.chi2.launch("chi2_find", (blocks,), (256,), (args,), stream=lane.stream)
-
-    def _peaks(
-        self, lane: Lane, part: Chi2Part, order: Any, info: Any, data: dict[str, Any], values: Any, **more: Any
-    ) -> None:
-        """The best of the candidates of each object."""
-        few = len(part.order) <= 256
-        block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (512, min(part.cap, 4096))
-        args = cs.fill(
-            cs.BEST, info=info, limit=data["limit"], f0=data["f0"], df=data["df"], nf=data["nf"], frequencies=values,
-            order=order, held=held, **more,
-        )  # fmt: skip
-        self.module("ls_peaks.cu").launch(
-            "ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * 12, stream=lane.stream
-        )

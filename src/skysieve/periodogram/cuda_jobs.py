@@ -22,9 +22,10 @@ from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
 from skysieve.periodogram.cuda_cost import Costs
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, longest_first, make_part
 from skysieve.periodogram.cuda_samples import one_term
+from skysieve.periodogram.cuda_sinusoid import GUARD, LONG, SPREAD_CELLS
 from skysieve.periodogram.cuda_structs import UNLIKE
 from skysieve.periodogram.cuda_tables import Layout, Samples, choose_layouts, class_bounds, class_ends, layouts
-from skysieve.periodogram.cuda_worker import GUARD, LONG, SPREAD_CELLS, Job
+from skysieve.periodogram.cuda_worker import Job
 from skysieve.periodogram.workload import METHODS, Grids, Output, Source, Spec, Status
 
 SMALLEST_COMB = 64
@@ -403,7 +404,7 @@ class Again:
 
 def deliver(job: Job, plan: Plan, output: Output, again: Again) -> None:
     """Write a finished chunk's answers, but for the powers, and note what has to be done again."""
-    info, objects = job.results["info"], job.objects
+    info, objects = job.results["told"], job.objects
     status, method = info["status"], job.codes
     index = job.results["index"].reshape(-1, plan.spec.n_peaks)
     over, none = job.results["flags"] != 0, index[:, 0] < 0

@@ -54,7 +54,7 @@ def _struct(*fields: str) -> np.dtype[Any]:
 
 PREPARE = _struct(
     "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
-    "bins*", "told*", "centre", "scale_kind", "grid_stride", "scan_only",
+    "bins*", "centre", "scale_kind", "grid_stride", "scan_only",
 )  # fmt: skip
 WEIGHTS = _struct(
     "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",
@@ -86,8 +86,8 @@ DIRECT = _struct(
     *_PEAKS, "guard.", "few#", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges", "each",
 )  # fmt: skip
 BEST = _struct(
-    "info*", "limit*", "f0*", "df*", "nf*", "frequencies*", "order*", *_PEAKS, "index*", "frequency*", "best*",
-    "flags*", "grid_stride", "edges", "held",
+    "info*", "limit*", "f0*", "df*", "nf*", "frequencies*", *_PEAKS, "told*", "index*", "frequency*", "best*", "flags*",
+    "grid_stride", "edges", "held",
 )  # fmt: skip
 SEARCH = _struct("power*", "start*", "info*", "nf*", "order*", *_PEAKS, "blocks", "grid_stride")
 

@@ -5,6 +5,7 @@ Launches only; the mathematics is in the ``.cu`` files, the layout in ``cuda_tab
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -16,43 +17,28 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane, make_lane
 from skysieve.periodogram import cuda_structs as cs
-from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Layout
 from skysieve.periodogram.cuda_coarse import corrections, make_coarse_tables
-from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, LIST_SPAN, SEARCH_SPAN, Part
+from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, Part
 from skysieve.periodogram.cuda_recorded import Launches, Recorded, bytes_of, gathered, place_of, places_of
-from skysieve.periodogram.cuda_samples import BINS, NAMES, Sampler, launch_powers, launch_taps, one_term, small_arrays
-from skysieve.periodogram.cuda_tables import Layout, Samples, layouts, make_tables, spreading_kernel
+from skysieve.periodogram.cuda_samples import Sampler, one_term
+from skysieve.periodogram.cuda_tables import Layout, layouts, make_tables, spreading_kernel
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
-GUARD = {
-    ("comb", 8): (0.005, 30), ("direct", 8): (1e-3, 0), ("comb", 4): (0.02, 36), ("direct", 4): (0.02, 0),
-    ("samples", 8): (0.02, 15), ("samples", 4): (0.05, 16),
-}  # fmt: skip
-"""Determinants CC SS - CS^2 up to the first number, or all of them for so many points, are taken again from exact
-centred sums: the errors of the sums are divided by the determinant.  Without a guard no error passed 8e-10 with 25
-points and more in float64, 1.7e-6 with 33 and more in float32; of sums interpolated from samples 7.2e-10 with 16 and
-more, 1.3e-6 with 18 and more, 8.5e-7 with 28 and more (30 light curves of each length, uniform and nightly times, df*T
-0.1)."""
 SCALE_KIND = {"psd": 1, "scargle": 2}
 NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
-BESIDE = 4
-"""Tiles of a block of direct sums beside larger parts (``RUN`` of ``ls_direct.cu``, at most): fewer blocks leave more
-of the GPU to those."""
 WIDE, NARROW = 512, 128
 """Threads of a block of ``ls_prepare`` for few objects and for many: the sums are the same."""
 WEIGHT_PAD = 64
 """Rows of weights that may be read past the last one."""
 STRAIGHT = 1 << 21
 """Bytes of an array up to which it goes from pageable memory to the device by the driver's copy."""
-LONG = 1024
-"""Series of more points are spread by a block for each 16 cells, shorter ones by a warp (``ls_spread.cu``)."""
-SPREAD_CELLS = 2 * 1024
-"""Complex cells of a pair of bands."""
-GROUP = 256
-"""Objects whose blocks follow one another: their first bands together, then their second, and so on, so that the
-floor under the best peaks is known when the later ones are searched."""
+SEARCH, SEARCH_MANY, SEARCH_FEW, FEW_OBJECTS = (128, 1024), (512, 4096), (1024, 3600), 256
+"""Threads of a block of ``ls_peaks``, and candidates that it keeps in shared memory: where floors leave some, where
+many are left, and for up to ``FEW_OBJECTS`` objects."""
+FLOORED = 32
+"""Peaks of which a warp finds a floor under the last."""
 
 
 @dataclass
@@ -105,8 +91,10 @@ class Job:
         return int(self.offsets[-1])
 
 
-class Worker:
-    """Kernels, tables and lanes of one GPU."""
+class Worker(ABC):
+    """Kernels, tables and lanes of one GPU; what is fitted is a subclass's matter."""
+
+    search = SEARCH
 
     def __init__(self, runtime: Runtime, spec: Spec, lanes: int = 3, copier: Copier | None = None) -> None:
         self.runtime = runtime
@@ -228,7 +216,7 @@ class Worker:
     def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
         given: dict[str, Any] = {
             "df": None, "limit": None, "tp": None, "wv": None, "owner": None, "row": None, "count": None, "floor": None,
-            "bins": None, "told": None, "grid_stride": 0, "scan_only": False,
+            "bins": None, "grid_stride": 0, "scan_only": False,
         } | more  # fmt: skip
         centre = self.spec.center_data or self.spec.fit_mean
         kind = SCALE_KIND.get(self.spec.normalization, 0)
@@ -315,115 +303,61 @@ class Worker:
             job.signature = (id(job.parts), job.n_powers, start, *rows, *powers)
         return job.signature
 
+    @abstractmethod
     def _launch(self, lane: Lane, job: Job) -> None:
-        n, rows, spec = job.n_objects, job.n_rows, self.spec
-        small: dict[str, Any] = {
+        """Upload and launch everything of a chunk, and say where its answers will be."""
+
+    # ------------------------------------------------------------------ what all kinds of chunks share
+
+    def _of_objects(self, job: Job, start: NDArray[np.int64] | None) -> dict[str, Any]:
+        """The small arrays that kernels are given of every object; ``start``: where its powers begin."""
+        return {
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
-            "start": job.start, "limit": job.limits.view(np.uint8),
+            "start": start, "limit": job.limits.view(np.uint8),
         }  # fmt: skip
-        cuts: dict[int, Cut] = {}
-        for i, part in enumerate(job.parts):
-            small[f"order{i}"], small[f"tasks{i}"] = part.order, part.tasks
-            if isinstance(part.layout, Samples):
-                own = slice(None) if job.shared else part.order
-                grids = (job.f0[own], job.df[own], job.nf[own])
-                cuts[i] = cut(one_term(part.layout), *grids, len(part.order), job.shared, 1, turns=1)
-                small |= small_arrays(cuts[i], i)
-        data = self._upload(lane, {**self._placed(lane, job), **small})
-        stride = 0 if job.shared else 1
-        k, t = spec.n_peaks, spec.dtype
-        # kernels write answers to the host themselves: few bytes, which a copy after them would take longer for
-        told, frequency, best, index, flags = self._answers(lane.pinned("answers", self._answer_bytes(n), np.uint8), n)
-        info = lane.array("info", n, cs.INFO)
+
+    def _clean(
+        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, peaks: dict[str, Any], bins: Any
+    ) -> dict[str, Any]:
+        """Usable rows in order of time, with their weights and owners; what counts candidates is cleared."""
+        rows = job.n_rows
         work = {
             "tp": lane.array("tp", rows, np.float64), "wv": lane.array("wv", 2 * rows, np.float64),
             "owner": lane.array("owner", rows, np.int32),
         }  # fmt: skip
-        count, floor = lane.array("count", n, np.uint32), lane.array("floor", n, np.uint32)
-        values = self._device_values(lane, job.values)
-        power = job.device_power
-        if power is None and job.n_powers:
-            power = lane.array("power", job.n_powers, t)
-        size = self.itemsize
-        candidates = lane.array("list", n * job.cap * CANDIDATE_BYTES[size], np.uint8)
-        edge = lane.array("edge", n * job.edges * 2, t)
-        bins = lane.array("bins", n * BINS, np.uint32) if cuts else None
-        with lane:
-            there = {"f0": data["f0"], "df": data["df"], "grid_stride": stride}
-            found = {i: {name: data[f"{name}{i}"] for name in NAMES} for i in cuts}
-            taps = {
-                i: launch_taps(
-                    self.sampler, lane, self._data, i, spec, job.parts[i], found[i], data[f"order{i}"], there
-                )
-                for i in cuts
-            }  # fmt: skip
-            self._prepare(
-                lane, data, n, info, df=data["df"], row=lane.array("row", rows, np.int32), count=count, floor=floor,
-                bins=bins, limit=data["limit"], grid_stride=stride, told=told, **work,
-            )  # fmt: skip
-            side = lane.fork() if len(job.parts) > 1 else None
-            common = {
-                "tp": work["tp"], "wv": work["wv"], "offsets": data["offsets"], "info": info, "f0": data["f0"],
-                "df": data["df"], "grid_stride": stride,
-            }  # fmt: skip
-            peaks = {"list": candidates, "count": count, "floor": floor, "edge": edge, "cap": job.cap, "wanted": k}
-            largest = max(range(len(job.parts)), key=lambda i: (job.parts[i].kind == "comb", len(job.parts[i].order)))
-            spread: dict[str, Any] = {}
-            points: dict[str, Any] = {}
-            for i, part in sorted(enumerate(job.parts), key=lambda p: (p[1].kind == "comb", p[0] == largest)):
-                if part.kind == "comb" and not spread and not points:
-                    if sum(p.kind == "comb" for p in job.parts) > len(cuts):
-                        spread = self._weights(lane, data, work, rows, stride)
-                    if cuts:
-                        points = self.sampler.points(lane, data, info, work, work["owner"], rows, stride)
-                    if len(job.parts) > 1:
-                        lane.fork()
-                stream = lane.stream if i == largest else side  # small parts do not fill the GPU
-                more = common | peaks | {
-                    "order": data[f"order{i}"], "tasks": data[f"tasks{i}"], "nf": data["nf"], "start": data["start"],
-                    "norm": NORM[spec.normalization], "scaled": spec.normalization != "standard", "edges": job.edges,
-                    "power": power,
-                }  # fmt: skip
-                if i in cuts:
-                    launch_powers(
-                        self.sampler, lane, stream, i, spec, part, cuts[i], found[i], points, taps[i],
-                        guard=GUARD["samples", size], group=GROUP, bins=bins, **more,
-                    )  # fmt: skip
-                elif part.kind == "comb":
-                    self._comb(lane, stream, i, part, spread, **more)
-                else:
-                    self._direct(stream, part, i != largest, values=values, **more)
-                few = len(part.order) <= 256
-                block, held = (1024, min(part.cap, 3600)) if few and part.cap > 1024 else (128, min(part.cap, 1024))
-                args = cs.fill(
-                    cs.BEST, info=info, limit=data["limit"], f0=data["f0"], df=data["df"], nf=data["nf"],
-                    frequencies=values, order=data[f"order{i}"], **peaks, index=index, frequency=frequency, best=best,
-                    flags=flags, grid_stride=stride, edges=job.edges, held=held,
-                )  # fmt: skip
-                self.module("ls_peaks.cu").launch(
-                    "ls_peaks", (len(part.order),), (block,), (args,), shared_mem=held * (size + 4), stream=stream
-                )
-            if len(job.parts) > 1:
-                lane.join()
-            if job.host_power is not None and job.n_powers:
-                lane.to_host(job.host_power, power[: job.n_powers])
-        job.results = self._results(lane, n)
+        self._prepare(
+            lane, data, job.n_objects, info, df=data["df"], limit=data["limit"], grid_stride=0 if job.shared else 1,
+            row=lane.array("row", rows, np.int32), count=peaks["count"], floor=peaks["floor"], bins=bins, **work,
+        )  # fmt: skip
+        return work
 
-    def _results(self, lane: Lane, n: int) -> dict[str, NDArray[Any]]:
-        host = lane.pinned("answers", self._answer_bytes(n), np.uint8)
-        return dict(zip(("info", "frequency", "best", "index", "flags"), self._answers(host, n), strict=True))
+    def _candidates(self, lane: Lane, job: Job) -> dict[str, Any]:
+        """Room for the candidates of every object, from which `_peaks` takes the best."""
+        n, t = job.n_objects, self.spec.dtype
+        return {
+            "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
+            "count": lane.array("count", n, np.uint32), "floor": lane.array("floor", n, np.uint32),
+            "edge": lane.array("edge", n * job.edges * 2, t), "cap": job.cap, "wanted": self.spec.n_peaks,
+        }  # fmt: skip
 
-    def _answer_bytes(self, n: int) -> int:
-        return n * (cs.INFO.itemsize + self.spec.n_peaks * 20 + 4)
-
-    def _answers(self, raw: Any, n: int) -> tuple[Any, ...]:
-        """Info, peak frequency, power and index, and flags, as views of one buffer."""
-        k, out, at = self.spec.n_peaks, [], 0
-        for dtype, each in ((cs.INFO, 1), (np.float64, k), (np.float64, k), (np.int32, k), (np.int32, 1)):
-            size = n * each * np.dtype(dtype).itemsize
-            out.append(raw[at : at + size].view(dtype))
-            at += size
-        return tuple(out)
+    def _peaks(self, lane: Lane, job: Job, data: dict[str, Any], info: Any, values: Any, peaks: dict[str, Any]) -> None:
+        """The best candidates of every object: the answers, which the kernel writes to the host itself."""
+        n, k = job.n_objects, self.spec.n_peaks
+        kinds = {"frequency": np.float64, "best": np.float64, "index": np.int32}
+        answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
+        answers |= {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
+        search = SEARCH_MANY if k > FLOORED else self.search
+        if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
+            search = SEARCH_FEW
+        threads, held = search[0], min(job.cap, search[1])
+        args = cs.fill(
+            cs.BEST, info=info, limit=data["limit"], **{name: data[name] for name in ("f0", "df", "nf")}, **peaks,
+            **answers, frequencies=values, grid_stride=0 if job.shared else 1, edges=job.edges, held=held,
+        )  # fmt: skip
+        self.module("ls_peaks.cu").launch(
+            "ls_peaks", (n,), (threads,), (args,), shared_mem=held * (self.itemsize + 4), stream=lane.stream
+        )
+        job.results = answers
 
     def _weights(
         self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int
@@ -442,56 +376,3 @@ class Worker:
         )  # fmt: skip
         self.module("ls_prepare.cu").launch("ls_weights", (-(-rows // 64),), (256,), (args,), stream=lane.stream)
         return out
-
-    def _comb(self, lane: Lane, stream: Any, i: int, part: Part, spread: dict[str, Any], **more: Any) -> None:
-        layout, t = part.layout, self.spec.dtype
-        assert layout is not None
-        tables = self._device_tables(lane, layout)
-        form = layout.form(more["power"] is not None, part.per_block)
-        guard, few = GUARD["comb", self.itemsize]
-        cells = None
-        if layout.columns and part.long:
-            cells = lane.array(f"cells{i}", part.launches * SPREAD_CELLS * 2, t)
-            names = ("tp", "wv", "offsets", "info", "order", "tasks", "f0", "df", "grid_stride")
-            args = cs.fill(
-                cs.SPREAD, out=cells, mean=float(self.spec.fit_mean), modes=layout.modes, P=layout.combs,
-                pairs=part.stretches, **spread, **{k: more[k] for k in names},
-            )  # fmt: skip
-            grid = (part.launches * 48,)
-            self.module("ls_spread.cu").launch("ls_spread", grid, (256,), (args,), stream=stream)
-        more |= dict(zip(("first", "second", "fold", "deconvolve", "taps"), tables, strict=False))
-        more |= {
-            "spread": cells, "guard": guard, "few": few, "modes": layout.modes, "P": layout.combs,
-            "pairs": part.stretches, "members": len(part.order), "group": GROUP, "blocks": part.blocks,
-            "mean": float(self.spec.fit_mean),
-        }  # fmt: skip
-        if layout.window:
-            args = cs.fill(cs.COARSE, tiles=part.per_block, **spread, **more)
-            kernel, threads, module = form, 256, self.module(f"{form}.cu")
-        else:
-            args = cs.fill(cs.COMB, S=part.per_block, zero=0, **spread, **more)
-            kernel, threads, module = "ls_comb", 128, self.module("ls_comb.cu", form)
-        module.launch(
-            kernel, (part.launches * part.blocks,), (threads,), (args,),
-            shared_mem=layout.shared_bytes(self.itemsize, form, part.per_block), stream=stream,
-        )  # fmt: skip
-
-    def _direct(self, stream: Any, part: Part, beside: bool, *, values: Any, **more: Any) -> None:
-        guard, few = GUARD["direct", self.itemsize]
-        args = cs.fill(
-            cs.DIRECT, frequencies=values, guard=guard, few=few, blocks=part.stretches, fit_mean=self.spec.fit_mean,
-            each=BESIDE if beside else 0, **more,
-        )  # fmt: skip
-        module = self.module("ls_direct.cu")
-        if part.kind == "direct":
-            module.launch("ls_direct", (part.launches,), (256,), (args,), stream=stream)
-            return
-        module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=stream)
-        blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
-        names = (
-            "power", "start", "info", "nf", "order", "count", "floor", "edge", "cap", "wanted", "list", "grid_stride",
-        )  # fmt: skip
-        args = cs.fill(cs.SEARCH, blocks=blocks, **{k: more[k] for k in names})
-        self.module("ls_peaks.cu").launch(
-            "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
-        )

@@ -3,23 +3,25 @@
 // ls_peaks: one block = one object. Candidates below the final floor fall away at once (of hundreds some tens are left); missing
 // neighbours of those at the ends of a block's stretch come from the edge values. Then k rounds of: drop what is nearer than 1/T to
 // the last accepted, take the highest (ties to the lower frequency). Where what is left is little, one warp does, whose lanes hold it
-// all: limited by latency (11 us for 1,000 objects, at some 350 candidates each, on an H100).
+// all: limited by latency (11 us for 1,000 objects, at some 350 candidates each, on an H100). It writes answers, and what is known
+// of the object, to the host itself: few bytes, which a copy after it would take longer for.
 // ls_candidates: one thread = one power, read with its neighbours; limited by memory (4 or 8 bytes a power).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_peaks regs<=64 smem<=5632
-// budget: f32 kernel=ls_peaks regs<=64 smem<=3584
+// budget: f64 kernel=ls_peaks regs<=64 smem<=6160
+// budget: f32 kernel=ls_peaks regs<=64 smem<=3856
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
 #include "ls_common.cuh"
 #include "ls_order.cuh"
 
 #define FEW 256              // candidates that one warp takes
 #define LANES_EACH (FEW / 32)
+typedef decltype(rank_of(T())) Rank;
 struct Best {
-  const Info* info; const Limit* limit; const double* f0; const double* df; const int* nf; const double* frequencies; const int* order;
-  Peaks peaks; int* index; double* frequency; double* best; int* flags;
+  const Info* info; const Limit* limit; const double* f0; const double* df; const int* nf; const double* frequencies;
+  Peaks peaks; Info* told; int* index; double* frequency; double* best; int* flags;      // the answers, on the host
   int grid_stride, edges, held;          // held: candidates that fit in shared memory
 };
 
@@ -38,12 +40,23 @@ __device__ __forceinline__ void refine(const double* frequencies, double f0, dou
   }
 }
 
+// The lane with the highest rank, of equal ones with the lowest frequency's number; -1 where none has a rank.
+template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int number) {
+  const Rank top = warp_greatest(rank);
+  if (!top) return -1;
+  unsigned who = __ballot_sync(FULL, rank == top);
+  if (who & (who - 1)) {
+    const unsigned least = warp_max(rank == top ? ~(unsigned)number : 0);
+    who = __ballot_sync(FULL, rank == top && ~(unsigned)number == least);
+  }
+  return __ffs(who) - 1;
+}
+
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  __shared__ double top[32]; __shared__ int where[32], slot[32]; __shared__ int chosen, kept;
+  __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept;
   __shared__ T sides[2][FEW];
-  const int o = A.order[blockIdx.x], tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int k = A.peaks.wanted;
+  const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, k = A.peaks.wanted;
   // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
   T here[4];
@@ -55,17 +68,27 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   const double f0 = A.frequencies ? 0 : A.f0[gi], df = A.frequencies ? 0 : A.df[gi];
   const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
   const int n = (int)min(count, (unsigned)A.peaks.cap);
+  if (tid < (int)(sizeof(Info) / 4)) ((int*)(A.told + o))[tid] = ((const int*)(A.info + o))[tid];
   if (!tid) { A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0; kept = 0; }
   const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);       // memory is for held heights and numbers
   T* heights = (T*)raw; int* numbers = (int*)(heights + room); int* places = numbers + room;
   auto complete = [&](Candidate& c) {  // with the neighbours that other blocks had
     if (!stretch) return;
-    const T* edge = A.peaks.edge + ((size_t)o * A.edges + c.index / stretch) * 2;
-    const int place = c.index % stretch;
+    const int part = (unsigned)c.index / (unsigned)stretch, place = c.index - part * stretch;
+    const T* edge = A.peaks.edge + ((size_t)o * A.edges + part) * 2;
     if (place == 0 && c.index > 0) c.before = edge[-1];
     if (place == stretch - 1 && c.index + 1 < nf) c.after = edge[2];
   };
   auto whole = [&](int i) { Candidate c = list[i]; complete(c); return c; };
+  auto near = [&](int i, int j) {
+    return A.frequencies ? fabs(A.frequencies[i] - A.frequencies[j]) * info.span < 1 - 1e-9 : abs(i - j) < info.apart;
+  };
+  auto answer = [&](int r, int j, T before, T here, T after) {      // the r-th peak; j < 0: there is none
+    double f = missing64(), best = missing64();
+    if (j >= 0) refine(A.frequencies, f0, df, nf, j, before, here, after, f, best);
+    const size_t out = (size_t)o * k + r;
+    A.index[out] = j; A.frequency[out] = f; A.best[out] = best;
+  };
   __syncthreads();
 #pragma unroll 1
   for (int i0 = 0; i0 < n; i0 += 4 * blockDim.x) {
@@ -88,100 +111,77 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   }
   __syncthreads();
   const bool held = kept <= room;
-  if (held && kept <= FEW && k <= 32) {       // one warp, whose lanes hold them
+  int last = -1, found = 0;
+  if (held && kept <= FEW) {           // one warp, whose lanes hold them; it leaves the peaks in `places`
     if (warp) return;
     const int m = kept;
-    double height[LANES_EACH];
+    Rank rank[LANES_EACH];             // 0: none, or dropped
     int number[LANES_EACH];
 #pragma unroll
     for (int e = 0; e < LANES_EACH; e++) {
       const int i = lane + 32 * e;
-      number[e] = i < m ? numbers[i] : -1;
-      height[e] = i < m ? (double)heights[i] + 0.0 : 0;      // no -0
+      number[e] = i < m ? numbers[i] : 0;
+      rank[e] = i < m ? rank_of(heights[i]) : 0;
     }
-    int mine = -1, last = -1;          // where this lane's peak is
-    for (int r = 0; r < k; r++) {
-      double p = 0; int j = -1, s = -1;
+    for (; found < k; found++) {
+      Rank best = 0;
+      int j = 0, s = 0;
 #pragma unroll
       for (int e = 0; e < LANES_EACH; e++) {
         if (32 * e >= m) break;
-        if (number[e] >= 0) {
-          bool near = false;
-          if (last >= 0) near = A.frequencies ? fabs(A.frequencies[number[e]] - A.frequencies[last]) * info.span < 1 - 1e-9 : abs(number[e] - last) < info.apart;
-          if (near) number[e] = -1;
-          else if (j < 0 || height[e] > p || (height[e] == p && number[e] < j)) { p = height[e]; j = number[e]; s = lane + 32 * e; }
-        }
+        if (last >= 0 && near(number[e], last)) rank[e] = 0;
+        if (rank[e] > best || (rank[e] == best && number[e] < j)) { best = rank[e]; j = number[e]; s = lane + 32 * e; }
       }
-      const Key key = j < 0 ? 0 : key_from(p), best = warp_greatest(key);
-      if (!best) break;
-      last = (int)~warp_max(key == best ? ~(unsigned)j : 0);
-      const unsigned who = __ballot_sync(FULL, key == best && j == last);
-      s = __shfl_sync(FULL, s, __ffs(who) - 1);
-      if (lane == r) mine = s;
+      const int who = winner(best, j);
+      if (who < 0) break;
+      last = __shfl_sync(FULL, j, who);
+      if (lane == who) places[found] = s;
     }
-    if (lane < k) {
-      const size_t out = (size_t)o * k + lane;
-      double f = missing64(), best = missing64();
-      if (mine >= 0) refine(A.frequencies, f0, df, nf, numbers[mine], sides[0][mine], heights[mine], sides[1][mine], f, best);
-      A.index[out] = mine >= 0 ? numbers[mine] : -1; A.frequency[out] = f; A.best[out] = best;
+    __syncwarp();
+    for (int r = lane; r < k; r += 32) {
+      const int s = r < found ? places[r] : 0;
+      answer(r, r < found ? numbers[s] : -1, sides[0][s], heights[s], sides[1][s]);
     }
     return;
   }
-  const int m = held ? kept : n;
+  // The whole block: a candidate that is dropped has its number's complement; peaks are left where `list` has room.
+  const int m = held ? kept : n, warps = blockDim.x >> 5;
   if (!held) {                         // they do not fit: marked in the list itself
     for (int i = tid; i < n; i += blockDim.x) {
       const Candidate c = whole(i);
-      if (key_of(c.here) < floor || !is_peak(c.before, c.here, c.after)) list[i].here = missing();
+      if (key_of(c.here) < floor || !is_peak(c.before, c.here, c.after)) list[i].index = ~c.index;
     }
     __syncthreads();
   }
-  const int step = blockDim.x;
-  int last = -1;
-  for (int r = 0; r < k; r++) {
-    double p = 0; int j = -1, s = -1;
-    for (int i = tid; i < m; i += step) {
-      const T here = held ? heights[i] : list[i].here;
-      if (here != here) continue;
-      const int index = held ? numbers[i] : list[i].index;
-      if (last >= 0) {
-        bool near;
-        if (A.frequencies) near = fabs(A.frequencies[index] - A.frequencies[last]) * info.span < 1 - 1e-9;
-        else near = abs(index - last) < info.apart;
-        if (near) { if (held) heights[i] = missing(); else list[i].here = missing(); continue; }
-      }
-      if (j < 0 || here > p || (here == p && index < j)) { p = here; j = index; s = held ? places[i] : i; }
+  for (; found < k; found++) {
+    Rank best = 0;
+    int j = 0, s = 0;
+    for (int i = tid; i < m; i += blockDim.x) {
+      int& number = held ? numbers[i] : list[i].index;
+      const int index = number;
+      if (index < 0) continue;
+      if (last >= 0 && near(index, last)) { number = ~index; continue; }
+      const Rank rank = rank_of(held ? heights[i] : list[i].here);
+      if (rank > best || (rank == best && index < j)) { best = rank; j = index; s = held ? places[i] : i; }
     }
-    for (int k2 = 16; k2; k2 >>= 1) {
-      const double q = __shfl_xor_sync(FULL, p, k2);
-      const int jj = __shfl_xor_sync(FULL, j, k2), ss = __shfl_xor_sync(FULL, s, k2);
-      if (jj >= 0 && (j < 0 || q > p || (q == p && jj < j))) { p = q; j = jj; s = ss; }
-    }
-    if (!lane) { top[warp] = p; where[warp] = j; slot[warp] = s; }
+    const int turn = found & 1;        // of two, so that no warp writes what another still reads
+    if (lane == max(winner(best, j), 0)) { tops[turn][warp] = best; where[turn][warp] = j; slots[turn][warp] = s; }
     __syncthreads();
-    if (!tid) {
-      for (int w = 1; w < step >> 5; w++)
-        if (where[w] >= 0 && (j < 0 || top[w] > p || (top[w] == p && where[w] < j))) { p = top[w]; j = where[w]; s = slot[w]; }
-      chosen = j;
-      const size_t out = (size_t)o * k + r;
-      A.index[out] = j; A.frequency[out] = s; A.best[out] = p;      // frequency: the slot, until all are found
-    }
-    __syncthreads();
-    last = chosen;
-    if (last < 0) {
-      if (!tid) for (int q = r + 1; q < k; q++) { A.index[(size_t)o * k + q] = -1; A.frequency[(size_t)o * k + q] = -1; }
-      break;
-    }
+    const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
+    if (who < 0) break;
+    last = where[turn][who];
+    if (!tid) list[found].unused = slots[turn][who];
   }
   __syncthreads();
-  for (int r = tid; r < k; r += step) {
-    const size_t out = (size_t)o * k + r;
-    const int j = A.index[out], s = (int)A.frequency[out];
-    double f = missing64(), best = missing64();
-    if (j >= 0) {                      // its height is no longer in the list, where it was marked as near itself
-      const Candidate c = whole(s);
-      refine(A.frequencies, f0, df, nf, j, c.before, (T)A.best[out], c.after, f, best);
+  for (int r = tid; r < k; r += blockDim.x) {
+    Candidate c = {};
+    c.index = -1;
+    if (r < found) {
+      c = list[list[r].unused];
+      c.index = c.index < 0 ? ~c.index : c.index;
+      complete(c);
     }
-    A.frequency[out] = f; A.best[out] = best;
+    answer(r, c.index, c.before, c.here, c.after);
   }
 }
 

@@ -33,11 +33,17 @@ __device__ __forceinline__ void at_once(double (&a)[4]) {
 #endif
 }
 
+__device__ __forceinline__ void prefetch(const double* p) {
+#if ON_DEVICE
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+#endif
+}
+
 struct Prepare {
   const double* t; const double* y; const double* dy; const int* offsets;
   const double* df; const Limit* limit;
   double* tp; double2* wv; int* owner; int* row; Info* info;
-  unsigned* count; unsigned* floor; unsigned* bins; Info* told;     // of the candidates: cleared here; bins, where there are any: 32 an object
+  unsigned* count; unsigned* floor; unsigned* bins;      // of the candidates: cleared here; bins, where there are any: 32 an object
   int centre, scale_kind, grid_stride, scan_only;
 };
 
@@ -147,6 +153,8 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   double df = 0;
   Limit limit = {};
   if (!A.scan_only) { df = A.df[o * A.grid_stride]; limit = A.limit[o]; }
+  if (n > 4 * threads)                   // all that is not asked for at once below, so that none is waited for long
+    for (int i = 16 * tid; i < n; i += 16 * threads) { prefetch(t + i); prefetch(y + i); if (dy) prefetch(dy + i); }
   Seen s;
   s.clear();
 #pragma unroll 1
@@ -198,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   if (info.status != 0) {
 #pragma unroll 1
     for (int i = tid; i < n; i += threads) A.owner[lo + i] = -1;
-    if (!tid) { A.info[o] = info; if (A.told) A.told[o] = info; }
+    if (!tid) A.info[o] = info;
     return;
   }
   if (dirty) {
@@ -292,7 +300,6 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
       info.scale = A.scale_kind == 1 ? 0.5 * inverse * square : 0.5 * m * square;
     }
     A.info[o] = info;
-    if (A.told) A.told[o] = info;
   }
 }
 
