@@ -63,9 +63,17 @@
 #endif
 #include "ls_chi2_form.cuh"
 #include "ls_chi2_spread.cuh"
+#include "ls_taps.cuh"
 #define TILES 2                       // of a block, a warp each
 #define MINB (TERMS <= 2 ? 10 : TERMS == 3 ? 8 : TERMS == 4 ? 6 : 4)
 #define PASSED (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)      // frequencies of a thread's two whose sums pass through shared memory
+
+// Of a kernel's arguments: the object's place in the order, and which one of the object's blocks this is.
+template <typename Arguments> __device__ __forceinline__ int2 task_of(const Arguments& A) {
+  if (A.tasks) return A.tasks[blockIdx.x];
+  int2 v; v.x = A.member + blockIdx.x / A.blocks; v.y = blockIdx.x % A.blocks;
+  return v;
+}
 
 // ---------------------------------------------------------------- points
 struct Points {
@@ -135,14 +143,12 @@ struct Samples {
 #else
 #define NOW(constraint, x)
 #endif
-__device__ __forceinline__ double2 times(double2 a, double2 b) { return make_double2(fma(a.x, b.x, -a.y * b.y), fma(a.x, b.y, a.y * b.x)); }
 __device__ __host__ constexpr int shifted(int b) { return place((b + 256 - MODES / 2) & 15); }      // outputs begin at -MODES / 2
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_samples(const __grid_constant__ Samples A) {
   extern __shared__ __align__(16) unsigned char raw[];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
-  int pos, block;
-  if (A.tasks) { const int2 task = A.tasks[blockIdx.x]; pos = task.x; block = task.y; }
-  else { pos = A.member + blockIdx.x / A.blocks; block = blockIdx.x % A.blocks; }
+  const int2 task = task_of(A);
+  const int pos = task.x, block = task.y;
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0;
   int n = A.info[o].n, status = A.info[o].status, lo = A.offsets[o];
   int2 bands = A.bands[gp];
@@ -263,13 +269,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   const int band = 2 * pair + (both ? t & 1 : t);
   const bool wanted = band < (of_y ? bands.y : bands.x);
   auto* out = place_of(A.out, A.place[pos] + ((size_t)(of_y ? bands.x : 0) + band) * MODES, g);
-  dft16<true>(v, [&](int i) { return __ldg(A.second + 16 * i + g); });
+  dft16<1>(v, [&](int i) { return __ldg(A.second + 16 * i + g); });
 #pragma unroll
   for (int d = 0; d < OUT; d++) {
     const double k = __ldg(A.deconvolve + 16 * d + g);
     keep(out + 16 * d, k, v[place(d)], wanted);
   }
-  dft16<true>(u, [&](int i) { return __ldg(A.second + 16 * i + g + 8); });
+  dft16<1>(u, [&](int i) { return __ldg(A.second + 16 * i + g + 8); });
 #pragma unroll
   for (int d = 0; d < OUT; d++) {
     const double k = __ldg(A.deconvolve + 16 * d + g + 8);
@@ -287,30 +293,22 @@ struct Taps {
   double beta, inverse;                        // 1 / I0(beta)
   int L, octets, steps, member, blocks, grid_stride;      // steps: of all harmonics; blocks: of a grid
 };
-// I0(sqrt(4 q)) = sum q^k / k!^2: all terms above 0; enough for arguments up to 36.
-__device__ __forceinline__ double bessel(double q) {
-  double s = 1;
-#pragma unroll
-  for (int k = 64; k > 0; k--) s = fma(s * q, 1.0 / (k * k), 1.0);
-  return s;
-}
 extern "C" __global__ void __launch_bounds__(256) chi2_taps(const Taps A) {
   const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
-  const double f0 = A.f0[gi], df = A.df[gi], D = A.L * df, low = fma((double)A.L, df, -D);
+  const double f0 = A.f0[gi], df = A.df[gi];
   for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < A.octets * A.steps * 32; e += 256 * A.blocks) {
     const int lane = e & 31, j = e / (32 * A.steps);
     int k = (e >> 5) % A.steps, h = 1;
     while (k >= steps_of(h, A.L)) k -= steps_of(h++, A.L);
-    const double x = h * f0, rest = fma((double)h, f0, -x), n = floor(x / D);
+    const Origin first = origin_of(f0, df, A.L, h);
     const int whole = h * j / A.octets;
-    const double at = ((fma(-n, D, x) + rest) - n * low) / D;                  // place of the first frequency after sample n
-    const double start0 = ceil(at - 0.5 * REACH), place = at + (double)(h * j % A.octets) / A.octets, start = ceil(place - 0.5 * REACH);
+    const double start0 = ceil(first.at - 0.5 * REACH), place = first.at + (double)(h * j % A.octets) / A.octets, start = ceil(place - 0.5 * REACH);
     const double d = (2.0 / REACH) * ((start + (4 * k + (lane & 3))) - place - (double)(h * (lane >> 2)) / A.L);
     const double q = 1 - d * d;
-    A.taps[(size_t)local * A.octets * A.steps * 32 + e] = q > 0 ? A.inverse * bessel(0.25 * A.beta * A.beta * q) : 0;
+    A.taps[(size_t)local * A.octets * A.steps * 32 + e] = q > 0 ? A.inverse * bessel(A.beta, q) : 0;
     if (!k && !lane) {
       A.shift[(local * A.octets + j) * HARMONICS + h - 1] = whole + (int)(start - start0);
-      if (!j) A.origin[local * HARMONICS + h - 1] = A.at[gp * HARMONICS + h - 1] + (int)((n - A.lead[gp * HARMONICS + h - 1]) + start0);
+      if (!j) A.origin[local * HARMONICS + h - 1] = A.at[gp * HARMONICS + h - 1] + (int)((first.n - A.lead[gp * HARMONICS + h - 1]) + start0);
     }
   }
 }
@@ -373,9 +371,8 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
   __shared__ unsigned long long done;
 #endif
   const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
-  int pos, block;
-  if (A.tasks) { const int2 t = A.tasks[blockIdx.x]; pos = t.x; block = t.y; }
-  else { pos = A.member + blockIdx.x / A.blocks; block = blockIdx.x % A.blocks; }
+  const int2 task = task_of(A);
+  const int pos = task.x, block = task.y;
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0, local = A.grid_stride ? pos - A.member : 0;
   const Info info = A.info[o];
   const int nf = A.nf[o * A.grid_stride], period = 8 * A.octets, rows = 8 * A.tiles;

@@ -157,8 +157,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
       C k = turn;
       for (int m = 1; m < circles; m++) {
 #pragma unroll
-        for (int j = 0; j < 16; j++) { const C z = from[256 * m + 16 * j];
-          v[j] = mk(fma(-k.y, z.y, fma(k.x, z.x, v[j].x)), fma(k.y, z.x, fma(k.x, z.y, v[j].y))); }
+        for (int j = 0; j < 16; j++) v[j] = plus_times(v[j], k, from[256 * m + 16 * j]);
         k = mk(k.x * turn.x - k.y * turn.y, k.x * turn.y + k.y * turn.x);
       }
     }
@@ -195,20 +194,6 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
   }
 }
 
-#ifdef RUNS
-// Exact powers for the next of a warp's lanes in `todo`, one of them or four (see mend); this lane's power, `here` if it has none yet.
-__device__ __forceinline__ T mend_some(const Comb& A, int lo, int n, int gi, int k, unsigned& todo, T here) {
-  const int lane = threadIdx.x & 31, size = n <= FEW_POINTS ? 8 : 32, group = lane / size;
-  const int turn = todo >> lane & 1 ? __popc(todo & ((1u << lane) - 1)) : 32;           // how many come before this lane
-  int who = __ffs(todo) - 1;
-  for (int g = 0; g < 32 / size && todo; g++) { const int next = __ffs(todo) - 1; if (g <= group) who = next; todo &= todo - 1; }
-  const Frequency f = frequency_of(A.f0[gi], (double)__shfl_sync(FULL, k, who), A.df[gi]);
-  const double exact = n <= FEW_POINTS ? better_power<8>(A.tp + lo, A.wv + lo, n, f, A.mean != 0) : better_power<32>(A.tp + lo, A.wv + lo, n, f, A.mean != 0);
-  const double mine = __shfl_sync(FULL, exact, min(turn * size, 31));
-  return turn < 32 / size ? number_of(mine) : here;
-}
-#endif
-
 extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid_constant__ Comb A) {
   extern __shared__ __align__(16) unsigned char raw[];
   C* grid = (C*)raw;                    // two bands of CELLS
@@ -222,12 +207,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   int task = blockIdx.x, pair, o;
 #endif
   if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
-  else {                                // the first bands of a group of objects, then their second ones
-    const int group = task / (A.group * A.pairs), start = group * A.group, size = min(A.group, A.members - start);
-    task -= start * A.pairs;
-    pair = task / size;
-    const int member = start + task % size;
-    o = A.order[member]; task = member * A.pairs + pair;
+  else {
+    const int2 t = member_and_stretch(task, A.group, A.pairs, A.members);
+    o = A.order[t.x]; pair = t.y; task = t.x * A.pairs + pair;
   }
   const int lo = A.offsets[o], n = A.info[o].n, gi = o * A.grid_stride, nf = A.nf[gi];
   const double f0 = A.f0[gi], df = A.df[gi];
@@ -285,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       for (int e = 0; e < ND; e++) if (e == d) here = p[e];
       const int k = k0 + 16 * d * P + s;
       const bool missed = !(here == here) && mine && a + 16 * d < modes && k < nf;
-      for (unsigned todo = __ballot_sync(FULL, missed); todo;) here = mend_some(A, lo, n, gi, k, todo, here);
+      here = mend_lanes(A, lo, n, gi, k, __ballot_sync(FULL, missed), here);
 #pragma unroll
       for (int e = 0; e < ND; e++) if (e == d) p[e] = here;
     }

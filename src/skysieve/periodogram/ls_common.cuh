@@ -116,6 +116,13 @@ __device__ __forceinline__ float normalise(float p, double scale, int norm) {
   const float q = p > 1 - 0x1p-24f ? 1 - 0x1p-24f : p;
   return norm == 1 ? q / (1 - q) : -log1pf(-q);
 }
+// Of a launch over stretches of every member of a part: the member and the stretch of a block. First stretches of `group` members come
+// first, then their second ones: floors under their peaks are known soon.
+__device__ __forceinline__ int2 member_and_stretch(int block, int group, int stretches, int members) {
+  const int start = block / (group * stretches) * group, size = min(group, members - start), task = block - start * stretches;
+  int2 v; v.x = start + task % size; v.y = task / size;
+  return v;
+}
 // Determinants at or below this are not trusted; none is where there are few points.
 struct Guard { double least; long long few; };
 __device__ __forceinline__ T guard_of(Guard g, int n) { return n <= g.few ? (T)1 : (T)g.least; }
@@ -182,77 +189,27 @@ template <int LANES> __device__ __noinline__ double finer_power(const double* t,
 template <int LANES> __device__ __forceinline__ double better_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
   return sizeof(T) == 4 ? finer_power<LANES>(t, wv, n, f, mean) : exact_power<LANES>(t, wv, n, f, mean);
 }
-// ---------------------------------------------------------------- peak candidates
-// A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
-// before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edge values.
-struct Candidate { int index, unused; T here, before, after; };
-struct Peaks {                 // where candidates of object o go: list[o * cap ...], counted in count[o]
-  Candidate* list; unsigned* count; unsigned* floor; T* edge; int cap, wanted;
-};
-__device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
-__device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long long index, T before, T here, T after) {
-  if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.unused = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
-}
-__device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
-  put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
-}
-// A floor under the k-th accepted peak of object o. best, other: this lane's highest peaks in two places (0: none). Those of lanes
-// whose `place` is a multiple of `stride`, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can
-// shade two of them: the k-th highest is a valid floor.
-__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride, int place = threadIdx.x & 31) {
-  const int lane = threadIdx.x & 31;
-  if (64 / stride < k.wanted || stride > 32) return 0;
-  unsigned v = 0, top = place % stride ? 0 : max(best, other), next = place % stride ? 0 : min(best, other);
-  for (int r = 0; r < k.wanted; r++) {
-    v = warp_max(top);
-    if (!v) break;
-    const unsigned who = __ballot_sync(FULL, top == v);
-    if (lane == __ffs(who) - 1) { top = next; next = 0; }
+// Up to so many points eight lanes do one frequency, otherwise a warp. The object alone decides: the two add in different orders.
+#define FEW_POINTS 64
+// Exact powers for the lanes of a warp in `todo`, one of them at a time or four; this lane's power, `here` if it is none of them. A: a
+// kernel's arguments, of which the object's points begin at `lo` and its grid is `gi`; k: number of the lane's frequency.
+template <typename Arguments> __device__ __noinline__ T mend_lanes(const Arguments& A, int lo, int n, int gi, int k, unsigned todo, T here) {
+  const int lane = threadIdx.x & 31, size = n <= FEW_POINTS ? 8 : 32, group = lane / size;
+  while (todo) {
+    const int turn = todo >> lane & 1 ? __popc(todo & ((1u << lane) - 1)) : 32;      // how many come before this lane
+    int who = __ffs(todo) - 1;
+    for (int g = 0; g < 32 / size && todo; g++) { const int next = __ffs(todo) - 1; if (g <= group) who = next; todo &= todo - 1; }
+    const Frequency f = frequency_of(A.f0[gi], (double)__shfl_sync(FULL, k, who), A.df[gi]);
+    const double exact = n <= FEW_POINTS ? better_power<8>(A.tp + lo, A.wv + lo, n, f, A.mean != 0) : better_power<32>(A.tp + lo, A.wv + lo, n, f, A.mean != 0);
+    const double mine = __shfl_sync(FULL, exact, min(turn * size, 31));
+    if (turn < 32 / size) here = number_of(mine);
   }
-  if (v && !lane) atomicMax(k.floor + o, v);           // nobody waits for it
-  return v;
+  return here;
 }
-__device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(volatile unsigned*)(k.floor + o); }
-
-// Candidates of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looked
-// at some from number i0 on: bits of `found` are those that may be peaks: by their high halves not below a neighbour, nor below
-// `known`, an older floor. Lanes `stride` apart are independent. A warp tests them, raises the floor with those that are peaks for
-// certain and gives out what reaches it. Powers outside are other blocks': leave_edges leaves the first and last value for them.
-template <typename Get> __device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) {
-  if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
-}
-template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, int stride, unsigned known, const Get& get) {
-  const int lane = threadIdx.x & 31;
-  if (!__any_sync(FULL, found != 0)) return;
-  unsigned keep = 0, best = 0;
-  for (unsigned left = found; left; left &= left - 1) {
-    const int bit = __ffs(left) - 1, i = i0 + bit;
-    const T here = get(i);
-    if (!is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) continue;
-    keep |= 1u << bit;
-    if (i > 0 && i + 1 < total) best = max(best, key_of(here));
-  }
-  const unsigned raised = raise_floor(k, o, best > known ? best : 0, 0, stride);
-  if (raised > known)
-    for (unsigned left = keep; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key_of(get(i0 + bit)) < raised) keep &= ~(1u << bit); }
-  if (!__any_sync(FULL, keep != 0)) return;
-  const int mine = __popc(keep);
-  int before = mine;
-  for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
-  unsigned slot = 0;
-  if (lane == 31 && before) slot = atomicAdd(k.count + o, (unsigned)before);
-  slot = __shfl_sync(FULL, slot, 31) + before - mine;
-  while (keep) {
-    const int i = i0 + __ffs(keep) - 1; keep &= keep - 1;
-    put(k, o, slot++, base + i, i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing());
-  }
-}
-
 // Replaces the powers that are NaN among `total` staged ones, by the whole block: numbers of the missing ones are gathered in
 // `list` (room for all, idle now), then a warp does one at a time, or four where there are few points: one thread alone would keep
 // its block waiting (a third of ls_direct's time once).
 // power(i): the staged value, standard; index(i): its frequency's number; wanted(i): is there such a frequency.
-#define FEW_POINTS 64       // which of the two must follow from the object alone: they add in different orders
 template <int LANES, typename Power, typename Index>
 __device__ __forceinline__ void mend_list(int count, const int* list, const double* t, const double2* wv, int n, double f0, double df,
                                           bool mean, const Power& power, const Index& index) {
@@ -275,4 +232,82 @@ __device__ __forceinline__ void mend(int total, int* list, int* many, const doub
   if (n <= FEW_POINTS) mend_list<8>(count, list, t, wv, n, f0, df, mean, power, index);
   else mend_list<32>(count, list, t, wv, n, f0, df, mean, power, index);
   __syncthreads();
+}
+
+// ---------------------------------------------------------------- peak candidates
+// A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
+// before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edge values.
+struct Candidate { int index, unused; T here, before, after; };
+struct Peaks {                 // where candidates of object o go: list[o * cap ...], counted in count[o]
+  Candidate* list; unsigned* count; unsigned* floor; T* edge; int cap, wanted;
+};
+__device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
+__device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long long index, T before, T here, T after) {
+  if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.unused = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
+}
+__device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
+  put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
+}
+// The k-th highest of the numbers of a warp's lanes, two each, the higher one first; 0 where there are fewer above 0.
+__device__ __forceinline__ unsigned kth_highest(unsigned top, unsigned next, int k) {
+  unsigned v = 0;
+  for (int r = 0; r < k; r++) {
+    v = warp_max(top);
+    if (!v) break;
+    const unsigned who = __ballot_sync(FULL, top == v);
+    if ((threadIdx.x & 31) == __ffs(who) - 1) { top = next; next = 0; }
+  }
+  return v;
+}
+// A floor under the k-th accepted peak of object o. best, other: this lane's highest peaks in two places (0: none). Those of lanes
+// whose `place` is a multiple of `stride`, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can
+// shade two of them: the k-th highest is a valid floor.
+__device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride, int place = threadIdx.x & 31) {
+  if (64 / stride < k.wanted || stride > 32) return 0;
+  const unsigned v = kth_highest(place % stride ? 0 : max(best, other), place % stride ? 0 : min(best, other), k.wanted);
+  if (v && !(threadIdx.x & 31)) atomicMax(k.floor + o, v);           // nobody waits for it
+  return v;
+}
+__device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(volatile unsigned*)(k.floor + o); }
+
+// Peaks of a warp's lanes (bits of `peaks`, from number i0 on) to the list; get(i) reads one of `total` neighbouring powers.
+template <typename Get> __device__ __forceinline__ void give_peaks(const Peaks& k, int o, long long base, int i0, int total, unsigned peaks, const Get& get) {
+  if (!__any_sync(FULL, peaks != 0)) return;
+  const int lane = threadIdx.x & 31, mine = __popc(peaks);
+  int before = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
+  unsigned slot = 0;
+  if (lane == 31) slot = atomicAdd(k.count + o, (unsigned)before);
+  slot = __shfl_sync(FULL, slot, 31) + before - mine;
+#pragma unroll 1
+  for (; peaks; peaks &= peaks - 1) {
+    const int i = i0 + __ffs(peaks) - 1;
+    put(k, o, slot++, base + i, i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing());
+  }
+}
+
+// The first and last of a stretch of powers, for the blocks beside it.
+template <typename Get> __device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) {
+  if (!threadIdx.x && total > 0) { edge[0] = get(0); edge[1] = get(total - 1); }
+}
+
+// Candidates of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looked
+// at some from number i0 on: bits of `found` are those that may be peaks: by their high halves not below a neighbour, nor below
+// `known`, an older floor. Lanes `stride` apart are independent. A warp tests them, raises the floor with those that are peaks for
+// certain and gives out what reaches it. Powers outside are other blocks': leave_edges leaves the first and last value for them.
+template <typename Get> __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found, int stride, unsigned known, const Get& get) {
+  if (!__any_sync(FULL, found != 0)) return;
+  unsigned keep = 0, best = 0;
+  for (unsigned left = found; left; left &= left - 1) {
+    const int bit = __ffs(left) - 1, i = i0 + bit;
+    const T here = get(i);
+    if (!is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) continue;
+    keep |= 1u << bit;
+    if (i > 0 && i + 1 < total) best = max(best, key_of(here));
+  }
+  const unsigned raised = raise_floor(k, o, best > known ? best : 0, 0, stride);
+  if (raised > known)
+    for (unsigned left = keep; left; left &= left - 1) { const int bit = __ffs(left) - 1; if (key_of(get(i0 + bit)) < raised) keep &= ~(1u << bit); }
+  give_peaks(k, o, base, i0, total, keep, get);
 }

@@ -1,5 +1,9 @@
-// 16-point DFT with a shifted output index, all twiddles inside the butterflies.
+// 16-point DFT with a shifted output index, all twiddles inside the butterflies; products of complex numbers.
 #pragma once
+
+// a b; c + a b.
+__device__ __forceinline__ C times(C a, C b) { return mk(fma(a.x, b.x, -a.y * b.y), fma(a.x, b.y, a.y * b.x)); }
+__device__ __forceinline__ C plus_times(C c, C a, C b) { return mk(fma(-a.y, b.y, fma(a.x, b.x, c.x)), fma(a.y, b.x, fma(a.x, b.y, c.y))); }
 
 // X[b] = sum_j v[j] exp(2 pi i j (b + phi) / 16), output b at place PLACE(b). The constants, with e(x) = exp(2 pi i x):
 // k(0) = e(phi/2), k(1) = e(phi/4), k(2), k(3) = e((phi + c)/8), k(4..7) = e((phi + c)/16).
@@ -16,7 +20,6 @@ __device__ __host__ constexpr int place(int b) { return b < 8 ? place8(0, b) : p
 
 // c times e(1/8), e(1/16) and e(3/16): cheaper than loading what they give where loads are the limit.
 __device__ __forceinline__ C eighth(C c) { const T r = (T)0.70710678118654752440; return mk(r * (c.x - c.y), r * (c.x + c.y)); }
-__device__ __forceinline__ C turned(C c, T x, T y) { return mk(fma(x, c.x, -y * c.y), fma(x, c.y, y * c.x)); }
 #define COS_16 ((T)0.92387953251128675613)
 #define SIN_16 ((T)0.38268343236508977173)
 
@@ -38,7 +41,7 @@ template <int FEWER, typename K> __device__ __forceinline__ void dft16(C (&v)[16
       butterfly<true>(v[place8(j, 2)], v[place8(j, 6)], c); butterfly<true>(v[place8(j, 3)], v[place8(j, 7)], d); } }
 #pragma unroll
   for (int b = 0; b < 4; b++) {
-    const C c = b == 0 ? z : !FEWER ? k(4 + b) : b == 1 ? turned(z, COS_16, SIN_16) : b == 2 ? eighth(z) : turned(z, SIN_16, COS_16);
+    const C c = b == 0 ? z : !FEWER ? k(4 + b) : b == 1 ? times(mk(COS_16, SIN_16), z) : b == 2 ? eighth(z) : times(mk(SIN_16, COS_16), z);
     butterfly<false>(v[place(b)], v[place(b + 8)], c); butterfly<true>(v[place(b + 4)], v[place(b + 12)], c);
   }
 }

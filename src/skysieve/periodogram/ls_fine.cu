@@ -15,11 +15,10 @@
 // Operations for one frequency: 56 multiply-adds of the matrix unit and 18 others (ls_comb: 122), the transforms divided by P/4.
 //
 // archs: 75 80 86 89 90 100 120
-// build: f64 -DREAL=double -DK8
+// build: f64 -DREAL=double
 // budget: f64 kernel=ls_fine regs<=128 smem<=64 spills<=64
 #include "ls_common.cuh"
 #include "ls_dft.cuh"
-#include "ls_coarse.cuh"
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
@@ -32,22 +31,40 @@
 #define CHUNK 256                     // points whose strengths are held at once
 #define COARSE 4
 
-__device__ __forceinline__ int high_of(double x) { return __double2hiint(x); }
+struct Coarse {
+  const double* tp; const double2* wv; const int2* cell; const T* at_f; const T* at_2f;
+  const int* offsets; const Info* info; const int* order; const int2* tasks; const C* spread;
+  const C* first; const C* second; const C* fold; const C* deconvolve; const double2* taps;
+  const double* f0; const double* df; const int* nf; const long long* start;
+  T* power; Peaks peaks; Guard guard; double mean;
+  int modes, P, tiles, pairs, members, group, blocks, grid_stride, norm, scaled, edges;
+};
 
-// Exact powers for lanes in `todo`, one of them or four at a time; this lane's power, `here` if it has none yet.
-__device__ __noinline__ T mend_lanes(const Coarse& A, int lo, int n, int gi, int k, unsigned todo, T here) {
-  const int lane = threadIdx.x & 31, size = n <= FEW_POINTS ? 8 : 32, group = lane / size;
-  while (todo) {
-    const int turn = todo >> lane & 1 ? __popc(todo & ((1u << lane) - 1)) : 32;
-    int who = __ffs(todo) - 1;
-    for (int g = 0; g < 32 / size && todo; g++) { const int next = __ffs(todo) - 1; if (g <= group) who = next; todo &= todo - 1; }
-    const Frequency f = frequency_of(A.f0[gi], (double)__shfl_sync(FULL, k, who), A.df[gi]);
-    const double exact = n <= FEW_POINTS ? better_power<8>(A.tp + lo, A.wv + lo, n, f, A.mean != 0) : better_power<32>(A.tp + lo, A.wv + lo, n, f, A.mean != 0);
-    const double mine = __shfl_sync(FULL, exact, min(turn * size, 31));
-    if (turn < 32 / size) here = number_of(mine);
-  }
-  return here;
+#if ON_DEVICE && __CUDA_ARCH__ >= 900
+#define MATRIX 1
+// c += a b for 16 x 4 by 4 x 8. Lane 4 g + q has rows g and g + 8 of a at column q, row q of b at column g, and of c rows g (two
+// columns: 2 q, 2 q + 1) and g + 8.
+__device__ __forceinline__ void multiply(double (&c)[4], double2 a, double b) {
+  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3]) : "d"(a.x), "d"(a.y), "d"(b));
 }
+// The same for two steps of 4, one after the other.
+__device__ __forceinline__ void multiply(double (&c)[4], double2 a, double2 a2, double b, double b2) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3]) : "d"(a.x), "d"(a.y), "d"(a2.x), "d"(a2.y), "d"(b), "d"(b2));
+}
+#else
+#define MATRIX 0
+#endif
+
+// The power from the sums: of w at 2f (halved), of w and of w y at f. NaN where it is suspicious.
+__device__ __forceinline__ T power_from(T c2, T s2, T c, T s, T yc, T ys, T guard) {
+  const T cc = fma(-c, c, (T)0.5 + c2), ss = fma(-s, s, (T)0.5 - c2), cs = fma(-c, s, s2), det = fma(cc, ss, -cs * cs);
+  const T p = fma(yc, fma(ss, yc, (T)-2 * cs * ys), cc * ys * ys) * reciprocal(det);
+  return det > guard ? p : missing();
+}
+
+__device__ __forceinline__ int high_of(double x) { return __double2hiint(x); }
 
 // First of the sorted `cells` above `limit`.
 __device__ __forceinline__ int above(const int* cells, int n, int limit) {
@@ -110,7 +127,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
   T* ends = (T*)(sample + 3 * ROOM);    // of each interval: first two and last two powers
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   int block = blockIdx.x % A.blocks, task = blockIdx.x / A.blocks, pair, o;
-  find_task(A, task, o, pair);
+  if (A.tasks) { const int2 t = A.tasks[task]; o = t.x; pair = t.y; }
+  else {
+    const int2 t = member_and_stretch(task, A.group, A.pairs, A.members);
+    o = A.order[t.x]; pair = t.y; task = t.x * A.pairs + pair;
+  }
   const int slices = A.blocks >> 1, side = block / slices, slice = block % slices;
   const int lo = A.offsets[o], n = A.info[o].n, gi = o * A.grid_stride, nf = A.nf[gi];
   const int P = A.P, width = P >> 2, stretch = 8 * A.tiles * width;       // frequencies of an interval, of the block
@@ -135,8 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
     if (sum == 0) {                     // cell c + 256 folds on cell c
       const C k = __ldg(A.fold + comb);
 #pragma unroll
-      for (int j = 0; j < 16; j++) { const C z = from[256 + 16 * j];
-        v[j] = mk(fma(-k.y, z.y, fma(k.x, z.x, v[j].x)), fma(k.y, z.x, fma(k.x, z.y, v[j].y))); }
+      for (int j = 0; j < 16; j++) v[j] = plus_times(v[j], k, from[256 + 16 * j]);
     }
     const C* u = A.first + comb * 8; const C* w = A.second + comb * 128 + a;
     dft16<0>(v, [&](int i) { return __ldg(u + i); });

@@ -31,6 +31,7 @@
 #include "ls_chi2_tiles.cuh"
 #include "ls_halves.cuh"
 #include "ls_powers.cuh"
+#include "ls_taps.cuh"
 
 #ifndef L
 #define L 8                           // frequencies between samples
@@ -60,20 +61,20 @@ struct Taps {
 };
 extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
   const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
-  const double f0 = A.f0[gi], df = A.df[gi], D = L * df, low = fma((double)L, df, -D);
+  const double f0 = A.f0[gi], df = A.df[gi];
   for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < PARTS * 2 * STEPS * 32; e += 256 * A.blocks) {
     const int lane = e & 31, k = (e >> 5) % STEPS, h = (e >> 5) / STEPS % 2 + 1, j = e / (64 * STEPS);
-    const double x = h * f0, rest = fma((double)h, f0, -x), n = floor(x / D);
-    const double at = ((fma(-n, D, x) + rest) - n * low) / D, place = at + h * j * 16.0 / L;      // of the first frequency after sample n
-    const int before = A.at[gp * 2 + h - 1] + (int)(n - A.lead[gp * 2 + h - 1]);                  // sample n's place
-    int start0 = (int)ceil(at - 0.5 * REACH), start = (int)ceil(place - 0.5 * REACH);
+    const Origin first = origin_of(f0, df, L, h);
+    const double place = first.at + h * j * 16.0 / L;
+    const int before = A.at[gp * 2 + h - 1] + (int)(first.n - A.lead[gp * 2 + h - 1]);      // where sample n lies
+    int start0 = (int)ceil(first.at - 0.5 * REACH), start = (int)ceil(place - 0.5 * REACH);
     start0 -= (before + start0) & 1; start -= (before + start) & 1;            // pairs begin at even places
     unsigned v[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const double d = (2.0 / REACH) * ((start + 8 * k + 2 * (lane & 3) + (i & 1)) - place - (double)(h * ((lane >> 2) + 4 * (i & 2))) / L), q = 1 - d * d;
       const double shape = fma(q, fma(q, fma(q, A.shape[3], A.shape[2]), A.shape[1]), A.shape[0]) * A.inverse * (h == 1 ? 1 : A.twice);
-      v[i] = split(q > 0 ? (float)(shape * bessel(0.25 * A.beta * A.beta * q)) : 0.0f);
+      v[i] = split(q > 0 ? (float)(shape * bessel(A.beta, q)) : 0.0f);
     }
     const uint2 row = pair_of(v[0], v[1]), other = pair_of(v[2], v[3]);
     uint4 all; all.x = row.y; all.y = other.y; all.z = row.x; all.w = other.x;
@@ -95,8 +96,8 @@ __device__ __forceinline__ float power_from(float c, float s, float yc, float ys
 }
 
 // Peaks of a warp's region of staged powers, a thread's sixteen from `mine` on: those not below `known`, the floor under the best ones.
-__device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const float* mine) {
-  const int tid = threadIdx.x, lane = tid & 31, none = -0x7fffffff, i0 = tid * EACH;
+template <typename Get> __device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const float* mine, const Get& staged) {
+  const int tid = threadIdx.x, none = -0x7fffffff, i0 = tid * EACH;
   int v[EACH + 2];
 #pragma unroll
   for (int i = 0; i < EACH; i += 4) {
@@ -122,66 +123,33 @@ __device__ __forceinline__ void search(const Sampled& A, int o, int block, int t
   int best = 0;
   keep = reach(up & ~(up >> 1) & ((1u << EACH) - 1), best);
   if (!__any_sync(FULL, keep != 0)) return;
-  const unsigned highest = warp_max((unsigned)best);
-  const int region = block * WARPS + (tid >> 5);     // of two one has a place: peaks of places are apart
-  if (highest > known && !(region & 1) && 2 * (long long)A.info[o].apart <= REGION) {
-    const unsigned raised = floor_of_places(A.bins + (size_t)o * BINS, region / 2 % BINS, highest, A.peaks.wanted);
-    if (raised > known) {
-      if (!lane) atomicMax(A.peaks.floor + o, raised);
-      known = raised;
-      keep = reach(keep, best);
-      if (!__any_sync(FULL, keep != 0)) return;
-    }
+  const unsigned raised = raised_by(A, o, block, warp_max((unsigned)best), known);
+  if (raised > known) {
+    known = raised;
+    keep = reach(keep, best);
   }
-  const int many = __popc(keep);
-  int before = many;
-#pragma unroll
-  for (int step = 1; step < 32; step <<= 1) { const int n = __shfl_up_sync(FULL, before, step); if (lane >= step) before += n; }
-  unsigned slot = 0;
-  if (lane == 31) slot = atomicAdd(A.peaks.count + o, (unsigned)before);
-  slot = __shfl_sync(FULL, slot, 31) + before - many;
-#pragma unroll 1
-  for (; keep; keep &= keep - 1) {
-    const int bit = __ffs(keep) - 1, i = i0 + bit;
-    put(A.peaks, o, slot++, (long long)block * SPAN + i, i > 0 ? mine[bit ? bit - 1 : -1 - PAD] : missing(), mine[bit],
-        i + 1 < total ? mine[bit + 1 < EACH ? bit + 1 : EACH + PAD] : missing());
-  }
+  give_peaks(A.peaks, o, block * SPAN, i0, total, keep, staged);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __grid_constant__ Sampled A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  __shared__ int many;
-#if ENGINE
   __shared__ unsigned long long done;
-#endif
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
   int pos = A.member + blockIdx.z * gridDim.x + blockIdx.x, block = blockIdx.y;
   if (gridDim.y > 1) { if (pos >= A.member + A.members) return; }                // as task_of, without its divisions
-  else { const int2 task = task_of(A, blockIdx.x); pos = task.x; block = task.y; }
+  else { const int2 task = task_of(A); pos = task.x; block = task.y; }
   const int local = A.grid_stride ? pos - A.member : 0, gp = A.grid_stride ? pos : 0;
   const int first = A.origin[2 * local] + block * (ROWS * STRIDE), first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
   {                                     // samples: at 2f, then at f of w and of y
     const uint2* samples = (const uint2*)A.samples + A.place[pos];
     const uint2* further = samples + (size_t)A.bands[gp].x * A.modes;
-    double2* to = (double2*)raw;
     const double2* W2 = (const double2*)(samples + (first2 & ~7)); const double2* W = (const double2*)(samples + (first & ~7));
     const double2* Y = (const double2*)(further + (first & ~7));
-#if ENGINE
-    if (!tid) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      expect(&done, 64 * ALL_OCTETS);
-      fetch(to, W2, 4 * OCTETS(2), &done); fetch(to + 4 * OCTETS(2), W, 4 * OCTETS(1), &done); fetch(to + 4 * (OCTETS(2) + OCTETS(1)), Y, 4 * OCTETS(1), &done);
-    }
-#else
-    for (int i = tid; i < 4 * OCTETS(2); i += THREADS) fetch(to + i, W2 + i);
-    to += 4 * OCTETS(2);
-    for (int i = tid; i < 4 * OCTETS(1); i += THREADS) { fetch(to + i, W + i); fetch(to + 4 * OCTETS(1) + i, Y + i); }
-#endif
+    bring((double2*)raw, W2, 4 * OCTETS(2), W, Y, 4 * OCTETS(1), &done);
   }
   T* stage = (T*)(raw + BUFFER);
   auto staged = [&](int k) -> T& { return stage[k + (k >> 4) * PAD]; };          // other banks for each thread's powers
-  const int o = A.order[pos], n = A.info[o].n, status = A.info[o].status, base = block * SPAN, total = min(SPAN, A.nf[o * A.grid_stride] - base);
+  const int o = A.order[pos], n = A.info[o].n, status = A.info[o].status, total = min(SPAN, A.nf[o * A.grid_stride] - block * SPAN);
   uint4 taps[STEPS], taps2[STEPS];
   auto coefficients = [&](int part) {
     const uint4* b = (const uint4*)A.taps + (size_t)(local * PARTS + part) * (2 * STEPS * 32) + lane;
@@ -190,17 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   };
   if (PARTS == 1) coefficients(0);
   const T guard = guard_of(A.guard, n) * (UNIT * UNIT);
-  __syncthreads();
-#if ENGINE
-  fetched(&done, 0);
-#else
-  fetched();
-  __syncthreads();
-#endif
-  if (status != 0) {                    // no answer: NaN, where powers are written
-    if (A.power) for (int i = tid; i < total; i += THREADS) A.power[A.start[o] + base + i] = missing();
-    return;
-  }
+  brought(&done);
+  if (status != 0) { leave_none(A, o, block, total); return; }
   if (A.mean == 0) {                    // no constant: no sums of w at f
     double2* w = (double2*)raw + 4 * OCTETS(2);
     for (int i = tid; i < 4 * OCTETS(1); i += THREADS) w[i] = make_double2(0, 0);
@@ -239,19 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     __syncwarp();
     for (int i = warp * REGION + lane; i < (warp + 1) * REGION; i += 32) if (i >= total) staged(i) = missing(); else odd |= !(staged(i) == staged(i));
   }
-  unsigned known = floor_now(A.peaks, o);
-  if (__syncthreads_or(odd)) {          // take the suspicious ones again
-    const int lo = A.offsets[o], gi = o * A.grid_stride;
-    mend(total, (int*)raw, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged, [&](int i) { return base + i; }, [](int) { return true; });
-    top = 0x7fffffff;
-  }
-  if (A.scaled) {                       // another normalisation than the standard one
-    const double scale = A.info[o].scale;
-    for (int i = tid; i < total; i += THREADS) staged(i) = normalise(staged(i), scale, A.norm);
-    top = 0x7fffffff;
-    __syncthreads();
-  }
-  if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = staged(i); }
-  leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, [&](int i) { return staged(i); });
-  if (__any_sync(FULL, top >= (int)known)) search(A, o, block, total, known, &staged(tid * EACH));      // a warp looks at the powers that it made
+  const unsigned known = floor_now(A.peaks, o);
+  const bool changed = settle(A, o, n, block, total, odd, raw, staged);
+  if (__any_sync(FULL, changed || top >= (int)known)) search(A, o, block, total, known, &staged(tid * EACH), staged);      // a warp looks at the powers that it made
 }

@@ -26,6 +26,7 @@
 #include "ls_common.cuh"
 #include "ls_chi2_tiles.cuh"
 #include "ls_powers.cuh"
+#include "ls_taps.cuh"
 
 #ifndef L
 #define L 8                           // frequencies between samples
@@ -53,22 +54,21 @@ struct Taps {
 };
 extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
   const int local = blockIdx.x / A.blocks, gp = A.grid_stride ? A.member + local : 0, gi = A.grid_stride ? A.order[gp] : 0;
-  const double f0 = A.f0[gi], df = A.df[gi], D = L * df, low = fma((double)L, df, -D);
+  const double f0 = A.f0[gi], df = A.df[gi];
   for (int e = blockIdx.x % A.blocks * 256 + threadIdx.x; e < PARTS * ALL_STEPS * 32; e += 256 * A.blocks) {
     const int lane = e & 31, j = e / (32 * ALL_STEPS), step = (e >> 5) % ALL_STEPS, h = step < STEPS(1) ? 1 : 2, k = h == 1 ? step : step - STEPS(1);
-    const double x = h * f0, rest = fma((double)h, f0, -x), n = floor(x / D);
+    const Origin first = origin_of(f0, df, L, h);
     const int whole = h * j / PARTS;
-    const double at = ((fma(-n, D, x) + rest) - n * low) / D;                  // place of the first frequency after sample n
-    const double start0 = ceil(at - 0.5 * REACH), place = at + (double)(h * j % PARTS) / PARTS, start = ceil(place - 0.5 * REACH);
+    const double start0 = ceil(first.at - 0.5 * REACH), place = first.at + (double)(h * j % PARTS) / PARTS, start = ceil(place - 0.5 * REACH);
     double v[2];
     for (int i = 0; i < 2; i++) {
       const double d = (2.0 / REACH) * ((start + (4 * k + (lane & 3))) - place - (double)(h * ((lane >> 2) + 8 * i)) / L), q = 1 - d * d;
-      v[i] = q > 0 ? A.inverse * bessel(0.25 * A.beta * A.beta * q) : 0;
+      v[i] = q > 0 ? A.inverse * bessel(A.beta, q) : 0;
     }
     A.taps[(size_t)local * PARTS * ALL_STEPS * 32 + e] = make_double2(v[0], v[1]);
     if (!k && !lane) {
       A.shift[(local * PARTS + j) * 2 + h - 1] = whole + (int)(start - start0);
-      if (!j) A.origin[local * 2 + h - 1] = A.at[gp * 2 + h - 1] + (int)((n - A.lead[gp * 2 + h - 1]) + start0);
+      if (!j) A.origin[local * 2 + h - 1] = A.at[gp * 2 + h - 1] + (int)((first.n - A.lead[gp * 2 + h - 1]) + start0);
     }
   }
 }
@@ -101,34 +101,49 @@ __device__ __forceinline__ double power_from(double c, double s, double yc, doub
   const double p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * reciprocal(det);
   return det > guard ? p : missing64();
 }
+// The peaks of a warp's region of staged powers, a thread EACH from `mine` on: those that reach the floor.
+template <typename Get> __device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const T* mine, const Get& staged) {
+  const int tid = threadIdx.x;
+  // By their high halves: which may be peaks, not below a neighbour nor the floor; the best of those that surely are.
+  const int i0 = tid * EACH, left = total - i0, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
+  unsigned found = 0, keep = 0;
+  int best = 0, before = tid > 0 ? high_at(mine - 2) : none, here = high_at(mine);
+#pragma unroll
+  for (int i = 0; i < EACH; i++) {
+    const int after = i + 1 < EACH ? high_at(mine + i + 1) : tid + 1 < THREADS ? high_at(mine + EACH + 1) : none, side = max(before, after);
+    if (here >= side && here >= least) found |= 1u << i;
+    if (here > side && (i > 0 || tid > 0) && (i + 1 < EACH || tid + 1 < THREADS)) best = max(best, here);
+    before = here; here = after;
+  }
+  if (left <= EACH) {                   // the end: what lies beyond is no power
+    found = left > 0 ? (found & ((1u << left) - 1)) | 1u << (left - 1) : 0;
+    best = 0;
+  }
+  known = raised_by(A, o, block, warp_max((unsigned)best), known);
+#pragma unroll 1
+  for (; found; found &= found - 1) {
+    const int bit = __ffs(found) - 1, i = i0 + bit;
+    const T p = staged(i);
+    if (key_of(p) >= known && is_peak(i > 0 ? staged(i - 1) : missing(), p, i + 1 < total ? staged(i + 1) : missing())) keep |= 1u << bit;
+  }
+  give_peaks(A.peaks, o, block * SPAN, i0, total, keep, staged);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __grid_constant__ Sampled A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  __shared__ int many;
-#if ENGINE
   __shared__ unsigned long long done;
-#endif
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
-  const int2 task = task_of(A, blockIdx.x);
+  const int2 task = task_of(A);
   const int pos = task.x, block = task.y;
   const int o = A.order[pos], gp = A.grid_stride ? pos : 0, local = A.grid_stride ? pos - A.member : 0;
-  double2* twice = (double2*)raw; double2* w = twice + LENGTH(2); double2* y = w + LENGTH(1);
+  double2* twice = (double2*)raw; double2* w = twice + LENGTH(2);
   T* stage = (T*)(twice + HEAD);
   auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };      // other banks for each thread's powers
   {
     const double2* W = (const double2*)A.samples + A.place[pos];
     const double2* Y = W + (size_t)A.bands[gp].x * A.modes;
     const int first = A.origin[2 * local] + block * (ROWS * STRIDE), first2 = A.origin[2 * local + 1] + block * (ROWS * STRIDE * 2);
-#if ENGINE
-    if (!tid) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      expect(&done, 16 * ALL_SAMPLES);
-      fetch(twice, W + first2, LENGTH(2), &done); fetch(w, W + first, LENGTH(1), &done); fetch(y, Y + first, LENGTH(1), &done);
-    }
-#else
-    for (int i = tid; i < LENGTH(2); i += THREADS) fetch(twice + i, W + first2 + i);
-    for (int i = tid; i < LENGTH(1); i += THREADS) { fetch(w + i, W + first + i); fetch(y + i, Y + first + i); }
-#endif
+    bring(twice, W + first2, LENGTH(2), W + first, Y + first, LENGTH(1), &done);
   }
   double2 taps[ALL_STEPS];
   auto coefficients = [&](int part) {
@@ -137,19 +152,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     for (int k = 0; k < ALL_STEPS; k++) taps[k] = __ldg(b + 32 * k);
   };
   if (PARTS == 1) coefficients(0);
-  const int status = A.info[o].status, n = A.info[o].n, nf = A.nf[o * A.grid_stride], base = block * SPAN, total = min(SPAN, nf - base);
+  const int status = A.info[o].status, n = A.info[o].n, total = min(SPAN, A.nf[o * A.grid_stride] - block * SPAN);
   const T guard = guard_of(A.guard, n), mean = A.mean;
-  __syncthreads();
-#if ENGINE
-  fetched(&done, 0);
-#else
-  fetched();
-  __syncthreads();
-#endif
-  if (status != 0) {                    // no answer: NaN, where powers are written
-    if (A.power) for (int i = tid; i < total; i += THREADS) A.power[A.start[o] + base + i] = missing();
-    return;
-  }
+  brought(&done);
+  if (status != 0) { leave_none(A, o, block, total); return; }
 
   bool odd = false;
   int top = -0x7fffffff;
@@ -174,21 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     top = max(top, max(high_of(p0), high_of(p1)));
     staged(k0) = p0; staged(k0 + 8) = p1;
   }
-  if (__syncthreads_or(odd)) {          // take the suspicious ones again
-    const int lo = A.offsets[o], gi = o * A.grid_stride;
-    mend(total, (int*)raw, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged, [&](int i) { return base + i; }, [](int) { return true; });
-    top = 0x7fffffff;
-  }
-  if (A.scaled) {                       // another normalisation than the standard one
-    const double scale = A.info[o].scale;
-    for (int i = tid; i < total; i += THREADS) staged(i) = normalise(staged(i), scale, A.norm);
-    top = 0x7fffffff;
-    __syncthreads();
-  }
-  if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = staged(i); }
-  auto staged_at = [&](int i) { return staged(i); };
-  leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged_at);
-  unsigned known = floor_now(A.peaks, o);
-  if (!__any_sync(FULL, top >= (int)known)) return;       // a warp looks at the powers that it made
-  search(A, o, block, base, total, known, &staged(tid * EACH), staged_at);
+  const unsigned known = floor_now(A.peaks, o);
+  const bool changed = settle(A, o, n, block, total, odd, raw, staged);
+  if (__any_sync(FULL, changed || top >= (int)known)) search(A, o, block, total, known, &staged(tid * EACH), staged);      // a warp looks at the powers that it made
 }

@@ -1,4 +1,4 @@
-// Powers from samples (ls_powers.cu, ls_halves.cu): blocks, the window's shape, the search for peaks in staged powers.
+// Powers from samples, what ls_powers.cu and ls_halves.cu share: blocks, samples to shared memory, what becomes of staged powers.
 //
 // A warp searches the 512 powers that it made. Best peaks of every other 512 frequencies are kept in 32 places an object: the k-th
 // highest of these is a floor, a far higher one than a warp finds among its own.
@@ -11,14 +11,6 @@
 #define EACH (SPAN / THREADS)         // of a thread
 #define BINS 32
 
-// I0(sqrt(4 q)) = sum q^k / k!^2: all terms above 0; enough for arguments up to 36.
-__device__ __forceinline__ double bessel(double q) {
-  double s = 1;
-#pragma unroll
-  for (int k = 64; k > 0; k--) s = fma(s * q, 1.0 / (k * k), 1.0);
-  return s;
-}
-
 struct Sampled {
   const void* samples; const long long* place; const void* taps; const int* origin; const int* shift; const int2* bands;
   const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
@@ -26,83 +18,76 @@ struct Sampled {
   int modes, member, members, group, blocks, grid_stride, norm, scaled, edges;
   // modes: samples of a band; members from `member` on, `group` of them at a time
 };
-// (Place in the order, stretch): the first stretches of a group of objects, then their second ones: floors are known soon.
-__device__ __forceinline__ int2 task_of(const Sampled& A, int i) {
-  if (A.tasks) return A.tasks[i];
-  const int start = i / (A.group * A.blocks) * A.group, size = min(A.group, A.members - start), task = i - start * A.blocks;
-  int2 v; v.y = task / size; v.x = A.member + start + task % size;
+// (Place in the order, stretch) of a block.
+__device__ __forceinline__ int2 task_of(const Sampled& A) {
+  if (A.tasks) return A.tasks[blockIdx.x];
+  int2 v = member_and_stretch(blockIdx.x, A.group, A.blocks, A.members); v.x += A.member;
   return v;
 }
 __device__ __forceinline__ int high_of(double x) { return __double2hiint(x); }
 __device__ __forceinline__ int high_of(float x) { return __float_as_int(x); }
 
-// A floor under the k-th accepted peak: the k-th highest of the places, of which `mine` may rise to `best`. Peaks of places are of
-// regions with another one between them.
-__device__ __forceinline__ unsigned floor_of_places(unsigned* bins, int mine, unsigned best, int wanted) {
-  const int lane = threadIdx.x & 31;
-  unsigned top = *(volatile unsigned*)(bins + lane), v = 0;
-  if (lane == mine && best > top) { top = best; atomicMax(bins + lane, best); }
-  for (int r = 0; r < wanted; r++) {
-    v = warp_max(top);
-    if (!v) return 0;
-    const unsigned who = __ballot_sync(FULL, top == v);
-    if (lane == __ffs(who) - 1) top = 0;
-  }
-  return v;
+// The floor under the k-th accepted peak, `known` so far, once a warp has found the best peak of its region: the k-th highest of the places.
+__device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block, unsigned best, unsigned known) {
+  const int lane = threadIdx.x & 31, region = block * WARPS + (threadIdx.x >> 5);
+  if (best <= known || region & 1 || 2 * (long long)A.info[o].apart > REGION) return known;      // peaks of places are apart
+  unsigned* place = A.bins + ((size_t)o * BINS + lane);
+  unsigned top = *(volatile unsigned*)place;
+  if (lane == region / 2 % BINS && best > top) { top = best; atomicMax(place, best); }
+  const unsigned raised = kth_highest(top, 0, A.peaks.wanted);
+  if (raised <= known) return known;
+  if (!lane) atomicMax(A.peaks.floor + o, raised);
+  return raised;
 }
 
-// Of what may be peaks (bits of `found`, from number i0 on), those that are and reach the floor.
-template <typename Get> __device__ __forceinline__ void give_found(const Peaks& k, int o, int base, int i0, int total, unsigned found, unsigned known, const Get& get) {
-  const int lane = threadIdx.x & 31;
-  unsigned keep = 0;
-#pragma unroll 1
-  for (; found; found &= found - 1) {
-    const int bit = __ffs(found) - 1, i = i0 + bit;
-    const T here = get(i);
-    if (key_of(here) >= known && is_peak(i > 0 ? get(i - 1) : missing(), here, i + 1 < total ? get(i + 1) : missing())) keep |= 1u << bit;
-  }
-  if (!__any_sync(FULL, keep != 0)) return;
-  const int mine = __popc(keep);
-  int before = mine;
-#pragma unroll
-  for (int step = 1; step < 32; step <<= 1) { const int v = __shfl_up_sync(FULL, before, step); if (lane >= step) before += v; }
-  unsigned slot = 0;
-  if (lane == 31) slot = atomicAdd(k.count + o, (unsigned)before);
-  slot = __shfl_sync(FULL, slot, 31) + before - mine;
-#pragma unroll 1
-  for (; keep; keep &= keep - 1) {
-    const int i = i0 + __ffs(keep) - 1;
-    put(k, o, slot++, base + i, i > 0 ? get(i - 1) : missing(), get(i), i + 1 < total ? get(i + 1) : missing());
-  }
+// No answer: NaN, where powers are written.
+__device__ __forceinline__ void leave_none(const Sampled& A, int o, int block, int total) {
+  if (A.power) for (int i = threadIdx.x; i < total; i += THREADS) A.power[A.start[o] + block * SPAN + i] = missing();
 }
 
-// The peaks of a warp's region of staged powers, a thread EACH from `mine` on: those that reach the floor.
-template <typename Get> __device__ __forceinline__ void search(const Sampled& A, int o, int block, int base, int total, unsigned known, const T* mine, const Get& staged) {
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  // By their high halves: which may be peaks, not below a neighbour nor the floor; the best of those that surely are.
-  const int i0 = tid * EACH, left = total - i0, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
-  unsigned found = 0;
-  int best = 0;
-    int before = tid > 0 ? high_at(mine - 2) : none, here = high_at(mine);
-#pragma unroll
-  for (int i = 0; i < EACH; i++) {
-    const int after = i + 1 < EACH ? high_at(mine + i + 1) : tid + 1 < THREADS ? high_at(mine + EACH + 1) : none, side = max(before, after);
-    if (here >= side && here >= least) found |= 1u << i;
-    if (here > side && (i > 0 || tid > 0) && (i + 1 < EACH || tid + 1 < THREADS)) best = max(best, here);
-    before = here; here = after;
+// Samples to shared memory, one after the other: at 2f, then of w and of w y at f, lengths in units of 16 bytes. Under way until
+// `brought` has let a block's threads go on; `done` is theirs.
+__device__ __forceinline__ void bring(double2* to, const double2* twice, int length2, const double2* w, const double2* y, int length, unsigned long long* done) {
+  double2* to_w = to + length2; double2* to_y = to_w + length;
+#if ENGINE
+  if (threadIdx.x) return;
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(done)) : "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  expect(done, 16 * (length2 + 2 * length));
+  fetch(to, twice, length2, done); fetch(to_w, w, length, done); fetch(to_y, y, length, done);
+#else
+  for (int i = threadIdx.x; i < length2; i += THREADS) fetch(to + i, twice + i);
+  for (int i = threadIdx.x; i < length; i += THREADS) { fetch(to_w + i, w + i); fetch(to_y + i, y + i); }
+#endif
+}
+__device__ __forceinline__ void brought(unsigned long long* done) {
+#if ENGINE
+  __syncthreads();
+  fetched(done, 0);
+#else
+  fetched();
+  __syncthreads();
+#endif
+}
+
+// What becomes of a block's staged powers before peaks are looked for: suspicious ones (NaN) are taken again, where any is `odd`; another
+// normalisation than the standard one; written; first and last value left for the blocks beside. list: room for all of them, idle now.
+// Have some changed?
+template <typename Staged> __device__ __forceinline__ bool settle(const Sampled& A, int o, int n, int block, int total, bool odd, void* list, const Staged& staged) {
+  __shared__ int many;
+  const int base = block * SPAN;
+  bool changed = A.scaled;
+  if (__syncthreads_or(odd)) {
+    const int lo = A.offsets[o], gi = o * A.grid_stride;
+    mend(total, (int*)list, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged, [&](int i) { return base + i; }, [](int) { return true; });
+    changed = true;
   }
-  if (left <= EACH) {                   // the end: what lies beyond is no power
-    found = left > 0 ? (found & ((1u << left) - 1)) | 1u << (left - 1) : 0;
-    best = 0;
+  if (A.scaled) {
+    const double scale = A.info[o].scale;
+    for (int i = threadIdx.x; i < total; i += THREADS) staged(i) = normalise(staged(i), scale, A.norm);
+    __syncthreads();
   }
-  const unsigned highest = warp_max((unsigned)best);
-  if (highest > known && 2 * (long long)A.info[o].apart <= REGION) {
-    const int region = block * WARPS + warp;
-    const unsigned raised = floor_of_places(A.bins + (size_t)o * BINS, region & 1 ? -1 : region / 2 % BINS, highest, A.peaks.wanted);
-    if (raised > known) {
-      if (!lane) atomicMax(A.peaks.floor + o, raised);
-      known = raised;
-    }
-  }
-  give_found(A.peaks, o, base, i0, total, found, known, staged);
+  if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = threadIdx.x; i < total; i += THREADS) out[i] = staged(i); }
+  leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged);
+  return changed;
 }
