@@ -29,8 +29,9 @@
 // (5%), segments are looked for in fours (4%). Tried there: points, weights and phases that a block shares (16 to 50% slower: barriers,
 // loads that nothing hides, also with weights told apart beforehand and 96 points at a time); half a series a warp, its cells exchanged,
 // and 16 or 20 warps (5 and 26% slower: shared memory 70% busy); eight points an instruction (2%); weights read where they are used
-// (twice the time); weights without gaps, by other lanes' order of points (3%), those by the copy engine (2%). 224
-// outputs of a transform are too inexact for float32 (3e-6 at 30 points).
+// (twice the time); weights without gaps, by other lanes' order of points (3%), those by the copy engine, with gaps or without (1% of
+// the batch's time more); 224 outputs of a transform where powers are float32 (errors as they are, 0.9% of the batch's time: one warp of
+// an object's seven blocks is idle). 176 in float64 are too inexact (1.6e-9 from 30 points on, not 2.5e-10), for 2.8%.
 // Tried: float32 factors and a float64 residual for the equations (25% slower: registers and conversions), elimination by columns (as
 // fast), weights read where they are used (60% slower: latency), smaller groups of objects, whose samples stay in the L2 cache (35%
 // slower: too few blocks), a frequency's cells of four warps in shared memory (40% slower: barriers).
