@@ -59,9 +59,10 @@ __device__ __forceinline__ double cycles(Frequency q, double t) {
 __device__ __forceinline__ void sincos_cycles(double x, double& s, double& c) { sincospi(2 * x, &s, &c); }
 __device__ __forceinline__ void sincos_cycles(double x, float& s, float& c) { sincospif(2 * (float)x, &s, &c); }
 
-// An order-preserving key of 32 bits for positive numbers, rounded down; 0 for everything else.
-__device__ __forceinline__ unsigned key_of(double p) { return p > 0 ? (unsigned)__double2hiint(p) : 0u; }
-__device__ __forceinline__ unsigned key_of(float p) { return p > 0 ? (unsigned)__float_as_int(p) : 0u; }
+// The high 32 bits, which order positive numbers; and these with 0 for everything that is not positive.
+__device__ __forceinline__ int high_of(double p) { return __double2hiint(p); }
+__device__ __forceinline__ int high_of(float p) { return __float_as_int(p); }
+__device__ __forceinline__ unsigned key_of(T p) { return p > 0 ? (unsigned)high_of(p) : 0u; }
 
 // The same from the bits alone.
 __device__ __forceinline__ unsigned key_bits(double p) { const unsigned k = (unsigned)__double2hiint(p); return k <= 0x7ff00000u ? k : 0; }

@@ -73,8 +73,6 @@ __device__ __forceinline__ void tile(W (&c)[4], W a0, W a1, W b0, W b1) {
 }
 __device__ __forceinline__ CW product(CW a, CW b) { return mkw(fma(-a.y, b.y, a.x * b.x), fma(a.y, b.x, a.x * b.y)); }
 __device__ __forceinline__ CW circle(double x) { W s, c; sincos_cycles(x, s, c); return mkw(c, s); }
-__device__ __forceinline__ int high_of(double x) { return __double2hiint(x); }
-__device__ __forceinline__ int high_of(float x) { return __float_as_int(x); }
 
 // The power from the sums: of w at 2f (halved), of w and of w y at f. False where it is suspicious. R: what the sums are in.
 template <typename R> __device__ __forceinline__ bool power_from(R c2, R s2, R c, R s, R yc, R ys, R guard, T& p) {

@@ -64,8 +64,6 @@ __device__ __forceinline__ T power_from(T c2, T s2, T c, T s, T yc, T ys, T guar
   return det > guard ? p : missing();
 }
 
-__device__ __forceinline__ int high_of(double x) { return __double2hiint(x); }
-
 // First of the sorted `cells` above `limit`.
 __device__ __forceinline__ int above(const int* cells, int n, int limit) {
   int lo = 0, hi = n;

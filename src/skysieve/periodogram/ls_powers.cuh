@@ -24,8 +24,6 @@ __device__ __forceinline__ int2 task_of(const Sampled& A) {
   int2 v = member_and_stretch(blockIdx.x, A.group, A.blocks, A.members); v.x += A.member;
   return v;
 }
-__device__ __forceinline__ int high_of(double x) { return __double2hiint(x); }
-__device__ __forceinline__ int high_of(float x) { return __float_as_int(x); }
 
 // The floor under the k-th accepted peak, `known` so far, once a warp has found the best peak of its region: the k-th highest of the places.
 __device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block, unsigned best, unsigned known) {
