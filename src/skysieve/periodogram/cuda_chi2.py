@@ -45,7 +45,8 @@ REFIT = cs._struct(
 )  # fmt: skip
 EXACT = cs._struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    *_TOPS, "some*", "n_some*", "room#", "limit.", "members", "blocks", "total", "grid_stride", "mean", "all", "few",
+    *_TOPS, "left*", "n_left*", "room#", "doubted*", "limit.", "members", "blocks", "total", "grid_stride", "mean",
+    "all", "few",
 )  # fmt: skip
 FIND = cs._struct(
     "info*", "order*", "tasks*", "nf*", "start*", "power*", *_TOPS, *cs._PEAKS, "members", "many", "grid_stride",
@@ -223,11 +224,11 @@ class Chi2Worker(Worker):
         warps = 4 if self.spec.nterms <= 8 else 1
         entries = (columns + 1) * (columns + 2) // 2 - 1
         total = part.count(part.exact)
-        some = (doubts["left"], doubts["n_left"], doubts["room"]) if doubts else (None, None, 0)
+        some = {k: doubts.get(k, 0) for k in ("left", "n_left", "room", "doubted")}
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
-            total=total, mean=int(self.spec.fit_mean), all=int(part.fit is None), some=some[0], n_some=some[1],
-            room=some[2], limit=EXACT_LIMIT, few=self._few if doubts else 0, **more,
+            total=total, mean=int(self.spec.fit_mean), all=int(part.fit is None), limit=EXACT_LIMIT,
+            few=self._few if doubts else 0, **some, **more,
         )  # fmt: skip
         blocks = min(total, 8 * self.runtime.device.sm_count) if doubts else total
         self.chi2.launch(

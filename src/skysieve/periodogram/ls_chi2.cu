@@ -81,6 +81,7 @@ struct Exact {
   const double* tp; const double2* wv; const int* offsets; const Info* info; const int* order; const int2* tasks;
   const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power; Tops tops;
   Doubts some;                         // these alone, where they are all that is wanted; else its list is null
+  const unsigned* doubted;             // how many chi2_refit was given; where there was no room for all it did nothing
   double limit;                        // as in chi2_refit
   int members, blocks, total, grid_stride, mean, all, few;      // few: series of so many points have had their sums
 };
@@ -284,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS 
   double* rows = (double*)((double2*)raw + WARPS * ENTRIES) + warp * (32 * ROW + COLUMNS);
   if (A.some.list) {
     const unsigned count = *A.some.count;
-    if (count <= (unsigned)A.some.room && A.some.count[-1] <= (unsigned)A.some.room) {
+    if (count <= (unsigned)A.some.room && *A.doubted <= (unsigned)A.some.room) {
       const unsigned blocks = gridDim.x;          // neighbours in the list go to different blocks: fits of long series come together
       bool left = false;               // is a fit for the whole block
       for (unsigned i0 = blockIdx.x; i0 < count; i0 += 2 * WARPS * blocks) {
@@ -355,18 +356,6 @@ struct Find {
 #define OWN (32 * RUN)                 // of a warp
 #define PLACES (OWN + 2 + (OWN + 1) / RUN)      // a warp's and their neighbours; one is left free after each RUN, for they would lie on one bank
 
-// The k-th highest of the bins, each of which stands for a peak of its own.
-__device__ __forceinline__ unsigned floor_of_bins(const unsigned* bins, int wanted) {
-  unsigned top = bins[threadIdx.x & 31], v = 0;
-  for (int r = 0; r < wanted; r++) {
-    v = warp_max(top);
-    if (!v) return 0;
-    const unsigned who = __ballot_sync(FULL, top == v);
-    if ((threadIdx.x & 31) == __ffs(who) - 1) top = 0;
-  }
-  return v;
-}
-
 // A block looks at `many` stretches, of which it searches OWN powers in a row that may have one of the best peaks, a warp at a time with
 // nobody to wait for; at all of one stretch where nobody has kept tops. The first stretches of all objects come first, so that the
 // floor under the best peaks is known when others are searched.
@@ -391,7 +380,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
   bool wanted = lane < A.many && mine < nf;
   if (A.tops.list) {
     if (2 * info.apart <= REGION) {
-      const unsigned raised = floor_of_bins(A.tops.bins + (size_t)o * BINS, A.peaks.wanted);
+      const unsigned raised = kth_highest(A.tops.bins[(size_t)o * BINS + lane], 0, A.peaks.wanted);      // each is a peak of its own
       if (raised > known) {
         if (!tid) atomicMax(A.peaks.floor + o, raised);
         known = raised;

@@ -10,8 +10,8 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_peaks regs<=64 smem<=6160
-// budget: f32 kernel=ls_peaks regs<=64 smem<=3856
+// budget: f64 kernel=ls_peaks regs<=64 smem<=1088
+// budget: f32 kernel=ls_peaks regs<=64 smem<=800
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
 #include "ls_common.cuh"
 #include "ls_order.cuh"
@@ -26,12 +26,14 @@ struct Best {
 };
 
 // The frequency and height of a peak: the vertex of a parabola, where it has both neighbours.
-__device__ __forceinline__ void refine(const double* frequencies, double f0, double df, int nf, int j, T before, T here_, T after, double& f, double& best) {
-  const double x0 = frequencies ? frequencies[j] : f0 + j * df, here = here_;
+__device__ __forceinline__ void refine(const Best& A, int gi, int nf, const Candidate& c, double& f, double& best) {
+  const double* list = A.frequencies;
+  const int j = c.index;
+  const double df = list ? 0 : A.df[gi], x0 = list ? list[j] : A.f0[gi] + j * df, here = c.here;
   f = x0; best = here;
-  if (j > 0 && j + 1 < nf && isfinite((double)before) && isfinite((double)after)) {
-    const double h0 = frequencies ? x0 - frequencies[j - 1] : df, h1 = frequencies ? frequencies[j + 1] - x0 : df;
-    const double d0 = here - before, d1 = (double)after - here;
+  if (j > 0 && j + 1 < nf && isfinite((double)c.before) && isfinite((double)c.after)) {
+    const double h0 = list ? x0 - list[j - 1] : df, h1 = list ? list[j + 1] - x0 : df;
+    const double d0 = here - c.before, d1 = (double)c.after - here;
     const double bend = (d1 / h1 - d0 / h0) / (h0 + h1), slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1);
     if (bend < 0) {
       const double step = fmin(fmax(-slope / (2 * bend), -h0 / 2), h1 / 2);
@@ -55,133 +57,137 @@ template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int nu
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept;
-  __shared__ T sides[2][FEW];
-  const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, k = A.peaks.wanted;
+  const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted;
   // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
-  T here[4];
+  int number[4]; T here[4];            // of a thread's candidates, four at a time
+  auto fetch = [&](int i) {
 #pragma unroll
-  for (int e = 0; e < 4; e++) here[e] = list[min(tid + e * (int)blockDim.x, A.peaks.cap - 1)].here;
+    for (int e = 0; e < 4; e++) {
+      const Candidate* c = list + min(i + e * step, A.peaks.cap - 1);
+      number[e] = c->index; here[e] = c->here;
+    }
+  };
+  fetch(tid);
   const Info info = A.info[o];
   const int gi = o * A.grid_stride, nf = A.nf[gi], stretch = (int)A.limit[o].stretch;
   const unsigned counted = A.peaks.count[o], lowest = A.peaks.floor[o];
-  const double f0 = A.frequencies ? 0 : A.f0[gi], df = A.frequencies ? 0 : A.df[gi];
   const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
   const int n = (int)min(count, (unsigned)A.peaks.cap);
   if (tid < (int)(sizeof(Info) / 4)) ((int*)(A.told + o))[tid] = ((const int*)(A.info + o))[tid];
   if (!tid) { A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0; kept = 0; }
   const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);       // memory is for held heights and numbers
   T* heights = (T*)raw; int* numbers = (int*)(heights + room); int* places = numbers + room;
-  auto complete = [&](Candidate& c) {  // with the neighbours that other blocks had
+  // The neighbours that other blocks had, of a candidate at the end of a stretch.
+  auto complete = [&](int index, T& before, T& after) {
     if (!stretch) return;
-    const int part = (unsigned)c.index / (unsigned)stretch, place = c.index - part * stretch;
+    const int part = (unsigned)index / (unsigned)stretch, place = index - part * stretch;
     const T* edge = A.peaks.edge + ((size_t)o * A.edges + part) * 2;
-    if (place == 0 && c.index > 0) c.before = edge[-1];
-    if (place == stretch - 1 && c.index + 1 < nf) c.after = edge[2];
+    if (place == 0 && index > 0) before = edge[-1];
+    if (place == stretch - 1 && index + 1 < nf) after = edge[2];
   };
-  auto whole = [&](int i) { Candidate c = list[i]; complete(c); return c; };
+  // Does a candidate, which is a peak among the neighbours that its block had, reach the floor and is it a peak?
+  auto fits = [&](int index, T here) {
+    T before = missing(), after = missing();
+    if (key_of(here) < floor) return false;
+    complete(index, before, after);
+    return is_peak(before, here, after);
+  };
   auto near = [&](int i, int j) {
     return A.frequencies ? fabs(A.frequencies[i] - A.frequencies[j]) * info.span < 1 - 1e-9 : abs(i - j) < info.apart;
   };
-  auto answer = [&](int r, int j, T before, T here, T after) {      // the r-th peak; j < 0: there is none
-    double f = missing64(), best = missing64();
-    if (j >= 0) refine(A.frequencies, f0, df, nf, j, before, here, after, f, best);
-    const size_t out = (size_t)o * k + r;
-    A.index[out] = j; A.frequency[out] = f; A.best[out] = best;
-  };
   __syncthreads();
+  // What fits goes to shared memory; where that has no room, once more: what does not is marked in the list itself, by number -1.
+  bool held = false;
 #pragma unroll 1
-  for (int i0 = 0; i0 < n; i0 += 4 * blockDim.x) {
-    unsigned which = 0;
+  for (int pass = 0; pass < 2 && !held; pass++) {
+#pragma unroll 1
+    for (int i0 = tid; i0 < n; i0 += 4 * step) {
+      if (i0 >= step || pass) fetch(i0);
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int i = i0 + tid + e * blockDim.x;
-      if (i0) here[e] = list[min(i, n - 1)].here;
-      if (i < n && key_of(here[e]) >= floor) which |= 1u << e;
+      for (int e = 0; e < 4; e++) {
+        const int i = i0 + e * step;
+        if (i >= n) break;
+        const bool good = fits(number[e], here[e]);
+        if (pass) { if (!good) list[i].index = -1; continue; }
+        if (!good) continue;
+        const int s = atomicAdd(&kept, 1);
+        if (s < room) { heights[s] = here[e]; numbers[s] = number[e]; places[s] = i; }
+      }
     }
-#pragma unroll 1
-    for (; which; which &= which - 1) {
-      const int i = i0 + tid + (__ffs(which) - 1) * blockDim.x;
-      const Candidate c = whole(i);
-      if (!is_peak(c.before, c.here, c.after)) continue;
-      const int s = atomicAdd(&kept, 1);
-      if (s < room) { heights[s] = c.here; numbers[s] = c.index; places[s] = i; }
-      if (s < FEW) { sides[0][s] = c.before; sides[1][s] = c.after; }
-    }
+    __syncthreads();
+    held = kept <= room;
   }
-  __syncthreads();
-  const bool held = kept <= room;
+  const bool few = held && kept <= FEW;
   int last = -1, found = 0;
-  if (held && kept <= FEW) {           // one warp, whose lanes hold them; it leaves the peaks in `places`
+  if (few) {                           // one warp, whose lanes hold them; it leaves the peaks where numbers were
     if (warp) return;
     const int m = kept;
     Rank rank[LANES_EACH];             // 0: none, or dropped
-    int number[LANES_EACH];
+    int own[LANES_EACH];
 #pragma unroll
     for (int e = 0; e < LANES_EACH; e++) {
       const int i = lane + 32 * e;
-      number[e] = i < m ? numbers[i] : 0;
+      own[e] = i < m ? numbers[i] : 0;
       rank[e] = i < m ? rank_of(heights[i]) : 0;
     }
+    __syncwarp();
     for (; found < k; found++) {
       Rank best = 0;
       int j = 0, s = 0;
 #pragma unroll
       for (int e = 0; e < LANES_EACH; e++) {
         if (32 * e >= m) break;
-        if (last >= 0 && near(number[e], last)) rank[e] = 0;
-        if (rank[e] > best || (rank[e] == best && number[e] < j)) { best = rank[e]; j = number[e]; s = lane + 32 * e; }
+        if (last >= 0 && near(own[e], last)) rank[e] = 0;
+        if (rank[e] > best || (rank[e] == best && own[e] < j)) { best = rank[e]; j = own[e]; s = lane + 32 * e; }
       }
       const int who = winner(best, j);
       if (who < 0) break;
       last = __shfl_sync(FULL, j, who);
-      if (lane == who) places[found] = s;
+      if (lane == who) numbers[found] = places[s];
     }
     __syncwarp();
-    for (int r = lane; r < k; r += 32) {
-      const int s = r < found ? places[r] : 0;
-      answer(r, r < found ? numbers[s] : -1, sides[0][s], heights[s], sides[1][s]);
-    }
-    return;
-  }
-  // The whole block: a candidate that is dropped has its number's complement; peaks are left where `list` has room.
-  const int m = held ? kept : n, warps = blockDim.x >> 5;
-  if (!held) {                         // they do not fit: marked in the list itself
-    for (int i = tid; i < n; i += blockDim.x) {
-      const Candidate c = whole(i);
-      if (key_of(c.here) < floor || !is_peak(c.before, c.here, c.after)) list[i].index = ~c.index;
+  } else {                             // the whole block: what is dropped has its number's complement; peaks are left in the list
+    const int m = held ? kept : n, warps = step >> 5;
+    for (; found < k; found++) {
+      Rank best = 0;
+      int j = 0, s = 0;
+      for (int i0 = tid; i0 < m; i0 += 4 * step) {
+        if (!held) fetch(i0);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const int i = i0 + e * step;
+          if (i >= m) break;
+          if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
+          const int index = number[e];
+          if (index < 0) continue;
+          if (last >= 0 && near(index, last)) { (held ? numbers[i] : list[i].index) = ~index; continue; }
+          const Rank rank = rank_of(here[e]);
+          if (rank > best || (rank == best && index < j)) { best = rank; j = index; s = held ? places[i] : i; }
+        }
+      }
+      const int turn = found & 1;      // of two, so that no warp writes what another still reads
+      if (lane == max(winner(best, j), 0)) { tops[turn][warp] = best; where[turn][warp] = j; slots[turn][warp] = s; }
+      __syncthreads();
+      const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
+      if (who < 0) break;
+      last = where[turn][who];
+      if (!tid) list[found].unused = slots[turn][who];
     }
     __syncthreads();
   }
-  for (; found < k; found++) {
-    Rank best = 0;
-    int j = 0, s = 0;
-    for (int i = tid; i < m; i += blockDim.x) {
-      int& number = held ? numbers[i] : list[i].index;
-      const int index = number;
-      if (index < 0) continue;
-      if (last >= 0 && near(index, last)) { number = ~index; continue; }
-      const Rank rank = rank_of(held ? heights[i] : list[i].here);
-      if (rank > best || (rank == best && index < j)) { best = rank; j = index; s = held ? places[i] : i; }
-    }
-    const int turn = found & 1;        // of two, so that no warp writes what another still reads
-    if (lane == max(winner(best, j), 0)) { tops[turn][warp] = best; where[turn][warp] = j; slots[turn][warp] = s; }
-    __syncthreads();
-    const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
-    if (who < 0) break;
-    last = where[turn][who];
-    if (!tid) list[found].unused = slots[turn][who];
-  }
-  __syncthreads();
-  for (int r = tid; r < k; r += blockDim.x) {
+  for (int r = tid; r < k; r += few ? 32 : step) {
     Candidate c = {};
     c.index = -1;
+    double f = missing64(), best = missing64();
     if (r < found) {
-      c = list[list[r].unused];
-      c.index = c.index < 0 ? ~c.index : c.index;
-      complete(c);
+      c = list[few ? numbers[r] : list[r].unused];
+      if (c.index < 0) c.index = ~c.index;
+      complete(c.index, c.before, c.after);
+      refine(A, gi, nf, c, f, best);
     }
-    answer(r, c.index, c.before, c.here, c.after);
+    const size_t out = (size_t)o * k + r;
+    A.index[out] = c.index; A.frequency[out] = f; A.best[out] = best;
   }
 }
 
