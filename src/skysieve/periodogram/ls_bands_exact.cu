@@ -33,15 +33,6 @@ struct Exact {
 #define BASE TRIANGLE(COMMON)
 #define PER_LANE ((ENTRIES + 31) / 32)
 #define ROW (FRONT + 1)
-#define NEAR_SINGULAR 1e-6      // parts of the columns' squares that are left, multiplied: below, pairs of float64 are needed
-
-__device__ __forceinline__ double2 ratio(double2 a, double2 b) {
-  const double q = a.x / b.x;
-  const double2 left = less_product(a, make_double2(q, 0), b);
-  return two_sum(q, left.x / b.x);
-}
-__device__ __forceinline__ void place_of(int at, int& i, int& j) { i = 0; while (at > i) { at -= i + 1; i++; } j = at; }
-__device__ __forceinline__ int at_of(int i, int j) { return i * (i + 1) / 2 + j; }
 
 // Takes the first `pivots` columns out of a matrix of `columns` and a right-hand side, by one warp; false where one of them is
 // nearly a combination of those before it. own: squares of the columns. Without pairs of float64 the parts that remain of them are
@@ -54,14 +45,15 @@ template <bool PAIRS> __device__ __forceinline__ bool eliminate(double2* matrix,
     if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * TRACE)) return false;      // all lanes alike
     left = (regularised ? 1 : left) * (pivot.x / own[j]);
     if (!PAIRS && !(left > NEAR_SINGULAR)) return false;
-    power = fma(z.x / pivot.x, z.x, power);
+    const double inverse = 1 / pivot.x;
+    power = fma(z.x * inverse, z.x, power);
     __syncwarp();
     for (int e = lane; e < entries; e += 32) {
       int i, k; place_of(e, i, k);
       if (k <= j) continue;
       const double2 x = matrix[at_of(i, j)], y = matrix[at_of(k, j)];
-      if constexpr (PAIRS) matrix[e] = less_product(matrix[e], ratio(x, pivot), y);
-      else matrix[e].x = fma(-x.x / pivot.x, y.x, matrix[e].x);
+      if constexpr (PAIRS) matrix[e] = less_product(matrix[e], ratio(x, pivot, inverse), y);
+      else matrix[e].x = fma(-x.x * inverse, y.x, matrix[e].x);
     }
     __syncwarp();
   }

@@ -92,13 +92,6 @@ struct Exact {
 #define ENTRIES ((COLUMNS + 1) * (COLUMNS + 2) / 2 - 1)        // lower triangle with the right-hand side as a last row
 #define PER_LANE ((ENTRIES + 31) / 32)
 #define ROW (COLUMNS + 1)
-#define NEAR_SINGULAR 1e-6      // parts of the columns' squares that are left, multiplied: below, pairs of float64 are needed
-
-__device__ __forceinline__ double2 ratio(double2 a, double2 b, double inverse) {      // inverse: 1 / b.x
-  const double q = a.x * inverse;
-  const double2 left = less_product(a, make_double2(q, 0), b);
-  return two_sum(q, left.x * inverse);
-}
 
 // Standard power by one warp, or (ALL, many points) by all warps of the block, of which the first one has it; missing where a column
 // is too near the ones before it. rows: 32 x ROW, matrix: ENTRIES pairs (those of the other warps follow), own: COLUMNS squares of
@@ -110,9 +103,8 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
   int place[PER_LANE];                                         // row and column of each entry
   for (int e = 0; e < PER_LANE; e++) {
     sum[e] = make_double2(0, 0);
-    int i = 0, at = lane + 32 * e;
-    while (at > i) { at -= i + 1; i++; }
-    place[e] = i << 8 | at;
+    int i, j; place_of(lane + 32 * e, i, j);
+    place[e] = i << 8 | j;
   }
   const int warp = threadIdx.x >> 5;
   for (int p0 = ALL ? 32 * warp : 0; p0 < n; p0 += ALL ? 32 * WARPS : 32) {
@@ -170,9 +162,9 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
   __syncwarp();
   double trace = 0, power = 0, left = 1;
   for (int j = 0; j < columns; j++) trace += own[j];
-  const double2* right = matrix + columns * (columns + 1) / 2;
+  const double2* right = matrix + at_of(columns, 0);
   for (int j = 0; j < columns; j++) {
-    const double2 pivot = matrix[j * (j + 1) / 2 + j], z = right[j];
+    const double2 pivot = matrix[at_of(j, j)], z = right[j];
     if (!(pivot.x > SINGULAR * own[j] + COLUMN_NOISE * trace)) return missing64();      // all lanes alike
     left *= pivot.x / own[j];
     if (!PAIRS && !(left > NEAR_SINGULAR)) return missing64();
@@ -182,7 +174,7 @@ template <bool PAIRS, bool ALL> __device__ __noinline__ double exact_fit(const d
       const int i = place[e] >> 8, k = place[e] & 255;
       if (lane + 32 * e < entries && k > j) {
         double2& entry = matrix[lane + 32 * e];
-        const double2 x = matrix[i * (i + 1) / 2 + j], z = matrix[k * (k + 1) / 2 + j];
+        const double2 x = matrix[at_of(i, j)], z = matrix[at_of(k, j)];
         if constexpr (PAIRS) entry = less_product(entry, ratio(x, pivot, inverse), z);
         else entry.x = fma(-x.x * inverse, z.x, entry.x);
       }

@@ -238,13 +238,13 @@ __device__ __forceinline__ void mend(int total, int* list, int* many, const doub
 // ---------------------------------------------------------------- peak candidates
 // A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
 // before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edge values.
-struct Candidate { int index, unused; T here, before, after; };
+struct Candidate { int index, pick; T here, before, after; };      // pick: where the list has its peak of this rank (ls_peaks)
 struct Peaks {                 // where candidates of object o go: list[o * cap ...], counted in count[o]
   Candidate* list; unsigned* count; unsigned* floor; T* edge; int cap, wanted;
 };
 __device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
 __device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long long index, T before, T here, T after) {
-  if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.unused = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
+  if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.pick = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
 }
 __device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
   put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);

@@ -1,6 +1,6 @@
+// Pairs of float64, a value and what is left of it; lower triangles of matrices, an entry a lane.
 #pragma once
 
-// Pairs of float64: a value and what is left of it.
 __device__ __forceinline__ double rounded(double a, double b) {
 #if ON_DEVICE
   return __dmul_rn(a, b);
@@ -18,3 +18,14 @@ __device__ __forceinline__ double2 less_product(double2 a, double2 b, double2 c)
   const double p = rounded(b.x, c.x);
   return plus(a, -p, -(fma(b.x, c.x, -p) + fma(b.x, c.y, rounded(b.y, c.x))));
 }
+__device__ __forceinline__ double2 ratio(double2 a, double2 b, double inverse) {      // inverse: 1 / b.x
+  const double q = a.x * inverse;
+  const double2 left = less_product(a, make_double2(q, 0), b);
+  return two_sum(q, left.x * inverse);
+}
+
+// What is left of the columns' squares, multiplied: where it is less, equations are solved in pairs of float64.
+#define NEAR_SINGULAR 1e-6
+// Entry (i, j) of a triangle, and back.
+__device__ __forceinline__ int at_of(int i, int j) { return i * (i + 1) / 2 + j; }
+__device__ __forceinline__ void place_of(int at, int& i, int& j) { i = 0; while (at > i) { at -= i + 1; i++; } j = at; }

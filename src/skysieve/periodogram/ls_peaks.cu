@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
       if (who < 0) break;
       last = where[turn][who];
-      if (!tid) list[found].unused = slots[turn][who];
+      if (!tid) list[found].pick = slots[turn][who];
     }
     __syncthreads();
   }
@@ -181,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     c.index = -1;
     double f = missing64(), best = missing64();
     if (r < found) {
-      c = list[few ? numbers[r] : list[r].unused];
+      c = list[few ? numbers[r] : list[r].pick];
       if (c.index < 0) c.index = ~c.index;
       complete(c.index, c.before, c.after);
       refine(A, gi, nf, c, f, best);
