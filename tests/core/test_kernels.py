@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 
 import numpy as np
@@ -232,6 +233,29 @@ def test_compiling_fails(runtime, fake, error, expected, message):
     fake.compile = fail
     with pytest.raises(expected, match=message):
         runtime.module("skysieve.core", "selftest.cu")
+
+
+def test_compiling_ahead(runtime, fake, monkeypatch):
+    """All at once, each once, and again for nobody; an error is raised where the kernels are asked for."""
+    monkeypatch.setattr(kernels, "usable_cores", lambda: 2)
+    together = threading.Barrier(2, timeout=60)
+    fake.compile = together.wait
+    wanted = [("skysieve.core", "selftest.cu", build) for build in ("f64", "f32")]
+    runtime.compile_ahead([*wanted, wanted[0]])
+    made = [runtime.module(*each) for each in wanted]
+    runtime.compile_ahead(wanted)
+    assert [runtime.module(*each) for each in wanted] == made
+    assert sorted(code.split("\n")[0] for code, _, _ in fake.made) == ["#define REAL double", "#define REAL float"]
+
+    def fail():
+        raise fake.cuda.compiler.CompileException("selftest.cu(3): error")
+
+    fake.compile = fail
+    third = ("skysieve.core", "selftest.cu", "f64", {"N": 3})
+    runtime.compile_ahead([third])
+    for _ in range(2):
+        with pytest.raises(KernelError, match=r"selftest.cu does not compile"):
+            runtime.module(*third)
 
 
 @pytest.mark.parametrize("text", ["CuPy failed to load libnvrtc.so.13: OSError", 'Failure finding "libnvrtc.so.13"'])

@@ -209,6 +209,9 @@ class FaultyRuntime:
         if self._until is not None:
             self._until.faulty.wait(60)
 
+    def compile_ahead(self, wanted):
+        self._runtime.compile_ahead(wanted)
+
     def module(self, *args, **kwargs):
         return FaultyModule(self._runtime.module(*args, **kwargs), self)
 

@@ -69,6 +69,11 @@ class ShimRuntime:
         source = load_source(package, name)
         return ShimModule(self, name, source.assemble(build, defines), source.kernels)
 
+    def compile_ahead(self, wanted) -> None:
+        """Kernels are compiled when they are asked for; that they could be is checked."""
+        for package, name, *rest in wanted:
+            load_source(package, name).assemble(*rest)
+
     def text_module(self, text: str, kernels: tuple[str, ...], name: str = "text.cu") -> ShimModule:
         """Kernels from a string, for tests of the shim itself."""
         return ShimModule(self, name, f'#line 1 "{name}"\n{text}', kernels)

@@ -8,7 +8,8 @@ runs the same sources on the host.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceUnavailable, KernelError
 from skysieve.core.kernel_source import load_source
+from skysieve.core.pipeline import usable_cores
 
 __all__ = ["COMPILE_OPTIONS", "CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch"]
 
@@ -66,6 +68,9 @@ class Runtime(Protocol):
     ) -> Module:
         """The kernels of ``name`` in ``package`` in one of its builds (the first by default)."""
 
+    def compile_ahead(self, wanted: Iterable[Sequence[Any]]) -> None:
+        """Begin to compile what `module` will be asked for, each given by its arguments; return at once."""
+
     def synchronize(self) -> None:
         """Wait until everything started on the device has ended."""
 
@@ -85,6 +90,7 @@ class CudaRuntime:
         self.xp: Any = cupy
         self.device = device
         self._modules: dict[tuple[Any, ...], CudaModule] = {}
+        self._coming: dict[tuple[Any, ...], Future[CudaModule]] = {}
 
     def module(
         self, package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
@@ -98,16 +104,36 @@ class CudaRuntime:
         DeviceUnavailable
             The compiler (NVRTC) cannot be loaded.
         """
-        key = (package, name, build, tuple(sorted((k, str(v)) for k, v in (defines or {}).items())))
+        key = _key(package, name, build, defines)
         if key not in self._modules:
-            code = load_source(package, name).assemble(build, defines)
-            self._modules[key] = CudaModule(self.xp, self.device, name, code)
+            coming = self._coming.pop(key, None)
+            self._modules[key] = coming.result() if coming else self._compile(package, name, build, defines)
         return self._modules[key]
+
+    def compile_ahead(self, wanted: Iterable[Sequence[Any]]) -> None:
+        """See `Runtime.compile_ahead`; in threads of their own, whose errors `module` raises."""
+        new = {_key(*each): each for each in wanted}
+        new = {key: each for key, each in new.items() if key not in self._modules and key not in self._coming}
+        if new:
+            pool = ThreadPoolExecutor(min(len(new), usable_cores()), "skysieve-compile")
+            self._coming |= {key: pool.submit(self._compile, *each) for key, each in new.items()}
+            pool.shutdown(wait=False)
+
+    def _compile(
+        self, package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
+    ) -> CudaModule:
+        return CudaModule(self.xp, self.device, name, load_source(package, name).assemble(build, defines))
 
     def synchronize(self) -> None:
         """See `Runtime.synchronize`."""
         with self.xp.cuda.Device(self.device.index):
             self.xp.cuda.runtime.deviceSynchronize()
+
+
+def _key(
+    package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
+) -> tuple[Any, ...]:
+    return package, name, build, tuple(sorted((k, str(v)) for k, v in (defines or {}).items()))
 
 
 class CudaModule:

@@ -30,7 +30,7 @@ from skysieve.periodogram.cuda_cost import DEFAULTS, Costs
 from skysieve.periodogram.cuda_jobs import Chunk, JobCache, Plan, cycles_of
 from skysieve.periodogram.cuda_run import Run
 from skysieve.periodogram.cuda_sinusoid import SinusoidWorker
-from skysieve.periodogram.cuda_tables import MATRIX_UNITS
+from skysieve.periodogram.cuda_tables import MATRIX_UNITS, Layout
 from skysieve.periodogram.cuda_worker import Worker
 from skysieve.periodogram.workload import Grids, Output, Scan, Source, Spec
 
@@ -154,6 +154,8 @@ class Engine:
             raise ValueError(f"nf={most}: the GPU takes at most {MOST_INDEX} frequencies an object")
         rows = source.read(0, 1)[:3]
         first = self._worker_of(rows, output.power)
+        if self._costs is None:
+            self._compile_ahead(first, source, grids, output)
         plan = self._plan(source, grids, output)
 
         def cut() -> list[tuple[int, int]]:
@@ -238,11 +240,25 @@ class Engine:
 
     # ------------------------------------------------------------------ helpers
 
-    def _plan(self, source: Source, grids: Grids, output: Output) -> Plan:
+    def _compile_ahead(self, worker: Worker, source: Source, grids: Grids, output: Output) -> None:
+        """Begin to compile what most objects will need, while the methods are timed."""
+        wanted: list[tuple[Layout | None, bool, int]] = []
+        if self.spec.sinusoid:
+            plan, nf = self._plan(source, grids, output, DEFAULTS[self.spec.dtype]), int(np.max(grids.nf))
+            mean = int(source.offsets[-1]) // source.n_objects
+            layout = plan.layout(nf, self._most_cycles(source, grids), mean)
+            if layout is not None:
+                stretches = source.n_objects * -(-nf // layout.span)
+                per_block = layout.per_block(stretches, worker.runtime.device.sm_count)
+                wanted.append((layout, output.power is not None, per_block))
+        worker.compile_ahead(wanted)
+
+    def _plan(self, source: Source, grids: Grids, output: Output, costs: Costs | None = None) -> Plan:
         start = grids.offsets(source.n_objects) if output.power is not None else None
         device = self.workers[0].runtime.device
         home = output.power is not None and not is_device_array(output.power)
-        return Plan(self.spec, grids, self.costs, device.sm_count, self._shared, start, self._matrix, home)
+        costs = costs or self.costs
+        return Plan(self.spec, grids, costs, device.sm_count, self._shared, start, self._matrix, home)
 
     def _most_cycles(self, source: Source, grids: Grids) -> float:
         """The largest ``df * span`` of some objects."""

@@ -6,6 +6,7 @@ pass through device memory; peaks are found by the same kernels.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from skysieve.periodogram.cuda_chi2 import LIMIT, Chi2Worker
 from skysieve.periodogram.cuda_chi2_grid import Cut
 from skysieve.periodogram.cuda_chi2_parts import Chi2Part
 from skysieve.periodogram.cuda_samples import PAD
+from skysieve.periodogram.cuda_tables import Layout
 from skysieve.periodogram.cuda_worker import PACKAGE, SCALE_KIND, Job
 from skysieve.periodogram.workload import Spec
 
@@ -100,15 +102,21 @@ class BandsWorker(Chi2Worker):
             )
 
     @property
-    def chi2(self) -> Module:
-        """The kernels that look for peaks; they are the same for any number of terms."""
-        return self.runtime.module(PACKAGE, "ls_chi2.cu", "t0")
+    def chi2_kernels(self) -> tuple[Any, ...]:
+        """What a runtime is asked for to look for peaks: the same for any number of terms."""
+        return PACKAGE, "ls_chi2.cu", "t0"
+
+    def bands_kernels(self, name: str) -> tuple[Any, ...]:
+        """What a runtime is asked for; other numbers of terms than those tested with are compiled as well."""
+        m = self.model
+        return PACKAGE, name, None, {"TERMS": m.terms, "BAND_TERMS": m.band_terms, "CONSTANT": int(m.constant)}
 
     def bands(self, name: str) -> Module:
-        """Kernels of this model; other numbers of terms than those tested with are compiled when asked for."""
-        m = self.model
-        defines = {"TERMS": m.terms, "BAND_TERMS": m.band_terms, "CONSTANT": int(m.constant)}
-        return self.runtime.module(PACKAGE, name, None, defines)
+        """Kernels of this model."""
+        return self.runtime.module(*self.bands_kernels(name))
+
+    def _kernels(self, layouts: Iterable[tuple[Layout | None, bool, int]]) -> list[tuple[Any, ...]]:
+        return [self.chi2_kernels, self.bands_kernels("ls_bands_exact.cu")]
 
     def _rows(self, job: Job) -> dict[str, Any]:
         return {**super()._rows(job), "code": job.code}

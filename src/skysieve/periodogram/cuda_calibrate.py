@@ -107,11 +107,10 @@ def measure(worker: Worker, spec: Spec) -> Costs:
     layout = plan.layout(NF, 0.1)
     if layout is None:
         return defaults
-    seconds = _seconds(
-        worker,
-        {(m, n): _job(worker, spec, m, n) for m in POINTS for n in POINTS[m]}
-        | {(m, 0): _job(worker, spec, m, POINTS[m][0], 1, SMALLEST_COMB) for m in POINTS},
-    )
+    jobs = {(m, n): _job(worker, spec, m, n) for m in POINTS for n in POINTS[m]}
+    jobs |= {(m, 0): _job(worker, spec, m, POINTS[m][0], 1, SMALLEST_COMB) for m in POINTS}
+    worker.compile_ahead((part.layout, False, part.per_block) for job in jobs.values() for part in job.parts)
+    seconds = _seconds(worker, jobs)
 
     def line(method: str) -> tuple[float, float]:
         """Nanoseconds of an object without points, and of each point."""

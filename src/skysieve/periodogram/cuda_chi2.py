@@ -5,6 +5,7 @@ Sums and equations are float64 whatever the powers are stored as; powers of a ch
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, Chi2Part, tables
 from skysieve.periodogram.cuda_parts import Part
 from skysieve.periodogram.cuda_samples import BINS, NAMES, small_arrays
+from skysieve.periodogram.cuda_tables import Layout
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, SEARCH_MANY, Job, Worker
 from skysieve.periodogram.workload import Spec
 
@@ -70,9 +72,17 @@ class Chi2Worker(Worker):
         self._chi2_tables.clear()
 
     @property
+    def chi2_kernels(self) -> tuple[Any, ...]:
+        """What a runtime is asked for; other numbers of terms than those tested with are compiled as well."""
+        return PACKAGE, "ls_chi2.cu", "t4", {"TERMS": self.spec.nterms}
+
+    @property
     def chi2(self) -> Module:
-        """The kernels of this number of terms; other numbers than those tested with are compiled when asked for."""
-        return self.runtime.module(PACKAGE, "ls_chi2.cu", "t4", {"TERMS": self.spec.nterms})
+        """The kernels of this number of terms."""
+        return self.runtime.module(*self.chi2_kernels)
+
+    def _kernels(self, layouts: Iterable[tuple[Layout | None, bool, int]]) -> list[tuple[Any, ...]]:
+        return [self.chi2_kernels, self.sampler.kernels]
 
     def _chi2_table(self, lane: Lane, combs: int) -> tuple[Any, ...]:
         if combs not in self._chi2_tables:

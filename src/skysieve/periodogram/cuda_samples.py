@@ -89,13 +89,18 @@ class Sampler:
         self._tables: tuple[Any, ...] | None = None
 
     @property
-    def module(self) -> Module:
-        """The kernels; for other numbers of terms than those tested with they are compiled when asked for."""
+    def kernels(self) -> tuple[Any, ...]:
+        """What a runtime is asked for; other numbers of terms than those tested with are compiled as well."""
         like = self._like
         defines = {"TERMS": like.terms, "MODES": like.modes, "REACH": like.reach}
         if like.halves:
             defines["HALVES"] = 1
-        return self.runtime.module(self.package, "ls_chi2_grid.cu", "t4", defines)
+        return self.package, "ls_chi2_grid.cu", "t4", defines
+
+    @property
+    def module(self) -> Module:
+        """The kernels."""
+        return self.runtime.module(*self.kernels)
 
     def close(self) -> None:
         """Give back the tables."""
@@ -210,14 +215,15 @@ def launch_taps(
         HALVES_TAPS if layout.halves else TAPS, f0=grids["f0"], df=grids["df"], lead=found["lead"], at=found["at"],
         beta=fit.beta, blocks=blocks, member=0, order=order, grid_stride=stride, **window, **taps,
     )  # fmt: skip
-    powers_module(sampler, spec, layout).launch("ls_taps", (n * blocks,), (256,), (args,), stream=lane.stream)
+    module = sampler.runtime.module(*powers_kernels(sampler.package, spec, layout))
+    module.launch("ls_taps", (n * blocks,), (256,), (args,), stream=lane.stream)
     return taps
 
 
-def powers_module(sampler: Sampler, spec: Spec, layout: Samples) -> Module:
-    """The kernels of powers of a layout."""
+def powers_kernels(package: str, spec: Spec, layout: Samples) -> tuple[str, str, str]:
+    """The kernels of powers of a layout: what a runtime is asked for."""
     build = ("f64" if spec.dtype == np.float64 else "f32") + ("" if layout.combs == 8 else f"s{layout.combs}")
-    return sampler.runtime.module(sampler.package, "ls_halves.cu" if layout.halves else "ls_powers.cu", build)
+    return package, "ls_halves.cu" if layout.halves else "ls_powers.cu", build
 
 
 def launch_powers(
@@ -229,7 +235,7 @@ def launch_powers(
     assert isinstance(layout, Samples)
     order, info, grids = more["order"], more["info"], {k: more[k] for k in ("offsets", "df", "f0", "grid_stride")}
     own = {k: v for k, v in more.items() if k not in ("tasks", "order", "grid_stride")}
-    module, fit = powers_module(sampler, spec, layout), one_term(layout)
+    module, fit = sampler.runtime.module(*powers_kernels(sampler.package, spec, layout)), one_term(layout)
     shared, stride = layout.shared_bytes(spec.dtype.itemsize, ""), grids["grid_stride"]
     each = {"taps": 2 * layout.taps, "origin": 2, "shift": 2 * layout.parts}
     for made in sampler.groups(lane, stream, i, fit, cut, order, found, points, info, grids):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,17 @@ from skysieve.core.staging import Lane
 from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_parts import LIST_SPAN, SEARCH_SPAN, Part
-from skysieve.periodogram.cuda_samples import BINS, NAMES, launch_powers, launch_taps, one_term, small_arrays
-from skysieve.periodogram.cuda_tables import Samples
-from skysieve.periodogram.cuda_worker import NORM, Job, Worker
+from skysieve.periodogram.cuda_samples import (
+    BINS,
+    NAMES,
+    launch_powers,
+    launch_taps,
+    one_term,
+    powers_kernels,
+    small_arrays,
+)  # fmt: skip
+from skysieve.periodogram.cuda_tables import Layout, Samples
+from skysieve.periodogram.cuda_worker import NORM, PACKAGE, Job, Worker
 
 GUARD = {
     ("comb", 8): (0.005, 30), ("direct", 8): (1e-3, 0), ("comb", 4): (0.02, 36), ("direct", 4): (0.02, 0),
@@ -37,6 +46,16 @@ floor under the best peaks is known when the later ones are searched."""
 
 class SinusoidWorker(Worker):
     """As `Worker`, for fits of one sinusoid."""
+
+    def _kernels(self, layouts: Iterable[tuple[Layout | None, bool, int]]) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = [(PACKAGE, "ls_direct.cu", self.build)]
+        for layout, writes, per_block in layouts:
+            if isinstance(layout, Samples):
+                found += [self.sampler.kernels, powers_kernels(PACKAGE, self.spec, layout)]
+            elif layout is not None:
+                form = layout.form(writes, per_block)
+                found.append((PACKAGE, f"{form}.cu", self.build) if layout.window else (PACKAGE, "ls_comb.cu", form))
+        return found
 
     def _launch(self, lane: Lane, job: Job) -> None:
         n, rows, spec = job.n_objects, job.n_rows, self.spec

@@ -6,6 +6,7 @@ Launches only; the mathematics is in the ``.cu`` files, the layout in ``cuda_tab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -113,6 +114,19 @@ class Worker(ABC):
 
     def module(self, name: str, build: str | None = None) -> Module:
         return self.runtime.module(PACKAGE, name, build or self.build)
+
+    def compile_ahead(self, layouts: Iterable[tuple[Layout | None, bool, int]]) -> None:
+        """Begin to compile what objects of these layouts need, all at once.
+
+        Of each: the layout, None for direct sums; are powers written; combs a block.  What is not named here is
+        compiled when it is launched.
+        """
+        names = ["ls_prepare.cu", "ls_peaks.cu"]
+        self.runtime.compile_ahead([*((PACKAGE, name, self.build) for name in names), *self._kernels(layouts)])
+
+    def _kernels(self, layouts: Iterable[tuple[Layout | None, bool, int]]) -> list[tuple[Any, ...]]:
+        """Further ones than those of rows and peaks."""
+        return []
 
     @property
     def spare(self) -> Lane:
