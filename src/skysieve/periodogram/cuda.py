@@ -108,6 +108,8 @@ class Engine:
         rows = source.read(0, 1)[:3] if source.n_objects else ()
         with self._turn:
             worker = self._worker_of(rows)
+            if self._costs is None:  # a search follows
+                worker.compile_ahead(())
             for start, stop in self._chunks(source.offsets, SCAN_ROW, SCAN_OBJECT, worker):
                 parts += self._scan(source, start, stop, any(map(is_device_array, rows)))
         names = ("n_used", "n_dropped", "t_min", "span", "status")
