@@ -49,7 +49,9 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Any:
     device = SimpleNamespace(name="fake", index=0, kind="cuda", sm_count=132, shared_per_block=232_448)
     device.compute_capability, device.total_memory, device.free_memory = (9, 0), 2**36, 2**36
     module = SimpleNamespace(launch=lambda *a, **k: None)
-    return SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)
+    made = SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)
+    made.compile_ahead = lambda wanted: None
+    return made
 
 
 def planned_and_taken(engine: cuda.Engine, source: Any, grids: Grids, power: bool) -> tuple[float, float]:

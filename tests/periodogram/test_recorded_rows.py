@@ -67,6 +67,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> cuda.Engine:
     )
     module = SimpleNamespace(launch=lambda *a, **k: None)
     runtime = SimpleNamespace(xp=Arrays(), device=device, module=lambda *a, **k: module, synchronize=lambda: None)
+    runtime.compile_ahead = lambda wanted: None
     monkeypatch.setattr(cuda_worker, "make_lane", Recorder)
     monkeypatch.setattr(cuda_run, "deliver", lambda *a: None)  # no kernel has written answers
     return cuda.Engine(Spec(n_peaks=2, method="nufft"), runtime=runtime)
