@@ -193,14 +193,16 @@ def period(
     - skysieve period asteroids.txt --asteroid --min-period 2 --max-period 300 -o spins.csv
     - skysieve period sources.parquet --asteroid --r rh --delta delta --phase alpha -o spins.parquet --resume
     """
-    from rich.console import Console
-
-    from skysieve.periodogram.colnames import Wanted
-    from skysieve.periodogram.search import Request
-
-    console, log = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
-    job = Job(console, log, quiet, len(files))
+    job: Job | None = None
     try:
+        from rich.console import Console
+
+        console, log = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+        job = Job(console, log, quiet, len(files))
+
+        from skysieve.periodogram.colnames import Wanted
+        from skysieve.periodogram.search import Request
+
         unit = "h" if (hours or asteroid) and period_unit is None else (period_unit or TimeUnit.d).value
         if hours and unit != "h":
             raise UserError(f"--hours and --period-unit {unit} contradict each other")
@@ -224,13 +226,20 @@ def period(
         job.prepare(files, request, treatment, Outputs(output, plot, plot_all, resume, partition), asked)
         code = job.run(files, wanted)
     except UserError as e:
+        assert job is not None
         job.complain(str(e))
         if job.found:
             job.complain(job.keep_finished("stopped"))
         code = USER_ERROR
     except KeyboardInterrupt:
-        job.complain(job.keep_finished())
+        if job is None:
+            typer.echo("skysieve: interrupted; nothing was written", err=True)
+        else:
+            job.complain(job.keep_finished())
         code = INTERRUPTED
+    finally:
+        if job is not None:
+            job.close()
     raise typer.Exit(code)
 
 

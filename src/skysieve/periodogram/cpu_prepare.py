@@ -119,9 +119,7 @@ def swap_rows(t, a, b, i, j):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def prepare(
-    t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n_used, t_min, span, status, yy, weight
-):
+def prepare(t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
     """Clean objects ``first:last``; object ``i`` fills ``n_used[i]`` rows of tt, w, wy from ``offsets[i]`` on.
 
     ``yy`` is the weighted mean square of the (centred) y and ``weight`` the sum of 1/dy^2 (N without errors):

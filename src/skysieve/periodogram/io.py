@@ -10,11 +10,12 @@ from __future__ import annotations
 import gzip
 import math
 import os
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -329,13 +330,23 @@ def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mappi
 
 
 def _write_csv(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as f:
+        _rows_of_csv(columns, f)
+
+
+def print_csv(columns: Mapping[str, NDArray[Any]]) -> None:
+    """Columns of equal length as CSV on the standard output."""
+    _rows_of_csv(columns, sys.stdout)
+    sys.stdout.flush()
+
+
+def _rows_of_csv(columns: Mapping[str, NDArray[Any]], f: TextIO) -> None:
     import csv
 
-    with path.open("w", newline="", encoding="utf-8") as f:
-        writer = csv.writer(f, lineterminator="\n")
-        writer.writerow(columns)
-        lists = [
-            ["" if math.isnan(x) else x for x in v.tolist()] if v.dtype.kind == "f" else v.tolist()
-            for v in columns.values()
-        ]
-        writer.writerows(zip(*lists, strict=True))
+    writer = csv.writer(f, lineterminator="\n")
+    writer.writerow(columns)
+    lists = [
+        ["" if math.isnan(x) else x for x in v.tolist()] if v.dtype.kind == "f" else v.tolist()
+        for v in columns.values()
+    ]
+    writer.writerows(zip(*lists, strict=True))
