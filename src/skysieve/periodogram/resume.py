@@ -116,6 +116,7 @@ class Lock:
     def close(self) -> None:
         """Let others have it."""
         if self._handle is not None:
+            self.path.unlink(missing_ok=True)
             os.close(self._handle)
             self._handle = None
 
@@ -229,10 +230,9 @@ class Parts:
         for path in self.folder.iterdir():
             if path.name == MANIFEST or path.name[:5].isdigit() or _unfinished(path.name):
                 path.unlink()
-        if [path.name for path in self.folder.iterdir()] == [LOCK]:
-            self.lock.path.unlink()
-            with suppress(OSError):  # a run that starts now has put its own lock there
-                self.folder.rmdir()
+        self.close()
+        with suppress(OSError):  # other files are there, perhaps the lock of a run that starts now
+            self.folder.rmdir()
 
 
 def _unfinished(name: str) -> bool:
