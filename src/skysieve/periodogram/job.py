@@ -69,6 +69,7 @@ class Job:
     lost: int = 0
     flat: int = 0
     parts: Parts | None = None
+    flagged: Counter[str] = field(default_factory=Counter)
 
     def complain(self, text: str) -> None:
         self.log.print(f"skysieve: {text}", style="bold red" if self.log.is_terminal else None, markup=False)
@@ -162,7 +163,7 @@ class Job:
         merged = join([f for _, f in self.found])
         if not self.quiet:
             show_periods(self.console, self.found, self.request)
-            for line in summary(merged, seconds, len(self.found)):
+            for line in summary(merged, seconds, len(self.found), self.flagged):
                 self.say(line)
         if self.output is not None:
             self._write(self.output)
@@ -232,11 +233,13 @@ class Job:
     def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
         from skysieve.core.errors import SkysieveError
         from skysieve.periodogram.moving import what_was_done
+        from skysieve.periodogram.report import left_out
 
         self.say(
             f"{file}: {len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows; {curves.taken}"
         )
-        for line in [*curves.notes, *self._about_bands(curves)]:
+        self.flagged.update(curves.left_out)
+        for line in [*curves.notes, *left_out(curves), *self._about_bands(curves)]:
             self.say(f"note: {line}")
         self.lost = self.flat = 0
         try:
