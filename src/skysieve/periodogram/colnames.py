@@ -288,18 +288,21 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
     Columns(time=1, mag=2, err=3, id=0, band=None, r=None, delta=None, phase=None, flux=None, flux_err=None, flags=())
     """
     from skysieve.periodogram.flags import find
-    from skysieve.periodogram.lookalike import like_bands, like_objects
+    from skysieve.periodogram.lookalike import like_bands, like_objects, nothing_in
 
     asked = {role: _position(names, name, role) for role, name in wanted.named().items()}
     flags = None if wanted.flags is None else tuple(_position(names, name, "flag") for name in wanted.flags)
     used = set(asked.values()) | set(flags or ())
+    empty = set() if sample is None else {i for i in range(len(names)) if nothing_in(sample(i))}
 
     def needed(role: str, known: Sequence[str], pattern: Callable[[str], bool], what: str) -> int:
         at = asked.get(role)
         if at is None:
-            at = _first(names, known, used, role)
+            at = _first(names, known, used | empty, role)
         if at is None:
-            at = _by_pattern(names, used, pattern)
+            at = _by_pattern(names, used | empty, pattern)
+        if at is None:
+            at = _first(names, known, used, role)
         if at is None:
             raise MissingColumn(f"found no column of {what}; name it with --{role}. There are: {', '.join(names)}")
         used.add(at)
@@ -314,13 +317,15 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
 
     time = needed("time", TIME_NAMES, _is_time, "times")
     mag = needed("mag", VALUE_NAMES, _is_value, "magnitudes or fluxes")
-    err = asked["err"] if "err" in asked else _error_of(names, mag, used)
+    err = asked["err"] if "err" in asked else _error_of(names, mag, used | empty)
     flux = flux_err = None
     if err is None and "mag" in plain(names[mag]):
-        flux, flux_err = _flux_beside(names, mag, used)
+        flux, flux_err = _flux_beside(names, mag, used | empty)
     used |= {i for i in (err, flux, flux_err) if i is not None}
     ids = [MOVING, *ID_NAMES] if wanted.moving else ID_NAMES
-    object_id = asked["id"] if "id" in asked else _first(names, ids, used, "id")
+    object_id = asked["id"] if "id" in asked else _first(names, ids, used | empty, "id")
+    if object_id is None:
+        object_id = _first(names, ids, used, "id")
     if object_id is None:
         object_id = weak(_is_object, like_objects)
     band = asked["band"] if "band" in asked else _first(names, BAND_NAMES, used, "band")
@@ -328,18 +333,18 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
         band = weak(_is_band, like_bands)
     used |= {i for i in (object_id, band) if i is not None}
     if flags is None:
-        flags = find(names, sorted(used), names[mag])
+        flags = find(names, sorted(used | empty), names[mag])
     return Columns(
         time=time, mag=mag, err=err, id=object_id, band=band, flux=flux, flux_err=flux_err, flags=flags,
         r=asked.get("r"), delta=asked.get("delta"), phase=asked.get("phase"),
     )  # fmt: skip
 
 
-def hints_of(names: Sequence[str], columns: Columns, sample: Sample) -> list[str]:
+def hints_of(names: Sequence[str], columns: Columns, sample: Sample, wanted: Wanted) -> list[str]:
     """What the columns that are not taken look like; see `skysieve.periodogram.lookalike`."""
     from skysieve.periodogram.lookalike import hints
 
-    return hints(names, columns, sample)
+    return hints(names, columns, sample, wanted.flags is None)
 
 
 def _flux_beside(names: Sequence[str], mag: int, used: set[int]) -> tuple[int | None, int | None]:

@@ -29,11 +29,12 @@ from skysieve.periodogram.colnames import (
     MissingColumn,
     Wanted,
     choose,
+    hints_of,
     left_over,
     plain,
 )
 from skysieve.periodogram.flags import judge, mission
-from skysieve.periodogram.lookalike import hints, repeated_times, sampled
+from skysieve.periodogram.lookalike import repeated_times, sampled
 from skysieve.periodogram.parquet import read_parquet
 from skysieve.periodogram.textfile import BadFile, read_text, tidy_labels
 
@@ -206,8 +207,8 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, N
 
 def _width(values: Any) -> int:
     """Numbers in a cell."""
-    shape = getattr(values, "shape", ())
-    return int(shape[1]) if len(shape) == 2 else 1
+    shape: tuple[int, ...] = getattr(values, "shape", ())
+    return shape[1] if len(shape) == 2 else 1
 
 
 def _some(values: Any) -> NDArray[Any]:
@@ -217,6 +218,8 @@ def _some(values: Any) -> NDArray[Any]:
     bare = getattr(values, "value", values)[sampled(len(values))]
     if isinstance(bare, np.ma.MaskedArray):
         bare = bare.compressed()
+        if not bare.size:
+            return np.array([""])
     return np.asarray(bare)
 
 
@@ -264,7 +267,7 @@ def _read_astropy(
         columns = choose(names, wanted, sample)
         data = _collect(names, columns, table.__getitem__)
         unit = unit_of_times(table[names[columns.time]])
-        return names, columns, data, unit, satellite, hints(names, columns, sample)
+        return names, columns, data, unit, satellite, hints_of(names, columns, sample, wanted)
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
@@ -284,9 +287,10 @@ SENTINELS = np.array(
 def _marked(
     names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], wanted: Wanted, satellite: str,
     notes: list[str],
-) -> dict[str, int]:  # fmt: skip
-    """Make NaN of values that flags or sentinels mark as bad; how many, by the reason."""
+) -> tuple[dict[str, int], tuple[int, ...]]:  # fmt: skip
+    """Make NaN of values that flags or sentinels mark as bad; how many, by the reason, and the flags that were used."""
     left_out: dict[str, int] = {}
+    used: list[int] = []
     value = names[columns.mag]
     there = np.isfinite(data["mag"])
     bad = np.zeros(len(there), bool)
@@ -297,6 +301,7 @@ def _marked(
         if found.bad is None:
             notes.append(found.note)
             continue
+        used.append(at)
         new = int((found.bad & there & ~bad).sum())
         if new:
             left_out[f"flagged by {found.name} ({found.why})"] = new
@@ -311,7 +316,7 @@ def _marked(
             bad |= known
     if bad.any():
         data["mag"] = np.where(bad, np.nan, data["mag"])
-    return left_out
+    return left_out, tuple(used)
 
 
 def _group(
@@ -335,7 +340,8 @@ def _group(
         if not keep.any():
             raise BadFile(f"has no row of band {band!r}; there are: {', '.join(sorted(set(text)))}")
         data = {role: a[keep] for role, a in data.items()}
-    left_out = _marked(names, columns, data, wanted, satellite, notes)
+    left_out, flags = _marked(names, columns, data, wanted, satellite, notes)
+    columns = replace(columns, flags=flags)
     if "flux" in data and "flux_err" in data:
         flux, error = data.pop("flux"), data.pop("flux_err")
         with np.errstate(divide="ignore", invalid="ignore"):

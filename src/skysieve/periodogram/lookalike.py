@@ -27,7 +27,7 @@ DULL = re.compile(
     r"^(x|y|l|b)\d*$|^(ra|dec|ccd|qid|rcid|chip|detector|amp|quadrant|field|program|tract|patch|exp|airmass|seeing|fwhm|limit|"
     r"nobs|night|visit|obs|image|img|frame|cadence|sector|quarter|campaign|orbit|chart|comp|comment|notes?|remark|mode|"
     r"stn|ref|date|ut|time|jd|mjd|hjd|bjd|zp|mag|flux|err|isdiffpos|solution|candid|pid|version|software|grouping|"
-    r"measurement|digitizer|credit|ads|astcat|photcat|transf|nterms|gain)"
+    r"cam|telescope|tel$|site|inst|station|observ|measurement|digitizer|credit|ads|astcat|photcat|transf|nterms|gain)"
 )
 """Beginnings of names of columns that hold few values and are none of the three."""
 ID_WORDS = re.compile(r"id$|name$|star|object|obj|source|target|catalog|key$|label$|number$|num$|no$|^no")
@@ -49,6 +49,20 @@ def sampled(n: int) -> NDArray[np.int64]:
         return np.arange(n)
     starts = np.linspace(0, n - BLOCK_ROWS, BLOCKS).astype(np.int64)
     return (starts[:, None] + np.arange(BLOCK_ROWS)).reshape(-1)
+
+
+def nothing_in(cells: NDArray[Any]) -> bool:
+    """Whether a column has no value in any row of its sample."""
+    values = np.asarray(cells)
+    if values.size == 0:
+        return False
+    if values.dtype.kind == "f":
+        return bool(np.isnan(values).all())
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "replace")
+    if values.dtype.kind not in "OU":
+        return False
+    return bool(np.isin(np.char.lower(np.char.strip(values.astype(str))), ("", "nan", "none", "null", "--")).all())
 
 
 def typed(cells: NDArray[Any]) -> NDArray[Any]:
@@ -83,7 +97,8 @@ def like_bands(cells: NDArray[Any]) -> bool:
     if unique.size > min(MOST_BANDS, max(1, values.size // 2)):
         return False
     if values.dtype.kind == "U":
-        return int(np.char.str_len(unique).max()) <= LONGEST_BAND
+        words = np.isin(np.char.lower(unique), ("true", "false")).all()
+        return not words and int(np.char.str_len(unique).max()) <= LONGEST_BAND
     return bool(unique[0] >= 0 and unique[-1] <= HIGHEST_BAND)
 
 
@@ -120,11 +135,15 @@ def _mixed_in_time(values: NDArray[Any], times: NDArray[Any]) -> bool:
     return int(np.count_nonzero(np.diff(codes))) >= 2 * (int(codes.max(initial=0)) + 1)
 
 
-def hints(names: Sequence[str], columns: Columns, sample: Sample) -> list[str]:
-    """A line for each kind of column that is not taken though some column looks like it."""
+def hints(names: Sequence[str], columns: Columns, sample: Sample, flags: bool = True) -> list[str]:
+    """A line for each kind of column that is not taken though some column looks like it.
+
+    ``flags``: whether those of flags are of interest.
+    """
     taken = set(columns.parts().values())
     times = sample(columns.time)
-    found: dict[str, list[str]] = {"id": [], "band": [], "flag": []}
+    found: dict[str, list[str]] = {"id": [], "band": [], "either": [], "flag": []}
+    lacking = {"id": columns.id is None, "band": columns.band is None, "flag": flags and not columns.flags}
     for i, name in enumerate(names):
         told = forms(name)
         if i in taken or not told:
@@ -138,23 +157,28 @@ def hints(names: Sequence[str], columns: Columns, sample: Sample) -> list[str]:
             continue
         cells = sample(i)
         kind = _kind(cells, times, hinted)
-        if kind == "id" and columns.id is not None:
-            kind = "id" if any(form in ID_NAMES for form in told) and _splits(sample(columns.id), cells) else ""
-        if kind and not (kind == "band" and columns.band is not None) and not (kind == "flag" and columns.flags):
+        if kind == "either" and not (lacking["id"] and lacking["band"]):
+            kind = "id" if lacking["id"] else "band"
+        if kind == "id" and columns.id is not None and any(form in ID_NAMES for form in told):
+            if _splits(sample(columns.id), cells):
+                found["id"].append(name)
+        elif kind and lacking.get(kind, True):
             found[kind].append(name)
     lines = []
     for kind, what, option in (
         ("id", "an identifier", "id"),
+        ("either", "a band or an identifier", "band-column"),
         ("band", "a band", "band-column"),
         ("flag", "a quality flag", "flag-column"),
     ):
         if found[kind]:
             few = found[kind][:3]
             one = len(few) == 1
+            other = f" or --id {few[0]}" if kind == "either" else ""
             which = f"column {few[0]} looks" if one else f"columns {', '.join(few)} look"
             lines.append(
                 f"{which} like {what} by {'its' if one else 'their'} values, and {'is' if one else 'are'} not used; "
-                f"--{option} {few[0]} takes {'it' if one else 'the first'}"
+                f"--{option} {few[0]}{other} takes {'it' if one else 'the first'}"
             )
     return lines
 
@@ -174,7 +198,11 @@ def _kind(cells: NDArray[Any], times: NDArray[Any], hinted: dict[str, bool]) -> 
         return ""
     if not (hinted["band"] or _mixed_in_time(values, times)):
         return ""
-    return "band" if hinted["band"] or like_bands(cells) else "id"
+    if hinted["band"]:
+        return "band"
+    if values.dtype.kind == "U" and np.isin(np.char.lower(unique), ("true", "false")).all():
+        return ""
+    return "either" if like_bands(cells) else "id"
 
 
 def _splits(ids: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -64,7 +64,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         for name in needed:
             if name in twice:
                 raise BadFile(f"has {names.count(name)} columns of the name {name!r}")
-        notes = hints_of(names, columns, sample)
+        notes = hints_of(names, columns, sample, wanted)
         table = file.read(columns=needed)
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None

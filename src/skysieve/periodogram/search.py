@@ -213,13 +213,12 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
     ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
     if ok.size == 0:
         return out
-    starts = rows.offsets[:-1][ok]
-    # objects without a result have no rows that count: sums run from one good object to the next
-    bounds = np.append(starts, len(relative))
-    counted = np.repeat(np.asarray(result.status) == Status.OK, np.diff(rows.offsets))
-    w, x = np.where(counted, weight, 0.0), np.where(counted, relative, 0.0)
-    mean = np.add.reduceat(w * x, bounds[:-1])
-    square = np.add.reduceat(w * x**2, bounds[:-1])
+    lengths = np.diff(rows.offsets)
+    counted = np.repeat(np.asarray(result.status) == Status.OK, lengths)  # of objects with a result: no others' rows
+    w, x = weight[counted], relative[counted]
+    starts = np.concatenate([[0], np.cumsum(lengths[ok])[:-1]])
+    mean = np.add.reduceat(w * x, starts)
+    square = np.add.reduceat(w * x**2, starts)
     grids = result.grids
     highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
     noise = fap.Noise(

@@ -21,10 +21,13 @@ from skysieve.periodogram.colnames import FLAG, LABELS, Columns, Wanted, by_coun
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+csv.field_size_limit(2**31 - 1)
 RULE = re.compile(r"[-=+|,;\s]*")
 """A line of dashes under the names of columns."""
 DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d*)?)?)?Z?")
 MJD_EPOCH = np.datetime64("1858-11-17", "ns")
+LONGEST = 80
+"""Characters of a cell that are looked at."""
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "--", "-", "...", "*"})
 
 
@@ -109,6 +112,8 @@ def sniff(lines: Iterator[str]) -> Layout:
         line = raw.strip()
         if not line:
             continue
+        if line[0] in "{[" and not comment and header is None:
+            raise BadFile("looks like JSON; CSV, text, Parquet, FITS, ECSV and VOTable are read")
         if line.startswith("#") or (header is None and line.startswith("!")):
             comment = line.lstrip("#!").strip() or comment
             continue
@@ -161,13 +166,11 @@ def read_text(path: Path, wanted: Wanted) -> TextTable:
             layout = sniff(f)
         if any("\x00" in c for c in layout.first):
             raise BadFile("is not a text table")
-        if layout.header is None and layout.first and layout.first[0][:1] in ("{", "["):
-            raise BadFile("looks like JSON; CSV, text, Parquet, FITS, ECSV and VOTable are read")
         if layout.header is not None:
             names = list(layout.header)
             rows = _some_rows(path, layout, len(names))
             columns = choose(names, wanted, lambda i: rows[:, i])
-            notes = hints_of(names, columns, lambda i: rows[:, i])
+            notes = hints_of(names, columns, lambda i: rows[:, i], wanted)
         else:
             with open_text(path) as f:
                 head = [split(s, layout.delimiter)[0] for _, s in zip(range(2000), _data(f, layout), strict=False)]
@@ -190,7 +193,8 @@ def _some_rows(path: Path, layout: Layout, n: int) -> NDArray[np.str_]:
     chosen = set(sampled(total).tolist())
     with open_text(path) as f:
         rows = [split(line, layout.delimiter) for k, line in enumerate(_data(f, layout)) if k in chosen]
-    return np.array([row for row in rows if len(row) == n] or np.empty((0, n)), dtype=str)
+    whole = [[cell[:LONGEST] for cell in row] for row in rows if len(row) == n]
+    return np.array(whole or np.empty((0, n)), dtype=str)
 
 
 def _data(f: TextIO, layout: Layout) -> Iterator[str]:
