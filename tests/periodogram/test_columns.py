@@ -353,15 +353,20 @@ def test_what_a_column_looks_like(name: str, values: np.ndarray, what: str, kind
 
 
 def test_an_identifier_of_many_objects_in_a_long_file(tmp_path: Path) -> None:
-    """Of which a sample is looked at: stars one after the other, or row by row in the order of time."""
-    n = 20000
-    t = np.sort(RNG.uniform(0, 100, n))
-    for order in (np.repeat(np.arange(400), 50), np.arange(n) % 400):
+    """Of which a sample is looked at: stars one after the other, or mixed; what follows in time may be nights."""
+    n = 30000
+    mixed, sorted_times = RNG.uniform(0, 100, n), np.sort(RNG.uniform(0, 100, n))
+    one_by_one, in_turn = np.repeat(np.arange(600), 50), np.arange(n) % 60
+    for t, order, expected in (
+        (mixed, one_by_one, True),
+        (sorted_times, in_turn, True),
+        (sorted_times, one_by_one, False),
+    ):
         table = {"mjd": t, "mag": RNG.normal(size=n), "magerr": np.ones(n), "chunk": 1000 + order}
-        for kind in ("csv", "parquet"):
+        for kind in ("csv", "parquet", "fits"):
             found = read_light_curves(save(tmp_path, table, kind))
             told = any("column chunk looks like an identifier" in note for note in found.notes)
-            assert told == (order[1] == 1), "one after the other in time, as nights are"
+            assert told == expected, kind
 
 
 def test_a_second_identifier_that_splits_objects(tmp_path: Path) -> None:

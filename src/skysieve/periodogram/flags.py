@@ -171,21 +171,20 @@ def _marked(
     rule: Rule, name: str, values: NDArray[Any], numbers: NDArray[np.int64] | None, value: str
 ) -> NDArray[np.bool_] | None:
     """Rows that a rule marks; None if the column does not hold what the rule is of."""
+    if numbers is not None and not rule.places:
+        if rule.words:
+            return None
+        return numbers == 0 if rule.zero or rule.bits is None else (numbers & rule.bits) != 0
     text = np.char.lower(np.char.strip(values.astype(str)))
     if rule.words:
-        return None if numbers is not None else np.isin(text, rule.words)
+        return np.isin(text, rule.words)
     if rule.places:
         place = re.match(r"w(\d)", plain(value))
         at = int(place[1]) - 1 if place else None
         cells = [cell if at is None else cell[at : at + 1] for cell in text]
         return np.array([bool(cell.strip("0 ")) for cell in cells])
-    if numbers is None:
-        floats = _floats(text)
-        return floats == 0 if rule.zero and floats is not None else None
-    if rule.zero:
-        return numbers == 0
-    assert rule.bits is not None
-    return (numbers & rule.bits) != 0
+    floats = _floats(text)
+    return floats == 0 if rule.zero and floats is not None else None
 
 
 def _floats(text: NDArray[Any]) -> NDArray[np.float64] | None:

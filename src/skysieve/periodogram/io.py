@@ -369,8 +369,8 @@ LONG = 200_000
 def _same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str]) -> None:
     """Say that many rows share a time: they are perhaps of several objects, or bands."""
     n = min(len(data["time"]), LONG)
-    keys = [data[role][:n].astype(str) for role in ("id", "band") if role in data]
-    groups = None if not keys else keys[0] if len(keys) == 1 else np.char.add(np.char.add(keys[0], "|"), keys[1])
+    keys = [np.unique(data[role][:n], return_inverse=True)[1].reshape(-1) for role in ("id", "band") if role in data]
+    groups = None if not keys else keys[0] if len(keys) == 1 else keys[0] * (int(keys[1].max()) + 1) + keys[1]
     many = repeated_times(data["time"][:n], groups)
     if many >= 5 and many > REPEATED * n:
         of = [] if columns.id is not None else ["objects (--id)"]

@@ -64,7 +64,8 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         for name in needed:
             if name in twice:
                 raise BadFile(f"has {names.count(name)} columns of the name {name!r}")
-        notes = hints_of(names, columns, sample, wanted)
+        times = sample(columns.time, fractions=True)
+        notes = hints_of(names, columns, lambda i: times if i == columns.time else sample(i), wanted)
         table = file.read(columns=needed)
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
@@ -74,11 +75,15 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
 
 def _sampler(file: Any, names: list[str]) -> Any:
     """Some rows of a column by its position: of the first part of the file, and of one in its middle."""
+    import pyarrow as pa
+
     held: dict[int, NDArray[Any]] = {}
     groups = sorted({0, file.num_row_groups // 2} & set(range(file.num_row_groups)))
 
-    def sample(i: int) -> NDArray[Any]:
-        if i not in held:
+    def sample(i: int, fractions: bool = False) -> NDArray[Any]:
+        if i not in held and not fractions and pa.types.is_floating(file.schema_arrow.field(i).type):
+            held[i] = _without_rows(file, i)
+        if i not in held or fractions:
             parts = []
             for group in groups:
                 column = file.read_row_group(group, columns=[names[i]]).column(0)
@@ -88,6 +93,16 @@ def _sampler(file: Any, names: list[str]) -> Any:
         return held[i]
 
     return sample
+
+
+def _without_rows(file: Any, i: int) -> NDArray[Any]:
+    """Of a column of fractions all that matters is whether it has any: NaN if not, nothing if it has."""
+    for group in range(file.num_row_groups):
+        part = file.metadata.row_group(group)
+        known = part.column(i).statistics
+        if known is None or not known.has_null_count or known.null_count < part.num_rows:
+            return np.empty(0)
+    return np.array([np.nan])
 
 
 SAMPLE = 3000

@@ -26,6 +26,8 @@ RULE = re.compile(r"[-=+|,;\s]*")
 """A line of dashes under the names of columns."""
 DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d*)?)?)?Z?")
 MJD_EPOCH = np.datetime64("1858-11-17", "ns")
+BLOCKS, BLOCK_ROWS = 8, 700
+"""A sample is of 8 to 16 runs of so many rows."""
 LONGEST = 80
 """Characters of a cell that are looked at."""
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "--", "-", "...", "*"})
@@ -168,14 +170,15 @@ def read_text(path: Path, wanted: Wanted) -> TextTable:
             raise BadFile("is not a text table")
         if layout.header is not None:
             names = list(layout.header)
-            rows = _some_rows(path, layout, len(names))
+            even, rows = _look(path, layout, len(names))
             columns = choose(names, wanted, lambda i: rows[:, i])
             notes = hints_of(names, columns, lambda i: rows[:, i], wanted)
         else:
             with open_text(path) as f:
                 head = [split(s, layout.delimiter)[0] for _, s in zip(range(2000), _data(f, layout), strict=False)]
             names, columns = by_count(len(layout.first), _first_is_id(layout, head), wanted)
-        data = _fast(path, layout, columns) if _even(path, layout, len(names)) else None
+            even, _ = _look(path, layout, len(names))
+        data = _fast(path, layout, columns) if even else None
         if data is not None:
             return TextTable(names, columns, data, notes=tuple(notes))
         data, limits, dates = _careful(path, layout, names, columns)
@@ -184,31 +187,35 @@ def read_text(path: Path, wanted: Wanted) -> TextTable:
     return TextTable(names, columns, data, limits, dates, tuple(notes))
 
 
-def _some_rows(path: Path, layout: Layout, n: int) -> NDArray[np.str_]:
-    """Cells of a sample of the rows, as they stand; rows of another length are not in it."""
-    from skysieve.periodogram.lookalike import sampled
-
-    with open_text(path) as f:
-        total = sum(1 for _ in _data(f, layout))
-    chosen = set(sampled(total).tolist())
-    with open_text(path) as f:
-        rows = [split(line, layout.delimiter) for k, line in enumerate(_data(f, layout)) if k in chosen]
-    whole = [[cell[:LONGEST] for cell in row] for row in rows if len(row) == n]
-    return np.array(whole or np.empty((0, n)), dtype=str)
-
-
 def _data(f: TextIO, layout: Layout) -> Iterator[str]:
     for n, line in enumerate(f):
         if n >= layout.skip and line.strip() and not line.lstrip().startswith("#"):
             yield line
 
 
-def _even(path: Path, layout: Layout, n: int) -> bool:
-    """Whether every row has as many cells as there are columns, as far as counting tells."""
+def _look(path: Path, layout: Layout, n: int) -> tuple[bool, NDArray[np.str_]]:
+    """Whether every row has as many cells as there are columns, as far as counting tells; cells of some rows.
+
+    These are of runs of rows at equal distances, so that an object has many of them wherever its rows stand.
+    """
+    kept: list[list[str]] = []
+    stride, even, delimiter = 1, True, layout.delimiter
     with open_text(path) as f:
-        if layout.delimiter is None:
-            return all(len(line.split()) == n for line in _data(f, layout))
-        return all(line.count(layout.delimiter) == n - 1 for line in _data(f, layout))
+        for k, line in enumerate(_data(f, layout)):
+            even = even and (len(line.split()) == n if delimiter is None else line.count(delimiter) == n - 1)
+            block, row = divmod(k, BLOCK_ROWS)
+            if block % stride:
+                continue
+            if row == 0:
+                if len(kept) == 2 * BLOCKS:
+                    kept, stride = kept[::2], 2 * stride
+                    if block % stride:
+                        continue
+                kept.append([])
+            kept[-1].append(line)
+    rows = [split(line.rstrip("\r\n"), delimiter) for block in kept for line in block]
+    cells = [[cell[:LONGEST] for cell in row] for row in rows if len(row) == n]
+    return even, np.array(cells or np.empty((0, n)), dtype=str)
 
 
 def _is_label(role: str) -> bool:
@@ -218,7 +225,16 @@ def _is_label(role: str) -> bool:
 def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.generic]] | None:
     """The whole file through ``numpy.loadtxt``; None where it needs more care."""
     parts = columns.parts()
-    numeric = [role for role in parts if not _is_label(role)]
+    if columns.flags:  # of whole numbers nearly always: one reading is enough
+        data = _numbers(path, layout, columns, [role for role in parts if role not in LABELS])
+        if data is not None:
+            return data
+    return _numbers(path, layout, columns, [role for role in parts if not _is_label(role)])
+
+
+def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -> dict[str, NDArray[np.generic]] | None:
+    """`_fast` with the columns of these roles as numbers, the others as labels."""
+    parts = columns.parts()
     data: dict[str, NDArray[np.generic]] = {}
     try:
         with open_text(path) as f:
@@ -228,7 +244,11 @@ def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.
             )  # fmt: skip
         for i, role in enumerate(numeric):
             data[role] = np.ascontiguousarray(block[:, i])
-        for role in filter(_is_label, parts):
+            if role.startswith(FLAG):
+                if not np.array_equal(whole := block[:, i].astype(np.int64), block[:, i]):
+                    return None
+                data[role] = whole
+        for role in set(parts) - set(numeric):
             with open_text(path) as f:
                 cells = np.loadtxt(
                     f, dtype=str, delimiter=layout.delimiter, skiprows=layout.skip, ndmin=1, comments="#",
