@@ -109,7 +109,8 @@ def read_light_curves(
         a row may hold a whole light curve as lists.  The content decides, not the suffix.
     wanted : Wanted, optional
         Columns by name, or by number from 1.  Those not named are found by their usual names; a
-        file without a header by its number of columns.
+        file without a header by its number of columns.  Values of rows that quality flags mark as bad become NaN
+        (``Wanted(flags=())`` keeps them), and are counted in ``left_out``.
     band : str, optional
         Keep only the rows whose band column holds this value.
 
