@@ -88,6 +88,10 @@ def test_noise_of_few_points_always_makes_such_a_peak() -> None:
                 expected = theirs.false_alarm_probability(z, method=method, maximum_frequency=3.0)
             found = mine.false_alarm_probability(z, method=method, maximum_frequency=3.0)
             assert found == pytest.approx(float(expected), rel=1e-12)
+    for shape in ("model", "log"):  # astropy's formulas have no value
+        other = skysieve.LombScargle(t, y, dy, normalization=shape, device="cpu")
+        for method in ("baluev", "naive", "single"):
+            assert other.false_alarm_probability(3.0, method=method, maximum_frequency=3.0) == 1
     pair = skysieve.LombScargle(t[:2], y[:2], fit_mean=False, device="cpu")
     assert pair.false_alarm_probability(0.9, maximum_frequency=3.0) == 1
 

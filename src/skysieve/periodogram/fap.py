@@ -141,7 +141,7 @@ def _log_gamma_factor(n: Any) -> Any:
     """Logarithm of ``sqrt(2/n) Gamma(n/2) / Gamma((n-1)/2)``."""
     from scipy.special import gammaln
 
-    return 0.5 * np.log(2 / n) + gammaln(n / 2) - gammaln((n - 1) / 2)
+    return 0.5 * np.log(np.divide(2.0, n)) + gammaln(n / 2) - gammaln((n - 1) / 2)
 
 
 @dataclass(frozen=True)
