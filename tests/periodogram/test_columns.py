@@ -85,7 +85,10 @@ def test_names_of_surveys(header: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["MasterID", "ObjectName", "gaia_source_id", "AsassnID", "my_star_id_objid"])
+@pytest.mark.parametrize(
+    "name",
+    ["MasterID", "ObjectName", "gaia_source_id", "AsassnID", "my_star_id_objid", "VarNo", "src_idx", "OGLE_name"],
+)
 def test_two_stars_are_not_one(name: str, kind: str, tmp_path: Path) -> None:
     table = {
         name: np.repeat([1118060012345, 1118060099999], N),

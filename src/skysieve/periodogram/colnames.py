@@ -83,6 +83,12 @@ NOT_VALUES = re.compile(
     r"err|sig|unc|lim|zp|zero|rms|std|over|ref|bkg|back|flag|diff|num|nobs|snr|chi|mean|min|max|bias|corr$|^d|^e|5sig"
 )
 """Of a name with "mag" or "flux": it is of something about it."""
+OBJECT_WORDS = re.compile(
+    r"(star|var|variable|obj|object|src|source|target|lc|lightcurve|cat|catalog|catalogue|master|ogle|crts|css|asas|asassn"
+    r"|ztf|gaia|tess|kepler|k2|wise|neowise|sdss|hat|wasp|kelt|atlas|ps1|des|lsst|rubin|macho|eros|vvv|nsvs|ngts|hip|tyc)"
+    r"(no|num|number|nr|id|name|key|index|idx|designation)"
+)
+"""A name of objects, in two words: an identifier if each of its values is in many rows."""
 STARS, MOVING = "diaobjectid", "ssobjectid"
 """Ids of Rubin's difference-image sources: a row belongs to a fixed object or to a moving one, the other id is 0."""
 
@@ -255,7 +261,7 @@ def _is_value(form: str) -> bool:
 
 
 def _is_object(form: str) -> bool:
-    return form.endswith(ID_ENDS) and form not in ROW_IDS
+    return form not in ROW_IDS and (form.endswith(ID_ENDS) or OBJECT_WORDS.fullmatch(form) is not None)
 
 
 def _is_band(form: str) -> bool:
