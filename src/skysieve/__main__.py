@@ -1,15 +1,79 @@
-"""``python -m skysieve`` and the command ``skysieve``; Ctrl-C while it is loaded ends it without a traceback."""
+"""``python -m skysieve`` and the command ``skysieve``: Ctrl-C ends it with code 130 and without a traceback."""
 
+import atexit
+import os
+import signal
 import sys
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+INTERRUPTED = 130
+MESSAGE = "skysieve: interrupted\n"
+FAILED = 1
+"""Exit code that typer gives an interrupted command which does not handle it."""
 
 
 def main() -> None:
     """Load and run the command."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored: a job in the background
+        _run()
+        return
+    signal.signal(signal.SIGINT, _leave)  # an exception in the middle of an import may be lost, or shown
+    interrupted = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    report = sys.unraisablehook
+
+    def unraisable(what: Any) -> None:
+        """Python drops exceptions in the clean-up of objects: an interrupt is raised again."""
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        else:
+            report(what)
+
+    from skysieve.cli import main as run
+
+    sys.unraisablehook = unraisable
     try:
-        from skysieve.cli import main as run
+        signal.signal(signal.SIGINT, interrupt)
+        run()
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.stderr.write(MESSAGE)
+        code: Any = INTERRUPTED
+    except SystemExit as e:
+        code = INTERRUPTED if interrupted and e.code == FAILED else e.code or 0
+    else:
+        code = 0
+    signal.signal(signal.SIGINT, _leave)
+    if interrupted:
+        _end(code)
+    sys.exit(code)
+
+
+def _end(code: Any) -> None:
+    """End after Ctrl-C: where it hit a string that was executed, Python would end itself by the signal."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else FAILED)
+
+
+def _run() -> None:
+    from skysieve.cli import main as run
+
     run()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End the process at once."""
+    sys.stderr.write(MESSAGE)
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

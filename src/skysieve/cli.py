@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # python -m skysieve.cli
+    from skysieve.__main__ import main as _main
+
+    _main()
+
 import importlib
 import sys
 from collections.abc import Callable
@@ -186,7 +191,3 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
-
-
-if __name__ == "__main__":
-    main()

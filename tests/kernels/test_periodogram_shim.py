@@ -202,6 +202,27 @@ def test_models_and_no_errors(fit_mean, center_data):
     check(e, batch([35], errors=False), shared_grid(0.16, STEP, 900), 1e-9)
 
 
+@pytest.mark.parametrize("method", ["nufft", "direct"])
+def test_constant_values_where_nothing_is_subtracted(method):
+    """The window function; three points, and two, for which there are as many parameters."""
+    source, grids = batch([35, 3, 2, 40]), shared_grid(0.16, STEP, 900)
+    source.y[:35] = -2.5
+    source.y[-40:] = 0.0
+    out = run(engine(fit_mean=False, center_data=False, method=method), source, grids)
+    assert out.status.tolist() == [0, 0, 0, Status.CONSTANT_Y]
+    w = source.dy[:35] ** -2.0
+    x = 2 * np.pi * grids.frequency(0)[:, None] * source.t[:35]
+    c, s, w = np.cos(x), np.sin(x), w / w.sum()
+    a, b = c @ w, s @ w
+    cc, ss, cs = (c * c) @ w, (s * s) @ w, (c * s) @ w
+    expected = (ss * a * a + cc * b * b - 2 * cs * a * b) / (cc * ss - cs * cs)
+    assert np.abs(out.power[: len(expected)] - expected).max() <= 1e-9
+    out = run(engine(fit_mean=False, center_data=True, method=method), source, grids)
+    assert out.status.tolist() == [Status.CONSTANT_Y, 0, 0, Status.CONSTANT_Y]
+    out = run(engine(method=method), source, grids)
+    assert out.status.tolist() == [Status.CONSTANT_Y, 0, Status.TOO_FEW_POINTS, Status.CONSTANT_Y]
+
+
 def test_auto_gives_short_objects_to_direct_sums():
     e = engine()
     source, grids = batch([8, 30, 31, 200]), shared_grid(0.16, STEP, 3000)
@@ -231,7 +252,7 @@ def test_normalizations(normalization, method, step):
 
 
 def test_unsorted_and_broken_rows_with_a_grid_each():
-    source = batch([50, 30, 8, 200, 3, 20, 9, 6])
+    source = batch([50, 30, 8, 200, 2, 20, 9, 6])
     rng = np.random.default_rng(0)
     for i in range(8):
         a, b = source.offsets[i : i + 2]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram import reference
-from skysieve.periodogram.workload import METHODS, MIN_POINTS, Grids, Output, Scan, Source, Spec, Status
+from skysieve.periodogram.workload import METHODS, Grids, Output, Scan, Source, Spec, Status
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,11 +45,11 @@ class StandIn:
             status = Status.EMPTY
         elif errors is not None and np.any(errors <= 0):
             status = Status.BAD_ERRORS
-        elif len(times) < MIN_POINTS:
+        elif len(times) < self.spec.min_points:
             status = Status.TOO_FEW_POINTS
         elif np.ptp(times) == 0:
             status = Status.EQUAL_TIMES
-        elif np.ptp(values) == 0:
+        elif np.ptp(values) == 0 and (self.spec.centred or values[0] == 0):
             status = Status.CONSTANT_Y
         else:
             status = Status.OK

@@ -35,10 +35,9 @@ BAD = {
     "constant but for a hole": ((T, replaced(np.ones(25), 4, np.inf), DY), Status.CONSTANT_Y, r"1 of 25 rows"),
     "equal times": ((np.full(25, 7.0), Y, DY), Status.EQUAL_TIMES, r"all times t are equal \(7\.0\)"),
     "no usable row": ((T, NAN, DY), Status.EMPTY, r"no usable row \(25 of 25 rows are not finite"),
-    "one point": ((T[:1], Y[:1], DY[:1]), Status.TOO_FEW_POINTS, r"1 usable row; at least 4"),
-    "two points": ((T[:2], Y[:2], DY[:2]), Status.TOO_FEW_POINTS, r"2 usable rows; at least 4"),
-    "three points": ((T[:3], Y[:3], DY[:3]), Status.TOO_FEW_POINTS, r"3 usable rows"),
-    "three left": ((T[:5], np.r_[Y[:3], NAN[:2]], DY[:5]), Status.TOO_FEW_POINTS, r"3 usable rows \(2 of 5"),
+    "one point": ((T[:1], Y[:1], DY[:1]), Status.TOO_FEW_POINTS, r"1 usable row; at least 3"),
+    "two points": ((T[:2], Y[:2], DY[:2]), Status.TOO_FEW_POINTS, r"2 usable rows; at least 3"),
+    "two left": ((T[:4], np.r_[Y[:2], NAN[:2]], DY[:4]), Status.TOO_FEW_POINTS, r"2 usable rows \(2 of 4"),
 }
 
 

@@ -29,8 +29,8 @@ def run(*arguments: str | Path) -> Result:
 
 @pytest.fixture
 def batch(tmp_path: Path) -> Path:
-    """Three objects of 80 points and one of 3."""
-    made = simulate_light_curves([*PERIODS, 1.0], 0.8, [80, 80, 80, 3], seed=4)
+    """Three objects of 80 points and one of 2."""
+    made = simulate_light_curves([*PERIODS, 1.0], 0.8, [80, 80, 80, 2], seed=4)
     path = tmp_path / "batch.csv"
     ids = np.repeat(["a", "b", "c", "short"], made.n_obs)
     write_table({"name": ids, "mjd": made.t + 59000, "mag": made.y, "magerr": made.dy}, path)
@@ -66,9 +66,9 @@ def test_batch_to_every_format(batch: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(table["period"][:3], 1 / table["frequency"][:3], rtol=1e-14)
         assert np.isnan(table["period"][3])
         assert [str(s) for s in table["status"]] == ["ok", "ok", "ok", "too_few_points"]
-        assert table["n_used"].tolist() == [80, 80, 80, 3]
+        assert table["n_used"].tolist() == [80, 80, 80, 2]
     assert "id = name, time = mjd, mag = mag, err = magerr" in result.stderr
-    assert "1 of 4 without a period: 1 fewer than 4 usable rows" in result.stderr
+    assert "1 of 4 without a period: 1 too few usable rows" in result.stderr
     assert re.search(r"^a +0\.31\d+ ", result.stdout, re.M)
 
 

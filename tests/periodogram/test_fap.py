@@ -112,7 +112,7 @@ def test_singular_and_constant_resamples():
     assert found.size == 60
     assert (found == 0).sum() > 10
     with pytest.raises(SkysieveError, match="none of 3 resamples"):
-        bootstrap_maxima(t[:3], y[:3], None, search, n=3, seed=2, refined=True, model=model)
+        bootstrap_maxima(t[:2], y[:2], None, search, n=3, seed=2, refined=True, model=model)
 
 
 def test_where_no_formula_holds():

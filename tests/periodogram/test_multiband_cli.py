@@ -89,7 +89,7 @@ def test_a_column_of_bands_by_name_and_by_number(survey: Path, tmp_path: Path) -
     assert header == "id,mjd,mag,err,band"
     atlas, plain = tmp_path / "atlas.csv", tmp_path / "plain.txt"
     atlas.write_text("\n".join(["id,mjd,mag,err,F", *lines]))
-    assert "3 bands" not in run("period", atlas, *GRID).stderr
+    assert "3 bands" in run("period", atlas, *GRID).stderr
     assert "rows of 3 bands (g, i, r)" in run("period", atlas, *GRID, "--band-column", "F", "-o", named).stderr
     plain.write_text("\n".join(line.replace(",", " ") for line in lines))
     assert "note: column 5: unused" in run("period", plain, *GRID).stderr  # else bands are mixed and nobody is told

@@ -30,8 +30,8 @@ def one():
 @pytest.fixture
 def batch():
     """The third object has too few points."""
-    ids = np.repeat(["a", "b", "c"], [40, 30, 3])
-    t, y, dy = (np.concatenate([x, x[:30], x[:3]]) for x in (T, Y, DY))
+    ids = np.repeat(["a", "b", "c"], [40, 30, 2])
+    t, y, dy = (np.concatenate([x, x[:30], x[:2]]) for x in (T, Y, DY))
     return lombscargle(t, y, dy, id=ids, fmax=2.0, n_peaks=2)
 
 

@@ -398,7 +398,7 @@ class LombScarglePlan:
             if self._nan_policy == "raise":
                 checks.refuse_missing(curves, scan)
             if curves.single and scan.status[0] != Status.OK:
-                raise ValueError(checks.explain(curves, scan))
+                raise ValueError(checks.explain(curves, scan, self._spec.min_points))
             good = scan.status == Status.OK
             span, n_used = np.where(good, scan.span, np.nan), np.where(good, scan.n_used, 0)
         shared = curves.single or rule.is_shared(curves.same_times)

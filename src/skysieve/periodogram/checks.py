@@ -11,7 +11,7 @@ from skysieve.core.arrays import to_host
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.chi2 import MAX_TERMS
-from skysieve.periodogram.workload import METHODS, MIN_POINTS, NORMALIZATIONS, Grids, Scan, Spec, Status
+from skysieve.periodogram.workload import METHODS, NORMALIZATIONS, Grids, Scan, Spec, Status
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -149,7 +149,7 @@ def refuse_missing(curves: CurveSet, scan: Scan) -> None:
     )
 
 
-def explain(curves: CurveSet, scan: Scan, i: int = 0) -> str:
+def explain(curves: CurveSet, scan: Scan, min_points: int, i: int = 0) -> str:
     """Why object ``i`` cannot be searched, with the row and value at fault where there is one."""
     status = Status(int(scan.status[i]))
     used, dropped = int(scan.n_used[i]), int(scan.n_dropped[i])
@@ -160,9 +160,9 @@ def explain(curves: CurveSet, scan: Scan, i: int = 0) -> str:
         j = int(np.argmax(kept & (columns["dy"] <= 0)))
         return f"dy{_place(curves, i, j)} is {columns['dy'][j]:g}; every error must be positive"
     if status == Status.TOO_FEW_POINTS:
-        return f"t and y have {used} usable row{'s'[: used != 1]}{left_out}; at least {MIN_POINTS} are needed"
+        return f"t and y have {used} usable row{'s'[: used != 1]}{left_out}; at least {min_points} are needed"
     if status == Status.EMPTY:
-        return f"t and y have no usable row{left_out}; at least {MIN_POINTS} are needed"
+        return f"t and y have no usable row{left_out}; at least {min_points} are needed"
     if status == Status.EQUAL_TIMES:
         return f"all times t are equal ({float(columns['t'][kept][0])!r}){left_out}; a time span above 0 is needed"
     if status == Status.CONSTANT_Y:

@@ -99,6 +99,24 @@ def period(
         Multiband | None,
         option("--multiband", help="Several bands: a mean each (offsets), a series each, both, none.", panel=SEARCH),
     ] = None,
+    flag_column: Annotated[
+        list[str] | None,
+        option(
+            "--flag-column",
+            help="Column of quality flags, in place of those found (may be repeated).",
+            panel=COLUMNS,
+            metavar="COLUMN",
+        ),
+    ] = None,
+    quality_mask: Annotated[
+        str,
+        option(
+            "--quality-mask",
+            help="Bits of the flags that leave a row out, as a number; default, or none.",
+            panel=COLUMNS,
+            metavar="BITS",
+        ),
+    ] = "default",
     jitter: Annotated[
         float | None,
         option("--jitter", help="Scatter added to every error in quadrature.", panel=COLUMNS, metavar="S"),
@@ -193,14 +211,16 @@ def period(
     - skysieve period asteroids.txt --asteroid --min-period 2 --max-period 300 -o spins.csv
     - skysieve period sources.parquet --asteroid --r rh --delta delta --phase alpha -o spins.parquet --resume
     """
-    from rich.console import Console
-
-    from skysieve.periodogram.colnames import Wanted
-    from skysieve.periodogram.search import Request
-
-    console, log = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
-    job = Job(console, log, quiet, len(files))
+    job: Job | None = None
     try:
+        from rich.console import Console
+
+        console, log = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+        job = Job(console, log, quiet, len(files))
+
+        from skysieve.periodogram.colnames import Wanted
+        from skysieve.periodogram.search import Request
+
         unit = "h" if (hours or asteroid) and period_unit is None else (period_unit or TimeUnit.d).value
         if hours and unit != "h":
             raise UserError(f"--hours and --period-unit {unit} contradict each other")
@@ -218,19 +238,27 @@ def period(
         chosen = None if multiband is None else multiband.value
         treatment = Treatment(time_unit.value, no_err, band, chosen, jitter, model)
         moving = asteroid or model is not None
-        wanted = Wanted(id_, time_, mag, err, band_column, r, delta, phase, moving)
+        flags, bits = _flags(flag_column, quality_mask)
+        wanted = Wanted(id_, time_, mag, err, band_column, r, delta, phase, moving, flags, bits)
         request = Request(arguments, unit, asteroid, bands)
         asked = [arguments, asdict(treatment), asdict(wanted), partition, __version__]
         job.prepare(files, request, treatment, Outputs(output, plot, plot_all, resume, partition), asked)
         code = job.run(files, wanted)
     except UserError as e:
+        assert job is not None
         job.complain(str(e))
         if job.found:
             job.complain(job.keep_finished("stopped"))
         code = USER_ERROR
     except KeyboardInterrupt:
-        job.complain(job.keep_finished())
+        if job is None:
+            typer.echo("skysieve: interrupted; nothing was written", err=True)
+        else:
+            job.complain(job.keep_finished())
         code = INTERRUPTED
+    finally:
+        if job is not None:
+            job.close()
     raise typer.Exit(code)
 
 
@@ -258,6 +286,24 @@ def _grid_arguments(
         fmin = None if max_period is None else scale / max_period
         fmax = None if min_period is None else scale / min_period
     return {"fmin": fmin, "fmax": fmax, "nf": nf}
+
+
+def _flags(columns: list[str] | None, mask: str) -> tuple[tuple[str, ...] | None, int | None]:
+    """Columns of flags (None: find them) and their bits (None: what is known of the survey)."""
+    if mask == "none":
+        if columns:
+            raise UserError(f"--flag-column {columns[0]} and --quality-mask none contradict each other")
+        return (), None
+    named = None if not columns else tuple(columns)
+    if mask == "default":
+        return named, None
+    try:
+        bits = int(mask, 0)
+    except ValueError:
+        bits = 0
+    if not 0 < bits < 2**63:
+        raise UserError(f"--quality-mask {mask}: default, none, or a positive whole number is expected")
+    return named, bits
 
 
 def _phase_model(r: str | None, delta: str | None, phase: str | None, model: PhaseModel | None) -> str | None:

@@ -67,7 +67,6 @@ class Engine:
         if self.dtype not in comb.KERNELS:
             raise ValueError(f"dtype={spec.dtype!r}: expected float64 or float32")
         self.form = cpu_search.FORMS[spec.normalization]
-        self.center = spec.center_data or spec.fit_mean
         self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
         self.pool = TaskPool(threads)
         self.model = None if spec.nterms == 1 else chi2.Model.single(spec.nterms, spec.fit_mean)
@@ -100,11 +99,12 @@ class Engine:
         n = source.n_objects
         used, status = np.zeros(n, np.int64), np.zeros(n, np.uint8)
         t_min, span = np.full(n, np.nan), np.full(n, np.nan)
+        kind = (self.spec.min_points, self.spec.centred)
         for start, stop in self.chunks(source):
             t, y, dy, offsets = source.read(start, stop)
             errors = t[:0] if dy is None else dy
             views = [a[start:stop] for a in (used, t_min, span, status)]
-            self._spread(stop - start, lambda a, b: scan(t, y, errors, dy is not None, offsets, a, b, *views))  # noqa: B023
+            self._spread(stop - start, lambda a, b: scan(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
         return Scan(used, np.diff(source.offsets) - used, t_min, span, status)
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Progress | None = None) -> None:
@@ -158,9 +158,10 @@ class Engine:
         yy, weight = np.ones(n), np.ones(n)
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
         errors = t[:0] if dy is None else dy
+        kind = (self.spec.min_points, self.spec.centred)
         self._spread(
             n,
-            lambda a, b: prepare(t, y, errors, dy is not None, offsets, a, b, self.center, tt, w, wy, *out, yy, weight),
+            lambda a, b: prepare(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),
         )
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
         if self.spec.normalization == "scargle":

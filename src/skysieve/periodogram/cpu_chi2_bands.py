@@ -23,7 +23,7 @@ from .cpu_prepare import (
     scan_object,
     sort_rows,
 )
-from .workload import MIN_POINTS
+from .workload import BAND_POINTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def prepare_bands(
     count, at = np.zeros(n_bands, np.int64), np.zeros(n_bands, np.int64)
     for i in range(first, last):
         lo, hi = offsets[i], offsets[i + 1]
-        n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, lo, hi)
+        n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, lo, hi, BAND_POINTS, True)
         if status[i] != OK and status[i] != CONSTANT:
             continue
         for b in range(n_bands):
@@ -60,7 +60,7 @@ def prepare_bands(
                 count[b] = 0
         row_of_band[i, n_bands] = n
         n_used[i] = n
-        if n < MIN_POINTS:
+        if n < BAND_POINTS:
             status[i] = TOO_FEW if n > 0 else EMPTY
             continue
         smallest, largest, biggest, early, late = np.inf, 0.0, 0.0, np.inf, -np.inf

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .workload import MIN_POINTS, Status
+from .workload import Status
 
 EMPTY, TOO_FEW, BAD_ERRORS = int(Status.EMPTY), int(Status.TOO_FEW_POINTS), int(Status.BAD_ERRORS)
 CONSTANT, EQUAL, BAD_GRID = int(Status.CONSTANT_Y), int(Status.EQUAL_TIMES), int(Status.BAD_GRID)
@@ -22,8 +22,11 @@ HUGE, SHRINK = 1e150, 2.0**-600
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def scan_object(t, y, dy, has_dy, lo, hi):
-    """Rows used, first time, span, status, whether the used times are sorted and no row is dropped."""
+def scan_object(t, y, dy, has_dy, lo, hi, fewest, center):
+    """Rows used, first time, span, status, whether the used times are sorted and no row is dropped.
+
+    Fewer than ``fewest`` rows are too few.  Equal values leave nothing to fit where they are centred, or are 0.
+    """
     n, tmin, tmax, ymin, ymax, bad, clean = 0, np.inf, -np.inf, np.inf, -np.inf, False, True
     last = -np.inf
     for j in range(lo, hi):
@@ -43,13 +46,13 @@ def scan_object(t, y, dy, has_dy, lo, hi):
         status = EMPTY
     elif bad:
         status = BAD_ERRORS
-    elif n < MIN_POINTS:
+    elif n < fewest:
         status = TOO_FEW
     elif not tmax - tmin >= SHORTEST_SPAN:
         status = EQUAL
     elif not np.isfinite(tmax - tmin):
         status = BAD_GRID
-    elif ymax == ymin:
+    elif ymax == ymin and (center or ymax == 0.0):
         status = CONSTANT
     if n == 0:
         tmin, tmax = np.nan, np.nan
@@ -57,10 +60,11 @@ def scan_object(t, y, dy, has_dy, lo, hi):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def scan(t, y, dy, has_dy, offsets, first, last, n_used, t_min, span, status):
+def scan(t, y, dy, has_dy, offsets, first, last, fewest, center, n_used, t_min, span, status):
     """:func:`scan_object` for objects ``first:last``."""
     for i in range(first, last):
-        n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, offsets[i], offsets[i + 1])
+        lo, hi = offsets[i], offsets[i + 1]
+        n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, lo, hi, fewest, center)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -115,7 +119,7 @@ def swap_rows(t, a, b, i, j):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def prepare(t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
+def prepare(t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
     """Clean objects ``first:last``; object ``i`` fills ``n_used[i]`` rows of tt, w, wy from ``offsets[i]`` on.
 
     ``yy`` is the weighted mean square of the (centred) y and ``weight`` the sum of 1/dy^2 (N without errors):
@@ -123,7 +127,7 @@ def prepare(t, y, dy, has_dy, offsets, first, last, center, tt, w, wy, n_used, t
     """
     for i in range(first, last):
         lo, hi = offsets[i], offsets[i + 1]
-        n, t0, span[i], status[i], clean = scan_object(t, y, dy, has_dy, lo, hi)
+        n, t0, span[i], status[i], clean = scan_object(t, y, dy, has_dy, lo, hi, fewest, center)
         n_used[i], t_min[i] = n, t0
         if status[i] != OK:
             continue

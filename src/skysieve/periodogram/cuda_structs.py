@@ -54,7 +54,7 @@ def _struct(*fields: str) -> np.dtype[Any]:
 
 PREPARE = _struct(
     "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
-    "bins*", "centre", "scale_kind", "grid_stride", "scan_only",
+    "bins*", "centre", "scale_kind", "grid_stride", "scan_only", "fewest",
 )  # fmt: skip
 WEIGHTS = _struct(
     "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",

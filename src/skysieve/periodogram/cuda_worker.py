@@ -232,11 +232,10 @@ class Worker(ABC):
             "df": None, "limit": None, "tp": None, "wv": None, "owner": None, "row": None, "count": None, "floor": None,
             "bins": None, "grid_stride": 0, "scan_only": False,
         } | more  # fmt: skip
-        centre = self.spec.center_data or self.spec.fit_mean
         kind = SCALE_KIND.get(self.spec.normalization, 0)
         args = cs.fill(
             cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
-            centre=centre, scale_kind=kind, **given,
+            centre=self.spec.centred, scale_kind=kind, fewest=self.spec.min_points, **given,
         )  # fmt: skip
         threads = WIDE if n <= 2 * self.runtime.device.sm_count else NARROW
         self.module("ls_prepare.cu").launch("ls_prepare", (n,), (threads,), (args,), stream=lane.stream)

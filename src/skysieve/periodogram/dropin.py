@@ -190,7 +190,8 @@ class LombScargle(Significance):
         -------
         numpy.ndarray or Quantity
             Of the shape of `frequency`.  Frequencies below 0 are those of their size; at 0 the model is a constant:
-            NaN with `fit_mean`, which has one already.
+            NaN with `fit_mean`, which has one already.  NaN too for a light curve of one point, or of two with
+            `fit_mean`, to which a sinusoid fits in more than one way.
         """
         shape = normalization or self.normalization
         wanted = self._frequency(frequency)
@@ -369,6 +370,8 @@ class LombScargle(Significance):
     def _powers(self, frequency: NDArray[Any], normalization: str, method: str, regular: bool) -> NDArray[Any]:
         if frequency.size == 0:
             return np.empty(0, np.dtype(self.dtype))
+        if len(self._rows()[0]) < (3 if self.fit_mean else 2):  # fewer points than parameters: every model fits
+            return np.full(frequency.shape, np.nan, np.dtype(self.dtype))
         return np.asarray(self._search(frequency, normalization, method, regular).power)
 
     def _at_zero(self, normalization: str) -> float:

@@ -82,17 +82,19 @@ def single(z: ArrayLike, n: Any, normalization: str = "standard", parameters: in
     0.0009765625
     """
     z = np.asarray(z, np.float64)
-    half = 0.5 * (n - parameters)
+    half = 0.5 * np.maximum(n - parameters, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        if normalization == "standard":
-            return np.asarray(np.exp(half * np.log1p(-np.minimum(z, 1.0))))
-        if normalization == "model":
-            return np.asarray(np.exp(-half * np.log1p(z)))
-        if normalization == "log":
-            return np.asarray(np.exp(-half * z))
         if normalization == "psd":
             return np.asarray(np.exp(-z))
-    raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
+        if normalization == "standard":
+            log = half * np.log1p(-np.minimum(z, 1.0))
+        elif normalization == "model":
+            log = -half * np.log1p(z)
+        elif normalization == "log":
+            log = -half * z
+        else:
+            raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
+        return np.asarray(np.where((half == 0) & ~np.isnan(z), 1.0, np.exp(log)))  # as many parameters as points
 
 
 def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
@@ -139,7 +141,7 @@ def _log_gamma_factor(n: Any) -> Any:
     """Logarithm of ``sqrt(2/n) Gamma(n/2) / Gamma((n-1)/2)``."""
     from scipy.special import gammaln
 
-    return 0.5 * np.log(2 / n) + gammaln(n / 2) - gammaln((n - 1) / 2)
+    return 0.5 * np.log(np.divide(2.0, n)) + gammaln(n / 2) - gammaln((n - 1) / 2)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,14 @@ class Noise:
         return cls(len(t), float(np.ptp(t)), math.sqrt(4 * math.pi * variance), bandwidth, normalization)
 
     def tau(self, z: ArrayLike) -> NDArray[Any]:
-        """Expected number of up-crossings of the level ``z`` (Baluev 2008, table 1)."""
+        """Expected number of up-crossings of the level ``z`` (Baluev 2008, table 1).
+
+        Infinite where the model has as many parameters as there are points and the formula has no value.
+        """
+        tau = self._tau(z)
+        return np.asarray(np.where(np.isnan(tau) & ~np.isnan(z) & (self.n <= MODEL_PARAMETERS), np.inf, tau))
+
+    def _tau(self, z: ArrayLike) -> NDArray[Any]:
         z = np.asarray(z, np.float64)
         w = self.bandwidth * self.effective_span
         null, model = self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS

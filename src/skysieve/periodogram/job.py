@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from numpy.typing import NDArray
     from rich.console import Console
 
     from skysieve.periodogram.io import LightCurves, Wanted
@@ -68,6 +69,7 @@ class Job:
     lost: int = 0
     flat: int = 0
     parts: Parts | None = None
+    flagged: Counter[str] = field(default_factory=Counter)
 
     def complain(self, text: str) -> None:
         self.log.print(f"skysieve: {text}", style="bold red" if self.log.is_terminal else None, markup=False)
@@ -82,7 +84,7 @@ class Job:
         ``run`` is all that was asked, as JSON holds it.
         """
         from skysieve.periodogram.io import BadFile, check_output
-        from skysieve.periodogram.resume import OtherRun, Parts, files_of
+        from skysieve.periodogram.resume import InUse, OtherRun, Parts, files_of
 
         self.request, self.treatment = request, treatment
         self.output, self.plot = outputs.table, outputs.plots
@@ -112,12 +114,19 @@ class Job:
                 raise UserError("--resume and --plot do not go together; draw pictures in a run of their own")
             try:
                 self.parts = Parts(output, {"options": run, "files": files_of(files)})
-            except OtherRun as e:
+            except (InUse, OtherRun) as e:
                 raise UserError(str(e)) from None
             except OSError as e:
                 raise UserError(f"{output}.parts: {e.strerror or e}") from None
+            if self.parts.lock.note:
+                self.say(f"note: {self.parts.lock.note}")
         elif outputs.partition is not None:
             raise UserError("--partition goes with --resume")
+
+    def close(self) -> None:
+        """Let another run have the output."""
+        if self.parts is not None:
+            self.parts.close()
 
     def run(self, files: list[Path], wanted: Wanted) -> int:
         """Every file in turn; returns the exit code."""
@@ -154,7 +163,7 @@ class Job:
         merged = join([f for _, f in self.found])
         if not self.quiet:
             show_periods(self.console, self.found, self.request)
-            for line in summary(merged, seconds, len(self.found)):
+            for line in summary(merged, seconds, len(self.found), self.flagged):
                 self.say(line)
         if self.output is not None:
             self._write(self.output)
@@ -224,11 +233,13 @@ class Job:
     def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
         from skysieve.core.errors import SkysieveError
         from skysieve.periodogram.moving import what_was_done
+        from skysieve.periodogram.report import left_out
 
         self.say(
             f"{file}: {len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows; {curves.taken}"
         )
-        for line in [*curves.notes, *self._about_bands(curves)]:
+        self.flagged.update(curves.left_out)
+        for line in [*curves.notes, *left_out(curves), *self._about_bands(curves)]:
             self.say(f"note: {line}")
         self.lost = self.flat = 0
         try:
@@ -246,7 +257,8 @@ class Job:
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
         except OSError as e:  # a finished part or a picture that cannot be written
-            raise UserError(f"{e.filename or file}: {e.strerror or e}") from e
+            place = e.filename or (self.output if self.parts is not None else self.plot) or file
+            raise UserError(f"cannot write {place}: {e.strerror or e}") from e
 
     def _answers(self, number: int, file: Path, curves: LightCurves) -> Iterator[Found]:
         """Answers for the objects of a file, a chunk or a partition at a time."""
@@ -307,28 +319,51 @@ class Job:
         self.plotted += plot_objects(curves, self.request, folder, limit, self.pictures, self._still())
 
     def _write(self, path: Path) -> None:
-        import numpy as np
-
         from skysieve.periodogram.io import write_table
 
-        tables = [f.table(self.request, name if self.n_files > 1 else None) for name, f in self.found]
-        columns = {k: np.concatenate([t[k] for t in tables]) for k in tables[0]}
         try:
-            write_table(columns, path, units=self.found[0][1].units(self.request))
+            write_table(self._columns(), path, units=self.found[0][1].units(self.request))
         except OSError as e:
-            raise UserError(f"{path}: {e.strerror or e}") from None
+            raise UserError(f"cannot write {path}: {e.strerror or e}") from None
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """The table of all that was found."""
+        import numpy as np
+
+        tables = [f.table(self.request, name if self.n_files > 1 else None) for name, f in self.found]
+        return {k: np.concatenate([t[k] for t in tables]) for k in tables[0]}
 
     def keep_finished(self, why: str = "interrupted") -> str:
-        """After Ctrl-C or an error: write what is done beside the wanted output, and say so."""
+        """After Ctrl-C or an error: write what is done, and say where.
+
+        Beside the wanted output; where that cannot be written, in the folder of temporary files, else on the
+        standard output.  A run without an output shows it.
+        """
         if self.parts is not None:
             return f"{why}; the same command goes on from the finished partitions in {self.parts.folder}"
         done = sum(len(f) for _, f in self.found)
-        if not done or self.output is None:
+        if not done or (self.output is None and self.quiet):
             return f"{why}; nothing was written"
+        import tempfile
+
+        from skysieve.periodogram.io import print_csv
+        from skysieve.periodogram.report import show_periods
+
         self._join()
-        part = self.output.with_name(f"{self.output.stem}.partial{self.output.suffix}")
+        those = f"the periods of the {done:,} object{'s' if done != 1 else ''} that were done"
+        if self.output is None:
+            show_periods(self.console, self.found, self.request)
+            return f"{why}; {those} are in the table above"
+        name = f"{self.output.stem}.partial{self.output.suffix}"
+        for folder in (self.output.parent, Path(tempfile.gettempdir())):
+            try:
+                self._write(folder / name)
+            except UserError as e:
+                self.complain(str(e))
+            else:
+                return f"{why}; {those} are in {folder / name}"
         try:
-            self._write(part)
-        except UserError as e:
-            return f"{why}; nothing was written ({e})"
-        return f"{why}; the periods of the {done:,} objects that were done are in {part}"
+            print_csv(self._columns())
+        except OSError as e:
+            return f"{why}; {those} are lost: the standard output takes none ({e.strerror or e})"
+        return f"{why}; {those} are on the standard output"

@@ -15,7 +15,7 @@ struct Rows {
   const double* t; const double* y; const double* dy; const int* code; const int* offsets;
   double* kept; int* row; int bands, fewest;
 };
-#define FEWEST 4                      // rows of an object that has a status of its own: as in ls_prepare
+#define FEWEST 4                      // rows of an object that has a status of its own: as `workload.BAND_POINTS`
 extern "C" __global__ void __launch_bounds__(256) bands_rows(const Rows A) {
   extern __shared__ int count[];
   const int lo = A.offsets[blockIdx.x], n = A.offsets[blockIdx.x + 1] - lo, lane = threadIdx.x & 31;

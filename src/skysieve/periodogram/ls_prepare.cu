@@ -44,7 +44,7 @@ struct Prepare {
   const double* df; const Limit* limit;
   double* tp; double2* wv; int* owner; int* row; Info* info;
   unsigned* count; unsigned* floor; unsigned* bins;      // of the candidates: cleared here; bins, where there are any: 32 an object
-  int centre, scale_kind, grid_stride, scan_only;
+  int centre, scale_kind, grid_stride, scan_only, fewest;
 };
 
 // Two sums over a warp at once: the first is left in lanes 0 to 15, the second in the others.
@@ -188,7 +188,8 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   const bool dirty = s.flags & DISORDER;
   Info info;
   info.n = m; info.dropped = n - m; info.apart = 1; info.t_min = tmin; info.span = span; info.scale = 1;
-  info.status = m == 0 ? 1 : s.flags & BAD_ERROR ? 3 : m < 4 ? 2 : !(span >= SHORTEST_SPAN) ? 5 : !isfinite(span) ? 6 : ymax == ymin ? 4 : 0;
+  const bool flat = ymax == ymin && (A.centre || ymax == 0);      // nothing is left to fit
+  info.status = m == 0 ? 1 : s.flags & BAD_ERROR ? 3 : m < A.fewest ? 2 : !(span >= SHORTEST_SPAN) ? 5 : !isfinite(span) ? 6 : flat ? 4 : 0;
   if (m == 0) { info.t_min = missing64(); info.span = missing64(); }
   if (A.scan_only) { if (!tid) A.info[o] = info; return; }
   if (!tid) { A.count[o] = 0; A.floor[o] = 0; }

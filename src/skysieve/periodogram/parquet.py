@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram.cells import labels, numbers
-from skysieve.periodogram.colnames import LABELS, MOVING, ROLES, STARS, Columns, MissingColumn, Wanted, choose, plain
+from skysieve.periodogram.colnames import (
+    FLAG,
+    LABELS,
+    MOVING,
+    STARS,
+    Columns,
+    MissingColumn,
+    Wanted,
+    choose,
+    hints_of,
+    plain,
+)
 from skysieve.periodogram.textfile import BadFile
 
 if TYPE_CHECKING:
@@ -41,27 +52,68 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
         if any(pa.types.is_nested(field.type) for field in schema):
             return _nested(file, wanted)
         names = list(schema.names)
-        columns = choose(names, wanted)
-        needed = [names[i] for role in ROLES if (i := getattr(columns, role)) is not None]
+        sample = _sampler(file, names)
+        twice = [name for name in names if names.count(name) > 1]
+        try:
+            columns = choose(names, wanted, sample)
+        except MissingColumn:
+            if twice:
+                raise BadFile(f"has {names.count(twice[0])} columns of the name {twice[0]!r}") from None
+            raise
+        needed = list(dict.fromkeys(names[i] for i in columns.parts().values()))
         for name in needed:
-            if names.count(name) > 1:
+            if name in twice:
                 raise BadFile(f"has {names.count(name)} columns of the name {name!r}")
+        times = sample(columns.time, fractions=True)
+        notes = hints_of(names, columns, lambda i: times if i == columns.time else sample(i), wanted)
         table = file.read(columns=needed)
     except (OSError, pa.ArrowException) as e:
         raise BadFile(f"cannot be read as Parquet: {str(e).splitlines()[0]}") from None
-    data = {
-        role: _values(table.column(names[i]), names[i], role)
-        for role in ROLES
-        if (i := getattr(columns, role)) is not None
-    }
-    return names, columns, data, []
+    data = {role: _values(table.column(names[i]), names[i], role) for role, i in columns.parts().items()}
+    return names, columns, data, notes
+
+
+def _sampler(file: Any, names: list[str]) -> Any:
+    """Some rows of a column by its position: of the first part of the file, and of one in its middle."""
+    import pyarrow as pa
+
+    held: dict[int, NDArray[Any]] = {}
+    groups = sorted({0, file.num_row_groups // 2} & set(range(file.num_row_groups)))
+
+    def sample(i: int, fractions: bool = False) -> NDArray[Any]:
+        if i not in held and not fractions and pa.types.is_floating(file.schema_arrow.field(i).type):
+            held[i] = _without_rows(file, i)
+        if i not in held or fractions:
+            parts = []
+            for group in groups:
+                column = file.read_row_group(group, columns=[names[i]]).column(0)
+                start = max(0, len(column) // 2 - SAMPLE // 2) if len(column) > SAMPLE else 0
+                parts.append(column.slice(start, SAMPLE).to_numpy())
+            held[i] = np.concatenate(parts) if parts else np.empty(0)
+        return held[i]
+
+    return sample
+
+
+def _without_rows(file: Any, i: int) -> NDArray[Any]:
+    """Of a column of fractions all that matters is whether it has any: NaN if not, nothing if it has."""
+    for group in range(file.num_row_groups):
+        part = file.metadata.row_group(group)
+        known = part.column(i).statistics
+        if known is None or not known.has_null_count or known.null_count < part.num_rows:
+            return np.empty(0)
+    return np.array([np.nan])
+
+
+SAMPLE = 3000
+"""Rows of a part of the file that are looked at."""
 
 
 def _values(column: Any, name: str, role: str) -> NDArray[Any]:
     """A flat column; labels are text where some are missing, but Rubin's ids stay whole numbers (0)."""
     import pyarrow as pa
 
-    if role not in LABELS:
+    if role not in LABELS and not role.startswith(FLAG):
         return numbers(name, column.to_numpy())
     if column.null_count and pa.types.is_integer(column.type) and plain(name) in (STARS, MOVING):
         column = column.fill_null(0)
@@ -100,7 +152,7 @@ def _nested(file: Any, wanted: Wanted) -> Read:
     """One row an object."""
     flat, lists = _fields(file.schema_arrow)
     names, columns = _choose_nested(flat, lists, wanted)
-    roles = {role: names[i] for role in ROLES if (i := getattr(columns, role)) is not None}
+    roles = {role: names[i] for role, i in columns.parts().items()}
     table = file.read(columns=sorted({lists[n][0] if n in lists else n for n in roles.values()}))
     data: dict[str, NDArray[Any]] = {}
     counts: NDArray[np.int64] | None = None

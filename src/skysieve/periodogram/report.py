@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console
     from rich.progress import ProgressColumn
 
+    from skysieve.periodogram.io import LightCurves
     from skysieve.periodogram.search import Found, Request
 
 MAX_ROWS = 20
@@ -150,7 +151,23 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
         console.print(f"... and {total - shown:,} more", highlight=False)
 
 
-def summary(found: Found, seconds: float, n_files: int) -> list[str]:
+def left_out(curves: LightCurves) -> list[str]:
+    """Rows of a file that are not searched, and why, in a line."""
+    t, y = np.isfinite(curves.t), np.isfinite(curves.y)
+    reasons = dict(curves.left_out)
+    reasons["without a value"] = max(0, int((~y).sum()) - sum(reasons.values()))
+    reasons["without a time"] = int((y & ~t).sum())
+    if curves.dy is not None:
+        reasons["without an error"] = int((t & y & ~np.isfinite(curves.dy)).sum())
+    some = {why: n for why, n in reasons.items() if n}
+    if not some:
+        return []
+    told = ", ".join(f"{n:,} {why}" for why, n in some.items())
+    advice = "; --quality-mask none keeps flagged rows" if any(why.startswith("flagged") for why in some) else ""
+    return [f"{sum(some.values()):,} of {len(curves.t):,} rows left out: {told}{advice}"]
+
+
+def summary(found: Found, seconds: float, n_files: int, marked: Mapping[str, int] | None = None) -> list[str]:
     """Objects, points, time, methods; then what was lost and why."""
     n, points = len(found), int(found.n_used.sum())
     bad = found.status_text[found.status_text != "ok"]
@@ -161,8 +178,14 @@ def summary(found: Found, seconds: float, n_files: int) -> list[str]:
     rate = f" ({n / seconds:,.0f} objects/s)" if n > 1 else ""
     lines = [f"{what}, in {clock(seconds)}{rate}; method: {used}"]
     dropped = int(found.n_dropped.sum())
-    if dropped:
+    flagged = {why: n for why, n in (marked or {}).items() if n}
+    missing = dropped - sum(flagged.values())
+    if dropped and not flagged:
         lines.append(f"{dropped:,} rows with missing or infinite values were left out")
+    elif dropped:
+        told = [f"{n:,} {why}" for why, n in flagged.items()]
+        told += [f"{missing:,} with missing or infinite values"] if missing > 0 else []
+        lines.append(f"{dropped:,} rows were left out: {', '.join(told)}")
     if len(bad):
         why = ", ".join(f"{c:,} {reason}" for reason, c in Counter(bad.tolist()).most_common())
         lines.append(f"{len(bad):,} of {n:,} without a period: {why}")

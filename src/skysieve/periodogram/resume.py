@@ -3,15 +3,19 @@
 Beside the output ``OUT`` stands a folder ``OUT.parts`` with ``run.json`` (what was asked, of which files), the
 partitions of each file, and the answers of each finished one.  Every file is written under another name, flushed to
 the disk and renamed: whatever kills the run, what stands there is whole.  A part that a disk has damaged all the same
-is done again.
+is done again.  A file ``lock`` names the process that works there; the system gives the lock back when that process
+ends, however it ends.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import socket
 import zipfile
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +32,17 @@ if TYPE_CHECKING:
 
 PARTITION, PARTITION_ROWS = 20_000, 4_000_000
 """Objects and rows of a partition: seconds to a minute of work."""
-MANIFEST = "run.json"
+MANIFEST, LOCK = "run.json", "lock"
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""Errors of a file system that has no locks."""
 
 
 class OtherRun(ValueError):
     """The parts that were found belong to a run with other options or other files; the message is one line."""
+
+
+class InUse(ValueError):
+    """Another process works on the same output; the message is one line."""
 
 
 def fingerprint(path: Path) -> list[Any]:
@@ -47,7 +57,68 @@ def _write(path: Path, write: Callable[[Path], None]) -> None:
         with part.open("rb") as f:
             os.fsync(f.fileno())
 
-    replace_file(path, flushed)
+    try:
+        replace_file(path, flushed)
+    except OSError as e:  # its own name, if any, is that of a temporary file
+        raise OSError(e.errno, e.strerror or str(e), str(path)) from None
+
+
+class Lock:
+    """A file that one process at a time may hold; its text names the holder.
+
+    Raises
+    ------
+    InUse
+        If another process holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.note = path, ""
+        self._handle: int | None = None
+        while self._handle is None:
+            path.parent.mkdir(exist_ok=True)
+            try:
+                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            except FileNotFoundError:  # the run that ended now has removed the folder
+                continue
+            self._handle = self._taken(handle)
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def _taken(self, handle: int) -> int | None:
+        """The handle once it is locked; None if the file has been removed in the meantime."""
+        try:
+            import fcntl
+        except ModuleNotFoundError:
+            self.note = "this system has no file locks: do not start a second run on the same output"
+            return handle
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+            os.close(handle)
+            folder = self.path.parent
+            raise InUse(f"{folder} is in use by {holder}; wait until it ends, or give another output") from None
+        except OSError as e:
+            if e.errno not in NO_LOCKS:
+                os.close(handle)
+                raise
+            self.note = f"{self.path.parent}: no file locks here: do not start a second run on the same output"
+            return handle
+        try:
+            if os.path.samestat(os.fstat(handle), os.stat(self.path)):
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)
+        return None
+
+    def close(self) -> None:
+        """Let others have it."""
+        if self._handle is not None:
+            self.path.unlink(missing_ok=True)
+            os.close(self._handle)
+            self._handle = None
 
 
 class Parts:
@@ -64,12 +135,22 @@ class Parts:
     ------
     OtherRun
         If the folder holds parts of another run.
+    InUse
+        If another process works there.
     """
 
     def __init__(self, output: Path, run: dict[str, Any]) -> None:
         self.folder = output.with_name(output.name + ".parts")
         self.damaged: list[str] = []
-        self.folder.mkdir(exist_ok=True)
+        self.lock = Lock(self.folder / LOCK)
+        try:
+            self._check(run)
+        except BaseException:
+            self.lock.close()
+            raise
+
+    def _check(self, run: dict[str, Any]) -> None:
+        """That the folder is empty, or holds parts of the same run."""
         manifest = self.folder / MANIFEST
         text = json.dumps(run, indent=1, sort_keys=True)
         if manifest.exists():
@@ -136,18 +217,21 @@ class Parts:
         """Keep the answers of a partition."""
         arrays = {f.name: getattr(found, f.name) for f in fields(Found)}
 
-        def write(path: Path) -> None:
-            with path.open("wb") as f:
-                np.savez(f, **{n: a.astype(str) if a.dtype.kind == "O" else a for n, a in arrays.items()})
+        whole = io.BytesIO()  # a ZIP archive that meets a full disk tries again when it is deleted
+        np.savez(whole, **{n: a.astype(str) if a.dtype.kind == "O" else a for n, a in arrays.items()})
+        _write(self._path(file, k), lambda path: _bytes(path, whole.getvalue()))
 
-        _write(self._path(file, k), write)
+    def close(self) -> None:
+        """Let another run have the folder."""
+        self.lock.close()
 
     def remove(self) -> None:
         """The output is written: the parts are no longer needed.  Files that this class did not write stay."""
         for path in self.folder.iterdir():
             if path.name == MANIFEST or path.name[:5].isdigit() or _unfinished(path.name):
                 path.unlink()
-        if not any(self.folder.iterdir()):
+        self.close()
+        with suppress(OSError):  # other files are there, perhaps the lock of a run that starts now
             self.folder.rmdir()
 
 
@@ -166,6 +250,10 @@ def _json(path: Path) -> Any:
 
 def _text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
+
+
+def _bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
 
 
 def files_of(paths: Sequence[Path]) -> list[list[Any]]:

@@ -26,8 +26,11 @@ UNIT_HOURS = {"d": 24.0, "h": 1.0, "min": 1 / 60, "s": 1 / 3600, "yr": 8766.0}
 """Hours in each unit of time that the command line knows."""
 
 
-FIRST_CHUNK, CHUNK_SECONDS, MAX_ROWS = 500, 3.0, 20_000_000
-"""A chunk is what takes some seconds, so that Ctrl-C loses little; it starts small and is limited in rows."""
+FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 20_000_000
+"""A chunk is what takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
+frequencies of them all together; every chunk is limited in rows."""
+SHORT = 0.02
+"""Days: of a range without a shortest period."""
 
 
 @dataclass(frozen=True)
@@ -210,13 +213,12 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
     ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
     if ok.size == 0:
         return out
-    starts = rows.offsets[:-1][ok]
-    # objects without a result have no rows that count: sums run from one good object to the next
-    bounds = np.append(starts, len(relative))
-    counted = np.repeat(np.asarray(result.status) == Status.OK, np.diff(rows.offsets))
-    w, x = np.where(counted, weight, 0.0), np.where(counted, relative, 0.0)
-    mean = np.add.reduceat(w * x, bounds[:-1])
-    square = np.add.reduceat(w * x**2, bounds[:-1])
+    lengths = np.diff(rows.offsets)
+    counted = np.repeat(np.asarray(result.status) == Status.OK, lengths)  # of objects with a result: no others' rows
+    w, x = weight[counted], relative[counted]
+    starts = np.concatenate([[0], np.cumsum(lengths[ok])[:-1]])
+    mean = np.add.reduceat(w * x, starts)
+    square = np.add.reduceat(w * x**2, starts)
     grids = result.grids
     highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
     noise = fap.Noise(
@@ -264,6 +266,17 @@ def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDA
     return out
 
 
+def first_chunk(curves: LightCurves, request: Request) -> int:
+    """Objects that some seconds are surely enough for."""
+    asked = request.arguments
+    nf = asked.get("nf")
+    if nf is None:
+        times = curves.t[np.isfinite(curves.t)]
+        span = float(np.ptp(times)) if times.size else 0.0
+        nf = asked.get("samples_per_peak", 5) * span * ((asked.get("fmax") or 1 / SHORT) - (asked.get("fmin") or 0.0))
+    return int(np.clip(FIRST_WORK / max(1.0, nf * max(1, request.nterms)), 1, FIRST_CHUNK))
+
+
 def search(
     curves: LightCurves,
     request: Request,
@@ -285,7 +298,7 @@ def search(
 
     told: set[str] = set()
     lowest, highest = np.inf, 0.0
-    start, size = 0, FIRST_CHUNK
+    start, size = 0, first_chunk(curves, request)
     banded = request.banded(curves) if banded is None else banded
     if banded and curves.band is not None:
         curves = replace(curves, band=np.unique(curves.band, return_inverse=True)[1].reshape(-1))
@@ -310,7 +323,7 @@ def search(
                 else:
                     result = plan.execute(t, y, dy, offsets=offsets, progress=report)
             seconds = max(time.monotonic() - started, 1e-3)
-            size = max(FIRST_CHUNK, min(4 * size, round((stop - start) * CHUNK_SECONDS / seconds)))
+            size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
             for w in caught:
                 if note is not None and str(w.message) not in told:
                     told.add(str(w.message))

@@ -12,7 +12,6 @@ from skysieve.periodogram import fap
 from skysieve.periodogram.bootstrap import bootstrap_maxima, exceeding, no_keywords
 from skysieve.periodogram.curve import has_unit
 from skysieve.periodogram.fitted import FittedCurve
-from skysieve.periodogram.workload import MIN_POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,8 +178,8 @@ class Significance(FittedCurve, ABC):
 
     def _noise(self, frequency: NDArray[Any], normalization: str, full_band: bool) -> fap.Noise:
         t, _, dy = self._rows()
-        if len(t) < MIN_POINTS:
-            raise ValueError(f"t and y have {len(t)} usable rows; at least {MIN_POINTS} are needed")
+        if len(t) < 2:
+            raise ValueError("t and y have 1 usable row; at least 2 are needed")
         band = float(frequency.max()) - (0.0 if full_band else float(frequency.min()))
         return fap.Noise.of(t, dy, band, normalization)
 

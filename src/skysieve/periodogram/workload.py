@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from skysieve.periodogram.chi2 import Model
 
-MIN_POINTS = 4
-"""Fewest usable points of a light curve: three parameters are fitted, one degree of freedom is left."""
+BAND_POINTS = 4
+"""Fewest usable points of a light curve in several bands."""
 
 NORMALIZATIONS = ("standard", "model", "log", "psd", "scargle")
 METHODS = ("auto", "direct", "nufft", "finufft")
@@ -47,7 +47,7 @@ class Status(IntEnum):
 _STATUS_TEXT = {
     Status.OK: "ok",
     Status.EMPTY: "no usable rows",
-    Status.TOO_FEW_POINTS: f"fewer than {MIN_POINTS} usable rows",
+    Status.TOO_FEW_POINTS: "too few usable rows",
     Status.BAD_ERRORS: "dy has values that are not positive",
     Status.CONSTANT_Y: "y is constant",
     Status.EQUAL_TIMES: "all times are equal",
@@ -83,6 +83,16 @@ class Spec:
     def sinusoid(self) -> bool:
         """Whether the model is one sinusoid for one band, which has kernels of its own."""
         return self.model is None and self.nterms == 1
+
+    @property
+    def centred(self) -> bool:
+        """Whether a mean is subtracted from the values."""
+        return self.model is not None or self.center_data or self.fit_mean
+
+    @property
+    def min_points(self) -> int:
+        """Fewest usable points of a light curve: as many as one sinusoid, with its mean, has parameters."""
+        return BAND_POINTS if self.model is not None else 3 if self.fit_mean else 2
 
 
 @dataclass(frozen=True)

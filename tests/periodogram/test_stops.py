@@ -1,0 +1,219 @@
+"""``skysieve period`` that is stopped: by Ctrl-C, by a full disk, by a second run on the same output."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import skysieve
+from skysieve.cli import app
+from skysieve.periodogram import search
+from skysieve.periodogram.io import read_light_curves, write_table
+from skysieve.periodogram.simulate import simulate_light_curves
+
+GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "2000", "--device", "cpu")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def survey(tmp_path: Path) -> Path:
+    made = simulate_light_curves(np.full(60, 0.5), 0.8, np.full(60, 40), seed=1)
+    path = tmp_path / "survey.csv"
+    names = np.repeat([f"s{i}" for i in range(60)], made.n_obs)
+    write_table({"name": names, "mjd": made.t + 59000, "mag": made.y, "magerr": made.dy}, path)
+    return path
+
+
+# ---------------------------------------------------------------- one output, two runs
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from skysieve.periodogram.resume import Parts
+parts = Parts(Path(sys.argv[1]), {})
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_second_run_on_one_output_says_who_has_it(survey: Path, tmp_path: Path) -> None:
+    """And a run that was killed leaves no lock behind."""
+    out = tmp_path / "p.csv"
+    command = ("period", survey, *GRID, "--resume", "-o", out)
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        refused = run(*command)
+        assert refused.exit_code == 2
+        told = " ".join(refused.stderr.split())
+        assert f"p.csv.parts is in use by process {holder.pid} on {socket.gethostname()}; wait until it ends" in told
+        assert not out.exists()
+        holder.send_signal(signal.SIGKILL)
+    done = run(*command)
+    assert done.exit_code == 0, done.stderr
+    assert out.exists()
+    assert not (tmp_path / "p.csv.parts").exists()
+    assert run(*command).exit_code == 0  # the lock went with the folder
+
+
+def test_the_lock_is_given_back_after_an_error(survey: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    command = ("period", survey, *GRID, "--resume", "-o", out)
+    assert run(*command, "--mag", "nothing").exit_code == 2
+    assert run(*command).exit_code == 0
+
+
+# ---------------------------------------------------------------- Ctrl-C
+
+WATCHED = """
+import signal, sys
+import skysieve.__main__ as command
+set_handler = signal.signal
+def watched(number, handler):
+    before = set_handler(number, handler)
+    if handler is command._leave:
+        print("ready", flush=True)
+    return before
+signal.signal = watched
+command.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5])
+def test_ctrl_c_at_any_moment(seconds: float, survey: Path, tmp_path: Path) -> None:
+    """From the moment the command has begun to load; the search itself would take minutes."""
+    long = ("--fmin", "0.01", "--fmax", "500", "--nf", "3000000", "--device", "cpu", "-o", str(tmp_path / "p.csv"))
+    command = [sys.executable, "-c", WATCHED, "period", str(survey), *long]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=300)
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
+
+
+def test_ctrl_c_after_minutes_keeps_what_is_done(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that take ten seconds each: what is lost is the chunk in work, of a few objects."""
+    execute, done = skysieve.LombScarglePlan.execute, []
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return 10.0 * sum(done)
+
+    def slow(self, t, y, dy, *, offsets, **options):
+        if sum(done) > 20:
+            raise KeyboardInterrupt
+        done.append(len(offsets) - 1)
+        return execute(self, t, y, dy, offsets=offsets, **options)
+
+    monkeypatch.setattr(skysieve.LombScarglePlan, "execute", slow)
+    monkeypatch.setattr(search, "time", Clock)
+    monkeypatch.setattr(search, "FIRST_WORK", 16 * 2000)
+    result = run("period", survey, *GRID, "-o", tmp_path / "p.csv")
+    assert result.exit_code == 130
+    assert done[-1] == 1  # seconds of work
+    told = " ".join(result.stderr.split())
+    assert re.search(rf"the periods of the {sum(done)} objects that were done are in \S+p.partial.csv", told)
+    assert len((tmp_path / "p.partial.csv").read_text().splitlines()) == 1 + sum(done)
+    done.clear()
+    shown = run("period", survey, *GRID)
+    assert shown.exit_code == 130
+    assert f"the periods of the {sum(done)} objects that were done are in the table above" in shown.stderr
+    assert re.search(r"^s0 +0\.\d+ ", shown.stdout, re.M)
+
+
+def test_the_first_objects_are_few_where_each_takes_long(survey: Path) -> None:
+    curves = read_light_curves(survey)
+    for arguments, most in (({"nf": 2000}, 500), ({"nf": 10**7}, 2), ({"fmin": 0.1, "fmax": 1e4}, 8), ({}, 500)):
+        assert 1 <= search.first_chunk(curves, search.Request(arguments)) <= most
+
+
+# ---------------------------------------------------------------- a full disk
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """Writing beyond ``size`` bytes fails as on a full disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "fits", "ecsv"])
+def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) -> None:
+    """The table cannot be written anywhere: it goes to the standard output, and the one of before stays."""
+    whole, out = tmp_path / "whole.csv", tmp_path / f"p.{suffix}"
+    assert run("period", survey, *GRID, "-q", "-o", whole).exit_code == 0
+    assert run("period", survey, *GRID, "-q", "-o", out).exit_code == 0
+    before = out.read_bytes()
+    with no_file_above(3000):
+        result = run("period", survey, *GRID, "-q", "-o", out)
+    assert result.exit_code == 2
+    assert f"cannot write {out}: " in result.stderr.replace("\n", "")
+    assert "survey.csv" not in result.stderr
+    assert "60 objects that were done are on the standard output" in " ".join(result.stderr.split())
+    assert list(io.StringIO(result.stdout)) == list(io.StringIO(whole.read_text()))
+    assert out.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted({"survey.csv", "whole.csv", out.name})
+
+
+def test_a_full_disk_beside_the_output(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the folder of temporary files has room, the table is there."""
+    from skysieve.periodogram import io as files
+
+    elsewhere = tmp_path / "tmp"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    write = files.write_table
+
+    def full(columns, path, **options):
+        if path.parent == tmp_path:
+            raise OSError(28, os.strerror(28))
+        write(columns, path, **options)
+
+    monkeypatch.setattr(files, "write_table", full)
+    result = run("period", survey, *GRID, "-q", "-o", tmp_path / "p.csv")
+    assert result.exit_code == 2
+    told = result.stderr.replace("\n", "")
+    assert f"cannot write {tmp_path / 'p.csv'}: No space left on device" in told
+    assert f"are in {elsewhere / 'p.partial.csv'}" in told
+    assert len((elsewhere / "p.partial.csv").read_text().splitlines()) == 61
+
+
+def test_a_full_disk_and_a_run_that_goes_on(survey: Path, tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
+    assert run("period", survey, *GRID, "-q", "-o", whole).exit_code == 0
+    command = ("period", survey, *GRID, "--resume", "-o", out)
+    with no_file_above(3000):
+        result = run(*command, "--partition", "30")
+    assert result.exit_code == 2
+    told = result.stderr.replace("\n", "")
+    assert f"cannot write {out}.parts/00000-000000.npz: " in told
+    assert "Traceback" not in told
+    result = run(*command, "--partition", "30")
+    assert result.exit_code == 0, result.stderr
+    assert out.read_text() == whole.read_text()
