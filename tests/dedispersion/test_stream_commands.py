@@ -250,7 +250,6 @@ def test_small_parts_of_the_command(capsys):
              "changed", "refused")  # fmt: skip
     summary = {
         "data_seconds": 1.0, "seconds": 1.0, "realtime": 1.0, "counts": {}, "stages": {}, "latency_most": None,
-        "early_most": None,
         "sink": dict.fromkeys(
             ("candidates", "written", "flagged", "pictures", "pictures_failed", "pictures_skipped", "triggers",
              "triggers_failed"), 0

@@ -97,22 +97,6 @@ def test_a_file_streamed_is_the_file_searched(data, tmp_path):
     assert summary["data_seconds"] == pytest.approx(8000 // 21 * 21 * 5e-4)
 
 
-def test_long_blocks_are_told_of_early(data, tmp_path):
-    """Every candidate but those of the first block has its early pulse; the table is that of the file all the same."""
-    search_ = {**SEARCH, "block": 1.1}
-    summary, _ = run_feed(lambda i: FileFeed(i, data.fb, 700), replace(data.options, search=search_), tmp_path)
-    whole = Filterbank.from_array(data.fb.block(0, 8000 // 21 * 21), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
-    rows = rows_of(tmp_path)
-    same_as_file(rows, search(whole, data.plan, **search_))
-    with open(tmp_path / "early.csv", encoding="ascii") as file:
-        early = {r["early"]: r for r in csv.DictReader(file) if r["stage"] == "early"}
-    later = [r for r in rows if float(r["time"]) > 1.1]
-    assert len(later) >= 3
-    for r in later:
-        assert float(early[r["early"]]["time"]) == pytest.approx(float(r["time"]), abs=4e-3)
-    assert summary["sink"]["early"] == len(early)
-
-
 def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(data, tmp_path):
     sent = []
 

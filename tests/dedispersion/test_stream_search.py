@@ -165,33 +165,6 @@ def test_a_pulse_that_lost_some_of_its_samples(fb):
     assert 0.6 * whole.snr[0] < columns["snr"][best] < whole.snr[0]
 
 
-def test_pulses_are_told_before_their_block_is_over(fb):
-    """Half a second after the last sample (pieces of 0.1 s, parts of 0.275 s); candidates are what they were."""
-    early, withdrawn, found = {}, [], []
-    x = fb.read().T
-    with StreamSearch(fb.observation, DMS, threshold=7.0, block=1.1, threads=1) as live:
-        for at in range(0, fb.nsamp, 100):
-            found += live.feed(at, x[at : at + 100])
-            some, gone = live.news()
-            early |= {one["early"]: (one, at + 100) for one in some}
-            withdrawn += gone
-        found += live.finish()
-        withdrawn += live.news()[1]
-    same(found, search(fb, DMS, **{**OPTIONS, "threshold": 7.0}))
-    columns = {n: np.concatenate([f.columns[n] for f in found]) for n in ("snr", "dm", "time", "early")}
-    loud = np.flatnonzero((columns["snr"] > 12) & (columns["time"] > 1.2) & (columns["time"] < 11))
-    assert len(loud) == 5
-    delay = 82 * TSAMP  # of DM 100 across the band
-    for i in loud:
-        one, told_at = early[int(columns["early"][i])]
-        assert abs(one["time"] - columns["time"][i]) < 8e-3
-        assert abs(one["snr"] / columns["snr"][i] - 1) < 0.25
-        # a part of a block, a piece, and the plan's highest DM, 200, which is awaited
-        assert told_at * TSAMP - (columns["time"][i] + 4e-3 + delay) < 0.275 + 0.1 + delay
-    assert not set(withdrawn) & set(columns["early"].tolist())
-    assert set(early) == set(withdrawn) | set(columns["early"].tolist()) - {0}
-
-
 def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     """A plan cut into parts by its delays: the same candidates, those of DM 100 long before DM 1000's delay is over."""
     from skysieve.dedispersion.stream import series
@@ -213,50 +186,6 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     assert live.job.overlap > 800
     first = next(t for t, f in zip(at, found, strict=False) if abs(f.columns["time"] - 2.0).min() < 8e-3)
     assert first < 4400 + 500  # its block, the delay of DM 200 and of some DMs near it, and a piece
-
-
-def test_what_was_told_and_is_no_candidate_is_withdrawn():
-    """A pulse that lifts its own block's noise: the block before says 7 sigma, its own does not."""
-    from skysieve.dedispersion.candidates import Events
-    from skysieve.dedispersion.stream.early import Early
-
-    def events(dm, time):
-        n = len(dm)
-        none = np.zeros(n, np.int64)
-        return Events(np.array(dm), np.array(dm, float), np.full(n, 7.0, np.float32), np.array(time), np.full(n, 0.01),
-                      none, none + 10, none + 1)  # fmt: skip
-
-    early = Early(3, 1e-3)
-    columns = {"snr": np.array([7.0, 9.0]), "dm": np.array([4.0, 50.0])}
-    early.offer(events([4, 5, 50], [1.0, 1.002, 3.0]), np.array([0, 0, 1]), columns)
-    told, withdrawn = early.take()
-    assert ([one["snr"] for one in told], withdrawn) == ([7.0, 9.0], [])
-    early.offer(events([8, 52], [1.01, 3.02]), np.array([0, 1]), columns)  # the first group has grown, the second not
-    told_again, _ = early.take()
-    assert [one["snr"] for one in told_again] == [9.0]
-    assert early.numbers(events([10, 90], [1.02, 3.0]), np.array([0, 1])).tolist() == [told[0]["early"], 0]
-    early.forget(3.01)
-    assert early.take() == ([], [told[1]["early"]])
-    early.forget(np.inf)
-    assert early.take() == ([], [told_again[0]["early"]])
-
-
-def test_of_early_pulses_that_become_one_candidate_each_is_replaced_or_withdrawn():
-    from skysieve.dedispersion.candidates import Events
-    from skysieve.dedispersion.stream.early import Early
-
-    def events(dm):
-        n = len(dm)
-        none = np.zeros(n, np.int64)
-        return Events(np.array(dm), np.array(dm, float), np.full(n, 7.0, np.float32), np.ones(n), np.full(n, 0.01),
-                      none, none + 10, none + 1)  # fmt: skip
-
-    early = Early(3, 1e-3)
-    early.offer(events([4, 50]), np.array([0, 1]), {"snr": np.array([7.0, 9.0])})
-    first, second = (one["early"] for one in early.take()[0])
-    assert early.numbers(events([4, 50]), np.array([0, 0])).tolist() == [first]
-    early.forget(np.inf)
-    assert early.take() == ([], [second])
 
 
 def test_bad_input(fb):

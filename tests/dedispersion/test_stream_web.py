@@ -21,7 +21,7 @@ from tests.dedispersion.test_stream_sink import wait_for
 
 from skysieve.dedispersion.stream import web, web_folder, web_page
 from skysieve.dedispersion.stream.status import NAME, StatusFile
-from skysieve.dedispersion.stream.tables import COLUMNS, EARLY_COLUMNS, Table, line_of
+from skysieve.dedispersion.stream.tables import COLUMNS, Table, line_of
 from skysieve.dedispersion.stream.web_folder import FolderReader, View, parsed
 
 bokeh = pytest.importorskip("bokeh", reason="the extra 'web' is not installed")
@@ -110,40 +110,6 @@ def test_lines_of_any_kind(data):
     assert one is None or abs(one.mjd) < 1e6
 
 
-def early_line(number, stage="early", seconds=0.0):
-    columns = {
-        "early": number, "stage": stage, "beam": 0, "segment": 0, "snr": 8.5, "dm": 50.0, "time": 1.0, "width": 4e-3,
-        "mjd_top": MJD, "mjd_infinite": MJD + seconds / 86400, "latency": 0.2,
-    }  # fmt: skip
-    return line_of(columns, EARLY_COLUMNS)
-
-
-def test_early_news_go_when_they_are_final_or_withdrawn(folder):
-    early = Table(folder / "early.csv", EARLY_COLUMNS)
-    early.append([early_line(1), early_line(2), early_line(3, seconds=5.0), "9,early,x", "nonsense"])
-    tell(folder)
-    reader = FolderReader(folder)
-    reader.poll()
-    assert list(reader.view.early) == [1, 2, 3]
-    assert web_page.table_html(reader.view).count("not final") == 3
-    early.append([early_line(1, "withdrawn"), early_line(4)])
-    Table(folder / "candidates.csv").append([line(8.4, early=2)])
-    reader.poll()
-    assert list(reader.view.early) == [3, 4]
-    assert reader.view.candidates[-1].early == 2
-    Table(folder / "candidates.csv").append([line(8.4, early=5)])
-    reader._read_table()  # both came between two looks: the candidate is read first
-    early.append([early_line(5)])
-    reader.poll()
-    assert list(reader.view.early) == [3, 4]
-    early.append([early_line(5, seconds=3600.0)])  # another run's
-    reader.poll()
-    assert list(reader.view.early) == [3, 4, 5]
-    tell(folder, running=False)
-    reader.poll()
-    assert reader.view.early == {}
-
-
 def test_what_is_no_folder_of_a_run(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         FolderReader(tmp_path / "none")
@@ -179,7 +145,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5,
 )  # fmt: skip
-NAMES = st.sampled_from(["seconds", "data_seconds", "rate", "realtime", "mjd", "counts", "sink", "beams", "early"])
+NAMES = st.sampled_from(["seconds", "data_seconds", "rate", "realtime", "mjd", "counts", "sink", "beams"])
 
 
 @settings(max_examples=25, deadline=None)
@@ -293,7 +259,6 @@ def test_a_document_is_kept_up_to_date(folder, monkeypatch):
     assert page.plane.x_range.end >= page.points.data["when"][1]
     page.points.selected.indices = [1]
     assert "This candidate has no picture" in page.parts["picture"].text
-    Table(folder / "early.csv", EARLY_COLUMNS).append([early_line(7)])
     Table(folder / "candidates.csv").append([line(13.0, 2.0), line(14.0, 3.0, flagged=1), line(15.0, 4.0)])
     tell(folder, state(2.0, lost=3))
     reader.poll()
@@ -302,7 +267,6 @@ def test_a_document_is_kept_up_to_date(folder, monkeypatch):
     assert page.points.selected.indices == [0]
     assert list(page.points.data["marker"]) == ["circle", "circle", "x", "circle"]
     assert list(page.history.data["lost"]) == [3.0]
-    assert list(page.early.data["dm"]) == [50.0]
     page.points.selected.indices = [99, -1]  # a visitor may send anything
     assert "Latest picture" in page.parts["picture"].text
     page._moved(None)

@@ -400,17 +400,6 @@ class Segment:
             self._cuts.append(Cut(number, *self._search.recent(low, high)))
         return ready
 
-    def news(self) -> tuple[list[Row], list[int]]:
-        """Pulses that are told before they are final, and numbers of those that came to nothing; new ones."""
-        if self.search is None:
-            return [], []
-        early, withdrawn = self.search.news()
-        rows = []
-        for columns in early:
-            full = {"beam": self.beam, "segment": self.number, **columns}
-            rows.append(Row(full, self.observation, self._top(columns), when=self._when(columns)))
-        return rows, withdrawn
-
     def _top(self, columns: dict[str, Any]) -> float:
         """Seconds of a candidate's arrival at the top of the band."""
         o = self.observation

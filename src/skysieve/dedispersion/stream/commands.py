@@ -236,9 +236,6 @@ def stream(
     step: Annotated[
         int, option("--step", help="Blocks searched at a time: less work, later news (1).", panel=SEARCH, min=1)
     ] = 1,
-    early: Annotated[
-        bool, option("--early/--no-early", help="Tell pulses of long blocks before they end (CPU only).", panel=SEARCH)
-    ] = True,
     gulp: Annotated[float, option("--gulp", help="Data worked on at a time, s (0.125).", panel=SEARCH)] = 0.125,
     ignore: Annotated[
         str | None, option("--ignore", help="Channels, as 0,5:9; 0 is the highest.", panel=SEARCH, metavar="LIST")
@@ -315,7 +312,7 @@ def stream(
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
         search = {
             "threshold": threshold, "noise": noise.value, "block": block, "ignore": ignored(ignore), "device": device,
-            "step": step, "early": early, "threads": threads, "memory": memory,
+            "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
@@ -491,8 +488,6 @@ def show(summary: dict[str, Any]) -> None:
     typer.echo(f"work: {stages}")
     if summary["latency_most"] is not None:
         typer.echo(f"latency: median {summary['latency_median']:.2f} s, most {summary['latency_most']:.2f} s")
-    if summary["early_most"] is not None:
-        typer.echo(f"early: {s['early']} pulses, median {summary['early_median']:.2f} s, {s['withdrawn']} withdrawn")
     for what, states in (("pictures", "failed skipped later"), ("triggers", "failed dropped unfinished")):
         bad = {state: s[f"{what}_{state}"] for state in states.split()}
         if any(bad.values()):  # of all that went well nobody need be told

@@ -67,7 +67,6 @@ class Pipeline:
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.data_seconds = 0.0
         self.latencies: list[float] = []
-        self.early: list[float] = []
         self._began = time.monotonic()
         self._tick = self._last_time = self._began
         self._last: dict[str, float] = {"bytes": 0.0, "data": 0.0, "busy": 0.0}
@@ -152,12 +151,10 @@ class Pipeline:
                         segment.drop(gulp)
                     else:
                         self._emit(self._watched(segment, partial(segment.step, gulp)))
-                        self._tell(segment)
                         self._cut(segment)
                 worked = True
             elif ended:
                 self._emit(self._watched(segment, segment.finish), over=True)
-                self._tell(segment)
                 self._cut(segment)
                 beam.retire()
                 if segment.search is None:  # its GPUs failed at the end: its ring is page-locked still
@@ -174,15 +171,9 @@ class Pipeline:
             return
         self.intake.make_room(True)
         try:
-            search = segment.prepare()
+            segment.prepare()
         finally:
             self.intake.make_room(False)
-        if search.cannot_tell_early:
-            block = search.length * search.observation.tsamp
-            self.intake.tell(
-                f"on GPUs no pulse is told early: candidates come {2 * block:.1f} s after it at most, "
-                "and the delay of the highest DM"
-            )
         if segment.slow:
             self.intake.tell(
                 f"no page-locked memory ({segment.slow}): copies to the GPU are slower; what is found is the same"
@@ -213,19 +204,6 @@ class Pipeline:
                 self.latencies.append(late)
                 del self.latencies[:-10_000]
             self.sink.add(row)
-
-    def _tell(self, segment: Segment) -> None:
-        """What is not final yet to the sink; of several beams nobody is woken up for it, for they may all have it."""
-        rows, withdrawn = segment.news()
-        for row in rows:
-            late = math.nan if row.when is None else time.monotonic() - row.when
-            row.columns.update(latency=late, beams=len(self.intake.beams))
-            if row.when is not None:
-                self.early.append(late)
-                del self.early[:-10_000]
-            self.sink.add_early(row)
-        for number in withdrawn:
-            self.sink.withdraw(number)
 
     def _cut(self, segment: Segment) -> None:
         """The samples around candidates to the sink."""
@@ -269,8 +247,7 @@ class Pipeline:
             "realtime": passed / worked if worked > 0 else 0.0, "load": worked / span,
             "ring_fill": max([*fills, *(r.fill for r in self.receivers), self.feed.fill]),
             "latency": self.latencies[-1] if self.latencies else 0.0,
-            "early_latency": self.early[-1] if self.early else 0.0, "beams": len(self.intake.beams),
-            "sink": dict(self.sink.counts),
+            "beams": len(self.intake.beams), "sink": dict(self.sink.counts),
             "mjd": max(
                 (s.observation.tstart + s.frontier / 86400 for s in searches), default=self._state.get("mjd", 0.0)
             ),
@@ -300,7 +277,6 @@ class Pipeline:
             ("rate", "Bits received a second."), ("realtime", "Seconds of data for a second of work."),
             ("ring_fill", "Part of the fullest ring that is taken."), ("beams", "Beams."),
             ("latency", "Seconds from a pulse's last sample to its candidate, the latest."),
-            ("early_latency", "Seconds from a pulse's last sample to its early news, the latest."),
             ("data_seconds", "Seconds of data searched."), ("mjd", "Time up to which the data are searched."),
             ("load", "Seconds of work in a second of the clock."),
         ):  # fmt: skip
@@ -310,13 +286,12 @@ class Pipeline:
     def summary(self) -> dict[str, Any]:
         """What was done, for people and for ``summary.json``."""
         times, data = self._work()
-        latencies, early = sorted(self.latencies), sorted(self.early)
+        latencies = sorted(self.latencies)
         return {
             "seconds": time.monotonic() - self._began, "data_seconds": data, "stages": times, "counts": self.counts(),
             "sink": dict(self.sink.counts), "realtime": data / max(sum(times.values()), 1e-9),
             "latency_median": latencies[len(latencies) // 2] if latencies else None,
             "latency_most": latencies[-1] if latencies else None,
-            "early_median": early[len(early) // 2] if early else None, "early_most": early[-1] if early else None,
         }  # fmt: skip
 
     def save_summary(self, summary: dict[str, Any]) -> None:
