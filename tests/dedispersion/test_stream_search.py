@@ -117,6 +117,76 @@ def test_a_stream_that_starts_late(fb, first):
     same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
 
 
+def noise(rng, count, dtype="uint8"):
+    """Samples of noise of any level, shape (samples, channels)."""
+    z = rng.normal(0, 1, (count, NCHAN))
+    level, sigma = {"uint8": (96, 16), "int8": (-80, 10), "uint16": (30000, 300), "float32": (-100, 1)}[dtype]
+    if dtype == "float32":
+        return (level + sigma * z).astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(level + sigma * z), limits.min, limits.max).astype(dtype)
+
+
+def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
+    """S/N, DM and time of the candidates of samples ``x``, the first of which is sample ``first``."""
+    fb = fake(nchan=NCHAN, duration=0.1, tsamp=TSAMP, fch1=1500, foff=-4, dm=0, times=[], width=TSAMP, snr=1, seed=1)
+    found = []
+    with StreamSearch(fb.observation, dms, dtype=x.dtype.name, block=block, threads=1) as live:
+        for at in range(first, first + len(x), gulp):
+            end = min(at + gulp, first + len(x))
+            some = [(max(a, at), min(b, end), low, high) for a, b, low, high in rects if a < end and b > at]
+            found += live.feed(at, x[at - first : end - first].copy(), some)
+        found += live.finish()
+    return [tuple(float(f.columns[n][i]) for n in ("snr", "dm", "time")) for f in found for i in range(len(f))]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "float32"])
+@pytest.mark.parametrize("after", [0, 1, 2, 7, 40, 200, 600, 1099])
+def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
+    """A receiver joins ``after`` samples before the end of a noise block, and stays for a moment or for seconds."""
+    rng = np.random.default_rng(after)
+    for count in (1, 3, 100, after + 60, after + 3000):
+        first = 1100 * int(rng.integers(1, 2000)) - after
+        assert live_candidates(noise(rng, count, dtype), first, np.arange(0, 1001, 50.0), 1.1) == [], count
+
+
+@pytest.mark.parametrize("dm", [40.0, 100.0, 300.0])
+@pytest.mark.parametrize("after", [0, 5, 90, 800])
+def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
+    """The pulse comes in the second block after the start; of a file from sample 0 it would be the same pulse."""
+    first, at = 44 * 1100 - after, 1.7 + after * TSAMP
+    made = fake(nchan=NCHAN, duration=6, tsamp=TSAMP, fch1=1500, foff=-4, dm=dm, times=[at], width=8e-3, snr=25,
+                seed=int(dm) + after)  # fmt: skip
+    found = live_candidates(np.ascontiguousarray(made.read().T), first, np.arange(0, 401, 10.0), 1.1)
+    assert len(found) == 1
+    snr, found_dm, time = found[0]
+    assert snr > 15
+    assert abs(found_dm - dm) <= 10
+    assert abs(time - (first * TSAMP + at)) < 8e-3
+
+
+@pytest.mark.parametrize("joins", [30, 1050, 1150, 1600, 2100, 2190, 3000, 4000])
+@pytest.mark.parametrize(("low", "high"), [(0, 32), (32, 64), (60, 64)])
+def test_a_subband_that_joins_late_makes_no_candidates(joins, low, high):
+    """The packets of some channels begin later: noise stays noise, a pulse after that is found at its DM."""
+    rng = np.random.default_rng(joins + low)
+    lost = [(0, joins, low, high)]
+    assert live_candidates(noise(rng, 7000), 0, np.arange(0, 1001, 50.0), 1.1, rects=lost) == []
+    made = fake(nchan=NCHAN, duration=9, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, times=[7.2], width=8e-3, snr=25,
+                seed=joins)  # fmt: skip
+    found = live_candidates(np.ascontiguousarray(made.read().T), 0, DMS, 1.1, rects=lost)
+    assert len(found) == 1
+    assert found[0][0] > 15
+    assert abs(found[0][1] - 100) <= 10
+    assert abs(found[0][2] - 7.2) < 8e-3
+
+
+@pytest.mark.parametrize(("first", "joins"), [(1095, 1800), (2000, 4000), (0, 2190), (0, 3400), (3290, 3310)])
+def test_a_subband_that_joins_late_is_as_in_the_file(fb, first, joins):
+    losses = Losses([[0, joins, 16, 32], [5000, 5010, 0, 64], [0, 6000, 60, 64]], first)
+    same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     gulps=st.lists(st.integers(1, 3000), min_size=1, max_size=4), first=st.integers(0, 2500),

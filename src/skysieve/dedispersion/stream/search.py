@@ -165,6 +165,7 @@ class StreamSearch:
             self._settle()
         self._looked = looked
         self._rects = np.empty((0, 4), np.int64)
+        self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
         self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
@@ -287,25 +288,39 @@ class StreamSearch:
         over = end % self.length == 0
         self._filler.add(at, view, some)
         if self._filler.ready:
+            self._filler.hide(view)
             if len(some):
                 self._filler.fill(at, view, some)
-            if over:
-                self._filler.end_block()
+            if over and self._filler.end_block():
+                self._joins.append(end)
             self.filled = end
             return
         self._pending.append(some)
         if over:
             self._filler.end_block()
-            self._fill_first(end)
+            if self._filler.ready:
+                self._fill_first(end)
+            else:
+                self._begin_at(end)
+
+    def _begin_at(self, low: int) -> None:
+        """A first block of which too little came to give a level is left out: the stream starts at its end, ``low``."""
+        self.start = self.low = low
+        self.filled = self._loaded = low - self.length
+        if self.kept is not None:
+            self.kept.begin(self.filled, low)
+        self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
 
     def _fill_first(self, end: int) -> None:
-        """The first block with data is over: what is missing in it takes its own level and scatter."""
-        low = max((end - 1) // self.length * self.length, self._held.base)
+        """The first block with data is over: what is missing in it takes its own level and scatter.
+
+        So does the block before it, whose noise a short last block takes.
+        """
+        view = self._held.view(self.filled, end)
+        self._filler.hide(view)
         for some in self._pending:
-            some = some[some[:, 1] > low].copy()
-            some[:, 0] = np.maximum(some[:, 0], low)
             if len(some):
-                self._filler.fill(low, self._held.view(low, end), some)
+                self._filler.fill(self.filled, view, some)
         self._pending.clear()
         self.filled = end
 
@@ -337,7 +352,7 @@ class StreamSearch:
         if self.kept is not None:
             self._loaded, self.low = self.kept.loaded, min(self.kept.searched)
         self._rects = self._rects[self._rects[:, 1] > self.low - 2 * self.length - self._reach]
-        raw = kept_events(self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length)
+        raw = kept_events(self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length, self._joins)
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)
         if self._waiting is not None:
@@ -424,7 +439,7 @@ class StreamSearch:
             return []
         nsamp = self._held.stop
         if self.filled < nsamp:
-            self._filler.end_block()
+            self._filler.end_block(last=True)
             self._fill_first(nsamp)
         self._looked = self.job.detections(nsamp)
         self._source.nsamp = nsamp
