@@ -61,6 +61,20 @@ class Held:
         return buffers, lengths, Parsed(none, none + beam, numbers, chunks, offsets, np.array(key))
 
 
+def last_start(number: NDArray[np.int64], window: int) -> int:
+    """Place from which on numbers fall back by ``window`` at most: a sender may have started anew more than once.
+
+    >>> last_start(np.array([7, 8, 0, 2, 1, 3]), 2)
+    2
+    """
+    first, highest = 0, -1
+    for i, n in enumerate(number.tolist()):
+        if n < highest - window:
+            first, highest = i, n
+        highest = max(highest, n)
+    return first
+
+
 class Beam:
     """What comes for one beam: segments, the latest last; ``made`` is the number of the next."""
 
@@ -173,8 +187,7 @@ class Intake:
             self._hold_changed(beam, index[:stop][~same[:stop]], buffers, lengths, found)
             if anew:
                 rows, sizes, said = beam.changed_ones.take(number)
-                back = np.flatnonzero(said.number < np.maximum.accumulate(said.number) - self.options.window)
-                new = np.arange(back[-1] if len(back) else 0, len(rows))  # it may have started anew more than once
+                new = np.arange(last_start(said.number, self.options.window), len(rows))
                 if self._restart(beam, new, rows, sizes, said):
                     self.bad["changed"] -= len(new)
             index = index[stop:]
