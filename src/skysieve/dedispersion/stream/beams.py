@@ -22,6 +22,7 @@ from skysieve.dedispersion.dmplan import plan as make_plan
 from skysieve.dedispersion.grid import delay_seconds, sample_delays
 from skysieve.dedispersion.observation import Observation, regular_freqs
 from skysieve.dedispersion.stream.channelise import Channeliser
+from skysieve.dedispersion.stream.earlier import Mark
 from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry, mjd_of
 from skysieve.dedispersion.stream.pagelock import PageLock
 from skysieve.dedispersion.stream.ring import Loan, Ring, Unpacker
@@ -369,6 +370,12 @@ class Segment:
         now = time.perf_counter()
         self.times[name] += now - since
         return now
+
+    def mark(self, seconds: float) -> Mark:
+        """The place so many seconds of its observation after sample 0."""
+        late = (self.observation.tstart - mjd_of(self.geometry.epoch)) * 86400
+        since = seconds + late
+        return Mark(self.number, self.geometry.epoch, since, int(since / self.geometry.tsamp))
 
     @property
     def seconds(self) -> float:

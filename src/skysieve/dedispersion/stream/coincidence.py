@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -36,6 +37,15 @@ class Coincidence:
         """Candidates, held until all beams have searched ``until`` seconds past their time."""
         now = time.monotonic()
         self._held += [(_moment(row) + until, row, now) for row in rows]
+
+    def earliest(self, beam: int, segment: int) -> float:
+        """Seconds of a segment before which none of its candidates is held."""
+        starts = (
+            row.columns["time"] - row.columns["width"] / 2
+            for _, row, _ in self._held
+            if (row.columns["beam"], row.columns["segment"]) == (beam, segment)
+        )
+        return min(starts, default=math.inf)
 
     def release(self, frontiers: dict[int, float], last: bool = False) -> list[Row]:
         """Candidates that no other beam's can join any more, with ``beams`` and ``flagged``.

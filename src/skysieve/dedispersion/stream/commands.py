@@ -283,6 +283,7 @@ def stream(
     from skysieve.dedispersion.stream.beams import Options
     from skysieve.dedispersion.stream.channelise import Channeliser
     from skysieve.dedispersion.stream.dada_ring import DadaFeed, DadaReader, key_of
+    from skysieve.dedispersion.stream.earlier import Earlier
     from skysieve.dedispersion.stream.emulate import opened_source
     from skysieve.dedispersion.stream.intake import Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.metrics import MetricsServer
@@ -324,9 +325,7 @@ def stream(
             search=search, cutouts=plots or raw, source=source, telescope=telescope, ra=ra, dec=dec,
         )  # fmt: skip
         Channeliser(1400.0, -1.0, 2, 2, 1e-6, **options.channelise)  # mistakes are told now, not when packets come
-        intake = Intake(
-            parser_of(form, vdif_frames, vdif_threads, fch1, foff), options, most_beams=beams, say=screen.say
-        )
+        parser = parser_of(form, vdif_frames, vdif_threads, fch1, foff)
         if plots:
             importlib.import_module("matplotlib")
         given = None if file is None else opened_source(file)
@@ -335,6 +334,8 @@ def stream(
             role="test" if test else "observation", say=screen.say,
         )  # fmt: skip
         stack.callback(sink.close, 5.0, 0.0)
+        earlier = Earlier.read(sink.folder, sink.table.segments)
+        intake = Intake(parser, options, most_beams=beams, say=screen.say, made=earlier.made)
         if page is not None:
             host, port = page
             served = stack.enter_context(PageProcess(out, host, port, screen.say))
@@ -353,10 +354,10 @@ def stream(
             feed = FileFeed(intake, given) if given is not None else SocketFeed(intake, receivers)
         pipeline = Pipeline(
             intake, feed, sink, receivers=receivers, part=coincident, grace=grace,
-            status=lambda state: screen.line(live_line(state)),
+            status=lambda state: screen.line(live_line(state)), earlier=earlier,
         )  # fmt: skip
         about = {"source": source, "telescope": telescope, "folder": str(out)}
-        told_state = stack.enter_context(StatusFile(out, pipeline.state, about, screen.say))
+        told_state = stack.enter_context(StatusFile(out, pipeline.state, about, screen.say, pipeline.streams))
 
         def all_metrics() -> dict[str, tuple[str, str, float]]:
             found = {**pipeline.metrics(), "status_errors_total": told_state.metric()}

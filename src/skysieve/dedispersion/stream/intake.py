@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -131,12 +131,16 @@ class Intake:
         Beams at most; packets of more are refused and counted.
     say : callable
         Takes a line for the operator.
+    made : dict, optional
+        Number of each beam's first segment, where it is not 0.
     """
 
     def __init__(
-        self, parser: Parser, options: Options, *, most_beams: int = 16, say: Callable[[str], None] = lambda line: None
-    ) -> None:
+        self, parser: Parser, options: Options, *, most_beams: int = 16, say: Callable[[str], None] = lambda line: None,
+        made: Mapping[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.parser, self.options, self.most_beams, self.say = parser, options, most_beams, say
+        self.made = dict(made or {})
         self.beams: dict[int, Beam] = {}
         self.bad = dict.fromkeys((*REASONS[1:], "oversized", "changed", "refused", "restarts", "gpus_lost"), 0)
         self.packets = self.bytes = 0
@@ -171,7 +175,7 @@ class Intake:
                 self.bad["refused"] += len(index)
                 self.tell(f"beam {number}: more than {self.most_beams} beams; its packets are refused")
                 return
-            beam = Beam(number)
+            beam = Beam(number, self.made.get(number, 0))
             if not self._begin(beam, buffers[index[0]], key[index[0]]):
                 self.bad["refused"] += len(index)
                 return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,8 @@ from skysieve.core.errors import DeviceLost
 from skysieve.dedispersion.io import written
 from skysieve.dedispersion.stream.beams import Row, Segment
 from skysieve.dedispersion.stream.coincidence import Coincidence
-from skysieve.dedispersion.stream.intake import REFUSED, Feed, Intake
+from skysieve.dedispersion.stream.earlier import Earlier, Gap, Mark
+from skysieve.dedispersion.stream.intake import REFUSED, Beam, Feed, Intake
 from skysieve.dedispersion.stream.receive import UdpReceiver
 from skysieve.dedispersion.stream.sink import GRACE, Sink
 
@@ -55,11 +58,14 @@ class Pipeline:
         receivers have real-time priority.
     grace : float
         Seconds at the end for pictures to be drawn and triggers to run.
+    earlier : Earlier, optional
+        What the run before left in the sink's folder.
     """
 
     def __init__(
         self, intake: Intake, feed: Feed, sink: Sink, *, receivers: Sequence[UdpReceiver] = (), part: float = 0.5,
         status: Callable[[dict[str, Any]], None] | None = None, nice: int = 5, grace: float = GRACE,
+        earlier: Earlier | None = None,
     ) -> None:  # fmt: skip
         self.intake, self.feed, self.sink, self.receivers = intake, feed, sink, receivers
         self.coincidence = Coincidence(part)
@@ -67,10 +73,18 @@ class Pipeline:
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.data_seconds = 0.0
         self.latencies: list[float] = []
+        self.earlier = Earlier() if earlier is None else earlier
+        self.gaps: list[Gap] = []
+        self._unnamed = dict(self.earlier.marks)
+        self._added = 0
+        self._reached: dict[int, Mark] = dict(self.earlier.marks)
+        self._unsure: deque[tuple[int, dict[int, Mark]]] = deque(maxlen=1000)
+        self._sure: dict[int, Mark] = dict(self.earlier.marks)
         self._began = time.monotonic()
         self._tick = self._last_time = self._began
         self._last: dict[str, float] = {"bytes": 0.0, "data": 0.0, "busy": 0.0}
         self._state: dict[str, Any] = {}
+        self._shown: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def stop(self) -> None:
@@ -152,10 +166,14 @@ class Pipeline:
                     else:
                         self._emit(self._watched(segment, partial(segment.step, gulp)))
                         self._cut(segment)
+                        self._name_gap(beam, segment)
                 worked = True
             elif ended:
                 self._emit(self._watched(segment, segment.finish), over=True)
                 self._cut(segment)
+                self._name_gap(beam, segment)
+                if segment.search is not None:
+                    self._reached[beam.number] = segment.mark(segment.search.stop * segment.observation.tsamp)
                 beam.retire()
                 if segment.search is None:  # its GPUs failed at the end: its ring is page-locked still
                     segment.close()
@@ -204,11 +222,42 @@ class Pipeline:
                 self.latencies.append(late)
                 del self.latencies[:-10_000]
             self.sink.add(row)
+            self._added += 1
 
     def _cut(self, segment: Segment) -> None:
         """The samples around candidates to the sink."""
         for cut in segment.cuts():
             self.sink.add_cut(cut)
+
+    # ------------------------------------------------------------------ how far
+    def _name_gap(self, beam: Beam, segment: Segment) -> None:
+        """When a beam's first samples are searched: what lies between the run before and them."""
+        search = segment.search
+        if beam.number not in self._unnamed or search is None or not search.filled > search.start >= 0:
+            return
+        first = segment.mark(search.start * segment.observation.tsamp)
+        gap = Gap(beam.number, self._unnamed.pop(beam.number), first, self.earlier.killed)
+        self.gaps.append(gap)
+        self.sink.add_gap(gap)
+
+    def _mark(self) -> None:
+        """Up to where the candidates of each beam are on the disk."""
+        for number, beam in list(self.intake.beams.items()):
+            if beam.segments and (search := beam.segments[0].search) is not None and search.filled > search.start >= 0:
+                segment = beam.segments[0]
+                settled = min(search.settled, self.coincidence.earliest(number, segment.number))
+                self._reached[number] = segment.mark(max(settled, search.start * search.observation.tsamp))
+        self._unsure.append((self._added, dict(self._reached)))
+        done = self.sink.done
+        with self._lock:
+            while self._unsure and self._unsure[0][0] <= done:
+                self._sure = self._unsure.popleft()[1]
+
+    def streams(self) -> dict[str, Any]:
+        """How far each beam is searched, and the number of its next segment, for the run that comes after this one."""
+        made = {**self.earlier.made, **{number: beam.made for number, beam in list(self.intake.beams.items())}}
+        with self._lock:
+            return Earlier.written(made, self._sure)
 
     # ------------------------------------------------------------------ numbers
     def _work(self) -> tuple[dict[str, float], float]:
@@ -234,6 +283,7 @@ class Pipeline:
         now = time.monotonic()
         if now - self._tick < 1 and not last:
             return
+        self._mark()
         times, data = self._work()
         counts = self.counts()
         busy, span = sum(times.values()), max(now - self._last_time, IDLE)
@@ -268,9 +318,10 @@ class Pipeline:
         """For Prometheus."""
         state = self.state()
         counts = state.get("counts", {})
-        found: dict[str, tuple[str, str, float]] = {
-            f"{name}_total": (words, "counter", float(counts.get(name, 0))) for name, words in COUNTERS.items()
-        }
+        found: dict[str, tuple[str, str, float]] = {}
+        for name, words in COUNTERS.items():  # packets that are found to be another stream's first are late no more
+            self._shown[name] = max(self._shown.get(name, 0.0), float(counts.get(name, 0)))
+            found[f"{name}_total"] = (words, "counter", self._shown[name])
         for name, value in state.get("sink", self.sink.counts).items():
             found[f"sink_{name}_total"] = (f"Sink: {name.replace('_', ' ')}.", "counter", float(value))
         for name, words in (
@@ -291,12 +342,15 @@ class Pipeline:
             "seconds": time.monotonic() - self._began, "data_seconds": data, "stages": times, "counts": self.counts(),
             "sink": dict(self.sink.counts), "realtime": data / max(sum(times.values()), 1e-9),
             "latency_median": latencies[len(latencies) // 2] if latencies else None,
-            "latency_most": latencies[-1] if latencies else None,
+            "latency_most": latencies[-1] if latencies else None, "gaps": [gap.columns for gap in self.gaps],
         }  # fmt: skip
 
     def save_summary(self, summary: dict[str, Any]) -> None:
-        """Into the sink's folder."""
+        """Into the sink's folder; that of an earlier run is kept under another name."""
         path: Path = self.sink.folder / "summary.json"
+        if path.exists():
+            others = (path.with_name(f"summary-{number}.json") for number in itertools.count(1))
+            path.rename(next(other for other in others if not other.exists()))
         with written(path) as part:
             part.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 

@@ -261,6 +261,18 @@ class StreamSearch:
         """Seconds before which all events are known."""
         return float(self._frontiers().min()) if self.low >= 0 else 0.0
 
+    @property
+    def stop(self) -> int:
+        """Number of the sample after the last that was taken."""
+        return self._held.stop
+
+    @property
+    def settled(self) -> float:
+        """Seconds before which all candidates have been given out."""
+        if self._waiting is None or not len(self._waiting):
+            return self.frontier
+        return min(self.frontier, float((self._waiting.time - self._waiting.width / 2).min()))
+
     def _begin(self, start: int) -> None:
         """Zeros from a block before the one that the stream starts in."""
         self.start = start

@@ -27,6 +27,7 @@ from typing import Any
 from skysieve.dedispersion.io import sweep
 from skysieve.dedispersion.stream.beams import Cut, Row
 from skysieve.dedispersion.stream.drawing import name_of
+from skysieve.dedispersion.stream.earlier import GAP_COLUMNS, Gap
 from skysieve.dedispersion.stream.pictures import EndingThread, Pictures
 from skysieve.dedispersion.stream.tables import Table, claimed, line_of
 from skysieve.dedispersion.stream.voevent import voevent
@@ -55,7 +56,8 @@ class Sink:
     Parameters
     ----------
     folder : path
-        Made where it is missing; gets ``candidates.csv`` and ``pulses/``.
+        Made where it is missing; gets ``candidates.csv``, ``pulses/`` and, where an earlier run has written there,
+        ``gaps.csv``.
     pictures, raw : bool
         Draw each candidate; keep the samples around each as a filterbank file.
     least : float
@@ -113,7 +115,7 @@ class Sink:
         self._waiting: deque[Row] = deque()
         self._cuts: dict[int, Cut] = {}
         self._expected: dict[int, Row | None] = {}
-        self._inbox: queue.Queue[Row | Cut | None] = queue.Queue()
+        self._inbox: queue.Queue[Row | Cut | Gap | None] = queue.Queue()
         self._triggers: queue.Queue[Row | None] = queue.Queue(MOST_TRIGGERS)
         self._raw_bytes = 0
         self._lock = threading.Lock()
@@ -134,6 +136,10 @@ class Sink:
     def add_cut(self, cut: Cut) -> None:
         """The samples around a candidate that was, or will be, added."""
         self._inbox.put(cut if self._fits(cut.raw) else replace(cut, raw=None))
+
+    def add_gap(self, gap: Gap) -> None:
+        """What was not searched between the run before and this one."""
+        self._inbox.put(gap)
 
     def _fits(self, raw: Any) -> bool:
         """Whether there is room for samples, which is taken then."""
@@ -198,6 +204,8 @@ class Sink:
                 over |= row is None
                 if isinstance(row, Cut):
                     self._match(row)
+                elif isinstance(row, Gap):
+                    self._keep_gap(row)
                 elif row is not None:
                     self._waiting.append(row)
                     self._count("candidates")
@@ -212,6 +220,21 @@ class Sink:
             if over and (not self._waiting or tries > 20):
                 self._count("dropped", len(self._waiting))
                 return
+
+    def _keep_gap(self, gap: Gap) -> None:
+        """Into ``gaps.csv``."""
+        self.say(gap.words)
+        try:
+            Table(self.folder / "gaps.csv", GAP_COLUMNS).append([line_of(gap.columns, GAP_COLUMNS)])
+        except (OSError, ValueError) as error:
+            self._count("write_errors")
+            self.say(f"{self.folder / 'gaps.csv'}: {getattr(error, 'strerror', None) or error}")
+
+    @property
+    def done(self) -> int:
+        """Candidates that are on the disk, or were dropped because it refused for too long."""
+        with self._lock:
+            return self.counts["written"] + self.counts["dropped"]
 
     def _flush(self) -> bool:
         """Lines to the disk, then announce them; False when the disk refuses."""

@@ -16,6 +16,11 @@ FORMATS = {"snr": ".4f", "dm": ".9g", "mjd_top": ".12f", "mjd_infinite": ".12f",
 class Table:
     """A CSV file that lines are appended to, each on the disk before `append` returns.
 
+    Attributes
+    ----------
+    segments : dict
+        Highest number of a segment in the lines that were there, of each beam.
+
     Raises
     ------
     ValueError
@@ -24,6 +29,7 @@ class Table:
 
     def __init__(self, path: Path, names: tuple[str, ...] = COLUMNS) -> None:
         self.path, self.names = path, names
+        self.segments: dict[int, int] = {}
         head = ",".join(names) + "\n"
         if path.exists() and path.stat().st_size:
             with open(path, "rb+") as file:
@@ -31,6 +37,12 @@ class Table:
                 if not body.startswith(head.encode()):
                     raise ValueError(f"{path} is there and is no table of candidates of this version")
                 file.truncate(body.rfind(b"\n") + 1)  # a line that was cut off
+            beam, segment = names.index("beam"), names.index("segment")
+            for line in body[: body.rfind(b"\n")].split(b"\n")[1:]:
+                cells = line.split(b",")
+                if len(cells) == len(names) and cells[beam].isdigit() and cells[segment].isdigit():
+                    number = int(cells[beam])
+                    self.segments[number] = max(self.segments.get(number, 0), int(cells[segment]))
         else:
             with open(path, "w", encoding="ascii") as file:
                 file.write(head)

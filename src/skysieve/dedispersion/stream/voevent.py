@@ -47,6 +47,8 @@ def voevent(
     """
     ET.register_namespace("voe", NAMESPACE)
     name = f"ivo://{ivorn}#{columns['mjd_infinite']:.10f}-{columns['beam']}"
+    if columns.get("segment"):  # a sender that starts anew may send the same times again
+        name += f"-{columns['segment']}"
     root = ET.Element(f"{{{NAMESPACE}}}VOEvent", {
         "version": "2.0", "role": role, "ivorn": name,
         f"{{{SCHEMA}}}schemaLocation": f"{NAMESPACE} http://www.ivoa.net/xml/VOEvent/VOEvent-v2.0.xsd",

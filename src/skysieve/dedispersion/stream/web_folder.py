@@ -31,7 +31,7 @@ PIECE = 2**22
 """Bytes of the table read at a time."""
 LARGEST_STATUS = 2**20
 POLL = 0.5
-PICTURE = re.compile(r"(?P<mjd>-?\d+\.\d+)_dm-?\d+\.\d+_beam(?P<beam>\d+)\.png")
+PICTURE = re.compile(r"(?P<mjd>-?\d+\.\d+)_dm-?\d+\.\d+_beam(?P<beam>\d+)(_segment(?P<segment>\d+))?\.png")
 UNIX_MJD = 40587.0
 
 
@@ -48,6 +48,7 @@ class Candidate:
     beams: int
     flagged: bool
     latency: float
+    segment: int = 0
 
     @property
     def when(self) -> float:
@@ -57,7 +58,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """Of its picture, without ``.png``."""
-        return f"{self.mjd:.9f}_dm{self.dm:.3f}_beam{self.beam}"
+        return f"{self.mjd:.9f}_dm{self.dm:.3f}_beam{self.beam}" + (f"_segment{self.segment}" if self.segment else "")
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class FolderReader:
         self._candidates = Tail(self.table, COLUMNS)
         self._status_at: tuple[int, int] | None = None
         self._scanned, self._next_scan = 0, -math.inf
-        self._pictures: dict[tuple[str, int], str] = {}
+        self._pictures: dict[tuple[str, int, int], str] = {}
         self._pictures_exact: set[str] = set()
         self._changed = -math.inf
         self._over = threading.Event()
@@ -268,14 +269,18 @@ class FolderReader:
         self._scanned, self._next_scan = stamp, now + 10 * (time.monotonic() - now)
         with self.lock:
             self.view.pictures = [m[0] for m in found]
-            self._pictures = {(m["mjd"], int(m["beam"])): m[0] for m in found}
+            self._pictures = {(m["mjd"], int(m["beam"]), int(m["segment"] or 0)): m[0] for m in found}
             self._pictures_exact = {m[0] for m in found}
 
     def picture_of(self, one: Candidate) -> str | None:
         """The picture of a candidate; its DM may have been rounded another way in the table."""
         with self.lock:
             exact = one.name + ".png"
-            return exact if exact in self._pictures_exact else self._pictures.get((f"{one.mjd:.9f}", one.beam))
+            return (
+                exact
+                if exact in self._pictures_exact
+                else self._pictures.get((f"{one.mjd:.9f}", one.beam, one.segment))
+            )
 
 
 GROUPS = ("counts", "sink")
@@ -299,7 +304,7 @@ def parsed(line: bytes) -> Candidate | None:
         one = Candidate(
             int(named["beam"]), float(named["snr"]), float(named["dm"]), float(named["width"]),
             float(named["mjd_infinite"]), float(named["live"]), int(named["beams"]), named["flagged"] != b"0",
-            float(named["latency"]),
+            float(named["latency"]), int(named["segment"]),
         )  # fmt: skip
     except ValueError:
         return None

@@ -205,7 +205,7 @@ def pictures_html(names: list[str]) -> str:
         safe = escape(name, quote=True)
         mjd, _, rest = name.removesuffix(".png").partition("_dm")
         dm, _, beam = rest.partition("_beam")
-        words = f"{clock((float(mjd) - 40587.0) * 86400)[:8]} DM {float(dm):.1f} beam {int(beam)}"
+        words = f"{clock((float(mjd) - 40587.0) * 86400)[:8]} DM {float(dm):.1f} beam {int(beam.partition('_')[0])}"
         cells.append(
             f'<figure><a href="pulses/{safe}" target="_blank"><img src="pulses/{safe}" alt="{safe}"></a>'
             f"<figcaption>{escape(words)}</figcaption></figure>"
