@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -66,8 +67,57 @@ def test_a_client_that_dawdles_does_not_stay(monkeypatch):
             thread = threading.Thread(target=trickle, daemon=True)
             thread.start()
             assert over.wait(120)
+        monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
         text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=120).read().decode()
     assert text.endswith("skysieve_stream_a 1\n")
+
+
+def test_a_scrape_waits_for_nobody(monkeypatch):
+    """Any number of connections that send nothing, or half a request, for as long as they like: the oldest go."""
+    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
+    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.MOST_OPEN", 8)
+    links = []
+    with MetricsServer(lambda: {"a": ("A.", "gauge", 1.0)}, "127.0.0.1", 0) as server:
+        for i in range(60):
+            links.append(socket.create_connection(("127.0.0.1", server.port)))
+            links[-1].sendall(b"" if i % 2 else b"GET /metrics HTTP/1.1\r\nX: ")
+            if i in (0, 7, 59):
+                text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=300).read().decode()
+                assert text.endswith("skysieve_stream_a 1\n")
+        for link in links[:50]:
+            link.settimeout(300)
+            with suppress(ConnectionResetError):
+                assert link.recv(1) == b""
+        assert sum("process_request" in thread.name for thread in threading.enumerate()) <= 16
+    for link in links:  # the end of the server is that of all
+        link.settimeout(300)
+        with suppress(ConnectionResetError):
+            assert link.recv(1) == b""
+        link.close()
+
+
+def test_scrapes_at_the_same_time(monkeypatch):
+    """One that takes long to answer holds up no other."""
+    go, came = threading.Event(), []
+
+    def read():
+        came.append(threading.get_ident())
+        if len(came) == 1:
+            assert go.wait(300)
+        return {"a": ("A.", "gauge", float(len(came)))}
+
+    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
+    with MetricsServer(read, "127.0.0.1", 0) as server:
+        url, texts = f"http://127.0.0.1:{server.port}/metrics", []
+        first = threading.Thread(target=lambda: texts.append(urllib.request.urlopen(url, timeout=300).read()))
+        first.start()
+        wait_for(lambda: came)
+        for _ in range(5):
+            texts.append(urllib.request.urlopen(url, timeout=300).read())
+        go.set()
+        first.join(300)
+    assert len(texts) == 6
+    assert len(set(came)) > 1
 
 
 def start_stream(tmp_path, *more, said=None):

@@ -177,15 +177,20 @@ def test_the_state_is_written_while_the_disk_refuses(folder):
 
 
 def test_pictures_find_their_candidates(folder):
-    """Also where the DM in a name was rounded from more digits than the table has."""
-    for name in ("60000.500000000_dm100.000_beam0.png", "60000.600000000_dm100.012_beam1.png", "x.png", "<b>.png"):
+    """Also where the DM in a name was rounded from more digits than the table has, and of later segments."""
+    later = "60000.600000000_dm100.012_beam1_segment2.png"
+    for name in ("60000.500000000_dm100.000_beam0.png", "60000.600000000_dm100.012_beam1.png", "x.png", "<b>.png",
+                 later):  # fmt: skip
         (folder / "pulses" / name).write_bytes(b"")
-    Table(folder / "candidates.csv").append([line(8.0, 8640.0, dm=100.0125, beam=1), line(8.0, 9000.0)])
+    again = line(8.0, 8640.0, dm=100.0125, beam=1, segment=2)
+    Table(folder / "candidates.csv").append([line(8.0, 8640.0, dm=100.0125, beam=1), line(8.0, 9000.0), again])
     reader = FolderReader(folder)
     reader.poll()
     found = [reader.picture_of(c) for c in reader.view.candidates]
-    assert found == ["60000.500000000_dm100.000_beam0.png", None, "60000.600000000_dm100.012_beam1.png", None]
-    assert reader.view.pictures == found[0:1] + found[2:3]
+    assert found == ["60000.500000000_dm100.000_beam0.png", None, "60000.600000000_dm100.012_beam1.png", None, later]
+    assert reader.view.pictures[0] == found[0]
+    assert set(reader.view.pictures) == {name for name in found if name}
+    assert web_page.pictures_html([later, later]).count("beam 1") == 1
 
 
 # ---------------------------------------------------------------- what is shown
@@ -327,7 +332,7 @@ def get(port, path="/", **headers):
     return answer, body
 
 
-def test_whom_the_page_is_for(port, folder, monkeypatch):
+def test_whom_the_page_is_for(port, folder):
     answer, body = get(port)
     assert answer.status == 200
     assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -360,11 +365,99 @@ def test_whom_the_page_is_for(port, folder, monkeypatch):
     for path in ("/pulses/1.5_dm1.0_beam0.fil", "/pulses/../candidates.csv", "/pulses/..%2fcandidates.csv", "/x.png",
                  "/pulses/", "/pulses/none.png", "/candidates.csv"):  # fmt: skip
         assert get(port, path)[0].status in (403, 404), path
+
+
+def visit(port):
+    """A visitor with a websocket."""
+    from bokeh.client import pull_session
+
+    return pull_session(url=f"http://127.0.0.1:{port}/")
+
+
+def test_visitors_are_those_with_a_socket(port, monkeypatch):
+    """Pages that were asked for and not looked at keep nobody out; visitors do, until they leave."""
     monkeypatch.setattr("skysieve.dedispersion.stream.web_server.MOST_VISITORS", 2)
-    get(port)
+    assert [get(port)[0].status for _ in range(8)] == [200] * 8
+    first, second = visit(port), visit(port)
     answer, body = get(port)
     assert answer.status == 503
     assert b"2 pages are open already" in body
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13",
+               "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
+    assert get(port, "/ws", **upgrade)[0].status == 503
+    assert first.document.roots
+    assert second.document.roots
+    first.close()
+    wait_for(lambda: get(port)[0].status == 200)
+    third = visit(port)
+    assert third.document.roots
+    assert get(port)[0].status == 503
+    for one in (second, third):
+        one.close()
+
+
+def test_pages_that_nobody_looks_at_are_forgotten(port, monkeypatch):
+    """They are let go of by the oldest; a browser that opens its websocket after that is served all the same."""
+    from bokeh.client import pull_session
+    from bokeh.server.contexts import ApplicationContext
+
+    kept, create = [], ApplicationContext.create_session_if_needed
+
+    async def creates(context, *args, **more):
+        made = await create(context, *args, **more)
+        kept.append(made)
+        return made
+
+    monkeypatch.setattr(ApplicationContext, "create_session_if_needed", creates)
+    monkeypatch.setattr("skysieve.dedispersion.stream.web_server.MOST_UNUSED", 3)
+    name = "a" * 44
+    assert get(port, f"/?bokeh-session-id={name}")[0].status == 200
+    for _ in range(10):
+        assert get(port)[0].status == 200
+    assert [one.expiration_requested for one in kept] == [True] * 8 + [False] * 3
+    wait_for(lambda: all(one.destroyed for one in kept[:8]))
+    with pull_session(session_id=name, url=f"http://127.0.0.1:{port}/") as late:
+        assert late.document.roots
+
+
+def closed(link):
+    """Whether the other side has closed a connection; waits for it."""
+    link.settimeout(300)
+    try:
+        return link.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
+    monkeypatch.setattr("skysieve.dedispersion.stream.web_server.MOST_WAITING", 8)
+    parts = [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "]
+    links = []
+    for i in range(20):
+        links.append(socket.create_connection(("127.0.0.1", port)))
+        links[-1].sendall(parts[i % 2])
+    assert get(port)[0].status == 200
+    assert all(closed(link) for link in links[:12])
+    session = visit(port)  # a websocket is no connection that waits
+    for _ in range(10):
+        links.append(socket.create_connection(("127.0.0.1", port)))
+    assert get(port)[0].status == 200
+    session.force_roundtrip()
+    assert session.document.roots
+    session.close()
+    for link in links:
+        link.close()
+
+
+@pytest.mark.parametrize("part", [b"", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"])
+def test_connections_that_dawdle_are_closed(folder, monkeypatch, request, part):
+    monkeypatch.setattr("skysieve.dedispersion.stream.web_server.IDLE", 0.2)
+    port = request.getfixturevalue("port")
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.sendall(part)
+        link.settimeout(300)
+        while link.recv(4096):  # a refusal may come first
+            pass
 
 
 def test_the_page_is_a_process_of_its_own(folder):
