@@ -178,6 +178,26 @@ def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
         Coincidence(0)
 
 
+def test_coincidence_counts_the_beams_that_could_see(fb, monkeypatch):
+    """Beams that fell silent see nothing: what all others have is interference; beams that have ended count still."""
+    from skysieve.dedispersion.stream import coincidence
+
+    monkeypatch.setattr(coincidence, "HOLD", -1.0)  # they are waited for in vain
+    start = fb.observation.tstart * 86400
+    for frontiers, ended, flagged in (
+        ({0: 9.0, 1: 9.0, 2: 0.5, 3: 0.9}, {}, 1),  # two of four are silent
+        ({0: 9.0, 1: 9.0, 2: 9.0, 3: 9.0}, {}, 0),
+        ({0: 9.0, 1: 9.0}, {2: 4.0, 3: 4.0}, 0),
+        ({0: 9.0, 1: 9.0}, {2: 1.0, 3: 4.0}, 1),
+        ({}, {0: 4.0, 1: 4.0, 2: 4.0, 3: 4.0}, 0),
+    ):
+        c = Coincidence(0.5)
+        c.add([row(fb, beam=0), row(fb, beam=1)], 0.5)
+        since = {beam: start + seconds for beam, seconds in frontiers.items()}
+        out = c.release(since, ended={beam: start + seconds for beam, seconds in ended.items()})
+        assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, flagged)] * 2
+
+
 def test_coincidence_is_that_of_its_definition(fb):
     """Random candidates of three beams, all at once and beam after beam: the last to come knows all."""
     rng = np.random.default_rng(1)

@@ -77,6 +77,7 @@ class Pipeline:
         self.gaps: list[Gap] = []
         self._unnamed = dict(self.earlier.marks)
         self._added = 0
+        self._ended: dict[int, float] = {}
         self._reached: dict[int, Mark] = dict(self.earlier.marks)
         self._unsure: deque[tuple[int, dict[int, Mark]]] = deque(maxlen=1000)
         self._sure: dict[int, Mark] = dict(self.earlier.marks)
@@ -173,7 +174,9 @@ class Pipeline:
                 self._cut(segment)
                 self._name_gap(beam, segment)
                 if segment.search is not None:
-                    self._reached[beam.number] = segment.mark(segment.search.stop * segment.observation.tsamp)
+                    end = segment.search.stop * segment.observation.tsamp
+                    self._reached[beam.number] = segment.mark(end)
+                    self._ended[beam.number] = segment.observation.tstart * 86400 + end
                 beam.retire()
                 if segment.search is None:  # its GPUs failed at the end: its ring is page-locked still
                     segment.close()
@@ -215,7 +218,7 @@ class Pipeline:
                 frontiers[number] = search.observation.tstart * 86400 + search.frontier
                 hold = max(hold, search.widest)
         self.coincidence.add(rows, 2 * hold)
-        for row in self.coincidence.release(frontiers, last):
+        for row in self.coincidence.release(frontiers, last, self._ended):
             late = math.nan if row.when is None else time.monotonic() - row.when
             row.columns["latency"] = late
             if not (last or over) and row.when is not None:
