@@ -97,6 +97,30 @@ def test_a_file_streamed_is_the_file_searched(data, tmp_path):
     assert summary["data_seconds"] == pytest.approx(8000 // 21 * 21 * 5e-4)
 
 
+@pytest.mark.parametrize("block", [0.6, 1.1])
+@pytest.mark.parametrize("first", [1, 68, 137, 240])
+def test_a_receiver_that_joins_late(data, tmp_path, first, block):
+    """From packet ``first`` on, and after two more starts of the sender: no candidate in noise, pulses at their DM."""
+    search_ = {**SEARCH, "block": block}
+    options = replace(data.options, search=search_)
+    for dm, times in ((100.0, []), (180.0, [3.35])):
+        made = fake(nchan=32, duration=5, tsamp=5e-4, fch1=1500, foff=-8, dm=dm, times=times, width=4e-3, snr=25,
+                    seed=first, nbits=8)  # fmt: skip
+        fb = Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=5e-4, tstart=60000.5)
+        g, sent = packets_of(fb)
+        again = [packets_of(fb, epoch=g.epoch + k * 10**11)[1][at:] for k, at in ((1, first // 2), (2, 300 - first))]
+        batches = [part[a : a + 50] for part in (sent[first:], *again) for a in range(0, len(part), 50)]
+        summary, _ = run_feed(lambda i, b=batches: ListFeed(i, b), options, tmp_path / str(dm))
+        assert summary["counts"]["accepted"] == summary["counts"]["packets"]
+        rows = rows_of(tmp_path / str(dm))
+        assert [r["segment"] for r in rows] == ["0", "1", "2"][: 3 * len(times)]
+        for r in rows:
+            assert abs(float(r["dm"]) - dm) <= 10
+            assert abs(float(r["time"]) - 3.35) < 4e-3
+            assert float(r["snr"]) > 15
+        assert {path.name for path in (tmp_path / str(dm)).iterdir()} == {"candidates.csv"}
+
+
 def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(data, tmp_path):
     sent = []
 
