@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import signal
 import socket
@@ -22,7 +21,6 @@ from typer.testing import CliRunner
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, search
 from skysieve.dedispersion.stream.commands import ignored, parser_of, place, show, times_rate
-from skysieve.dedispersion.stream.earlier import Earlier, Gap, Mark
 from skysieve.dedispersion.stream.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
 from skysieve.dedispersion.stream.metrics import MetricsServer
@@ -172,94 +170,6 @@ def wait_for(condition, seconds=300.0):
         time.sleep(0.05)
     assert found
     return found
-
-
-def mark_of(folder):
-    try:
-        return json.loads((folder / "status.json").read_text())["streams"]["0"]["mark"]
-    except (OSError, KeyError):
-        return None
-
-
-def test_the_run_after_one_that_was_killed(data, tmp_path):
-    """It names what was not searched, goes on with the numbers of segments, and leaves all that is there as it is."""
-    data.plan.save(tmp_path / "a.json")
-    out = tmp_path / "out"
-    process, port = start_stream(tmp_path)
-    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
-    wait_for(lambda: (mark := mark_of(out)) and mark["seconds"] > 1.5 and any((out / "pulses").glob("[0-9]*")))
-    process.kill()
-    process.communicate()
-    mark, before = mark_of(out), (out / "candidates.csv").read_text()
-    assert mark["sample"] * 5e-4 == pytest.approx(mark["seconds"], abs=5e-4)
-    assert mark["seconds"] <= 4.0
-    files = {path: path.read_bytes() for path in (out / "pulses").glob("[0-9]*")}
-    rows = rows_of(out)
-    # every pulse before the mark is in the table
-    for t in (t for t in (0.4, 1.3, 2.4, 3.1) if t < mark["seconds"]):
-        assert any(abs(float(r["time"]) - t) < 0.01 for r in rows)
-    first = 19984  # of a sender that has gone on meanwhile: 5.99 s later
-    said = []
-    process, port = start_stream(tmp_path, said=said)
-    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512, first=first)
-    wait_for(lambda: len(rows_of(out)) > len(rows) + 1)
-    process.terminate()
-    err = process.communicate(timeout=300)[1]
-    assert process.returncode == 0, err
-    assert (out / "candidates.csv").read_text().startswith(before)
-    assert {path: path.read_bytes() for path in files} == files
-    assert {r["segment"] for r in rows} == {"0"}
-    assert {r["segment"] for r in rows_of(out)[len(rows) :]} == {"1"}
-    (gap,) = json.loads((out / "summary.json").read_text())["gaps"]
-    assert (gap["beam"], gap["segment"], gap["before"]) == (0, 1, "killed")
-    assert gap["sample_from"] == mark["sample"]
-    assert first <= gap["sample_to"] < first + 1200 // 4 + 1200  # a first block that is too short is left out
-    assert gap["seconds"] == pytest.approx((gap["sample_to"] - mark["sample"]) * 5e-4, abs=1e-3)
-    with open(out / "gaps.csv", encoding="ascii") as file:
-        (kept,) = csv.DictReader(file)
-    assert float(kept["seconds"]) == pytest.approx(gap["seconds"], abs=1e-6)
-    (words,) = [line for line in (*said, *err.splitlines()) if "a gap of" in line]
-    assert "the run before in this folder was killed at MJD 60000.5" in words
-    # a third run, after one that has ended well, begins before its end
-    said = []
-    process, port = start_stream(tmp_path, said=said)
-    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
-    count = len(rows_of(out))
-    wait_for(lambda: len(rows_of(out)) > count)
-    process.terminate()
-    err = process.communicate(timeout=300)[1]
-    assert {r["segment"] for r in rows_of(out)[count:]} == {"2"}
-    assert any("ended at MJD" in line and "may be there twice" in line for line in err.splitlines())
-    assert {path: path.read_bytes() for path in files} == files
-    assert json.loads((out / "summary-1.json").read_text())["gaps"] == [gap]
-
-
-@pytest.mark.parametrize("state", ["", "{", "[]", "null", '{"running": true, "streams": {"x": 1}}',
-                                   '{"running": true, "streams": {"0": {"made": 1e400, "mark": {}}}}'])  # fmt: skip
-def test_a_state_that_cannot_be_read_tells_nothing(tmp_path, state):
-    (tmp_path / "status.json").write_text(state)
-    found = Earlier.read(tmp_path, {0: 4, 3: 0})
-    assert found.made == {0: 5, 3: 1}
-    assert found.marks == {}
-
-
-def test_gaps_between_runs():
-    epoch = 1677326400_000_000_000  # MJD 60000.5
-    before = Mark(3, epoch, 10.0, 10_000)
-    for after, seconds, words in (
-        (Mark(4, epoch, 12.5, 12_500), 2.5, "a gap of 2.500 s, up to MJD 60000.500144676, is not searched"),
-        (Mark(4, epoch + 60 * 10**9, 1.0, 1000), 51.0, "a gap of 51.000 s"),
-        (Mark(4, epoch, 2.0, 2000), -8.0, "8.000 s after the start of this one"),
-        (Mark(4, 0, 2.0, 2000), None, "one of the two epochs is not known"),
-    ):
-        gap = Gap(2, before, after, True)
-        assert gap.seconds == seconds
-        assert words in gap.words
-        assert gap.words.startswith("beam 2: the run before in this folder was killed at MJD 60000.5001157")
-        assert (gap.columns["sample_from"] == 10_000) == (after.epoch == epoch)
-    unknown = Gap(0, Mark(0, 0, 10.0, 10_000), Mark(1, 0, 12.5, 12_500), False)
-    assert unknown.words == "beam 0: the run before in this folder ended at 10.000 s: a gap of 2.500 s, up to " \
-        "12.500 s, is not searched"  # fmt: skip
 
 
 def test_a_signal_before_the_first_packet(data, tmp_path):

@@ -11,8 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.losses import Losses
@@ -20,7 +18,7 @@ from skysieve.dedispersion.stream.beams import Options
 from skysieve.dedispersion.stream.channelise import Channeliser
 from skysieve.dedispersion.stream.dada import DadaFile, write_dada
 from skysieve.dedispersion.stream.emulate import emulate, source_geometry, source_steps
-from skysieve.dedispersion.stream.intake import RESTART, FileFeed, Intake, SocketFeed
+from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.packets import SkysieveParser, packets
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive import UdpReceiver
@@ -95,30 +93,6 @@ def test_a_file_streamed_is_the_file_searched(data, tmp_path):
     same_as_file(rows_of(tmp_path), search(whole, data.plan, **SEARCH))
     assert summary["counts"]["lost"] == 0
     assert summary["data_seconds"] == pytest.approx(8000 // 21 * 21 * 5e-4)
-
-
-@pytest.mark.parametrize("block", [0.6, 1.1])
-@pytest.mark.parametrize("first", [1, 68, 137, 240])
-def test_a_receiver_that_joins_late(data, tmp_path, first, block):
-    """From packet ``first`` on, and after two more starts of the sender: no candidate in noise, pulses at their DM."""
-    search_ = {**SEARCH, "block": block}
-    options = replace(data.options, search=search_)
-    for dm, times in ((100.0, []), (180.0, [3.35])):
-        made = fake(nchan=32, duration=5, tsamp=5e-4, fch1=1500, foff=-8, dm=dm, times=times, width=4e-3, snr=25,
-                    seed=first, nbits=8)  # fmt: skip
-        fb = Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=5e-4, tstart=60000.5)
-        g, sent = packets_of(fb)
-        again = [packets_of(fb, epoch=g.epoch + k * 10**11)[1][at:] for k, at in ((1, first // 2), (2, 300 - first))]
-        batches = [part[a : a + 50] for part in (sent[first:], *again) for a in range(0, len(part), 50)]
-        summary, _ = run_feed(lambda i, b=batches: ListFeed(i, b), options, tmp_path / str(dm))
-        assert summary["counts"]["accepted"] == summary["counts"]["packets"]
-        rows = rows_of(tmp_path / str(dm))
-        assert [r["segment"] for r in rows] == ["0", "1", "2"][: 3 * len(times)]
-        for r in rows:
-            assert abs(float(r["dm"]) - dm) <= 10
-            assert abs(float(r["time"]) - 3.35) < 4e-3
-            assert float(r["snr"]) > 15
-        assert {path.name for path in (tmp_path / str(dm)).iterdir()} == {"candidates.csv"}
 
 
 def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(data, tmp_path):
@@ -203,111 +177,6 @@ def test_beams_and_interference(data, tmp_path, monkeypatch):
     assert {r["flagged"] for r in pulses} == {"0"}
     assert summary["counts"]["refused"] == 500
     assert any("more than 3 beams" in line for line in said)
-
-
-@pytest.mark.parametrize("size", [64, 37, 1500])
-def test_a_sender_that_starts_anew(data, tmp_path, size):
-    """Another epoch, then the same again from sample 0: three segments with all their packets and their own times.
-
-    The packets that it takes to believe it are searched too, in reads of any size.
-    """
-    g, first = packets_of(data.fb)
-    _, second = packets_of(data.fb, epoch=g.epoch + 10**12)
-    third = second.copy()
-    every = np.concatenate([first, second, third])
-    batches = [every[a : a + size] for a in range(0, 1500, size)]
-    summary, said = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path)
-    counts = summary["counts"]
-    assert counts["restarts"] == 2
-    assert counts["accepted"] == 1500
-    assert not any(counts[name] for name in ("changed", "late", "jump", "duplicate", "lost"))
-    rows = rows_of(tmp_path)
-    whole = Filterbank.from_array(data.fb.block(0, len(first) * g.nsamp), freqs=data.fb.freqs, tsamp=5e-4, tstart=6e4)
-    offline = search(whole, data.plan, **SEARCH)
-    for number in "012":
-        assert sorted(int(r["sample"]) for r in rows if r["segment"] == number) == sorted(offline.sample.tolist())
-    assert {r["segment"] for r in rows} == {"0", "1", "2"}
-    assert sum("started anew" in line for line in said) == 2
-    for r in rows:
-        began = 60000.5 + (1000 / 86400 if r["segment"] != "0" else 0)
-        assert float(r["mjd_top"]) == pytest.approx(began + float(r["time"]) / 86400, abs=1e-10)
-
-
-def counts_of(intake, *parts, size=100):
-    for a in range(0, len(every := np.concatenate(parts)), size):
-        some = every[a : a + size]
-        intake.take(some, np.full(len(some), some.shape[1]))
-    return intake.counts()
-
-
-def test_packets_of_both_streams_at_a_restart(data):
-    """Packets of the old stream that come late, and another crash of the sender, spoil neither stream."""
-    g, old = packets_of(data.fb)
-    new = packets_of(data.fb, epoch=g.epoch + 10**12)[1]
-
-    def intake():
-        return Intake(SkysieveParser(), replace(data.options, ring=60.0, window=2))
-
-    # the old stream's last packets come among the first of the new one
-    one = intake()
-    counts = counts_of(one, old[:400], new[:1], old[400:401], new[1:3], old[401:402], new[3:300])
-    assert (counts["accepted"], counts["changed"], counts["restarts"]) == (402 + 300, 0, 1)
-    # by number: a straggler of the old stream lies closer to its end
-    one = intake()
-    counts = counts_of(one, old[:400], old[:1], old[395:396], old[1:300], size=37)
-    assert (counts["accepted"], counts["late"], counts["restarts"]) == (400 + 300, 1, 1)
-    assert [int(s.ring.state[0]) for s in one.beams[0].segments] == [399, 299]
-    # a sender that crashed after 100 packets and started with the same header once more
-    one = intake()
-    counts = counts_of(one, old[:400], new[:100], old[400:402], new[:300])
-    assert (counts["accepted"], counts["changed"], counts["duplicate"]) == (402 + 300, 100, 0)
-    # a gap longer than what is believed: the packets after it are another segment, at their own numbers
-    far = packets_of(data.fb)[1]
-    far[:, 24:32] = (far[:, 24:32].copy().view("<u8") + np.uint64(g.nsamp * 10**6)).view(np.uint8)
-    one = intake()
-    counts = counts_of(one, old[:300], far[:300])
-    assert (counts["accepted"], counts["jump"], counts["restarts"]) == (600, 0, 1)
-    assert int(one.beams[0].segments[1].ring.state[0]) == 10**6 + 299
-    assert counts["packets"] == 600
-
-
-@settings(max_examples=10, deadline=None)
-@given(data_=st.data(), size=st.integers(1, 700))
-def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, size):
-    """Runs of this stream and of another one, of any length, from any place: segments and counts are one."""
-    g, first = packets_of(data.fb)
-    streams = [first, *(packets_of(data.fb, epoch=g.epoch + k * 10**12)[1] for k in (1, 2))]
-    runs = st.tuples(st.integers(0, 2), st.integers(0, 499), st.integers(1, 400))
-    parts = [streams[k][a : a + n] for k, a, n in data_.draw(st.lists(runs, min_size=1, max_size=8))]
-    every = np.concatenate(parts)
-
-    def become(step):
-        intake = Intake(SkysieveParser(), replace(data.options, ring=30.0))
-        for a in range(0, len(every), step):
-            some = every[a : a + step]
-            intake.take(some, np.full(len(some), some.shape[1]))
-        beam = intake.beams[0]
-        return intake.counts(), [(s.geometry.epoch, s.ring.state.tolist()) for s in beam.segments]
-
-    assert become(size) == become(1)
-
-
-def test_senders_that_take_turns_fill_no_memory(data, monkeypatch):
-    """Each that is believed has a ring of its own until it is searched; no more of them wait than a few."""
-    from skysieve.dedispersion.stream import intake as module
-
-    monkeypatch.setattr(module, "MOST_SEGMENTS", 3)
-    said = []
-    intake = Intake(SkysieveParser(), replace(data.options, ring=30.0), say=said.append)
-    g, _ = packets_of(data.fb)
-    for turn in range(6):
-        some = packets_of(data.fb, epoch=g.epoch + turn * 10**12)[1][: RESTART + 10]
-        intake.take(some, np.full(len(some), some.shape[1]))
-    assert len(intake.beams[0].segments) == 3
-    assert intake.bad["restarts"] == 2
-    assert said[-1] == "beam 0: 3 streams wait for their search; no other is begun now"
-    counts = intake.counts()
-    assert counts["changed"] + counts["accepted"] == counts["packets"] == 6 * (RESTART + 10)
 
 
 def test_nothing_hostile_passes(data, tmp_path):
