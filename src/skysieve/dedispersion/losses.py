@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.workload import Detection
+
 __all__ = ["Losses"]
 
 LEAST_LIVE = 0.5
@@ -242,33 +244,43 @@ def live_of(
 
 def kept_events(
     made: Sequence[Tabled], raw: Sequence[NDArray[np.float64]], boxes: Sequence[int], losses: Losses, block: int,
-    joins: Sequence[int],
+    joins: Sequence[int], looked: Sequence[Detection],
 ) -> list[NDArray[np.float64]]:  # fmt: skip
     """Events of which at least half of the samples came, none of a noise block before the start.
 
     Where channels join at a sample, the level of a series changes while their delays pass it: noise blocks of the
-    series with such a change have no events either.
+    series with such a change have no events either, nor has a short last block that takes the noise of one of them.
     """
     first = losses.start // block * block
     live = live_of(made, raw, boxes, losses)
     return [
-        rows[(part >= LEAST_LIVE) & (rows[:, 1] * t.table.downsamp >= first) & ~_changing(t, rows, boxes, block, joins)]
-        for t, rows, part in zip(made, raw, live, strict=True)
+        rows[
+            (part >= LEAST_LIVE)
+            & (rows[:, 1] * t.table.downsamp >= first)
+            & ~_changing(t, rows, boxes, block, joins, what.valid)
+        ]
+        for t, rows, part, what in zip(made, raw, live, looked, strict=True)
     ]
 
 
 def _changing(
-    t: Tabled, rows: NDArray[np.float64], boxes: Sequence[int], block: int, joins: Sequence[int]
-) -> NDArray[np.bool_]:
-    """Events whose windows reach into a noise block in which the level changes, because channels join."""
+    t: Tabled, rows: NDArray[np.float64], boxes: Sequence[int], block: int, joins: Sequence[int],
+    valid: NDArray[np.int64],
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Events whose windows reach into a noise block in which the level changes, because channels join.
+
+    ``valid``: samples of each series.
+    """
     found = np.zeros(len(rows), bool)
     if not len(joins) or not len(rows):
         return found
-    delays, width = t.table.delays[rows[:, 0].astype(np.int64)], np.array(boxes)[rows[:, 2].astype(np.int64)]
+    number = rows[:, 0].astype(np.int64)
+    delays, width = t.table.delays[number], np.array(boxes)[rows[:, 2].astype(np.int64)]
     begin = rows[:, 1] - width // 2
     each = block // t.table.downsamp
     for join in joins:
         low = (join // t.table.downsamp - delays.max(axis=1)) // each * each
         high = -(-(join // t.table.downsamp - delays.min(axis=1)) // each) * each
-        found |= (begin < high) & (begin + width > low)
+        short = 4 * (valid[number] - high) < each
+        found |= ((begin < high) | short) & (begin + width > low)
     return found

@@ -284,7 +284,7 @@ def search(
     layout = _layout(fb, source, made, length, place, workers)
     raw, ran, where = _run(fb, source, job, looked, layout, method, place, threads, progress)
     if filled is not None:
-        raw = kept_events(made, raw, job.boxes, filled.losses, length, filled.joins)
+        raw = kept_events(made, raw, job.boxes, filled.losses, length, filled.joins, looked)
     events, dms_all = job.events(raw, fb.observation)
     ref = reference_frequency(fb.freqs, ref_freq)
     columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)

@@ -364,7 +364,9 @@ class StreamSearch:
         if self.kept is not None:
             self._loaded, self.low = self.kept.loaded, min(self.kept.searched)
         self._rects = self._rects[self._rects[:, 1] > self.low - 2 * self.length - self._reach]
-        raw = kept_events(self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length, self._joins)
+        raw = kept_events(
+            self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length, self._joins, self._looked
+        )
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)
         if self._waiting is not None:
