@@ -146,6 +146,50 @@ def test_bytes_have_their_mean_and_scatter(voltages):
     assert c.dtype == "uint8"
 
 
+@pytest.mark.parametrize("begins", [0, 100, 460, 700, 1700])
+def test_a_subband_that_begins_late_has_its_own_level(voltages, begins):
+    """Of half a second (here 500 rows) a quarter gives its level, and up to four such times are waited for."""
+    x = np.tile(voltages, (4, 1, 1))[:16000]  # 2000 rows of 8 channels
+    x[: 8 * begins, :, 2] = 0
+    lost = [(0, 8 * begins, 2, 3)] if begins else []
+    options = {"channels": 8, "calibrate": 500 * 8 * TSAMP, "missing": lost}
+    c, first, rows, rects = run(x, [1000], **options)
+    for cuts in ([16000], [333, 4000]):
+        _, again, others, gone = run(x, cuts, **options)
+        assert again == first
+        assert np.array_equal(others, rows)
+        assert covered(gone, rows.shape).tolist() == covered(rects, rows.shape).tolist()
+    late = np.flatnonzero((c.freqs > 1397.4) & (c.freqs < 1398.5))
+    came = rows[begins:]
+    assert abs(came[:, late].mean() - 96) < 2
+    assert abs(came[:, late].std() - 16) < 2
+    assert not covered(rects, rows.shape)[begins:].any()
+
+
+@pytest.mark.parametrize("begins", [1950, 3000])
+def test_a_subband_that_begins_too_late_is_missing(voltages, begins):
+    x = np.tile(voltages, (6, 1, 1))[:28000]
+    lost = [(0, 8 * begins, 2, 3)]
+    gone = []
+    for cuts in ([1000], [28000], [777, 5000]):
+        c, _, rows, rects = run(x, cuts, channels=8, calibrate=500 * 8 * TSAMP, missing=lost)
+        gone.append(covered(rects, rows.shape))
+        late = np.flatnonzero((c.freqs > 1397.4) & (c.freqs < 1398.5))
+        assert gone[-1][:, late].all()
+        assert gone[-1].sum() == len(late) * len(rows)
+    _, _, rows, rects = run(x[: 8 * 1960], [900], channels=8, calibrate=500 * 8 * TSAMP, missing=[(0, 15600, 2, 3)])
+    assert not covered(rects, rows.shape)[1950:].any()  # the stream ends before: ten rows are enough
+
+
+def covered(rects, shape):
+    """Where rectangles lie; none twice."""
+    found = np.zeros(shape, int)
+    for a, b, c0, c1 in rects:
+        found[a:b, c0:c1] += 1
+    assert found.max(initial=0) <= 1
+    return found.astype(bool)
+
+
 def test_disjoint_keeps_the_area():
     rng = np.random.default_rng(3)
     for _ in range(50):

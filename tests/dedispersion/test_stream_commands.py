@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -63,8 +65,57 @@ def test_a_client_that_dawdles_does_not_stay(monkeypatch):
             thread = threading.Thread(target=trickle, daemon=True)
             thread.start()
             assert over.wait(120)
+        monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
         text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=120).read().decode()
     assert text.endswith("skysieve_stream_a 1\n")
+
+
+def test_a_scrape_waits_for_nobody(monkeypatch):
+    """Any number of connections that send nothing, or half a request, for as long as they like: the oldest go."""
+    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
+    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.MOST_OPEN", 8)
+    links = []
+    with MetricsServer(lambda: {"a": ("A.", "gauge", 1.0)}, "127.0.0.1", 0) as server:
+        for i in range(60):
+            links.append(socket.create_connection(("127.0.0.1", server.port)))
+            links[-1].sendall(b"" if i % 2 else b"GET /metrics HTTP/1.1\r\nX: ")
+            if i in (0, 7, 59):
+                text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=300).read().decode()
+                assert text.endswith("skysieve_stream_a 1\n")
+        for link in links[:50]:
+            link.settimeout(300)
+            with suppress(ConnectionResetError):
+                assert link.recv(1) == b""
+        assert sum("process_request" in thread.name for thread in threading.enumerate()) <= 16
+    for link in links:  # the end of the server is that of all
+        link.settimeout(300)
+        with suppress(ConnectionResetError):
+            assert link.recv(1) == b""
+        link.close()
+
+
+def test_scrapes_at_the_same_time(monkeypatch):
+    """One that takes long to answer holds up no other."""
+    go, came = threading.Event(), []
+
+    def read():
+        came.append(threading.get_ident())
+        if len(came) == 1:
+            assert go.wait(300)
+        return {"a": ("A.", "gauge", float(len(came)))}
+
+    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
+    with MetricsServer(read, "127.0.0.1", 0) as server:
+        url, texts = f"http://127.0.0.1:{server.port}/metrics", []
+        first = threading.Thread(target=lambda: texts.append(urllib.request.urlopen(url, timeout=300).read()))
+        first.start()
+        wait_for(lambda: came)
+        for _ in range(5):
+            texts.append(urllib.request.urlopen(url, timeout=300).read())
+        go.set()
+        first.join(300)
+    assert len(texts) == 6
+    assert len(set(came)) > 1
 
 
 def start_stream(tmp_path, *more, said=None):
@@ -111,6 +162,14 @@ def test_the_command_ends_well_and_survives_being_killed(data, tmp_path, how):
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["counts"]["accepted"] == 500
     assert summary["latency_median"] > 0
+
+
+def wait_for(condition, seconds=300.0):
+    until = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert found
+    return found
 
 
 def test_a_signal_before_the_first_packet(data, tmp_path):
@@ -250,7 +309,6 @@ def test_small_parts_of_the_command(capsys):
              "changed", "refused")  # fmt: skip
     summary = {
         "data_seconds": 1.0, "seconds": 1.0, "realtime": 1.0, "counts": {}, "stages": {}, "latency_most": None,
-        "early_most": None,
         "sink": dict.fromkeys(
             ("candidates", "written", "flagged", "pictures", "pictures_failed", "pictures_skipped", "triggers",
              "triggers_failed"), 0

@@ -11,8 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.losses import Losses
@@ -20,7 +18,7 @@ from skysieve.dedispersion.stream.beams import Options
 from skysieve.dedispersion.stream.channelise import Channeliser
 from skysieve.dedispersion.stream.dada import DadaFile, write_dada
 from skysieve.dedispersion.stream.emulate import emulate, source_geometry, source_steps
-from skysieve.dedispersion.stream.intake import RESTART, FileFeed, Intake, SocketFeed
+from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.packets import SkysieveParser, packets
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive import UdpReceiver
@@ -95,22 +93,6 @@ def test_a_file_streamed_is_the_file_searched(data, tmp_path):
     same_as_file(rows_of(tmp_path), search(whole, data.plan, **SEARCH))
     assert summary["counts"]["lost"] == 0
     assert summary["data_seconds"] == pytest.approx(8000 // 21 * 21 * 5e-4)
-
-
-def test_long_blocks_are_told_of_early(data, tmp_path):
-    """Every candidate but those of the first block has its early pulse; the table is that of the file all the same."""
-    search_ = {**SEARCH, "block": 1.1}
-    summary, _ = run_feed(lambda i: FileFeed(i, data.fb, 700), replace(data.options, search=search_), tmp_path)
-    whole = Filterbank.from_array(data.fb.block(0, 8000 // 21 * 21), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
-    rows = rows_of(tmp_path)
-    same_as_file(rows, search(whole, data.plan, **search_))
-    with open(tmp_path / "early.csv", encoding="ascii") as file:
-        early = {r["early"]: r for r in csv.DictReader(file) if r["stage"] == "early"}
-    later = [r for r in rows if float(r["time"]) > 1.1]
-    assert len(later) >= 3
-    for r in later:
-        assert float(early[r["early"]]["time"]) == pytest.approx(float(r["time"]), abs=4e-3)
-    assert summary["sink"]["early"] == len(early)
 
 
 def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(data, tmp_path):
@@ -195,70 +177,6 @@ def test_beams_and_interference(data, tmp_path, monkeypatch):
     assert {r["flagged"] for r in pulses} == {"0"}
     assert summary["counts"]["refused"] == 500
     assert any("more than 3 beams" in line for line in said)
-
-
-@pytest.mark.parametrize("size", [64, 37, 1500])
-def test_a_sender_that_starts_anew(data, tmp_path, size):
-    """Another epoch, then the same again from sample 0: three segments, each with its own times.
-
-    The packets that it takes to believe it are counted one by one, in reads of any size.
-    """
-    g, first = packets_of(data.fb)
-    _, second = packets_of(data.fb, epoch=g.epoch + 10**12)
-    third = second.copy()
-    every = np.concatenate([first, second, third])
-    batches = [every[a : a + size] for a in range(0, 1500, size)]
-    summary, said = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path)
-    counts = summary["counts"]
-    assert counts["restarts"] == 2
-    assert counts["changed"] == RESTART
-    assert (counts["late"], counts["duplicate"]) == (RESTART, 0)
-    assert counts["accepted"] == 1500 - 2 * RESTART
-    rows = rows_of(tmp_path)
-    assert {r["segment"] for r in rows} == {"0", "1", "2"}
-    assert sum("started anew" in line for line in said) == 2
-    for r in rows:
-        began = 60000.5 + (1000 / 86400 if r["segment"] != "0" else 0)
-        assert float(r["mjd_top"]) == pytest.approx(began + float(r["time"]) / 86400, abs=1e-10)
-
-
-@settings(max_examples=10, deadline=None)
-@given(data_=st.data(), size=st.integers(1, 700))
-def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, size):
-    """Runs of this stream and of another one, of any length, from any place: segments and counts are one."""
-    g, first = packets_of(data.fb)
-    _, other = packets_of(data.fb, epoch=g.epoch + 10**12)
-    runs = st.tuples(st.booleans(), st.integers(0, 499), st.integers(1, 400))
-    parts = [(other if b else first)[a : a + n] for b, a, n in data_.draw(st.lists(runs, min_size=1, max_size=8))]
-    every = np.concatenate(parts)
-
-    def become(step):
-        intake = Intake(SkysieveParser(), replace(data.options, ring=30.0))
-        for a in range(0, len(every), step):
-            some = every[a : a + step]
-            intake.take(some, np.full(len(some), some.shape[1]))
-        beam = intake.beams[0]
-        return intake.counts(), [(s.geometry.epoch, s.ring.state.tolist()) for s in beam.segments]
-
-    assert become(size) == become(1)
-
-
-def test_senders_that_take_turns_fill_no_memory(data, monkeypatch):
-    """Each that is believed has a ring of its own until it is searched; no more of them wait than a few."""
-    from skysieve.dedispersion.stream import intake as module
-
-    monkeypatch.setattr(module, "MOST_SEGMENTS", 3)
-    said = []
-    intake = Intake(SkysieveParser(), replace(data.options, ring=30.0), say=said.append)
-    g, _ = packets_of(data.fb)
-    for turn in range(6):
-        some = packets_of(data.fb, epoch=g.epoch + turn * 10**12)[1][: RESTART + 10]
-        intake.take(some, np.full(len(some), some.shape[1]))
-    assert len(intake.beams[0].segments) == 3
-    assert intake.bad["restarts"] == 2
-    assert said[-1] == "beam 0: 3 streams wait for their search; no other is begun now"
-    counts = intake.counts()
-    assert counts["changed"] + counts["accepted"] == counts["packets"] == 6 * (RESTART + 10)
 
 
 def test_nothing_hostile_passes(data, tmp_path):

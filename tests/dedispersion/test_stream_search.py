@@ -117,6 +117,78 @@ def test_a_stream_that_starts_late(fb, first):
     same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
 
 
+def noise(rng, count, dtype="uint8"):
+    """Samples of noise of any level, shape (samples, channels)."""
+    z = rng.normal(0, 1, (count, NCHAN))
+    level, sigma = {"uint8": (96, 16), "int8": (-80, 10), "uint16": (30000, 300), "float32": (-100, 1)}[dtype]
+    if dtype == "float32":
+        return (level + sigma * z).astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(level + sigma * z), limits.min, limits.max).astype(dtype)
+
+
+def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
+    """S/N, DM and time of the candidates of samples ``x``, the first of which is sample ``first``."""
+    fb = fake(nchan=NCHAN, duration=0.1, tsamp=TSAMP, fch1=1500, foff=-4, dm=0, times=[], width=TSAMP, snr=1, seed=1)
+    found = []
+    with StreamSearch(fb.observation, dms, dtype=x.dtype.name, block=block, threads=1) as live:
+        for at in range(first, first + len(x), gulp):
+            end = min(at + gulp, first + len(x))
+            some = [(max(a, at), min(b, end), low, high) for a, b, low, high in rects if a < end and b > at]
+            found += live.feed(at, x[at - first : end - first].copy(), some)
+        found += live.finish()
+    return [tuple(float(f.columns[n][i]) for n in ("snr", "dm", "time")) for f in found for i in range(len(f))]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "float32"])
+@pytest.mark.parametrize("after", [0, 1, 2, 7, 40, 200, 600, 1099])
+def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
+    """A receiver joins ``after`` samples before the end of a noise block, and stays for a moment or for seconds."""
+    rng = np.random.default_rng(after)
+    for count in (1, 3, 100, after + 60, after + 3000):
+        first = 1100 * int(rng.integers(1, 2000)) - after
+        assert live_candidates(noise(rng, count, dtype), first, np.arange(0, 1001, 50.0), 1.1) == [], count
+
+
+@pytest.mark.parametrize("dm", [40.0, 100.0, 300.0])
+@pytest.mark.parametrize("after", [0, 5, 90, 800])
+def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
+    """The pulse comes in the second block after the start; of a file from sample 0 it would be the same pulse."""
+    first, at = 44 * 1100 - after, 1.7 + after * TSAMP
+    made = fake(nchan=NCHAN, duration=6, tsamp=TSAMP, fch1=1500, foff=-4, dm=dm, times=[at], width=8e-3, snr=25,
+                seed=int(dm) + after)  # fmt: skip
+    found = live_candidates(np.ascontiguousarray(made.read().T), first, np.arange(0, 401, 10.0), 1.1)
+    assert len(found) == 1
+    snr, found_dm, time = found[0]
+    assert snr > 15
+    assert abs(found_dm - dm) <= 10
+    assert abs(time - (first * TSAMP + at)) < 8e-3
+
+
+@pytest.mark.parametrize("joins", [30, 1050, 1150, 1600, 2100, 2190, 3000, 4000])
+@pytest.mark.parametrize(("low", "high"), [(0, 32), (32, 64), (60, 64)])
+def test_a_subband_that_joins_late_makes_no_candidates(joins, low, high):
+    """The packets of some channels begin later: noise stays noise, a pulse after that is found at its DM."""
+    rng = np.random.default_rng(joins + low)
+    lost = [(0, joins, low, high)]
+    edge = -(-joins // 1100) * 1100  # its level is known there, or a block later
+    for count in (7000, edge + 60, edge + 900, edge + 1200, edge + 2000):
+        assert live_candidates(noise(rng, count), 0, np.arange(0, 1001, 50.0), 1.1, rects=lost) == [], count
+    made = fake(nchan=NCHAN, duration=9, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, times=[7.2], width=8e-3, snr=25,
+                seed=joins)  # fmt: skip
+    found = live_candidates(np.ascontiguousarray(made.read().T), 0, DMS, 1.1, rects=lost)
+    assert len(found) == 1
+    assert found[0][0] > 15
+    assert abs(found[0][1] - 100) <= 10
+    assert abs(found[0][2] - 7.2) < 8e-3
+
+
+@pytest.mark.parametrize(("first", "joins"), [(1095, 1800), (2000, 4000), (0, 2190), (0, 3400), (3290, 3310)])
+def test_a_subband_that_joins_late_is_as_in_the_file(fb, first, joins):
+    losses = Losses([[0, joins, 16, 32], [5000, 5010, 0, 64], [0, 6000, 60, 64]], first)
+    same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     gulps=st.lists(st.integers(1, 3000), min_size=1, max_size=4), first=st.integers(0, 2500),
@@ -165,33 +237,6 @@ def test_a_pulse_that_lost_some_of_its_samples(fb):
     assert 0.6 * whole.snr[0] < columns["snr"][best] < whole.snr[0]
 
 
-def test_pulses_are_told_before_their_block_is_over(fb):
-    """Half a second after the last sample (pieces of 0.1 s, parts of 0.275 s); candidates are what they were."""
-    early, withdrawn, found = {}, [], []
-    x = fb.read().T
-    with StreamSearch(fb.observation, DMS, threshold=7.0, block=1.1, threads=1) as live:
-        for at in range(0, fb.nsamp, 100):
-            found += live.feed(at, x[at : at + 100])
-            some, gone = live.news()
-            early |= {one["early"]: (one, at + 100) for one in some}
-            withdrawn += gone
-        found += live.finish()
-        withdrawn += live.news()[1]
-    same(found, search(fb, DMS, **{**OPTIONS, "threshold": 7.0}))
-    columns = {n: np.concatenate([f.columns[n] for f in found]) for n in ("snr", "dm", "time", "early")}
-    loud = np.flatnonzero((columns["snr"] > 12) & (columns["time"] > 1.2) & (columns["time"] < 11))
-    assert len(loud) == 5
-    delay = 82 * TSAMP  # of DM 100 across the band
-    for i in loud:
-        one, told_at = early[int(columns["early"][i])]
-        assert abs(one["time"] - columns["time"][i]) < 8e-3
-        assert abs(one["snr"] / columns["snr"][i] - 1) < 0.25
-        # a part of a block, a piece, and the plan's highest DM, 200, which is awaited
-        assert told_at * TSAMP - (columns["time"][i] + 4e-3 + delay) < 0.275 + 0.1 + delay
-    assert not set(withdrawn) & set(columns["early"].tolist())
-    assert set(early) == set(withdrawn) | set(columns["early"].tolist()) - {0}
-
-
 def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     """A plan cut into parts by its delays: the same candidates, those of DM 100 long before DM 1000's delay is over."""
     from skysieve.dedispersion.stream import series
@@ -213,50 +258,6 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     assert live.job.overlap > 800
     first = next(t for t, f in zip(at, found, strict=False) if abs(f.columns["time"] - 2.0).min() < 8e-3)
     assert first < 4400 + 500  # its block, the delay of DM 200 and of some DMs near it, and a piece
-
-
-def test_what_was_told_and_is_no_candidate_is_withdrawn():
-    """A pulse that lifts its own block's noise: the block before says 7 sigma, its own does not."""
-    from skysieve.dedispersion.candidates import Events
-    from skysieve.dedispersion.stream.early import Early
-
-    def events(dm, time):
-        n = len(dm)
-        none = np.zeros(n, np.int64)
-        return Events(np.array(dm), np.array(dm, float), np.full(n, 7.0, np.float32), np.array(time), np.full(n, 0.01),
-                      none, none + 10, none + 1)  # fmt: skip
-
-    early = Early(3, 1e-3)
-    columns = {"snr": np.array([7.0, 9.0]), "dm": np.array([4.0, 50.0])}
-    early.offer(events([4, 5, 50], [1.0, 1.002, 3.0]), np.array([0, 0, 1]), columns)
-    told, withdrawn = early.take()
-    assert ([one["snr"] for one in told], withdrawn) == ([7.0, 9.0], [])
-    early.offer(events([8, 52], [1.01, 3.02]), np.array([0, 1]), columns)  # the first group has grown, the second not
-    told_again, _ = early.take()
-    assert [one["snr"] for one in told_again] == [9.0]
-    assert early.numbers(events([10, 90], [1.02, 3.0]), np.array([0, 1])).tolist() == [told[0]["early"], 0]
-    early.forget(3.01)
-    assert early.take() == ([], [told[1]["early"]])
-    early.forget(np.inf)
-    assert early.take() == ([], [told_again[0]["early"]])
-
-
-def test_of_early_pulses_that_become_one_candidate_each_is_replaced_or_withdrawn():
-    from skysieve.dedispersion.candidates import Events
-    from skysieve.dedispersion.stream.early import Early
-
-    def events(dm):
-        n = len(dm)
-        none = np.zeros(n, np.int64)
-        return Events(np.array(dm), np.array(dm, float), np.full(n, 7.0, np.float32), np.ones(n), np.full(n, 0.01),
-                      none, none + 10, none + 1)  # fmt: skip
-
-    early = Early(3, 1e-3)
-    early.offer(events([4, 50]), np.array([0, 1]), {"snr": np.array([7.0, 9.0])})
-    first, second = (one["early"] for one in early.take()[0])
-    assert early.numbers(events([4, 50]), np.array([0, 0])).tolist() == [first]
-    early.forget(np.inf)
-    assert early.take() == ([], [second])
 
 
 def test_bad_input(fb):

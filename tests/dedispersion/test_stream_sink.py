@@ -101,81 +101,6 @@ def test_a_table_is_continued_not_overwritten(fb, tmp_path):
             Sink(tmp_path / "other", **options)
 
 
-def test_early_pulses_are_told_replaced_and_withdrawn(fb, tmp_path):
-    """Each has its line and its VOEvent; the candidate's packet supersedes it, or another one takes it back."""
-    got, said = [], []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            got.append(ET.fromstring(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *args):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    sink = Sink(tmp_path, pictures=False, raw=False, least=8.0, say=said.append, ivorn="a.b/c",
-                url=f"http://127.0.0.1:{server.server_port}/")  # fmt: skip
-    for number, more in ((1, {}), (2, {"mjd_infinite": 60001.5}), (3, {"beams": 2}), (4, {"snr": 7.0})):
-        sink.add_early(row(fb, **{"early": number, "beams": 1, **more}))
-    sink.add(row(fb, early=1, mjd_infinite=60000.5000001))
-    wait_for(lambda: sink.counts["written"] == 1)
-    sink.withdraw(2)
-    sink.withdraw(1)  # its candidate has come: nothing to take back
-    sink.close()
-    server.shutdown()
-    server.server_close()
-    with open(tmp_path / "early.csv", encoding="ascii") as file:
-        lines = [(r["early"], r["stage"]) for r in csv.DictReader(file)]
-    assert lines == [("1", "early"), ("2", "early"), ("3", "early"), ("4", "early"), ("2", "withdrawn")]
-    assert [r["early"] for r in rows_of(tmp_path)] == ["1"]
-    assert (sink.counts["early"], sink.counts["withdrawn"], sink.counts["triggers"]) == (4, 1, 4)
-    assert [line.split()[0] for line in said] == [*["early:"] * 4, "S/N", "withdrawn:"]
-    told = []
-    for packet in got:
-        stage = next(p.get("value") for p in packet.iter("Param") if p.get("name") == "stage")
-        cites = [(e.get("cite"), e.text) for e in packet.iter("EventIVORN")]
-        told.append((packet.get("ivorn"), stage, cites))
-    one, two = "ivo://a.b/c#60000.5000000000-0-early", "ivo://a.b/c#60001.5000000000-0-early"
-    assert told == [
-        (one, "early", []), (two, "early", []),
-        ("ivo://a.b/c#60000.5000001000-0", "final", [("supersedes", one)]),
-        (two.replace("early", "withdrawn"), "withdrawn", [("retraction", two)]),
-    ]  # fmt: skip
-
-
-def test_who_heard_of_an_early_pulse_hears_how_it_ended(fb, tmp_path):
-    """One that has become faint is told still, one that was not sent is not cited, none is withdrawn unheard."""
-    sink = Sink(tmp_path, pictures=False, raw=False, least=8.0, command="true")
-    sent = []
-    sink._send = lambda one: sent.append((one.columns.get("stage", "final"), one.columns["snr"],
-                                          one.columns.get("cites", "")))  # fmt: skip
-    append, told = sink.early.append, threading.Event()
-
-    def slowly(lines):
-        told.wait(30)
-        append(lines)
-
-    for number, snr in ((1, 8.5), (2, 7.5), (3, 8.8)):
-        sink.add_early(row(fb, snr, early=number, beams=1))
-    wait_for(lambda: len(sent) == 2)
-    sink.add(row(fb, 7.9, early=1))
-    sink.add(row(fb, 8.2, early=2))
-    sink.add(row(fb, 9.1, early=3, flagged=1, beams=3))
-    wait_for(lambda: len(sent) == 5)
-    assert sent[2:] == [("final", 7.9, "60000.5000000000-0-early"), ("final", 8.2, ""), ("withdrawn", 8.8, "")]
-    sink.early.append = slowly
-    sink.add_early(row(fb, 8.5, early=4, beams=1))
-    wait_for(lambda: not sink._news and sink.counts["early"] == 4)
-    sink.add_early(row(fb, 8.6, early=5, beams=1))
-    sink.withdraw(5)
-    told.set()
-    sink.close()
-    assert sent[5:] == [("early", 8.5, ""), ("early", 8.6, ""), ("withdrawn", 8.6, "")]
-
-
 def test_triggers(fb, tmp_path):
     """A command and a VOEvent for each candidate that is loud enough and no interference; failures are counted."""
     got = []
@@ -251,6 +176,26 @@ def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
     assert [r.columns["flagged"] for r in c.release({}, last=True)] == [0]
     with pytest.raises(ValueError, match="part=0"):
         Coincidence(0)
+
+
+def test_coincidence_counts_the_beams_that_could_see(fb, monkeypatch):
+    """Beams that fell silent see nothing: what all others have is interference; beams that have ended count still."""
+    from skysieve.dedispersion.stream import coincidence
+
+    monkeypatch.setattr(coincidence, "HOLD", -1.0)  # they are waited for in vain
+    start = fb.observation.tstart * 86400
+    for frontiers, ended, flagged in (
+        ({0: 9.0, 1: 9.0, 2: 0.5, 3: 0.9}, {}, 1),  # two of four are silent
+        ({0: 9.0, 1: 9.0, 2: 9.0, 3: 9.0}, {}, 0),
+        ({0: 9.0, 1: 9.0}, {2: 4.0, 3: 4.0}, 0),
+        ({0: 9.0, 1: 9.0}, {2: 1.0, 3: 4.0}, 1),
+        ({}, {0: 4.0, 1: 4.0, 2: 4.0, 3: 4.0}, 0),
+    ):
+        c = Coincidence(0.5)
+        c.add([row(fb, beam=0), row(fb, beam=1)], 0.5)
+        since = {beam: start + seconds for beam, seconds in frontiers.items()}
+        out = c.release(since, ended={beam: start + seconds for beam, seconds in ended.items()})
+        assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, flagged)] * 2
 
 
 def test_coincidence_is_that_of_its_definition(fb):
@@ -428,30 +373,6 @@ def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypa
     assert sink._raw_bytes == 0
 
 
-def test_numbers_of_early_pulses_go_on_from_run_to_run(fb, tmp_path):
-    """Of a folder's tables each number means one pulse: a candidate's is that of its own early news."""
-    for run in range(3):
-        sink = Sink(tmp_path, pictures=False, raw=False)
-        for number in (1, 2, 3):
-            sink.add_early(row(fb, early=number, beams=1, snr=10.0 * run + number))
-        sink.add(row(fb, early=2, snr=10.0 * run + 2))
-        sink.add(row(fb, early=0, snr=99.0))
-        sink.withdraw(3)
-        sink.close()
-        if run == 0:  # a number that only its candidate tells of, as where the disk refused the early line
-            table = (tmp_path / "early.csv").read_text().splitlines()[0]
-            (tmp_path / "early.csv").write_text(table + "\n")
-    with open(tmp_path / "early.csv", encoding="ascii") as file:
-        told = list(csv.DictReader(file))
-    first = [r["early"] for r in told if r["stage"] == "early"]
-    assert len(first) == len(set(first)) == 6
-    assert {r["early"] for r in told if r["stage"] == "withdrawn"} == {first[2], first[5]}
-    finals = [r for r in rows_of(tmp_path) if r["early"] != "0"]
-    assert [r["early"] for r in finals] == ["2", first[1], first[4]]
-    assert min(map(int, first)) > 2
-    assert [float(r["snr"]) for r in finals[1:]] == [float(told[i]["snr"]) for i in (1, 5)]
-
-
 def test_a_sink_that_fails_says_so(fb, tmp_path):
     def say(line):
         raise RuntimeError("nobody hears")
@@ -480,7 +401,7 @@ def test_candidates_do_not_wait_for_their_samples(fb, tmp_path):
     assert sink.counts["pictures"] == 2
     assert sorted(p.name[:5] for p in tmp_path.glob("pulses/*.fil")) == ["60000", "60002"]
     assert sink._raw_bytes == 0
-    assert not sink._early
+    assert not sink._cuts
     assert not sink._expected
     with Filterbank.open(next(iter(tmp_path.glob("pulses/60002*.fil")))) as held:
         assert np.array_equal(held.read(), fb.block(1000, 400))

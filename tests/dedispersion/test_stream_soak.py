@@ -6,8 +6,8 @@ from benchmarks.soak import soak
 
 
 def test_a_minute_of_trouble(tmp_path):
-    """60 s of data in 15 s: every packet accounted for, candidates those of the masked files, memory flat."""
-    outcome = soak(60.0, 4.0, tmp_path)
+    """60 s of data, as fast as they are searched: every packet accounted for, candidates those of the masked files."""
+    outcome = soak(60.0, None, tmp_path)
     assert outcome.faults == []
     assert outcome.figures["pulses"] >= 15
     assert outcome.figures["equal"] >= outcome.figures["found"]

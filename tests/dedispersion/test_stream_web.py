@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import http.client
 import json
 import os
-import re
-import signal
-import socket
-import threading
-import time
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.dedispersion.test_stream_commands import command
 from tests.dedispersion.test_stream_sink import wait_for
 
-from skysieve.dedispersion.stream import web, web_folder, web_page
+from skysieve.dedispersion.stream import web_folder, web_page
 from skysieve.dedispersion.stream.status import NAME, StatusFile
-from skysieve.dedispersion.stream.tables import COLUMNS, EARLY_COLUMNS, Table, line_of
+from skysieve.dedispersion.stream.tables import COLUMNS, Table, line_of
 from skysieve.dedispersion.stream.web_folder import FolderReader, View, parsed
 
 bokeh = pytest.importorskip("bokeh", reason="the extra 'web' is not installed")
@@ -110,40 +102,6 @@ def test_lines_of_any_kind(data):
     assert one is None or abs(one.mjd) < 1e6
 
 
-def early_line(number, stage="early", seconds=0.0):
-    columns = {
-        "early": number, "stage": stage, "beam": 0, "segment": 0, "snr": 8.5, "dm": 50.0, "time": 1.0, "width": 4e-3,
-        "mjd_top": MJD, "mjd_infinite": MJD + seconds / 86400, "latency": 0.2,
-    }  # fmt: skip
-    return line_of(columns, EARLY_COLUMNS)
-
-
-def test_early_news_go_when_they_are_final_or_withdrawn(folder):
-    early = Table(folder / "early.csv", EARLY_COLUMNS)
-    early.append([early_line(1), early_line(2), early_line(3, seconds=5.0), "9,early,x", "nonsense"])
-    tell(folder)
-    reader = FolderReader(folder)
-    reader.poll()
-    assert list(reader.view.early) == [1, 2, 3]
-    assert web_page.table_html(reader.view).count("not final") == 3
-    early.append([early_line(1, "withdrawn"), early_line(4)])
-    Table(folder / "candidates.csv").append([line(8.4, early=2)])
-    reader.poll()
-    assert list(reader.view.early) == [3, 4]
-    assert reader.view.candidates[-1].early == 2
-    Table(folder / "candidates.csv").append([line(8.4, early=5)])
-    reader._read_table()  # both came between two looks: the candidate is read first
-    early.append([early_line(5)])
-    reader.poll()
-    assert list(reader.view.early) == [3, 4]
-    early.append([early_line(5, seconds=3600.0)])  # another run's
-    reader.poll()
-    assert list(reader.view.early) == [3, 4, 5]
-    tell(folder, running=False)
-    reader.poll()
-    assert reader.view.early == {}
-
-
 def test_what_is_no_folder_of_a_run(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         FolderReader(tmp_path / "none")
@@ -179,7 +137,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5,
 )  # fmt: skip
-NAMES = st.sampled_from(["seconds", "data_seconds", "rate", "realtime", "mjd", "counts", "sink", "beams", "early"])
+NAMES = st.sampled_from(["seconds", "data_seconds", "rate", "realtime", "mjd", "counts", "sink", "beams"])
 
 
 @settings(max_examples=25, deadline=None)
@@ -211,15 +169,20 @@ def test_the_state_is_written_while_the_disk_refuses(folder):
 
 
 def test_pictures_find_their_candidates(folder):
-    """Also where the DM in a name was rounded from more digits than the table has."""
-    for name in ("60000.500000000_dm100.000_beam0.png", "60000.600000000_dm100.012_beam1.png", "x.png", "<b>.png"):
+    """Also where the DM in a name was rounded from more digits than the table has, and of later segments."""
+    later = "60000.600000000_dm100.012_beam1_segment2.png"
+    for name in ("60000.500000000_dm100.000_beam0.png", "60000.600000000_dm100.012_beam1.png", "x.png", "<b>.png",
+                 later):  # fmt: skip
         (folder / "pulses" / name).write_bytes(b"")
-    Table(folder / "candidates.csv").append([line(8.0, 8640.0, dm=100.0125, beam=1), line(8.0, 9000.0)])
+    again = line(8.0, 8640.0, dm=100.0125, beam=1, segment=2)
+    Table(folder / "candidates.csv").append([line(8.0, 8640.0, dm=100.0125, beam=1), line(8.0, 9000.0), again])
     reader = FolderReader(folder)
     reader.poll()
     found = [reader.picture_of(c) for c in reader.view.candidates]
-    assert found == ["60000.500000000_dm100.000_beam0.png", None, "60000.600000000_dm100.012_beam1.png", None]
-    assert reader.view.pictures == found[0:1] + found[2:3]
+    assert found == ["60000.500000000_dm100.000_beam0.png", None, "60000.600000000_dm100.012_beam1.png", None, later]
+    assert reader.view.pictures[0] == found[0]
+    assert set(reader.view.pictures) == {name for name in found if name}
+    assert web_page.pictures_html([later, later]).count("beam 1") == 1
 
 
 # ---------------------------------------------------------------- what is shown
@@ -293,7 +256,6 @@ def test_a_document_is_kept_up_to_date(folder, monkeypatch):
     assert page.plane.x_range.end >= page.points.data["when"][1]
     page.points.selected.indices = [1]
     assert "This candidate has no picture" in page.parts["picture"].text
-    Table(folder / "early.csv", EARLY_COLUMNS).append([early_line(7)])
     Table(folder / "candidates.csv").append([line(13.0, 2.0), line(14.0, 3.0, flagged=1), line(15.0, 4.0)])
     tell(folder, state(2.0, lost=3))
     reader.poll()
@@ -302,7 +264,6 @@ def test_a_document_is_kept_up_to_date(folder, monkeypatch):
     assert page.points.selected.indices == [0]
     assert list(page.points.data["marker"]) == ["circle", "circle", "x", "circle"]
     assert list(page.history.data["lost"]) == [3.0]
-    assert list(page.early.data["dm"]) == [50.0]
     page.points.selected.indices = [99, -1]  # a visitor may send anything
     assert "Latest picture" in page.parts["picture"].text
     page._moved(None)
@@ -316,136 +277,3 @@ def test_a_document_is_kept_up_to_date(folder, monkeypatch):
     page.update()
     assert len(page.points.data["snr"]) == 0
     assert page.document.title.startswith("0 candidates")
-
-
-# ---------------------------------------------------------------- whom it serves
-
-
-@pytest.fixture
-def port(folder, monkeypatch):
-    from skysieve.dedispersion.stream.web_server import serve, settle
-
-    monkeypatch.setenv("BOKEH_RESOURCES", "cdn")
-    monkeypatch.setenv("BOKEH_ALLOW_WS_ORIGIN", "evil.example")
-    settle()
-    told, stop = threading.Event(), []
-
-    def run():
-        async def main():
-            over = asyncio.Event()
-            stop.extend([asyncio.get_running_loop(), over])
-            await serve(folder, "127.0.0.1", 0, ready, over)
-
-        asyncio.run(main())
-
-    def ready(number):
-        stop.append(number)
-        told.set()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert told.wait(120)
-    yield stop[2]
-    stop[0].call_soon_threadsafe(stop[1].set)
-    thread.join(120)
-    assert not thread.is_alive()
-
-
-def get(port, path="/", **headers):
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    link.putrequest("GET", path, skip_host="Host" in headers)
-    for name, value in headers.items():
-        link.putheader(name.replace("_", "-"), value)
-    link.endheaders()
-    answer = link.getresponse()
-    body = answer.read()
-    link.close()
-    return answer, body
-
-
-def test_whom_the_page_is_for(port, folder, monkeypatch):
-    answer, body = get(port)
-    assert answer.status == 200
-    assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    places = re.findall(rb'(?:src|href)="([^"]*)"', body)
-    assert len(places) >= 2
-    assert all(re.match(rb"/?static/", place) for place in places), places
-    for place in places:
-        assert get(port, "/" + place.decode().lstrip("/"))[0].status == 200
-    assert get(port, Host=f"localhost:{port}")[0].status == 200
-    for host in (
-        "evil.example",
-        f"evil.example:{port}",
-        f"127.0.0.1.evil.example:{port}",
-        "a@127.0.0.1",
-        "",
-        "127.0.0.1:x",
-    ):
-        answer, body = get(port, Host=host)
-        assert answer.status in (400, 403), host
-        assert b"bokeh" not in body
-    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13",
-               "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
-    for origin in ("http://evil.example", "null", f"http://localhost:{port}", "http://127.0.0.1:1"):
-        assert get(port, "/ws", Origin=origin, **upgrade)[0].status == 403
-    (folder / "pulses" / "1.5_dm1.0_beam0.png").write_bytes(b"\x89PNG")
-    (folder / "pulses" / "1.5_dm1.0_beam0.fil").write_bytes(b"raw")
-    answer, body = get(port, "/pulses/1.5_dm1.0_beam0.png")
-    assert (answer.status, answer.headers["Content-Type"], body) == (200, "image/png", b"\x89PNG")
-    for path in ("/pulses/1.5_dm1.0_beam0.fil", "/pulses/../candidates.csv", "/pulses/..%2fcandidates.csv", "/x.png",
-                 "/pulses/", "/pulses/none.png", "/candidates.csv"):  # fmt: skip
-        assert get(port, path)[0].status in (403, 404), path
-    monkeypatch.setattr("skysieve.dedispersion.stream.web_server.MOST_VISITORS", 2)
-    get(port)
-    answer, body = get(port)
-    assert answer.status == 503
-    assert b"2 pages are open already" in body
-
-
-def test_the_page_is_a_process_of_its_own(folder):
-    said = []
-    with socket.socket() as used:
-        used.bind(("127.0.0.1", 0))
-        used.listen()
-        taken = used.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot serve the page on 127.0.0.1:{taken}: Address already in use"):
-            web.PageProcess(folder, "127.0.0.1", taken)
-        done = command("watch", folder, "--port", taken)
-        assert done.exit_code == 2
-        assert "cannot serve the page" in done.output
-        done = command("stream", "--listen", "0", "--dm-max", "10", "-o", folder, "--web", taken, "--no-plots")
-        assert done.exit_code == 2
-        assert "cannot serve the page" in done.output
-    with web.PageProcess(folder, "127.0.0.1", 0, said.append) as page:
-        assert get(page.port)[0].status == 200
-        page._process.send_signal(signal.SIGINT)  # Ctrl-C is the run's: were it not ignored, no page would be left
-        assert get(page.port)[0].status == 200
-    assert not page.alive
-    assert said == []
-    with web.PageProcess(folder, "127.0.0.1", 0, said.append) as page:
-        page._process.kill()
-        wait_for(lambda: said)
-    assert "the page's process ended (status -9)" in said[0]
-    assert len(said) == 1
-
-
-def test_without_the_extra(folder, monkeypatch):
-    monkeypatch.setattr(web, "NEEDED", ("a_library_that_is_not_there",))
-    for arguments in (["watch", folder], ["stream", "--listen", "0", "--dm-max", 9, "-o", folder / "x", "--web", 0]):
-        done = command(*arguments)
-        assert done.exit_code == 2
-        assert "pip install 'skysieve[web]'" in done.output
-    assert not (folder / "x").exists()
-    for bad in ("x", "1:2:x", "99999"):
-        assert "expected HOST:PORT" in command("watch", folder, "--port", bad).output
-
-
-def test_a_folder_that_is_none(tmp_path):
-    done = command("watch", tmp_path / "none", "--port", 0)
-    assert done.exit_code == 2
-    assert "no such folder" in done.output
-    began = time.monotonic()
-    with pytest.raises(OSError, match="no such folder"):
-        web.PageProcess(tmp_path / "none", "127.0.0.1", 0)
-    assert time.monotonic() - began < web.PATIENCE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.workload import Detection
+
 __all__ = ["Losses"]
 
 LEAST_LIVE = 0.5
 """Part of a window's samples that must have come for it to be an event."""
 ENOUGH = 4
-"""A block tells a channel's mean and scatter when at least one in so many of its samples came."""
+"""A block gives a channel's mean and scatter when at least one in this many of its samples came."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Losses:
         First sample, last + 1, first row, last + 1; rows are channels in falling order of frequency.  They do not
         overlap; kept sorted by first sample.
     start : int
-        First sample that came at all: what lies before is missing too, and events of noise blocks before it are none.
+        First sample that came at all.  Samples before it are missing, and noise blocks before it have no events.
 
     Examples
     --------
@@ -75,8 +77,11 @@ class Filler:
     """Puts noise of the right level and scatter in the place of missing samples, block after block.
 
     A missing sample takes the mean and scatter of its channel in the last block before its own of which a quarter came;
-    in the first block with data, those of that block itself.  So what stands in depends on absolute sample numbers and
+    in the first such block, those of that block itself.  So what stands in depends on absolute sample numbers and
     on the data, not on how they are cut.
+
+    The level of a channel is not known before a quarter of a block of it has come.  Until that block is over the
+    channel is hidden, that is, its samples are 0: the change of level then falls on the edge of a block.
 
     Parameters
     ----------
@@ -100,7 +105,7 @@ class Filler:
 
     @property
     def ready(self) -> bool:
-        """Whether a block with data is behind: until then, its own end must be awaited."""
+        """Whether the level of any channel is known: until then, the end of the block must be awaited."""
         return bool(self.known.any())
 
     def add(self, start: int, rows: NDArray[Any], rects: NDArray[np.int64]) -> None:
@@ -110,9 +115,16 @@ class Filler:
         cpu_losses.blank(rows, start, rects)
         cpu_losses.accumulate(rows, start, rects, self._count, self._total, self._square)
 
-    def end_block(self) -> None:
-        """The block is over: what it tells holds for the next."""
-        new = (self._count * ENOUGH >= self.block) | (~self.known & (self._count > 0))
+    def end_block(self, last: bool = False) -> bool:
+        """The block is over: its mean and scatter hold for the next.
+
+        ``last``: the data end here, and a first block has to do with the samples that it has.  Returns whether channels
+        have become known after others.
+        """
+        new = self._count * ENOUGH >= self.block
+        if last and not self.ready:
+            new = self._count > 0
+        joined = self.ready and bool((new & ~self.known).any())
         n = np.maximum(self._count, 1)
         mean = self._total / n
         sigma = np.sqrt(np.maximum(self._square / n - mean * mean, 0))
@@ -120,6 +132,12 @@ class Filler:
         self.known |= new
         for a in (self._count, self._total, self._square):
             a[:] = 0
+        return joined
+
+    def hide(self, rows: NDArray[Any]) -> None:
+        """Channels whose level is not known are 0."""
+        if not self.known.all():
+            rows[:, ~self.known] = 0
 
     def fill(self, start: int, rows: NDArray[Any], rects: NDArray[np.int64]) -> None:
         """Fill the missing samples of rows."""
@@ -129,7 +147,15 @@ class Filler:
 
 
 class FilledReader:
-    """A filterbank with missing samples filled as a stream fills them: a `filterbank.Reader`."""
+    """A filterbank with missing samples filled as a stream fills them: a `filterbank.Reader`.
+
+    Attributes
+    ----------
+    losses : Losses
+        Those given; a start whose block has too few samples to give a level is moved to the next block's.
+    joins : list of int
+        Samples from which on further channels are known.
+    """
 
     def __init__(self, fb: Filterbank, losses: Losses, block: int) -> None:
         self.fb, self.losses, self.block = fb, losses, block
@@ -137,7 +163,8 @@ class FilledReader:
         self.order = np.arange(fb.nchan)
         self.dtype = fb.dtype
         self._filler = Filler(fb.nchan, block, fb.dtype, fb.maximum)
-        self._levels: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+        self._levels: list[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]] = []
+        self.joins: list[int] = []
         self._learn()
 
     def close(self) -> None:
@@ -149,11 +176,17 @@ class FilledReader:
         f = self._filler
         for start in range(0, self.nsamp, self.block):
             rows, rects = self._part(start, min(self.block, self.nsamp - start))
-            first = not f.ready
-            levels = f.mean.copy(), f.sigma.copy()
+            end = start + self.block
+            ready, levels = f.ready, (f.mean.copy(), f.sigma.copy(), f.known.copy())
             f.add(start, rows, rects)
-            f.end_block()
-            self._levels.append((f.mean.copy(), f.sigma.copy()) if first else levels)
+            if f.end_block(last=end > self.nsamp) and end < self.nsamp:
+                self.joins.append(end)
+            self._levels.append(levels if ready else (f.mean.copy(), f.sigma.copy(), f.known.copy()))
+            if not f.ready and end <= self.nsamp:
+                self.losses = replace(self.losses, start=max(self.losses.start, end))
+        begin = self.losses.start // self.block
+        if 0 < begin < len(self._levels):  # a short last block takes the noise of the block before it
+            self._levels[begin - 1] = self._levels[begin]
 
     def _part(self, start: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         rows = np.array(self.fb.block(start, count).T, order="C")
@@ -169,7 +202,8 @@ class FilledReader:
             number = at // self.block
             n = min(stop, (number + 1) * self.block) - at
             rows, rects = self._part(at, n)
-            self._filler.mean, self._filler.sigma = self._levels[number]
+            self._filler.mean, self._filler.sigma, self._filler.known = self._levels[number]
+            self._filler.hide(rows)
             self._filler.fill(at, rows, rects)
             parts.append(rows)
             at += n
@@ -209,12 +243,44 @@ def live_of(
 
 
 def kept_events(
-    made: Sequence[Tabled], raw: Sequence[NDArray[np.float64]], boxes: Sequence[int], losses: Losses, block: int
-) -> list[NDArray[np.float64]]:
-    """Events of which at least half of the samples came, none of a noise block before the start."""
+    made: Sequence[Tabled], raw: Sequence[NDArray[np.float64]], boxes: Sequence[int], losses: Losses, block: int,
+    joins: Sequence[int], looked: Sequence[Detection],
+) -> list[NDArray[np.float64]]:  # fmt: skip
+    """Events of which at least half of the samples came, none of a noise block before the start.
+
+    Where channels join at a sample, the level of a series changes while their delays pass it: noise blocks of the
+    series with such a change have no events either, nor has a short last block that takes the noise of one of them.
+    """
     first = losses.start // block * block
     live = live_of(made, raw, boxes, losses)
     return [
-        rows[(part >= LEAST_LIVE) & (rows[:, 1] * t.table.downsamp >= first)]
-        for t, rows, part in zip(made, raw, live, strict=True)
+        rows[
+            (part >= LEAST_LIVE)
+            & (rows[:, 1] * t.table.downsamp >= first)
+            & ~_changing(t, rows, boxes, block, joins, what.valid)
+        ]
+        for t, rows, part, what in zip(made, raw, live, looked, strict=True)
     ]
+
+
+def _changing(
+    t: Tabled, rows: NDArray[np.float64], boxes: Sequence[int], block: int, joins: Sequence[int],
+    valid: NDArray[np.int64],
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Events whose windows reach into a noise block in which the level changes, because channels join.
+
+    ``valid``: samples of each series.
+    """
+    found = np.zeros(len(rows), bool)
+    if not len(joins) or not len(rows):
+        return found
+    number = rows[:, 0].astype(np.int64)
+    delays, width = t.table.delays[number], np.array(boxes)[rows[:, 2].astype(np.int64)]
+    begin = rows[:, 1] - width // 2
+    each = block // t.table.downsamp
+    for join in joins:
+        low = (join // t.table.downsamp - delays.max(axis=1)) // each * each
+        high = -(-(join // t.table.downsamp - delays.min(axis=1)) // each) * each
+        short = 4 * (valid[number] - high) < each
+        found |= ((begin < high) | short) & (begin + width > low)
+    return found

@@ -276,14 +276,15 @@ def search(
         raise TypeError(f"losses is a {type(losses).__name__}, expected Losses")
     if losses is None and len(fb.gaps):
         losses = Losses(np.insert(fb.gaps, 2, [[0], [fb.nchan]], axis=1))
-    data = fb if losses is None else Filterbank([FilledReader(fb, losses, length)])
+    filled = None if losses is None else FilledReader(fb, losses, length)
+    data = fb if filled is None else Filterbank([filled])
     source = Cleaned(data, mask, length)
     workers = usable_cores() if threads is None else max(1, threads)
     place = find_place(chosen_device(fb, device), memory)
     layout = _layout(fb, source, made, length, place, workers)
     raw, ran, where = _run(fb, source, job, looked, layout, method, place, threads, progress)
-    if losses is not None:
-        raw = kept_events(made, raw, job.boxes, losses, length)
+    if filled is not None:
+        raw = kept_events(made, raw, job.boxes, filled.losses, length, filled.joins, looked)
     events, dms_all = job.events(raw, fb.observation)
     ref = reference_frequency(fb.freqs, ref_freq)
     columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)

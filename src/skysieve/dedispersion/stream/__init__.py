@@ -2,7 +2,8 @@
 
 ``packets`` and ``vdif`` say what a packet is, ``receive`` takes datagrams from a socket, ``ring`` puts them in order of
 time, ``channelise`` turns voltages into power, ``search`` looks for pulses block after block, ``sink`` keeps and
-announces what is found, ``pipeline`` joins them; ``emulate`` is a telescope.
+announces what is found, ``earlier`` reads what the run before left, ``pipeline`` joins them; ``emulate`` is a
+telescope.
 """
 
 from __future__ import annotations

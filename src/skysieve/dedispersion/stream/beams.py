@@ -22,6 +22,7 @@ from skysieve.dedispersion.dmplan import plan as make_plan
 from skysieve.dedispersion.grid import delay_seconds, sample_delays
 from skysieve.dedispersion.observation import Observation, regular_freqs
 from skysieve.dedispersion.stream.channelise import Channeliser
+from skysieve.dedispersion.stream.earlier import Mark
 from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry, mjd_of
 from skysieve.dedispersion.stream.pagelock import PageLock
 from skysieve.dedispersion.stream.ring import Loan, Ring, Unpacker
@@ -370,6 +371,12 @@ class Segment:
         self.times[name] += now - since
         return now
 
+    def mark(self, seconds: float) -> Mark:
+        """The place so many seconds of its observation after sample 0."""
+        late = (self.observation.tstart - mjd_of(self.geometry.epoch)) * 86400
+        since = seconds + late
+        return Mark(self.number, self.geometry.epoch, since, int(since / self.geometry.tsamp))
+
     @property
     def seconds(self) -> float:
         """Seconds of data worked on."""
@@ -399,17 +406,6 @@ class Segment:
             low, high, number = self._cutting.popleft()
             self._cuts.append(Cut(number, *self._search.recent(low, high)))
         return ready
-
-    def news(self) -> tuple[list[Row], list[int]]:
-        """Pulses that are told before they are final, and numbers of those that came to nothing; new ones."""
-        if self.search is None:
-            return [], []
-        early, withdrawn = self.search.news()
-        rows = []
-        for columns in early:
-            full = {"beam": self.beam, "segment": self.number, **columns}
-            rows.append(Row(full, self.observation, self._top(columns), when=self._when(columns)))
-        return rows, withdrawn
 
     def _top(self, columns: dict[str, Any]) -> float:
         """Seconds of a candidate's arrival at the top of the band."""

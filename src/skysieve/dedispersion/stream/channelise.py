@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 WINDOWS = ("hamming", "hann", "blackman", "rectangular")
 MIDDLE, SCATTER = 96.0, 16.0
 """Mean and standard deviation of 8-bit power."""
+ENOUGH = 4
+"""The level of a channel needs one in this many of the samples in ``calibrate`` seconds."""
+PATIENCE = 4
+"""Times ``calibrate`` seconds that a subband may begin after the others."""
 
 
 class Channeliser:
@@ -48,6 +52,8 @@ class Channeliser:
     nbits : {8, 32}
         Of the result.  Bytes have mean 96 and standard deviation 16 over the first ``calibrate`` seconds.
     calibrate : float
+        While a quarter of that has not come of each subband, a second, third and fourth such time is waited for; a
+        subband that begins later is missing for good.
 
     Examples
     --------
@@ -103,6 +109,7 @@ class Channeliser:
         self._calibrate = max(16, round(calibrate / self.tsamp))
         self.level: NDArray[np.float32] | None = None
         self.scale: NDArray[np.float32] | None = None
+        self._dead = np.empty((0, 2), np.int64)
 
     @property
     def nchan(self) -> int:
@@ -174,7 +181,7 @@ class Channeliser:
         """What is held for calibration, where the stream was shorter than that."""
         if not self._held:
             return None
-        return self._emit(self._out)
+        return self._emit(self._out, last=True)
 
     def _power(self, x: NDArray[np.complex64]) -> NDArray[np.float32]:
         """Power of whole spectra."""
@@ -199,7 +206,7 @@ class Channeliser:
         self._gone = [keep]
         low = np.maximum((gone[:, 0] - reach) // each, first)
         high = np.minimum(-(-gone[:, 1] // each), first + count)
-        rects = []
+        rects = [[first, first + count, *dead] for dead in self._dead.tolist()]
         for a, b, c0, c1 in zip(low, high, gone[:, 2], gone[:, 3], strict=True):
             if a >= b:
                 continue
@@ -217,36 +224,64 @@ class Channeliser:
             return first, rows, rects
         self._held.append(rows)
         self._held_gone.append(rects)
-        if self.level is None and sum(map(len, self._held)) < self._calibrate:
+        if self.level is None and not self._enough(first + len(rows)):
             return None
         return self._emit(first + len(rows))
 
-    def _emit(self, stop: int) -> tuple[int, NDArray[Any], NDArray[np.int64]]:
+    def _enough(self, stop: int) -> bool:
+        """Whether the level of all channels can be found, or is waited for no more."""
+        held = sum(map(len, self._held))
+        spans = min(held // self._calibrate, PATIENCE)
+        if spans in (0, PATIENCE):
+            return spans > 0
+        came = np.full(self.nchan, spans * self._calibrate, np.int64)
+        low = stop - held
+        for a, b, c0, c1 in np.concatenate(self._held_gone).tolist():
+            came[c0:c1] -= max(0, min(b, low + spans * self._calibrate) - a)
+        return bool((came * ENOUGH >= self._calibrate).all())
+
+    def _emit(self, stop: int, last: bool = False) -> tuple[int, NDArray[Any], NDArray[np.int64]]:
         from skysieve.dedispersion.stream import cpu_power
 
         rows, rects = np.concatenate(self._held), np.concatenate(self._held_gone)
         first = stop - len(rows)
         if self.level is None:
-            self._measure(rows[: self._calibrate], first, rects)
+            self._measure(rows, first, rects, last)
         assert self.level is not None
         assert self.scale is not None
         out = np.empty(rows.shape, np.uint8)
         cpu_power.quantise(rows, self.level, self.scale, np.float32(MIDDLE), out)
         self._held.clear()
         self._held_gone.clear()
+        if len(self._dead):
+            rects = disjoint(np.concatenate([rects, [[first, stop, *dead] for dead in self._dead.tolist()]]))
         return first, out, rects
 
-    def _measure(self, rows: NDArray[np.float32], first: int, rects: NDArray[np.int64]) -> None:
-        """Level and scale of the channels, from what came."""
+    def _measure(self, rows: NDArray[np.float32], first: int, rects: NDArray[np.int64], last: bool) -> None:
+        """Level and scale of the channels, each from the shortest time in which enough of it came.
+
+        ``last``: the stream is over, and what came is enough.
+        """
         from skysieve.dedispersion import cpu_losses
 
-        count = np.zeros(self.nchan, np.int64)
-        total, square = np.zeros(self.nchan), np.zeros(self.nchan)
-        cpu_losses.blank(rows, first, rects)
-        cpu_losses.accumulate(rows, first, rects, count, total, square)
-        n = np.maximum(count, 1)
-        mean = total / n
-        variance = np.maximum(square / n - mean * mean, 0)
+        mean, variance = np.zeros(self.nchan), np.zeros(self.nchan)
+        known = np.zeros(self.nchan, bool)
+        for spans in range(1, PATIENCE + 1):
+            some = rows[: spans * self._calibrate]
+            count = np.zeros(self.nchan, np.int64)
+            total, square = np.zeros(self.nchan), np.zeros(self.nchan)
+            cpu_losses.blank(some, first, rects)
+            cpu_losses.accumulate(some, first, rects, count, total, square)
+            over = len(rows) <= spans * self._calibrate
+            new = ~known & ((count * ENOUGH >= self._calibrate) | (last and over and (count > 0)))
+            n = np.maximum(count, 1)
+            mean[new] = (total / n)[new]
+            variance[new] = np.maximum(square / n - (total / n) ** 2, 0)[new]
+            known |= new
+            if known.all() or over:
+                break
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], ~known, [False]]).astype(np.int8)))
+        self._dead = edges.reshape(-1, 2)
         self.level = mean.astype(np.float32)
         self.scale = np.where(variance > 0, SCATTER / np.sqrt(np.where(variance > 0, variance, 1)), 0).astype(
             np.float32

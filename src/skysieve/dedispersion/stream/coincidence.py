@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,8 @@ class Coincidence:
     Parameters
     ----------
     part : float
-        A candidate is flagged when more than this part of the beams, and at least two, have one that overlaps it.
+        A candidate is flagged when more than this part of the beams that have searched its time, and at least two,
+        have one that overlaps it.
     link : float
         Seconds that windows may lie apart, at the top of the band.
     """
@@ -37,10 +39,21 @@ class Coincidence:
         now = time.monotonic()
         self._held += [(_moment(row) + until, row, now) for row in rows]
 
-    def release(self, frontiers: dict[int, float], last: bool = False) -> list[Row]:
+    def earliest(self, beam: int, segment: int) -> float:
+        """Seconds of a segment before which none of its candidates is held."""
+        starts = (
+            row.columns["time"] - row.columns["width"] / 2
+            for _, row, _ in self._held
+            if (row.columns["beam"], row.columns["segment"]) == (beam, segment)
+        )
+        return min(starts, default=math.inf)
+
+    def release(
+        self, frontiers: dict[int, float], last: bool = False, ended: Mapping[int, float] | None = None
+    ) -> list[Row]:
         """Candidates that no other beam's can join any more, with ``beams`` and ``flagged``.
 
-        ``frontiers``: seconds (of MJD 0) up to which each beam is searched.
+        ``frontiers``: seconds (of MJD 0) up to which each beam is searched; ``ended``: of beams whose stream is over.
         """
         if not self._held:
             return []
@@ -53,6 +66,7 @@ class Coincidence:
         width = np.array([row.columns["width"] for row in rows])
         beam = np.array([row.columns["beam"] for row in rows])
         alone = bool((beam == beam[0]).all()) and not self._missed
+        searched = np.array(list({**(ended or {}), **frontiers}.values()))
         ready = []
         for i in np.flatnonzero(goes):
             near = {int(beam[i])}
@@ -61,7 +75,8 @@ class Coincidence:
                 near |= set(beam[joined].tolist()) | self._missed.pop(id(rows[i]), set())
                 for other in np.flatnonzero(joined & ~goes):  # those that wait know whom they have missed
                     self._missed.setdefault(id(rows[other]), set()).add(int(beam[i]))
-            flagged = len(near) >= 2 and len(near) > self.part * count
+            could = max(len(near), int((searched >= moment[i]).sum()))  # beams that fell silent before could not
+            flagged = len(near) >= 2 and len(near) > self.part * could
             ready.append(replace(rows[i], columns={**rows[i].columns, "beams": len(near), "flagged": int(flagged)}))
         self._held = [held for held, gone in zip(self._held, goes, strict=True) if not gone]
         return ready

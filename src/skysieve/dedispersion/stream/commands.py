@@ -236,9 +236,6 @@ def stream(
     step: Annotated[
         int, option("--step", help="Blocks searched at a time: less work, later news (1).", panel=SEARCH, min=1)
     ] = 1,
-    early: Annotated[
-        bool, option("--early/--no-early", help="Tell pulses of long blocks before they end (CPU only).", panel=SEARCH)
-    ] = True,
     gulp: Annotated[float, option("--gulp", help="Data worked on at a time, s (0.125).", panel=SEARCH)] = 0.125,
     ignore: Annotated[
         str | None, option("--ignore", help="Channels, as 0,5:9; 0 is the highest.", panel=SEARCH, metavar="LIST")
@@ -286,6 +283,7 @@ def stream(
     from skysieve.dedispersion.stream.beams import Options
     from skysieve.dedispersion.stream.channelise import Channeliser
     from skysieve.dedispersion.stream.dada_ring import DadaFeed, DadaReader, key_of
+    from skysieve.dedispersion.stream.earlier import Earlier
     from skysieve.dedispersion.stream.emulate import opened_source
     from skysieve.dedispersion.stream.intake import Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.metrics import MetricsServer
@@ -315,7 +313,7 @@ def stream(
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
         search = {
             "threshold": threshold, "noise": noise.value, "block": block, "ignore": ignored(ignore), "device": device,
-            "step": step, "early": early, "threads": threads, "memory": memory,
+            "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
@@ -327,9 +325,7 @@ def stream(
             search=search, cutouts=plots or raw, source=source, telescope=telescope, ra=ra, dec=dec,
         )  # fmt: skip
         Channeliser(1400.0, -1.0, 2, 2, 1e-6, **options.channelise)  # mistakes are told now, not when packets come
-        intake = Intake(
-            parser_of(form, vdif_frames, vdif_threads, fch1, foff), options, most_beams=beams, say=screen.say
-        )
+        parser = parser_of(form, vdif_frames, vdif_threads, fch1, foff)
         if plots:
             importlib.import_module("matplotlib")
         given = None if file is None else opened_source(file)
@@ -338,6 +334,8 @@ def stream(
             role="test" if test else "observation", say=screen.say,
         )  # fmt: skip
         stack.callback(sink.close, 5.0, 0.0)
+        earlier = Earlier.read(sink.folder, sink.table.segments)
+        intake = Intake(parser, options, most_beams=beams, say=screen.say, made=earlier.made)
         if page is not None:
             host, port = page
             served = stack.enter_context(PageProcess(out, host, port, screen.say))
@@ -356,10 +354,10 @@ def stream(
             feed = FileFeed(intake, given) if given is not None else SocketFeed(intake, receivers)
         pipeline = Pipeline(
             intake, feed, sink, receivers=receivers, part=coincident, grace=grace,
-            status=lambda state: screen.line(live_line(state)),
+            status=lambda state: screen.line(live_line(state)), earlier=earlier,
         )  # fmt: skip
         about = {"source": source, "telescope": telescope, "folder": str(out)}
-        told_state = stack.enter_context(StatusFile(out, pipeline.state, about, screen.say))
+        told_state = stack.enter_context(StatusFile(out, pipeline.state, about, screen.say, pipeline.streams))
 
         def all_metrics() -> dict[str, tuple[str, str, float]]:
             found = {**pipeline.metrics(), "status_errors_total": told_state.metric()}
@@ -491,8 +489,6 @@ def show(summary: dict[str, Any]) -> None:
     typer.echo(f"work: {stages}")
     if summary["latency_most"] is not None:
         typer.echo(f"latency: median {summary['latency_median']:.2f} s, most {summary['latency_most']:.2f} s")
-    if summary["early_most"] is not None:
-        typer.echo(f"early: {s['early']} pulses, median {summary['early_median']:.2f} s, {s['withdrawn']} withdrawn")
     for what, states in (("pictures", "failed skipped later"), ("triggers", "failed dropped unfinished")):
         bad = {state: s[f"{what}_{state}"] for state in states.split()}
         if any(bad.values()):  # of all that went well nobody need be told

@@ -12,6 +12,7 @@ import numpy as np
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.kernels import Runtime
 from skysieve.core.staging import Lane, make_lane
+from skysieve.dedispersion.losses import ENOUGH
 from skysieve.dedispersion.stream.history import History
 from skysieve.dedispersion.workload import Resident
 
@@ -137,8 +138,8 @@ class DeviceFiller:
     def __init__(self, samples: Samples, block: int, maximum: int) -> None:
         self.samples, self.block, self.most = samples, block, maximum or 255
         self.nchan = samples.rows.shape[1]
-        self.ready = False
-        self._came = 0
+        self.known = np.zeros(self.nchan, bool)
+        self._count = np.zeros(self.nchan, np.int64)
         xp = samples.runtime.xp
         with samples.lane:
             self._number, self._total, self._square = (xp.zeros(self.nchan, np.uint64) for _ in range(3))
@@ -164,20 +165,42 @@ class DeviceFiller:
             args = (*given, self._number, self._total, self._square)
             grid2 = (-(-self.nchan // THREADS), -(-n // PIECE))
             self.samples.module.launch("statistics", grid2, (THREADS,), args, stream=lane.stream)
-        times = np.minimum(rects[:, 1], start + n) - np.maximum(rects[:, 0], start)
-        self._came += n * self.nchan - int((times.clip(0) * (rects[:, 3] - rects[:, 2])).sum())
+        gone = (np.minimum(rects[:, 1], start + n) - np.maximum(rects[:, 0], start)).clip(0)
+        steps = np.zeros(self.nchan + 1, np.int64)
+        np.add.at(steps, rects[:, 2], gone)
+        np.subtract.at(steps, rects[:, 3], gone)
+        self._count += n - np.cumsum(steps[:-1])
 
-    def end_block(self) -> None:
+    @property
+    def ready(self) -> bool:
+        """See `losses.Filler.ready`."""
+        return bool(self.known.any())
+
+    def hide(self, rows: Any) -> None:
+        """See `losses.Filler.hide`."""
+        if not self.known.all():
+            with self.samples.lane:
+                rows[:, self.samples.runtime.xp.asarray(~self.known)] = 0
+
+    def end_block(self, last: bool = False) -> bool:
         """See `losses.Filler.end_block`."""
         lane = self.samples.lane
+        new = self._count * ENOUGH >= self.block
+        if last and not self.ready:
+            new = self._count > 0
+        joined = self.ready and bool((new & ~self.known).any())
+        if not (new | self.known).all():
+            with lane:  # the kernel takes any sample of a channel that is not known
+                self._number[self.samples.runtime.xp.asarray(~new & ~self.known)] = 0
+        self.known |= new
+        self._count[:] = 0
         args = (
             self._number, self._total, self._square, self._mean, self._sigma, self._known, np.int32(self.nchan),
             np.int64(self.block),
         )  # fmt: skip
         with lane:
             self.samples.module.launch("end_block", (-(-self.nchan // THREADS),), (THREADS,), args, stream=lane.stream)
-        self.ready = self.ready or self._came > 0
-        self._came = 0
+        return joined
 
     def fill(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:
         """See `losses.Filler.fill`."""

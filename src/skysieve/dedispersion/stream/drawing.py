@@ -34,11 +34,16 @@ ENDS = 2.0
 def name_of(columns: dict[str, Any]) -> str:
     """A file's name for a candidate: that which its line in the table gives.
 
-    >>> name_of({"mjd_infinite": 60000.5, "dm": 56.77123456789, "beam": 2})
+    Segments after the first have their number in it: a sender that starts anew may send the same times again.
+
+    >>> name_of({"mjd_infinite": 60000.5, "dm": 56.77123456789, "beam": 2, "segment": 0})
     '60000.500000000_dm56.771_beam2'
+    >>> name_of({"mjd_infinite": 60000.5, "dm": 56.77123456789, "beam": 2, "segment": 3})
+    '60000.500000000_dm56.771_beam2_segment3'
     """
     mjd, dm = (float(format(float(columns[name]), FORMATS[name])) for name in ("mjd_infinite", "dm"))
-    return f"{mjd:.9f}_dm{dm:.3f}_beam{columns['beam']}"
+    segment = int(columns["segment"])
+    return f"{mjd:.9f}_dm{dm:.3f}_beam{columns['beam']}" + (f"_segment{segment}" if segment else "")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ class Found:
     Attributes
     ----------
     columns : dict of numpy.ndarray
-        As `Candidates.columns`, and ``live``: the part of the window's samples that came; ``early``: number of the
-        pulse of `StreamSearch.news` that it replaces, or 0.
+        As `Candidates.columns`, and ``live``: the part of the window's samples that came.
     events : Events
         Their members, in the order of DM, time and width.
     group : numpy.ndarray of int64

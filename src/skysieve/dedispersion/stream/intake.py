@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,17 +33,61 @@ REFUSED = (ValueError, ArithmeticError, MemoryError)
 of its own; what is raised by streams that cannot be searched."""
 
 
-class Beam:
-    """What comes for one beam: segments, the latest last."""
+class Held:
+    """Copies of the latest packets that may be the first ones of another stream, with what the parser said of them."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self) -> None:
+        self.packets: deque[tuple[NDArray[np.uint8], int, int, int, NDArray[np.uint64]]] = deque(maxlen=2 * RESTART)
+        self.key = b""
+
+    def add(
+        self, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64], found: Parsed
+    ) -> None:
+        """Hold packets; of too many, the latest."""
+        for i in index[-2 * RESTART :]:
+            row = buffers[i, : lengths[i]].copy()
+            self.packets.append((row, found.number[i], found.chunk[i], found.offset[i], found.key[i].copy()))
+
+    def take(self, beam: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], Parsed]:
+        """All of them, in the order in which they came: rows, lengths and what the parser said; none is held after."""
+        rows, number, chunk, offset, key = zip(*self.packets, strict=True)
+        lengths = np.array([len(row) for row in rows], np.int64)
+        buffers = np.zeros((len(rows), lengths.max()), np.uint8)
+        for out, row in zip(buffers, rows, strict=True):
+            out[: len(row)] = row
+        self.packets.clear()
+        none = np.zeros(len(rows), np.int64)
+        numbers, chunks, offsets = (np.array(values, np.int64) for values in (number, chunk, offset))
+        return buffers, lengths, Parsed(none, none + beam, numbers, chunks, offsets, np.array(key))
+
+
+def last_start(number: NDArray[np.int64], window: int) -> int:
+    """Place from which on numbers fall back by ``window`` at most: a sender may have started anew more than once.
+
+    >>> last_start(np.array([7, 8, 0, 2, 1, 3]), 2)
+    2
+    """
+    first, highest = 0, -1
+    for i, n in enumerate(number.tolist()):
+        if n < highest - window:
+            first, highest = i, n
+        highest = max(highest, n)
+    return first
+
+
+class Beam:
+    """What comes for one beam: segments, the latest last; ``made`` is the number of the next."""
+
+    def __init__(self, number: int, made: int = 0) -> None:
         self.number = number
         self.segments: deque[Segment] = deque()
-        self.made = 0
+        self.made = made
         self.key: NDArray[np.uint64] | None = None
         self.geometry: Geometry | None = None
         self.changed = 0
         self.strange: NDArray[np.uint64] | None = None
+        self.doubted = Held()
+        self.changed_ones = Held()
         self.past: dict[str, int] = {}
         self.over = False
 
@@ -53,6 +97,7 @@ class Beam:
         if self.segments:
             self.segments[-1].ring.end()
         self.geometry, self.key = geometry, key.copy()
+        self.doubted.packets.clear()
         self.changed = 0
         self.strange = None
         self.over = False
@@ -86,12 +131,16 @@ class Intake:
         Beams at most; packets of more are refused and counted.
     say : callable
         Takes a line for the operator.
+    made : dict, optional
+        Number of each beam's first segment, where it is not 0.
     """
 
     def __init__(
-        self, parser: Parser, options: Options, *, most_beams: int = 16, say: Callable[[str], None] = lambda line: None
-    ) -> None:
+        self, parser: Parser, options: Options, *, most_beams: int = 16, say: Callable[[str], None] = lambda line: None,
+        made: Mapping[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.parser, self.options, self.most_beams, self.say = parser, options, most_beams, say
+        self.made = dict(made or {})
         self.beams: dict[int, Beam] = {}
         self.bad = dict.fromkeys((*REASONS[1:], "oversized", "changed", "refused", "restarts", "gpus_lost"), 0)
         self.packets = self.bytes = 0
@@ -126,20 +175,25 @@ class Intake:
                 self.bad["refused"] += len(index)
                 self.tell(f"beam {number}: more than {self.most_beams} beams; its packets are refused")
                 return
-            beam = Beam(number)
-            if not self._begin(beam, index, buffers, key):
+            beam = Beam(number, self.made.get(number, 0))
+            if not self._begin(beam, buffers[index[0]], key[index[0]]):
+                self.bad["refused"] += len(index)
                 return
             self.beams[number] = beam
-        elif beam.over and not self._begin(beam, index, buffers, key):
+        elif beam.over and not self._begin(beam, buffers[index[0]], key[index[0]]):
+            self.bad["refused"] += len(index)
             return
         while len(index):
             stop, same, anew = self._until_changed(beam, key[index])
             rest = self._place(beam, index[:stop][same[:stop]], buffers, lengths, found)
             if len(rest):  # begun anew by its numbers
                 stop, anew = int(np.flatnonzero(index == rest[0])[0]), False
-            self.bad["changed"] += int((~same[:stop]).sum())
+            self._hold_changed(beam, index[:stop][~same[:stop]], buffers, lengths, found)
             if anew:
-                self._restart(beam, index[stop - 1 : stop], buffers, key)
+                rows, sizes, said = beam.changed_ones.take(number)
+                new = np.arange(last_start(said.number, self.options.window), len(rows))
+                if self._restart(beam, new, rows, sizes, said):
+                    self.bad["changed"] -= len(new)
             index = index[stop:]
 
     def _until_changed(self, beam: Beam, keys: NDArray[np.uint64]) -> tuple[int, NDArray[np.bool_], bool]:
@@ -166,6 +220,23 @@ class Intake:
         beam.changed, beam.strange = int(counts[-1]), keys[-1].copy()
         return len(keys), same, False
 
+    def _hold_changed(
+        self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64],
+        found: Parsed,
+    ) -> None:  # fmt: skip
+        """Hold packets with the latest other header: of a sender that starts anew they are the first."""
+        if not len(index):
+            return
+        self.bad["changed"] += len(index)
+        held, latest = beam.changed_ones, found.key[index[-1]]
+        others = np.flatnonzero((found.key[index] != latest).any(axis=1))
+        if len(others):
+            index = index[others[-1] + 1 :]
+        if len(others) or held.key != latest.tobytes():
+            held.packets.clear()
+            held.key = latest.tobytes()
+        held.add(index, buffers, lengths, found)
+
     def _place(
         self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64],
         found: Parsed,
@@ -179,9 +250,17 @@ class Intake:
         index = self._inside(beam, index, lengths, found)
         ring = beam.segments[-1].ring
         done = ring.put(buffers, index, found.number, found.chunk, found.offset)
+        doubted = ring.doubted
+        if doubted <= done:  # the row of them has begun here, if there is one
+            beam.doubted.packets.clear()
+        if doubted:
+            beam.doubted.add(index[max(0, done - doubted) : done], buffers, lengths, found)
         if ring.stale:
-            ring.bear()
-            self._restart(beam, index[done - 1 : done], buffers, found.key)
+            rows, sizes, said = beam.doubted.take(beam.number)
+            new = np.flatnonzero(ring.closer(said.number))
+            ring.settle(said.number[new], -1)
+            if not self._restart(beam, new, rows, sizes, said):
+                ring.settle(said.number[new], 1)
         return index[done:]
 
     def _inside(
@@ -199,32 +278,35 @@ class Intake:
         return index[fine]
 
     def _restart(
-        self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], key: NDArray[np.uint64]
-    ) -> None:
-        if key[index[0]].tobytes() in self._hopeless:
-            return
+        self, beam: Beam, index: NDArray[np.int64], rows: NDArray[np.uint8], lengths: NDArray[np.int64], found: Parsed
+    ) -> bool:
+        """Begin a stream with the packets ``index`` of those that were held; whether that could be."""
+        if found.key[-1].tobytes() in self._hopeless:
+            return False
         if len(beam.segments) >= MOST_SEGMENTS:  # senders that take turns: one ring after the other would fill memory
             self.tell(f"beam {beam.number}: {MOST_SEGMENTS} streams wait for their search; no other is begun now")
-            return
-        geometry = self.parser.geometry(buffers[index[0]])
+            return False
+        geometry = self.parser.geometry(rows[-1])
         if beam.geometry is not None and not geometry.alike(beam.geometry):
             self.tell(f"beam {beam.number}: packets of another form ({geometry}) are refused")
             if len(self._hopeless) < MOST_HOPELESS:
-                self._hopeless.add(key[index[0]].tobytes())
-            return
-        if self._begin(beam, index, buffers, key):
-            self.bad["restarts"] += 1
-            self.say(f"beam {beam.number}: the sender has started anew")
+                self._hopeless.add(found.key[-1].tobytes())
+            return False
+        if not self._begin(beam, rows[-1], found.key[-1]):
+            return False
+        self.bad["restarts"] += 1
+        self.say(f"beam {beam.number}: the sender has started anew")
+        self._beam(beam.number, index, rows, lengths, found)
+        return True
 
-    def _begin(self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], key: NDArray[np.uint64]) -> bool:
-        name = key[index[0]].tobytes()
+    def _begin(self, beam: Beam, datagram: NDArray[np.uint8], key: NDArray[np.uint64]) -> bool:
+        """Begin a segment; whether its packets can be searched."""
+        name = key.tobytes()
         if name in self._hopeless:
-            self.bad["refused"] += len(index)
             return False
         try:
-            beam.begin(self.parser.geometry(buffers[index[0]]), key[index[0]], self.options)
+            beam.begin(self.parser.geometry(datagram), key, self.options)
         except REFUSED as error:
-            self.bad["refused"] += len(index)
             if len(self._hopeless) < MOST_HOPELESS:
                 self._hopeless.add(name)
             self.tell(f"beam {beam.number}: its packets are refused: {error}")

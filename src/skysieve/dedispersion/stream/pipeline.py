@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,8 @@ from skysieve.core.errors import DeviceLost
 from skysieve.dedispersion.io import written
 from skysieve.dedispersion.stream.beams import Row, Segment
 from skysieve.dedispersion.stream.coincidence import Coincidence
-from skysieve.dedispersion.stream.intake import REFUSED, Feed, Intake
+from skysieve.dedispersion.stream.earlier import Earlier, Gap, Mark
+from skysieve.dedispersion.stream.intake import REFUSED, Beam, Feed, Intake
 from skysieve.dedispersion.stream.receive import UdpReceiver
 from skysieve.dedispersion.stream.sink import GRACE, Sink
 
@@ -55,11 +58,14 @@ class Pipeline:
         receivers have real-time priority.
     grace : float
         Seconds at the end for pictures to be drawn and triggers to run.
+    earlier : Earlier, optional
+        What the run before left in the sink's folder.
     """
 
     def __init__(
         self, intake: Intake, feed: Feed, sink: Sink, *, receivers: Sequence[UdpReceiver] = (), part: float = 0.5,
         status: Callable[[dict[str, Any]], None] | None = None, nice: int = 5, grace: float = GRACE,
+        earlier: Earlier | None = None,
     ) -> None:  # fmt: skip
         self.intake, self.feed, self.sink, self.receivers = intake, feed, sink, receivers
         self.coincidence = Coincidence(part)
@@ -67,11 +73,19 @@ class Pipeline:
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.data_seconds = 0.0
         self.latencies: list[float] = []
-        self.early: list[float] = []
+        self.earlier = Earlier() if earlier is None else earlier
+        self.gaps: list[Gap] = []
+        self._unnamed = dict(self.earlier.marks)
+        self._added = 0
+        self._ended: dict[int, float] = {}
+        self._reached: dict[int, Mark] = dict(self.earlier.marks)
+        self._unsure: deque[tuple[int, dict[int, Mark]]] = deque(maxlen=1000)
+        self._sure: dict[int, Mark] = dict(self.earlier.marks)
         self._began = time.monotonic()
         self._tick = self._last_time = self._began
         self._last: dict[str, float] = {"bytes": 0.0, "data": 0.0, "busy": 0.0}
         self._state: dict[str, Any] = {}
+        self._shown: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def stop(self) -> None:
@@ -152,13 +166,17 @@ class Pipeline:
                         segment.drop(gulp)
                     else:
                         self._emit(self._watched(segment, partial(segment.step, gulp)))
-                        self._tell(segment)
                         self._cut(segment)
+                        self._name_gap(beam, segment)
                 worked = True
             elif ended:
                 self._emit(self._watched(segment, segment.finish), over=True)
-                self._tell(segment)
                 self._cut(segment)
+                self._name_gap(beam, segment)
+                if segment.search is not None:
+                    end = segment.search.stop * segment.observation.tsamp
+                    self._reached[beam.number] = segment.mark(end)
+                    self._ended[beam.number] = segment.observation.tstart * 86400 + end
                 beam.retire()
                 if segment.search is None:  # its GPUs failed at the end: its ring is page-locked still
                     segment.close()
@@ -174,15 +192,9 @@ class Pipeline:
             return
         self.intake.make_room(True)
         try:
-            search = segment.prepare()
+            segment.prepare()
         finally:
             self.intake.make_room(False)
-        if search.cannot_tell_early:
-            block = search.length * search.observation.tsamp
-            self.intake.tell(
-                f"on GPUs no pulse is told early: candidates come {2 * block:.1f} s after it at most, "
-                "and the delay of the highest DM"
-            )
         if segment.slow:
             self.intake.tell(
                 f"no page-locked memory ({segment.slow}): copies to the GPU are slower; what is found is the same"
@@ -206,31 +218,49 @@ class Pipeline:
                 frontiers[number] = search.observation.tstart * 86400 + search.frontier
                 hold = max(hold, search.widest)
         self.coincidence.add(rows, 2 * hold)
-        for row in self.coincidence.release(frontiers, last):
+        for row in self.coincidence.release(frontiers, last, self._ended):
             late = math.nan if row.when is None else time.monotonic() - row.when
             row.columns["latency"] = late
             if not (last or over) and row.when is not None:
                 self.latencies.append(late)
                 del self.latencies[:-10_000]
             self.sink.add(row)
-
-    def _tell(self, segment: Segment) -> None:
-        """What is not final yet to the sink; of several beams nobody is woken up for it, for they may all have it."""
-        rows, withdrawn = segment.news()
-        for row in rows:
-            late = math.nan if row.when is None else time.monotonic() - row.when
-            row.columns.update(latency=late, beams=len(self.intake.beams))
-            if row.when is not None:
-                self.early.append(late)
-                del self.early[:-10_000]
-            self.sink.add_early(row)
-        for number in withdrawn:
-            self.sink.withdraw(number)
+            self._added += 1
 
     def _cut(self, segment: Segment) -> None:
         """The samples around candidates to the sink."""
         for cut in segment.cuts():
             self.sink.add_cut(cut)
+
+    # ------------------------------------------------------------------ how far
+    def _name_gap(self, beam: Beam, segment: Segment) -> None:
+        """When a beam's first samples are searched: what lies between the run before and them."""
+        search = segment.search
+        if beam.number not in self._unnamed or search is None or not search.filled > search.start >= 0:
+            return
+        first = segment.mark(search.start * segment.observation.tsamp)
+        gap = Gap(beam.number, self._unnamed.pop(beam.number), first, self.earlier.killed)
+        self.gaps.append(gap)
+        self.sink.add_gap(gap)
+
+    def _mark(self) -> None:
+        """Up to where the candidates of each beam are on the disk."""
+        for number, beam in list(self.intake.beams.items()):
+            if beam.segments and (search := beam.segments[0].search) is not None and search.filled > search.start >= 0:
+                segment = beam.segments[0]
+                settled = min(search.settled, self.coincidence.earliest(number, segment.number))
+                self._reached[number] = segment.mark(max(settled, search.start * search.observation.tsamp))
+        self._unsure.append((self._added, dict(self._reached)))
+        done = self.sink.done
+        with self._lock:
+            while self._unsure and self._unsure[0][0] <= done:
+                self._sure = self._unsure.popleft()[1]
+
+    def streams(self) -> dict[str, Any]:
+        """How far each beam is searched, and the number of its next segment, for the run that comes after this one."""
+        made = {**self.earlier.made, **{number: beam.made for number, beam in list(self.intake.beams.items())}}
+        with self._lock:
+            return Earlier.written(made, self._sure)
 
     # ------------------------------------------------------------------ numbers
     def _work(self) -> tuple[dict[str, float], float]:
@@ -256,6 +286,7 @@ class Pipeline:
         now = time.monotonic()
         if now - self._tick < 1 and not last:
             return
+        self._mark()
         times, data = self._work()
         counts = self.counts()
         busy, span = sum(times.values()), max(now - self._last_time, IDLE)
@@ -269,8 +300,7 @@ class Pipeline:
             "realtime": passed / worked if worked > 0 else 0.0, "load": worked / span,
             "ring_fill": max([*fills, *(r.fill for r in self.receivers), self.feed.fill]),
             "latency": self.latencies[-1] if self.latencies else 0.0,
-            "early_latency": self.early[-1] if self.early else 0.0, "beams": len(self.intake.beams),
-            "sink": dict(self.sink.counts),
+            "beams": len(self.intake.beams), "sink": dict(self.sink.counts),
             "mjd": max(
                 (s.observation.tstart + s.frontier / 86400 for s in searches), default=self._state.get("mjd", 0.0)
             ),
@@ -291,16 +321,16 @@ class Pipeline:
         """For Prometheus."""
         state = self.state()
         counts = state.get("counts", {})
-        found: dict[str, tuple[str, str, float]] = {
-            f"{name}_total": (words, "counter", float(counts.get(name, 0))) for name, words in COUNTERS.items()
-        }
+        found: dict[str, tuple[str, str, float]] = {}
+        for name, words in COUNTERS.items():  # packets that are found to be another stream's first are late no more
+            self._shown[name] = max(self._shown.get(name, 0.0), float(counts.get(name, 0)))
+            found[f"{name}_total"] = (words, "counter", self._shown[name])
         for name, value in state.get("sink", self.sink.counts).items():
             found[f"sink_{name}_total"] = (f"Sink: {name.replace('_', ' ')}.", "counter", float(value))
         for name, words in (
             ("rate", "Bits received a second."), ("realtime", "Seconds of data for a second of work."),
             ("ring_fill", "Part of the fullest ring that is taken."), ("beams", "Beams."),
             ("latency", "Seconds from a pulse's last sample to its candidate, the latest."),
-            ("early_latency", "Seconds from a pulse's last sample to its early news, the latest."),
             ("data_seconds", "Seconds of data searched."), ("mjd", "Time up to which the data are searched."),
             ("load", "Seconds of work in a second of the clock."),
         ):  # fmt: skip
@@ -310,18 +340,20 @@ class Pipeline:
     def summary(self) -> dict[str, Any]:
         """What was done, for people and for ``summary.json``."""
         times, data = self._work()
-        latencies, early = sorted(self.latencies), sorted(self.early)
+        latencies = sorted(self.latencies)
         return {
             "seconds": time.monotonic() - self._began, "data_seconds": data, "stages": times, "counts": self.counts(),
             "sink": dict(self.sink.counts), "realtime": data / max(sum(times.values()), 1e-9),
             "latency_median": latencies[len(latencies) // 2] if latencies else None,
-            "latency_most": latencies[-1] if latencies else None,
-            "early_median": early[len(early) // 2] if early else None, "early_most": early[-1] if early else None,
+            "latency_most": latencies[-1] if latencies else None, "gaps": [gap.columns for gap in self.gaps],
         }  # fmt: skip
 
     def save_summary(self, summary: dict[str, Any]) -> None:
-        """Into the sink's folder."""
+        """Into the sink's folder; that of an earlier run is kept under another name."""
         path: Path = self.sink.folder / "summary.json"
+        if path.exists():
+            others = (path.with_name(f"summary-{number}.json") for number in itertools.count(1))
+            path.rename(next(other for other in others if not other.exists()))
         with written(path) as part:
             part.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 

@@ -213,9 +213,23 @@ class Ring:
         """Whether so many packets in a row were late or far ahead that their stream must be another one."""
         return bool(self.state[STALE] >= RESTART)
 
-    def bear(self) -> None:
-        """Count those packets anew."""
-        self.state[STALE] = 0
+    @property
+    def doubted(self) -> int:
+        """How many of the latest packets, in a row, were late or far ahead."""
+        return int(self.state[STALE])
+
+    def closer(self, number: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which doubted packets are of the last one's stream: they lie closer to it than to the latest of this ring."""
+        found: NDArray[np.bool_] = np.abs(number - number[-1]) <= np.abs(number - self.state[HIGHEST])
+        return found
+
+    def settle(self, number: NDArray[np.int64], sign: int) -> None:
+        """End the row of doubted packets; those of the numbers are taken from (-1) or added to (1) the counts."""
+        with self._ready:
+            far = int((number > self.state[HIGHEST]).sum())
+            self.state[LATE] += sign * (len(number) - far)
+            self.state[JUMP] += sign * far
+            self.state[STALE] = 0
 
     def end(self) -> None:
         """No packet will come any more: what is there can be taken to its end."""

@@ -24,7 +24,6 @@ from skysieve.dedispersion.grid import reference_frequency
 from skysieve.dedispersion.losses import Filler, Losses, clipped, kept_events, live_of
 from skysieve.dedispersion.observation import Observation
 from skysieve.dedispersion.searching import prepare
-from skysieve.dedispersion.stream.early import Early
 from skysieve.dedispersion.stream.found import Found, joined_events, picked
 from skysieve.dedispersion.stream.history import ENDLESS, History, LiveSource
 from skysieve.dedispersion.stream.series import KeptSeries, joined, parts_of
@@ -44,7 +43,7 @@ FAR = 2**45
 MOST_WAITING = 200_000
 """Events of a step, and events that may wait for their group to end; of more, the loudest are kept."""
 LONG_BLOCK = 0.3
-"""Seconds; of longer blocks parts, no longer than that, are summed and told of as they come."""
+"""Seconds.  Longer blocks are summed in parts no longer than this, as samples come."""
 LONGEST = 30.0
 """Seconds that a group may go on for (noise of radars): after that it is given out in pieces."""
 
@@ -72,8 +71,6 @@ class StreamSearch:
         As for `search`.
     device, memory, threads
         As for `search`.
-    early : bool
-        On a CPU: tell pulses before the end of their block of noise, see `news`, where blocks are longer than 0.3 s.
     resident : bool
         Keep the samples on the (first) GPU alone: bytes, which `feed` takes as arrays of CuPy or NumPy.
 
@@ -115,7 +112,6 @@ class StreamSearch:
         device: str | tuple[Device, ...] = "auto",
         memory: str | float | None = None,
         threads: int | None = None,
-        early: bool = True,
         resident: bool = False,
     ) -> None:
         if dtype not in DTYPES:
@@ -167,11 +163,9 @@ class StreamSearch:
         self._filler: Any = Filler(observation.nchan, self.length, kind, most)
         if resident:
             self._settle()
-        parts = self.kept is not None and step == 1 and pace < self.length
-        self._early = Early(self.job.link_dm, self.job.link_time) if early and parts else None
-        self.cannot_tell_early = early and self.kept is None and step == 1 and pace < self.length
         self._looked = looked
         self._rects = np.empty((0, 4), np.int64)
+        self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
         self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
@@ -267,6 +261,18 @@ class StreamSearch:
         """Seconds before which all events are known."""
         return float(self._frontiers().min()) if self.low >= 0 else 0.0
 
+    @property
+    def stop(self) -> int:
+        """Number of the sample after the last that was taken."""
+        return self._held.stop
+
+    @property
+    def settled(self) -> float:
+        """Seconds before which all candidates have been given out."""
+        if self._waiting is None or not len(self._waiting):
+            return self.frontier
+        return min(self.frontier, float((self._waiting.time - self._waiting.width / 2).min()))
+
     def _begin(self, start: int) -> None:
         """Zeros from a block before the one that the stream starts in."""
         self.start = start
@@ -294,25 +300,39 @@ class StreamSearch:
         over = end % self.length == 0
         self._filler.add(at, view, some)
         if self._filler.ready:
+            self._filler.hide(view)
             if len(some):
                 self._filler.fill(at, view, some)
-            if over:
-                self._filler.end_block()
+            if over and self._filler.end_block():
+                self._joins.append(end)
             self.filled = end
             return
         self._pending.append(some)
         if over:
             self._filler.end_block()
-            self._fill_first(end)
+            if self._filler.ready:
+                self._fill_first(end)
+            else:
+                self._begin_at(end)
+
+    def _begin_at(self, low: int) -> None:
+        """A first block of which too little came to give a level is left out: the stream starts at its end, ``low``."""
+        self.start = self.low = low
+        self.filled = self._loaded = low - self.length
+        if self.kept is not None:
+            self.kept.begin(self.filled, low)
+        self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
 
     def _fill_first(self, end: int) -> None:
-        """The first block with data is over: what is missing in it takes its own level and scatter."""
-        low = max((end - 1) // self.length * self.length, self._held.base)
+        """The first block with data is over: what is missing in it takes its own level and scatter.
+
+        So does the block before it, whose noise a short last block takes.
+        """
+        view = self._held.view(self.filled, end)
+        self._filler.hide(view)
         for some in self._pending:
-            some = some[some[:, 1] > low].copy()
-            some[:, 0] = np.maximum(some[:, 0], low)
             if len(some):
-                self._filler.fill(low, self._held.view(low, end), some)
+                self._filler.fill(self.filled, view, some)
         self._pending.clear()
         self.filled = end
 
@@ -321,13 +341,9 @@ class StreamSearch:
         found: list[Found] = []
         if self.kept is not None:
             whole = self.filled // self.length * self.length if self.real else self.filled
-            went = False
             sought = self._sought(self._looked)
             while (raw := self.kept.search(whole, sought, False)) is not None:
                 found += self._taken(joined(self._parts, raw, len(self.job.made)), False)
-                went = True
-            if went and self._early is not None:
-                self._tell(self._early, joined(self._parts, self.kept.early(sought), len(self.job.made)))
             return found
         while True:
             need = self.low + self.step + self.length + self.job.overlap
@@ -348,34 +364,14 @@ class StreamSearch:
         if self.kept is not None:
             self._loaded, self.low = self.kept.loaded, min(self.kept.searched)
         self._rects = self._rects[self._rects[:, 1] > self.low - 2 * self.length - self._reach]
-        raw = kept_events(self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length)
+        raw = kept_events(
+            self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length, self._joins, self._looked
+        )
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)
         if self._waiting is not None:
             events = joined_events(self._waiting, events)
         return self._close(events, last)
-
-    def _tell(self, early: Early, raw: list[NDArray[np.float64]]) -> None:
-        """Events that are not final, and those that wait for their group's end: what is new of them is told early."""
-        if sum(map(len, raw)) > MOST_WAITING:  # a storm; the candidates will tell
-            return
-        job = self.job
-        events, _ = job.events(kept_events(job.made, raw, job.boxes, self._losses(), self.length), self.observation)
-        if self._waiting is not None:
-            events = joined_events(self._waiting, events)
-        if len(events):
-            columns, group = group_events(
-                events, self.observation, self.ref_freq, job.dm_constant, job.link_dm, job.link_time
-            )
-            early.offer(events, group, columns)
-
-    def news(self) -> tuple[list[dict[str, Any]], list[int]]:
-        """Pulses that are told before their candidate is final, and numbers of those that came to nothing.
-
-        Of each since the last call.  A pulse has the columns of a candidate, of what has come of it, and its number,
-        ``early``; the candidate that follows has it too.
-        """
-        return self._early.take() if self._early is not None else ([], [])
 
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """No more events than may wait: in a storm of interference the loudest."""
@@ -409,7 +405,6 @@ class StreamSearch:
         frontier = np.inf if last else float(frontiers.min())
         self._waiting = None
         if not len(events):
-            self._forget(frontier)
             return []
         job = self.job
         group = friends(events.dm_index, events.time, events.width, job.link_dm, job.link_time)
@@ -426,22 +421,13 @@ class StreamSearch:
         if not out.all():
             self._waiting = picked(events, ~out)
         if not out.any():
-            self._forget(frontier)
             return []
         ready = picked(events, out)
         columns, number = group_events(
             ready, self.observation, self.ref_freq, job.dm_constant, job.link_dm, job.link_time
         )
         columns["live"] = self._live(columns)
-        none = np.zeros(len(columns["snr"]), np.int64)
-        columns["early"] = none if self._early is None else self._early.numbers(ready, number)
-        self._forget(frontier)
         return [Found(columns, ready, number)]
-
-    def _forget(self, frontier: float) -> None:
-        """What was told early and is no candidate by now is withdrawn."""
-        if self._early is not None:
-            self._early.forget(frontier - 2 * self.widest - self.job.link_time)
 
     def _live(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Part of the samples that came, of each candidate's window."""
@@ -467,7 +453,7 @@ class StreamSearch:
             return []
         nsamp = self._held.stop
         if self.filled < nsamp:
-            self._filler.end_block()
+            self._filler.end_block(last=True)
             self._fill_first(nsamp)
         self._looked = self.job.detections(nsamp)
         self._source.nsamp = nsamp
@@ -479,7 +465,6 @@ class StreamSearch:
             found += self._look(nsamp)
         if self._waiting is not None:
             found += self._close(self._waiting, True)
-        self._forget(np.inf)
         return found
 
     def recent(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:

@@ -49,8 +49,6 @@ class Kept:
         The last block whose noise is known.
     looked : int
         All events centred before it have been given out.
-    glanced : int
-        All samples before it have been seen by `KeptSeries.early`.
     """
 
     rows: NDArray[Any]
@@ -62,7 +60,6 @@ class Kept:
     begin: int = 0
     newest: int = -1
     looked: int = 0
-    glanced: int = 0
 
     def make_room(self, count: int) -> None:
         """Let go of what no window and no noise will ask for, where ``count`` samples would find no room."""
@@ -164,7 +161,7 @@ class KeptSeries:
             k.origin = k.done = first // t.downsamp
             k.begin = k.done // k.block
             k.newest = k.begin - 1
-            k.looked = k.glanced = low // t.downsamp
+            k.looked = low // t.downsamp
 
     @property
     def searched(self) -> list[int]:
@@ -217,24 +214,6 @@ class KeptSeries:
         check_events(len(found), what)
         return found
 
-    def early(self, looked: Sequence[Detection]) -> list[NDArray[np.float64]]:
-        """Events that are not final, by table: where a block is not over, with the noise of the one before.
-
-        Of those only that lie whole within what has come, with half their width after them.  What was seen by the call
-        before is looked at once more as far as the widest window goes.
-        """
-        every = []
-        for k, what in zip(self.kept, looked, strict=True):
-            low = max(k.looked, k.glanced - 2 * k.reach)
-            if k.newest < k.begin or k.done <= max(low, k.glanced):
-                every.append(np.empty((0, 4)))
-                continue
-            found = self.look(k, np.minimum(what.valid, k.done), k.newest, low, k.done, what)
-            width = np.array(what.widths)[found[:, 2].astype(np.int64)]
-            every.append(found[found[:, 1] + width - width // 2 + np.maximum(width // 2, 1) <= k.done])
-            k.glanced = k.done
-        return every
-
     def look(
         self, k: Kept, valid: NDArray[np.int64], newest: int, low: int, high: int, what: Detection
     ) -> NDArray[np.float64]:
@@ -280,4 +259,3 @@ class KeptSeries:
         self.begin(at, at)
         while any(k.newest < k.begin for k in self.kept):
             self.search(at + 2 * self.engine.capacity, looked, False)
-        self.early(looked)

@@ -20,35 +20,26 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from skysieve.dedispersion.io import sweep
 from skysieve.dedispersion.stream.beams import Cut, Row
 from skysieve.dedispersion.stream.drawing import name_of
+from skysieve.dedispersion.stream.earlier import GAP_COLUMNS, Gap
 from skysieve.dedispersion.stream.pictures import EndingThread, Pictures
-from skysieve.dedispersion.stream.tables import EARLY_COLUMNS, Table, claimed, line_of
-from skysieve.dedispersion.stream.voevent import local_name, voevent
+from skysieve.dedispersion.stream.tables import Table, claimed, line_of
+from skysieve.dedispersion.stream.voevent import voevent
 
 MOST_LINES = 100_000
 """Candidates that wait for the disk; more are dropped, oldest first, and counted."""
 MOST_RAW = 2**28
 """Bytes of samples that wait to be written and drawn; candidates beyond keep their lines alone."""
 MOST_TRIGGERS = 1000
-MOST_NEWS = 10_000
-"""Early pulses that wait, or are remembered until their candidate comes."""
 COMMAND_SECONDS, POST_SECONDS = 30.0, 10.0
 GRACE = 30.0
 """Seconds that pictures and triggers have at the end."""
-
-
-@dataclass(frozen=True)
-class Early:
-    """A pulse that is told before it is final; without a row, that it has come to nothing."""
-
-    number: int
-    row: Row | None
 
 
 def _described(c: dict[str, Any]) -> str:
@@ -65,7 +56,8 @@ class Sink:
     Parameters
     ----------
     folder : path
-        Made where it is missing; gets ``candidates.csv``, ``early.csv`` and ``pulses/``.
+        Made where it is missing; gets ``candidates.csv``, ``pulses/`` and, where an earlier run has written there,
+        ``gaps.csv``.
     pictures, raw : bool
         Draw each candidate; keep the samples around each as a filterbank file.
     least : float
@@ -107,27 +99,23 @@ class Sink:
         self._claim: int | None = claimed(self.folder)
         try:
             self.table = Table(self.folder / "candidates.csv")
-            self.early = Table(self.folder / "early.csv", EARLY_COLUMNS)
             for place in (self.folder, self.pulses):
                 sweep(place)
         except (OSError, ValueError):
             self._release_folder()
             raise
-        self._numbered = max(self.table.highest, self.early.highest)
         self.pictures, self.raw, self.least, self.url, self.ivorn, self.role = pictures, raw, least, url, ivorn, role
         self.say = say
         self.counts = dict.fromkeys(
-            ("candidates", "flagged", "written", "write_errors", "dropped", "early", "withdrawn", "early_dropped",
+            ("candidates", "flagged", "written", "write_errors", "dropped",
              "pictures", "pictures_failed", "pictures_skipped", "pictures_later", "triggers", "triggers_failed",
              "triggers_dropped", "triggers_unfinished"), 0
         )  # fmt: skip
         self.latest: deque[dict[str, Any]] = deque(maxlen=500)
         self._waiting: deque[Row] = deque()
-        self._news: deque[Row] = deque()
-        self._told: dict[int, Row] = {}
-        self._early: dict[int, Cut] = {}
+        self._cuts: dict[int, Cut] = {}
         self._expected: dict[int, Row | None] = {}
-        self._inbox: queue.Queue[Row | Cut | Early | None] = queue.Queue()
+        self._inbox: queue.Queue[Row | Cut | Gap | None] = queue.Queue()
         self._triggers: queue.Queue[Row | None] = queue.Queue(MOST_TRIGGERS)
         self._raw_bytes = 0
         self._lock = threading.Lock()
@@ -143,26 +131,15 @@ class Sink:
     # ------------------------------------------------------------------ in
     def add(self, row: Row) -> None:
         """A candidate; its samples are let go of when many wait."""
-        row = self._renumbered(row)
         self._inbox.put(row if self._fits(row.raw) else replace(row, raw=None))
 
     def add_cut(self, cut: Cut) -> None:
         """The samples around a candidate that was, or will be, added."""
         self._inbox.put(cut if self._fits(cut.raw) else replace(cut, raw=None))
 
-    def add_early(self, row: Row) -> None:
-        """A pulse whose candidate is not final yet."""
-        row = self._renumbered(row)
-        self._inbox.put(Early(row.columns["early"], row))
-
-    def withdraw(self, number: int) -> None:
-        """An early pulse has come to nothing."""
-        self._inbox.put(Early(number + self._numbered, None))
-
-    def _renumbered(self, row: Row) -> Row:
-        """Numbers of early pulses go on from those that the folder has, so that each is told apart in its tables."""
-        number = row.columns.get("early", 0)
-        return replace(row, columns={**row.columns, "early": number + self._numbered}) if number else row
+    def add_gap(self, gap: Gap) -> None:
+        """What was not searched between the run before and this one."""
+        self._inbox.put(gap)
 
     def _fits(self, raw: Any) -> bool:
         """Whether there is room for samples, which is taken then."""
@@ -227,8 +204,8 @@ class Sink:
                 over |= row is None
                 if isinstance(row, Cut):
                     self._match(row)
-                elif isinstance(row, Early):
-                    self._take_early(row)
+                elif isinstance(row, Gap):
+                    self._keep_gap(row)
                 elif row is not None:
                     self._waiting.append(row)
                     self._count("candidates")
@@ -238,13 +215,26 @@ class Sink:
                         self._count("dropped")
             except queue.Empty:
                 pass
-            if self._news and self._inbox.empty():
-                self._flush_early()
             if self._waiting and self._inbox.empty():
                 tries = 0 if self._flush() else tries + 1
             if over and (not self._waiting or tries > 20):
                 self._count("dropped", len(self._waiting))
                 return
+
+    def _keep_gap(self, gap: Gap) -> None:
+        """Into ``gaps.csv``."""
+        self.say(gap.words)
+        try:
+            Table(self.folder / "gaps.csv", GAP_COLUMNS).append([line_of(gap.columns, GAP_COLUMNS)])
+        except (OSError, ValueError) as error:
+            self._count("write_errors")
+            self.say(f"{self.folder / 'gaps.csv'}: {getattr(error, 'strerror', None) or error}")
+
+    @property
+    def done(self) -> int:
+        """Candidates that are on the disk, or were dropped because it refused for too long."""
+        with self._lock:
+            return self.counts["written"] + self.counts["dropped"]
 
     def _flush(self) -> bool:
         """Lines to the disk, then announce them; False when the disk refuses."""
@@ -266,57 +256,6 @@ class Sink:
             self._announce(row)
         return True
 
-    def _take_early(self, one: Early) -> None:
-        """An early pulse, or that one which was told is withdrawn."""
-        if one.row is not None:
-            self._news.append(replace(one.row, columns={**one.row.columns, "stage": "early"}))
-            self._count("early")
-            return self._bound_news()
-        if one.number not in self._told:  # it may wait behind what the disk was busy with
-            self._flush_early()
-        if (row := self._told.pop(one.number, None)) is not None:
-            self._news.append(replace(row, columns={**row.columns, "stage": "withdrawn", "latency": math.nan}))
-            self._count("withdrawn")
-            self._bound_news()
-
-    def _bound_news(self) -> None:
-        """In a storm the oldest are not told."""
-        while len(self._news) > MOST_NEWS:
-            self._news.popleft()
-            self._count("early_dropped")
-
-    def _flush_early(self) -> None:
-        """Early pulses to the disk, then told; where it refuses they are told all the same: they are no record."""
-        rows = list(self._news)
-        if not rows:
-            return
-        self._news.clear()
-        try:
-            self.early.append([line_of(row.columns, EARLY_COLUMNS) for row in rows])
-        except OSError:
-            self._count("write_errors")
-        for row in rows:
-            c = row.columns
-            withdrawn = c["stage"] == "withdrawn"
-            self.say(f"{'withdrawn:' if withdrawn else 'early:'} {_described(c)}")
-            if not withdrawn:
-                self._told[c["early"]] = row
-                if len(self._told) > MOST_NEWS:
-                    del self._told[next(iter(self._told))]
-            if self._sends_early(row):
-                self._send(row)
-
-    def _sends_early(self, row: Row) -> bool:
-        """Whether those who are told get an early pulse, and what becomes of it."""
-        return bool(self.command or self.url) and row.columns["snr"] >= self.least and row.columns["beams"] == 1
-
-    def _send(self, row: Row) -> None:
-        """To those who are told."""
-        try:
-            self._triggers.put_nowait(row)
-        except queue.Full:
-            self._count("triggers_dropped")
-
     def _announce(self, row: Row) -> None:
         c = row.columns
         self.latest.append({**c, "name": name_of(row.columns)})
@@ -324,14 +263,11 @@ class Sink:
         self.say(f"{_described(c)}{mark}")
         wanted = c["snr"] >= self.least and not c["flagged"]
         self._picture(row, wanted and (self.raw or self.pictures))
-        told = self._told.pop(c.get("early", 0), None)
-        if told is not None and self._sends_early(told):  # who has heard of it hears how it ended, be it faint by now
-            if c["flagged"]:
-                self._send(replace(told, columns={**told.columns, "stage": "withdrawn", "latency": math.nan}))
-            else:
-                self._send(replace(row, columns={**c, "cites": local_name(told.columns, "early")}))
-        elif wanted and (self.command or self.url):
-            self._send(row)
+        if wanted and (self.command or self.url):
+            try:
+                self._triggers.put_nowait(row)
+            except queue.Full:
+                self._count("triggers_dropped")
 
     def _count(self, name: str, by: int = 1) -> None:
         with self._lock:
@@ -340,7 +276,7 @@ class Sink:
     # ------------------------------------------------------------------ pictures
     def _picture(self, row: Row, wanted: bool) -> None:
         """A candidate gets a picture, now or when its samples come, or none."""
-        cut = self._early.pop(row.number, None)
+        cut = self._cuts.pop(row.number, None)
         if row.number and cut is None:
             self._expected[row.number] = row if wanted else None
         elif cut is not None:
@@ -353,7 +289,7 @@ class Sink:
     def _match(self, cut: Cut) -> None:
         """Samples go to their candidate, or wait for it."""
         if cut.number not in self._expected:
-            self._early[cut.number] = cut
+            self._cuts[cut.number] = cut
             return
         row = self._expected.pop(cut.number)
         if row is not None and cut.raw is not None and len(cut.raw):
@@ -384,7 +320,6 @@ class Sink:
 
     def _run_command(self, row: Row) -> None:
         facts = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.columns.items()}
-        facts.setdefault("stage", "final")
         facts["name"] = name_of(row.columns)
         subprocess.run(  # in a session of its own: the terminal's Ctrl-C is not for it
             self.command, input=json.dumps(facts, allow_nan=False), text=True, check=True, timeout=COMMAND_SECONDS,
@@ -392,11 +327,9 @@ class Sink:
         )  # fmt: skip
 
     def _post(self, row: Row) -> None:
-        o, stage = row.observation, row.columns.get("stage", "final")
-        cites = local_name(row.columns, "early") if stage == "withdrawn" else row.columns.get("cites", "")
+        o = row.observation
         body = voevent(
             row.columns, ivorn=self.ivorn, role=self.role, ra=o.ra, dec=o.dec, source=o.source, telescope=o.telescope,
-            stage=stage, cites=cites,
         )  # fmt: skip
         assert self.url is not None
         request = urllib.request.Request(self.url, body.encode(), {"Content-Type": "text/xml"}, method="POST")

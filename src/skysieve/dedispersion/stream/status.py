@@ -27,6 +27,8 @@ class StatusFile:
         Gives the state: `Pipeline.state`.
     about : dict
         What stays the same: names, the highest DM.
+    streams : callable
+        Gives how far each beam is searched: `Pipeline.streams`.
     say : callable
         Takes a line when the file cannot be written, and when it can again.
 
@@ -41,10 +43,10 @@ class StatusFile:
 
     def __init__(
         self, folder: str | os.PathLike[str], read: Callable[[], dict[str, Any]], about: dict[str, Any],
-        say: Callable[[str], None] = lambda line: None,
+        say: Callable[[str], None] = lambda line: None, streams: Callable[[], dict[str, Any]] = dict,
     ) -> None:  # fmt: skip
         self.path = Path(folder) / NAME
-        self.read, self.say = read, say
+        self.read, self.say, self.streams = read, say, streams
         self.about = {"pid": os.getpid(), "began": time.time(), **about}
         self.errors = 0
         self._over = threading.Event()
@@ -58,7 +60,10 @@ class StatusFile:
             self._write(True)
 
     def _write(self, running: bool) -> None:
-        body = {"version": 1, "running": running, "now": time.time(), "about": self.about, "state": self.read()}
+        body = {
+            "version": 1, "running": running, "now": time.time(), "about": self.about, "streams": self.streams(),
+            "state": self.read(),
+        }  # fmt: skip
         try:
             with written(self.path) as part:
                 part.write_text(json.dumps(body, allow_nan=False), encoding="utf-8")

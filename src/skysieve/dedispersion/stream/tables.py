@@ -8,10 +8,7 @@ from typing import Any
 
 COLUMNS = (
     "beam", "segment", "snr", "dm", "time", "width", "mjd_top", "mjd_infinite", "sample", "width_samples", "downsamp",
-    "members", "dm_low", "dm_high", "time_first", "time_last", "live", "beams", "flagged", "latency", "early",
-)  # fmt: skip
-EARLY_COLUMNS = (
-    "early", "stage", "beam", "segment", "snr", "dm", "time", "width", "mjd_top", "mjd_infinite", "latency",
+    "members", "dm_low", "dm_high", "time_first", "time_last", "live", "beams", "flagged", "latency",
 )  # fmt: skip
 FORMATS = {"snr": ".4f", "dm": ".9g", "mjd_top": ".12f", "mjd_infinite": ".12f", "live": ".4f", "latency": ".3f"}
 
@@ -21,8 +18,8 @@ class Table:
 
     Attributes
     ----------
-    highest : int
-        Number of an early pulse in the lines that were there.
+    segments : dict
+        Highest number of a segment in the lines that were there, of each beam.
 
     Raises
     ------
@@ -31,7 +28,8 @@ class Table:
     """
 
     def __init__(self, path: Path, names: tuple[str, ...] = COLUMNS) -> None:
-        self.path, self.names, self.highest = path, names, 0
+        self.path, self.names = path, names
+        self.segments: dict[int, int] = {}
         head = ",".join(names) + "\n"
         if path.exists() and path.stat().st_size:
             with open(path, "rb+") as file:
@@ -39,9 +37,12 @@ class Table:
                 if not body.startswith(head.encode()):
                     raise ValueError(f"{path} is there and is no table of candidates of this version")
                 file.truncate(body.rfind(b"\n") + 1)  # a line that was cut off
-            at = names.index("early")
-            cells = (line.split(b",") for line in body.splitlines()[1:])
-            self.highest = max((int(c[at]) for c in cells if len(c) > at and c[at].isdigit()), default=0)
+            beam, segment = names.index("beam"), names.index("segment")
+            for line in body[: body.rfind(b"\n")].split(b"\n")[1:]:
+                cells = line.split(b",")
+                if len(cells) == len(names) and cells[beam].isdigit() and cells[segment].isdigit():
+                    number = int(cells[beam])
+                    self.segments[number] = max(self.segments.get(number, 0), int(cells[segment]))
         else:
             with open(path, "w", encoding="ascii") as file:
                 file.write(head)

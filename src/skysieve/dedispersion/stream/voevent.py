@@ -24,7 +24,6 @@ UCD = {"dm": "phys.dispMeasure", "width": "time.duration", "snr": "stat.snr", "m
 
 def voevent(
     columns: dict[str, Any], *, ivorn: str, role: str, ra: float, dec: float, source: str, telescope: str,
-    stage: str = "final", cites: str = "",
 ) -> str:  # fmt: skip
     """The packet as text.
 
@@ -38,10 +37,6 @@ def voevent(
     ra, dec : float
         Degrees; NaN leaves the place out.
     source, telescope : str
-    stage : {"final", "early", "withdrawn"}
-        A candidate; a pulse that is told before it is one; that it has come to nothing.
-    cites : str
-        Name of the early packet that this one replaces or withdraws.
 
     Examples
     --------
@@ -51,7 +46,9 @@ def voevent(
     (True, True)
     """
     ET.register_namespace("voe", NAMESPACE)
-    name = f"ivo://{ivorn}#{local_name(columns, stage)}"
+    name = f"ivo://{ivorn}#{columns['mjd_infinite']:.10f}-{columns['beam']}"
+    if columns.get("segment"):  # a sender that starts anew may send the same times again
+        name += f"-{columns['segment']}"
     root = ET.Element(f"{{{NAMESPACE}}}VOEvent", {
         "version": "2.0", "role": role, "ivorn": name,
         f"{{{SCHEMA}}}schemaLocation": f"{NAMESPACE} http://www.ivoa.net/xml/VOEvent/VOEvent-v2.0.xsd",
@@ -66,7 +63,6 @@ def voevent(
             if key in UCD:
                 facts["ucd"] = UCD[key]
             ET.SubElement(what, "Param", facts)
-    ET.SubElement(what, "Param", {"name": "stage", "value": stage, "unit": ""})
     if source:
         ET.SubElement(what, "Param", {"name": "source", "value": source})
     where = ET.SubElement(root, "WhereWhen")
@@ -89,21 +85,8 @@ def voevent(
         ET.SubElement(value, "C1").text, ET.SubElement(value, "C2").text = repr(ra), repr(dec)
     why = ET.SubElement(root, "Why")
     ET.SubElement(why, "Description").text = "dispersed radio pulse"
-    if cites:
-        citation = ET.SubElement(ET.SubElement(root, "Citations"), "EventIVORN")
-        citation.set("cite", "retraction" if stage == "withdrawn" else "supersedes")
-        citation.text = f"ivo://{ivorn}#{cites}"
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
-
-
-def local_name(columns: dict[str, Any], stage: str) -> str:
-    """What names a packet within its stream.
-
-    >>> local_name({"mjd_infinite": 60000.5, "beam": 2}, "early")
-    '60000.5000000000-2-early'
-    """
-    return f"{columns['mjd_infinite']:.10f}-{columns['beam']}" + ("" if stage == "final" else f"-{stage}")
 
 
 def iso(moment: datetime.datetime) -> str:

@@ -19,12 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from skysieve.dedispersion.stream.status import NAME
-from skysieve.dedispersion.stream.tables import COLUMNS, EARLY_COLUMNS
+from skysieve.dedispersion.stream.tables import COLUMNS
 
-MOST_EARLY = 100
-"""Early news that are shown; candidates that are remembered, in case they are read before their early news."""
-NEAR = 60.0
-"""Seconds between early news and their candidate, at most: runs of earlier versions used the same numbers again."""
 KEPT = 5000
 """Candidates that are remembered, the latest."""
 REMEMBERED = 900
@@ -35,16 +31,13 @@ PIECE = 2**22
 """Bytes of the table read at a time."""
 LARGEST_STATUS = 2**20
 POLL = 0.5
-PICTURE = re.compile(r"(?P<mjd>-?\d+\.\d+)_dm-?\d+\.\d+_beam(?P<beam>\d+)\.png")
+PICTURE = re.compile(r"(?P<mjd>-?\d+\.\d+)_dm-?\d+\.\d+_beam(?P<beam>\d+)(_segment(?P<segment>\d+))?\.png")
 UNIX_MJD = 40587.0
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A line of the table: the columns that the page shows; ``when`` is Unix time of arrival at infinite frequency.
-
-    ``early``: number by which it was told before it was final; 0 where it was not.
-    """
+    """A line of the table: the columns that the page shows; ``when`` is Unix time of arrival at infinite frequency."""
 
     beam: int
     snr: float
@@ -55,7 +48,7 @@ class Candidate:
     beams: int
     flagged: bool
     latency: float
-    early: int = 0
+    segment: int = 0
 
     @property
     def when(self) -> float:
@@ -65,7 +58,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """Of its picture, without ``.png``."""
-        return f"{self.mjd:.9f}_dm{self.dm:.3f}_beam{self.beam}"
+        return f"{self.mjd:.9f}_dm{self.dm:.3f}_beam{self.beam}" + (f"_segment{self.segment}" if self.segment else "")
 
 
 @dataclass(frozen=True)
@@ -85,12 +78,11 @@ class Moment:
 
 @dataclass
 class View:
-    """What is known now.  ``generation`` changes when the table is another one; ``early`` are not final yet."""
+    """What is known now.  ``generation`` changes when the table is another one."""
 
     generation: int = 0
     total: int = 0
     bad: int = 0
-    early: dict[int, Candidate] = field(default_factory=dict)
     candidates: deque[Candidate] = field(default_factory=lambda: deque(maxlen=KEPT))
     moments: deque[Moment] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     moments_seen: int = 0
@@ -161,11 +153,9 @@ class FolderReader:
         self.lock = threading.Lock()
         self.view = View()
         self._candidates = Tail(self.table, COLUMNS)
-        self._early = Tail(self.folder / "early.csv", EARLY_COLUMNS)
-        self._overtaken: deque[Candidate] = deque(maxlen=MOST_EARLY)
         self._status_at: tuple[int, int] | None = None
         self._scanned, self._next_scan = 0, -math.inf
-        self._pictures: dict[tuple[str, int], str] = {}
+        self._pictures: dict[tuple[str, int, int], str] = {}
         self._pictures_exact: set[str] = set()
         self._changed = -math.inf
         self._over = threading.Event()
@@ -189,7 +179,7 @@ class FolderReader:
     def poll(self) -> None:
         """Read what is new."""
         problem = ""
-        for part in (self._read_early, self._read_table, self._read_status, self._read_pictures):
+        for part in (self._read_table, self._read_status, self._read_pictures):
             try:
                 part()
             except OSError as error:  # the next look may find it again
@@ -199,23 +189,6 @@ class FolderReader:
             self.view.age = time.monotonic() - self._changed
 
     # ------------------------------------------------------------------ candidates
-    def _read_early(self) -> None:
-        """What is not final; read before the candidates that replace it."""
-        self._early.read(self.view.early.clear, self._take_early)
-
-    def _take_early(self, lines: list[bytes]) -> None:
-        found = [parsed_early(line) for line in lines[-KEPT:]]
-        with self.lock:
-            pending = self.view.early
-            for one in found:
-                if isinstance(one, Candidate):
-                    if not any(one.early == c.early and abs(one.when - c.when) < NEAR for c in self._overtaken):
-                        pending[one.early] = one
-                elif one is not None:
-                    pending.pop(one, None)
-            while len(pending) > MOST_EARLY:
-                del pending[next(iter(pending))]
-
     def _read_table(self) -> None:
         """New candidates; the last ones alone where there are very many."""
         self._candidates.read(self._begin_again, self._take)
@@ -239,9 +212,6 @@ class FolderReader:
             self.view.candidates.extend(new)
             self.view.bad += bad
             self.view.total += len(lines) - bad
-            for one in new:
-                if self.view.early.pop(one.early, None) is None and one.early:
-                    self._overtaken.append(one)
 
     # ------------------------------------------------------------------ state
     def _read_status(self) -> None:
@@ -264,8 +234,6 @@ class FolderReader:
         # of a run seen for the first time the clock may be another machine's: its file's age is the best there is
         self._changed = time.monotonic() - (max(0.0, time.time() - facts.st_mtime) if first else 0.0)
         with self.lock:
-            if not running or (not first and self.view.about.get("pid") != about.get("pid")):
-                self.view.early.clear()
             self._remember(now, state)
             self.view.about, self.view.state, self.view.running = about, state, running
 
@@ -301,14 +269,18 @@ class FolderReader:
         self._scanned, self._next_scan = stamp, now + 10 * (time.monotonic() - now)
         with self.lock:
             self.view.pictures = [m[0] for m in found]
-            self._pictures = {(m["mjd"], int(m["beam"])): m[0] for m in found}
+            self._pictures = {(m["mjd"], int(m["beam"]), int(m["segment"] or 0)): m[0] for m in found}
             self._pictures_exact = {m[0] for m in found}
 
     def picture_of(self, one: Candidate) -> str | None:
         """The picture of a candidate; its DM may have been rounded another way in the table."""
         with self.lock:
             exact = one.name + ".png"
-            return exact if exact in self._pictures_exact else self._pictures.get((f"{one.mjd:.9f}", one.beam))
+            return (
+                exact
+                if exact in self._pictures_exact
+                else self._pictures.get((f"{one.mjd:.9f}", one.beam, one.segment))
+            )
 
 
 GROUPS = ("counts", "sink")
@@ -332,26 +304,7 @@ def parsed(line: bytes) -> Candidate | None:
         one = Candidate(
             int(named["beam"]), float(named["snr"]), float(named["dm"]), float(named["width"]),
             float(named["mjd_infinite"]), float(named["live"]), int(named["beams"]), named["flagged"] != b"0",
-            float(named["latency"]), int(named["early"]),
-        )  # fmt: skip
-    except ValueError:
-        return None
-    return one if _fine(one) else None
-
-
-def parsed_early(line: bytes) -> Candidate | int | None:
-    """A line of the table of early news: what is told, or the number of what is withdrawn; None where it is none."""
-    cells = line.split(b",")
-    if len(cells) != len(EARLY_COLUMNS):
-        return None
-    named = dict(zip(EARLY_COLUMNS, cells, strict=True))
-    try:
-        number = int(named["early"])
-        if named["stage"] != b"early":
-            return number
-        one = Candidate(
-            int(named["beam"]), float(named["snr"]), float(named["dm"]), float(named["width"]),
-            float(named["mjd_infinite"]), 1.0, 1, False, float(named["latency"]), number,
+            float(named["latency"]), int(named["segment"]),
         )  # fmt: skip
     except ValueError:
         return None

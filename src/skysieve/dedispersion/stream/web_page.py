@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bokeh.document import Document
 
 PERIOD_MS = 500
-ROWS, EARLY_ROWS = 12, 6
+ROWS = 12
 THUMBNAILS = 6
 STALE = 5.0
 """Seconds without a state after which a run is said to be silent."""
@@ -41,7 +41,7 @@ STYLE = """
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { font-weight: 500; color: var(--faint); font-size: 12px; } th, td { text-align: right; padding: 3px 8px; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; } tr + tr td { border-top: 1px solid var(--line); }
-tr.flagged td { color: var(--faint); } tr.early td { color: var(--accent); }
+tr.flagged td { color: var(--faint); }
 .none { color: var(--faint); padding: 24px 0; }
 h2 { font-size: 13px; font-weight: 600; margin: 0 0 6px; color: var(--faint); }
 img { width: 100%; height: auto; border-radius: 4px; background: #fff; display: block; }
@@ -146,8 +146,7 @@ def tiles_html(view: View) -> str:
         ("late", "Late / double", f"{c.get('late', 0):.0f} / {c.get('duplicate', 0):.0f}", "packets", ""),
         ("dropped", "No room", f"{dropped:.0f}", "packets dropped", "bad" if any(m.dropped for m in recent) else ""),
         ("ring", "Ring", f"{ring:.0%}", "full", "bad" if ring > 0.8 else "warn" if ring > 0.5 else ""),
-        ("latency", "Latency", f"{state.get('latency', 0.0):.2f} s",
-         f"first news {state['early_latency']:.2f} s" if state.get("early_latency") else "pulse to candidate", ""),
+        ("latency", "Latency", f"{state.get('latency', 0.0):.2f} s", "pulse to candidate", ""),
         ("refused", "Refused", f"{refused:.0f}", f"packets; {beams} beam{'' if beams == 1 else 's'}", ""),
     ]  # fmt: skip
     return _tiles(tiles)
@@ -164,19 +163,19 @@ def _tiles(tiles: list[tuple[str, str, str, str, str]]) -> str:
 
 def table_html(view: View) -> str:
     """The latest candidates."""
-    latest = [*list(view.early.values())[-EARLY_ROWS:], *list(view.candidates)[-ROWS:]][::-1]
+    latest = list(view.candidates)[: -ROWS - 1 : -1]
     latest.sort(key=lambda c: c.when, reverse=True)
     if not latest:
         return '<div class="none">None yet.</div>'
-    rows = "".join(_row(c, "flagged" if c.flagged else "early" if c.early in view.early else "") for c in latest)
+    rows = "".join(_row(c) for c in latest)
     heads = "".join(
         f"<th>{h}</th>" for h in ("Arrival, UTC", "S/N", "DM", "Width, ms", "Beam", "Came", "Latency, s", "")
     )
     return f"<table><tr>{heads}</tr>{rows}</table>"
 
 
-def _row(c: Candidate, kind: str) -> str:
-    mark = {"flagged": f"{c.beams} beams", "early": "not final", "": ""}[kind]
+def _row(c: Candidate) -> str:
+    kind, mark = ("flagged", f"{c.beams} beams") if c.flagged else ("", "")
     cells = (
         f"{date(c.when)} {clock(c.when)}", f"{c.snr:.1f}", f"{c.dm:.2f}", f"{c.width * 1e3:.3g}", f"{c.beam}",
         f"{c.live:.0%}", f"{c.latency:.2f}" if math.isfinite(c.latency) else "–", mark,
@@ -206,7 +205,7 @@ def pictures_html(names: list[str]) -> str:
         safe = escape(name, quote=True)
         mjd, _, rest = name.removesuffix(".png").partition("_dm")
         dm, _, beam = rest.partition("_beam")
-        words = f"{clock((float(mjd) - 40587.0) * 86400)[:8]} DM {float(dm):.1f} beam {int(beam)}"
+        words = f"{clock((float(mjd) - 40587.0) * 86400)[:8]} DM {float(dm):.1f} beam {int(beam.partition('_')[0])}"
         cells.append(
             f'<figure><a href="pulses/{safe}" target="_blank"><img src="pulses/{safe}" alt="{safe}"></a>'
             f"<figcaption>{escape(words)}</figcaption></figure>"
@@ -248,7 +247,6 @@ class Page:
 
         self.reader, self.document = reader, document
         self.points = ColumnDataSource(columns_of([]))
-        self.early = ColumnDataSource(columns_of([]))
         self.history = ColumnDataSource(history_of([]))
         self.shown: list[Candidate] = []
         self.generation, self.seen, self.moments = -1, 0, 0
@@ -302,10 +300,6 @@ class Page:
         points = plane.scatter(
             "when", "dm", source=self.points, size="size", marker="marker", fill_color="color", line_color="color",
             fill_alpha=0.55, line_alpha=0.9,
-        )  # fmt: skip
-        plane.scatter(
-            "when", "dm", source=self.early, size="size", marker="diamond", fill_color=None, line_color="color",
-            line_width=2,
         )  # fmt: skip
         points.selection_glyph = points.glyph.clone(line_color="#f43f5e", fill_color="#f43f5e", fill_alpha=0.9)
         points.nonselection_glyph = points.glyph.clone()
@@ -361,7 +355,6 @@ class Page:
                 "head": head_html(view), "tiles": tiles_html(view), "table": table_html(view),
                 "pictures": pictures_html(view.pictures),
             }  # fmt: skip
-            early = columns_of(list(view.early.values()))
             title = f"{view.total} candidates · {view.about.get('source') or reader.folder.name}"
             self.end = (view.state.get("mjd", 0.0) - 40587.0) * 86400
         if fresh:
@@ -370,8 +363,6 @@ class Page:
             self.points.data = columns_of(new)
         elif new:
             self._add(new)
-        if early["when"] != list(self.early.data["when"]):
-            self.early.data = early
         if moments:
             self.history.stream(history_of(moments), rollover=REMEMBERED)
         for name, text in html.items():

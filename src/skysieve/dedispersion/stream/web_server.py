@@ -25,8 +25,16 @@ from skysieve.dedispersion.stream.web_page import Page, template
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-PAGES = ("/", "/autoload.js")
+PAGES = ("/", "/autoload.js", "/ws")
 MOST_VISITORS = 32
+MOST_UNUSED = 32
+"""Pages that are remembered until their browser opens a websocket: of more, the oldest are forgotten."""
+MOST_WAITING = 256
+"""Connections without a websocket that are open at a time: one more closes the oldest."""
+IDLE = 10.0
+"""Seconds for the head of a request, and for its body."""
+SILENT_MS = 30_000
+"""Milliseconds after which a connection ends whose other side has gone away without a word, or reads nothing."""
 NICE = 10
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
@@ -103,6 +111,7 @@ async def serve(
     ValueError
         When the folder is none of a run.
     """
+    from bokeh.protocol.exceptions import ProtocolError
     from bokeh.server.server import BaseServer
     from bokeh.server.tornado import BokehTornado
     from tornado.httpserver import HTTPServer
@@ -127,6 +136,9 @@ async def serve(
             headers["Server"] = "skysieve"
             return status_code, headers, chunk
 
+    def visitors() -> int:
+        return sum(one.connection_count for one in bokeh.get_sessions("/"))
+
     class Foreign(Matcher):
         def match(self, request: Any) -> dict[str, Any] | None:
             ours = admitted(request.headers.get("Host"), request.headers.get("Origin"), names)
@@ -134,8 +146,12 @@ async def serve(
 
     class Crowded(Matcher):
         def match(self, request: Any) -> dict[str, Any] | None:
-            full = request.path in PAGES and len(bokeh.get_sessions("/")) >= MOST_VISITORS
-            return {} if full else None
+            if request.path not in PAGES:
+                return None
+            unused = [one for one in bokeh.get_sessions("/") if not one.connection_count]
+            for one in unused[: max(0, len(unused) + 1 - MOST_UNUSED)]:
+                one.request_expiration()  # a browser that comes late gets a new one
+            return {} if visitors() >= MOST_VISITORS else None
 
     class Refuse(RequestHandler):
         def initialize(self, status: int, words: str) -> None:
@@ -155,10 +171,33 @@ async def serve(
             found.components = ["bokeh", "bokeh-widgets"]
             return found
 
+        def new_connection(self, protocol: Any, socket: Any, application_context: Any, session: Any) -> Any:
+            if visitors() >= MOST_VISITORS:  # they were too many at once, or came without the page
+                raise ProtocolError(f"{MOST_VISITORS} pages are open already")
+            return super().new_connection(protocol, socket, application_context, session)
+
+    class Server(HTTPServer):
+        def initialize(self, *args: Any, **options: Any) -> None:
+            super().initialize(*args, **options)
+            self.waiting: dict[Any, None] = {}
+
+        def handle_stream(self, stream: Any, address: Any) -> None:
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_MS)
+            self.waiting[stream] = None
+            for one in list(self.waiting)[:-MOST_WAITING]:
+                del self.waiting[one]
+                one.close()
+            super().handle_stream(stream, address)
+
+        def on_close(self, server_conn: Any) -> None:  # also when it has become a websocket
+            self.waiting.pop(server_conn.stream, None)
+            super().on_close(server_conn)
+
     pictures = (r"/pulses/([-0-9a-z_.]+\.png)", StaticFileHandler, {"path": str(reader.folder / "pulses")})
     bokeh = Assets(  # `Foreign` has looked at the origin already, and more closely
         {"/": visit}, extra_websocket_origins=["*"], use_index=False, websocket_max_message_size_bytes=2**20,
-        extra_patterns=[pictures],
+        extra_patterns=[pictures], check_unused_sessions_milliseconds=1000,
     )  # fmt: skip
     bokeh.add_transform(Headers)
     router = RuleRouter([
@@ -166,7 +205,7 @@ async def serve(
         Rule(Crowded(), refusal(503, f"{MOST_VISITORS} pages are open already.")),
         Rule(AnyMatches(), bokeh),
     ])  # fmt: skip
-    http = HTTPServer(router, max_body_size=2**16, max_header_size=2**16)
+    http = Server(router, max_body_size=2**16, max_header_size=2**16, idle_connection_timeout=IDLE, body_timeout=IDLE)
     try:
         sockets = bind_sockets(port, host)
     except (OSError, OverflowError) as error:

@@ -1,0 +1,239 @@
+"""Streams that begin in the middle: receivers that join late, senders that start anew, runs after a killed one."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.dedispersion.test_stream_commands import start_stream, wait_for
+from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, run_feed
+
+from skysieve.dedispersion import Filterbank, fake, search
+from skysieve.dedispersion.stream.earlier import Earlier, Gap, Mark
+from skysieve.dedispersion.stream.emulate import emulate
+from skysieve.dedispersion.stream.intake import RESTART, Intake
+from skysieve.dedispersion.stream.packets import SkysieveParser
+
+__all__ = ["data"]
+
+
+@pytest.mark.parametrize("block", [0.6, 1.1])
+@pytest.mark.parametrize("first", [1, 68, 137, 240])
+def test_a_receiver_that_joins_late(data, tmp_path, first, block):
+    """From packet ``first`` on, and after two more starts of the sender: no candidate in noise, pulses at their DM."""
+    search_ = {**SEARCH, "block": block}
+    options = replace(data.options, search=search_)
+    for dm, times in ((100.0, []), (180.0, [3.35])):
+        made = fake(nchan=32, duration=5, tsamp=5e-4, fch1=1500, foff=-8, dm=dm, times=times, width=4e-3, snr=25,
+                    seed=first, nbits=8)  # fmt: skip
+        fb = Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=5e-4, tstart=60000.5)
+        g, sent = packets_of(fb)
+        again = [packets_of(fb, epoch=g.epoch + k * 10**11)[1][at:] for k, at in ((1, first // 2), (2, 300 - first))]
+        batches = [part[a : a + 50] for part in (sent[first:], *again) for a in range(0, len(part), 50)]
+        summary, _ = run_feed(lambda i, b=batches: ListFeed(i, b), options, tmp_path / str(dm))
+        assert summary["counts"]["accepted"] == summary["counts"]["packets"]
+        rows = rows_of(tmp_path / str(dm))
+        assert [r["segment"] for r in rows] == ["0", "1", "2"][: 3 * len(times)]
+        for r in rows:
+            assert abs(float(r["dm"]) - dm) <= 10
+            assert abs(float(r["time"]) - 3.35) < 4e-3
+            assert float(r["snr"]) > 15
+        assert {path.name for path in (tmp_path / str(dm)).iterdir()} == {"candidates.csv"}
+
+
+@pytest.mark.parametrize("size", [64, 37, 1500])
+def test_a_sender_that_starts_anew(data, tmp_path, size):
+    """Another epoch, then the same again from sample 0: three segments with all their packets and their own times.
+
+    The packets that it takes to believe it are searched too, in reads of any size.
+    """
+    g, first = packets_of(data.fb)
+    _, second = packets_of(data.fb, epoch=g.epoch + 10**12)
+    third = second.copy()
+    every = np.concatenate([first, second, third])
+    batches = [every[a : a + size] for a in range(0, 1500, size)]
+    summary, said = run_feed(lambda i: ListFeed(i, batches), data.options, tmp_path)
+    counts = summary["counts"]
+    assert counts["restarts"] == 2
+    assert counts["accepted"] == 1500
+    assert not any(counts[name] for name in ("changed", "late", "jump", "duplicate", "lost"))
+    rows = rows_of(tmp_path)
+    whole = Filterbank.from_array(data.fb.block(0, len(first) * g.nsamp), freqs=data.fb.freqs, tsamp=5e-4, tstart=6e4)
+    offline = search(whole, data.plan, **SEARCH)
+    for number in "012":
+        assert sorted(int(r["sample"]) for r in rows if r["segment"] == number) == sorted(offline.sample.tolist())
+    assert {r["segment"] for r in rows} == {"0", "1", "2"}
+    assert sum("started anew" in line for line in said) == 2
+    for r in rows:
+        began = 60000.5 + (1000 / 86400 if r["segment"] != "0" else 0)
+        assert float(r["mjd_top"]) == pytest.approx(began + float(r["time"]) / 86400, abs=1e-10)
+
+
+def counts_of(intake, *parts, size=100):
+    for a in range(0, len(every := np.concatenate(parts)), size):
+        some = every[a : a + size]
+        intake.take(some, np.full(len(some), some.shape[1]))
+    return intake.counts()
+
+
+def test_packets_of_both_streams_at_a_restart(data):
+    """Packets of the old stream that come late, and another crash of the sender, spoil neither stream."""
+    g, old = packets_of(data.fb)
+    new = packets_of(data.fb, epoch=g.epoch + 10**12)[1]
+
+    def intake():
+        return Intake(SkysieveParser(), replace(data.options, ring=60.0, window=2))
+
+    # the old stream's last packets come among the first of the new one
+    one = intake()
+    counts = counts_of(one, old[:400], new[:1], old[400:401], new[1:3], old[401:402], new[3:300])
+    assert (counts["accepted"], counts["changed"], counts["restarts"]) == (402 + 300, 0, 1)
+    # by number: a straggler of the old stream lies closer to its end
+    one = intake()
+    counts = counts_of(one, old[:400], old[:1], old[395:396], old[1:300], size=37)
+    assert (counts["accepted"], counts["late"], counts["restarts"]) == (400 + 300, 1, 1)
+    assert [int(s.ring.state[0]) for s in one.beams[0].segments] == [399, 299]
+    # a sender that crashed after 100 packets and started with the same header once more
+    one = intake()
+    counts = counts_of(one, old[:400], new[:100], old[400:402], new[:300])
+    assert (counts["accepted"], counts["changed"], counts["duplicate"]) == (402 + 300, 100, 0)
+    # a gap longer than what is believed: the packets after it are another segment, at their own numbers
+    far = packets_of(data.fb)[1]
+    far[:, 24:32] = (far[:, 24:32].copy().view("<u8") + np.uint64(g.nsamp * 10**6)).view(np.uint8)
+    one = intake()
+    counts = counts_of(one, old[:300], far[:300])
+    assert (counts["accepted"], counts["jump"], counts["restarts"]) == (600, 0, 1)
+    assert int(one.beams[0].segments[1].ring.state[0]) == 10**6 + 299
+    assert counts["packets"] == 600
+
+
+@settings(max_examples=10, deadline=None)
+@given(data_=st.data(), size=st.integers(1, 700))
+def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, size):
+    """Runs of this stream and of another one, of any length, from any place: segments and counts are one."""
+    g, first = packets_of(data.fb)
+    streams = [first, *(packets_of(data.fb, epoch=g.epoch + k * 10**12)[1] for k in (1, 2))]
+    runs = st.tuples(st.integers(0, 2), st.integers(0, 499), st.integers(1, 400))
+    parts = [streams[k][a : a + n] for k, a, n in data_.draw(st.lists(runs, min_size=1, max_size=8))]
+    every = np.concatenate(parts)
+
+    def become(step):
+        intake = Intake(SkysieveParser(), replace(data.options, ring=30.0))
+        for a in range(0, len(every), step):
+            some = every[a : a + step]
+            intake.take(some, np.full(len(some), some.shape[1]))
+        beam = intake.beams[0]
+        return intake.counts(), [(s.geometry.epoch, s.ring.state.tolist()) for s in beam.segments]
+
+    assert become(size) == become(1)
+
+
+def test_senders_that_take_turns_fill_no_memory(data, monkeypatch):
+    """Each that is believed has a ring of its own until it is searched; no more of them wait than a few."""
+    from skysieve.dedispersion.stream import intake as module
+
+    monkeypatch.setattr(module, "MOST_SEGMENTS", 3)
+    said = []
+    intake = Intake(SkysieveParser(), replace(data.options, ring=30.0), say=said.append)
+    g, _ = packets_of(data.fb)
+    for turn in range(6):
+        some = packets_of(data.fb, epoch=g.epoch + turn * 10**12)[1][: RESTART + 10]
+        intake.take(some, np.full(len(some), some.shape[1]))
+    assert len(intake.beams[0].segments) == 3
+    assert intake.bad["restarts"] == 2
+    assert said[-1] == "beam 0: 3 streams wait for their search; no other is begun now"
+    counts = intake.counts()
+    assert counts["changed"] + counts["accepted"] == counts["packets"] == 6 * (RESTART + 10)
+
+
+def mark_of(folder):
+    try:
+        return json.loads((folder / "status.json").read_text())["streams"]["0"]["mark"]
+    except (OSError, KeyError):
+        return None
+
+
+def test_the_run_after_one_that_was_killed(data, tmp_path):
+    """It names what was not searched, goes on with the numbers of segments, and leaves all that is there as it is."""
+    data.plan.save(tmp_path / "a.json")
+    out = tmp_path / "out"
+    process, port = start_stream(tmp_path)
+    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
+    wait_for(lambda: (mark := mark_of(out)) and mark["seconds"] > 1.5 and any((out / "pulses").glob("[0-9]*")))
+    process.kill()
+    process.communicate()
+    mark, before = mark_of(out), (out / "candidates.csv").read_text()
+    assert mark["sample"] * 5e-4 == pytest.approx(mark["seconds"], abs=5e-4)
+    assert mark["seconds"] <= 4.0
+    files = {path: path.read_bytes() for path in (out / "pulses").glob("[0-9]*")}
+    rows = rows_of(out)
+    # every pulse before the mark is in the table
+    for t in (t for t in (0.4, 1.3, 2.4, 3.1) if t < mark["seconds"]):
+        assert any(abs(float(r["time"]) - t) < 0.01 for r in rows)
+    first = 19984  # of a sender that has gone on meanwhile: 5.99 s later
+    said = []
+    process, port = start_stream(tmp_path, said=said)
+    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512, first=first)
+    wait_for(lambda: len(rows_of(out)) > len(rows) + 1)
+    process.terminate()
+    err = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, err
+    assert (out / "candidates.csv").read_text().startswith(before)
+    assert {path: path.read_bytes() for path in files} == files
+    assert {r["segment"] for r in rows} == {"0"}
+    assert {r["segment"] for r in rows_of(out)[len(rows) :]} == {"1"}
+    (gap,) = json.loads((out / "summary.json").read_text())["gaps"]
+    assert (gap["beam"], gap["segment"], gap["before"]) == (0, 1, "killed")
+    assert gap["sample_from"] == mark["sample"]
+    assert first <= gap["sample_to"] < first + 1200 // 4 + 1200  # a first block that is too short is left out
+    assert gap["seconds"] == pytest.approx((gap["sample_to"] - mark["sample"]) * 5e-4, abs=1e-3)
+    with open(out / "gaps.csv", encoding="ascii") as file:
+        (kept,) = csv.DictReader(file)
+    assert float(kept["seconds"]) == pytest.approx(gap["seconds"], abs=1e-6)
+    (words,) = [line for line in (*said, *err.splitlines()) if "a gap of" in line]
+    assert "the run before in this folder was killed at MJD 60000.5" in words
+    # a third run, after one that has ended well, begins before its end
+    said = []
+    process, port = start_stream(tmp_path, said=said)
+    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
+    count = len(rows_of(out))
+    wait_for(lambda: len(rows_of(out)) > count)
+    process.terminate()
+    err = process.communicate(timeout=300)[1]
+    assert {r["segment"] for r in rows_of(out)[count:]} == {"2"}
+    assert any("ended at MJD" in line and "may be there twice" in line for line in err.splitlines())
+    assert {path: path.read_bytes() for path in files} == files
+    assert json.loads((out / "summary-1.json").read_text())["gaps"] == [gap]
+
+
+@pytest.mark.parametrize("state", ["", "{", "[]", "null", '{"running": true, "streams": {"x": 1}}',
+                                   '{"running": true, "streams": {"0": {"made": 1e400, "mark": {}}}}'])  # fmt: skip
+def test_a_state_that_cannot_be_read_tells_nothing(tmp_path, state):
+    (tmp_path / "status.json").write_text(state)
+    found = Earlier.read(tmp_path, {0: 4, 3: 0})
+    assert found.made == {0: 5, 3: 1}
+    assert found.marks == {}
+
+
+def test_gaps_between_runs():
+    epoch = 1677326400_000_000_000  # MJD 60000.5
+    before = Mark(3, epoch, 10.0, 10_000)
+    for after, seconds, words in (
+        (Mark(4, epoch, 12.5, 12_500), 2.5, "a gap of 2.500 s, up to MJD 60000.500144676, is not searched"),
+        (Mark(4, epoch + 60 * 10**9, 1.0, 1000), 51.0, "a gap of 51.000 s"),
+        (Mark(4, epoch, 2.0, 2000), -8.0, "8.000 s after the start of this one"),
+        (Mark(4, 0, 2.0, 2000), None, "one of the two epochs is not known"),
+    ):
+        gap = Gap(2, before, after, True)
+        assert gap.seconds == seconds
+        assert words in gap.words
+        assert gap.words.startswith("beam 2: the run before in this folder was killed at MJD 60000.5001157")
+        assert (gap.columns["sample_from"] == 10_000) == (after.epoch == epoch)
+    unknown = Gap(0, Mark(0, 0, 10.0, 10_000), Mark(1, 0, 12.5, 12_500), False)
+    assert unknown.words == "beam 0: the run before in this folder ended at 10.000 s: a gap of 2.500 s, up to " \
+        "12.500 s, is not searched"  # fmt: skip
