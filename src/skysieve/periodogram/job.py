@@ -224,14 +224,15 @@ class Job:
     def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
         from skysieve.core.errors import SkysieveError
         from skysieve.periodogram.moving import what_was_done
+        from skysieve.periodogram.ranges import range_of
 
-        self.say(
-            f"{file}: {len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows; {curves.taken}"
-        )
-        for line in [*curves.notes, *self._about_bands(curves)]:
-            self.say(f"note: {line}")
         self.lost = self.flat = 0
         try:
+            searched, notes = range_of(curves, self.request)
+            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows"
+            self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
+            for line in [*curves.notes, *self._about_bands(curves), *notes]:
+                self.say(f"note: {line}")
             for part in self._answers(number, file, curves):
                 self.found.append((label, part))
             if self.treatment.phase_model is not None:

@@ -275,16 +275,14 @@ def search(
 ) -> Iterator[Found]:
     """Search the objects of a file, yielding the answers of each chunk.
 
-    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once,
-    and at the end the range of periods where the user left an end of it open.  ``prepare`` is called with each chunk
-    before it is searched.  ``banded``: whether the file has several bands to be told apart, where ``curves`` are a part
-    of it.
+    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once.
+    ``prepare`` is called with each chunk before it is searched.  ``banded``: whether the file has
+    several bands to be told apart, where ``curves`` are a part of it.
     """
     import skysieve
     from skysieve.periodogram.multiband import MultibandPlan
 
     told: set[str] = set()
-    lowest, highest = np.inf, 0.0
     start, size = 0, FIRST_CHUNK
     banded = request.banded(curves) if banded is None else banded
     if banded and curves.band is not None:
@@ -315,9 +313,6 @@ def search(
                 if note is not None and str(w.message) not in told:
                     told.add(str(w.message))
                     note(str(w.message))
-            grids = result.grids
-            lowest = min(lowest, np.nanmin(grids.f0, initial=np.inf))
-            highest = max(highest, np.nanmax(grids.f0 + grids.df * (grids.nf - 1), initial=0.0))
             n = stop - start
             frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
             power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
@@ -340,6 +335,3 @@ def search(
             start = stop
     if note is not None and (reason := no_chance(request, curves.dy is not None, banded)):
         note(reason)
-    if note is not None and highest > 0 and None in (request.arguments.get("fmin"), request.arguments.get("fmax")):
-        short, long = request.scale / highest, request.scale / lowest
-        note(f"searched periods of {short:.4g} to {long:.4g} {request.unit}; --min-period and --max-period set others")
