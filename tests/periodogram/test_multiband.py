@@ -7,6 +7,7 @@ import pytest
 from astropy import units as u
 from astropy.table import Table
 from astropy.timeseries import LombScargle, LombScargleMultiband
+from benchmarks import multiband_recovery as recovery
 
 import skysieve
 from skysieve.core.errors import DeviceUnavailable
@@ -99,6 +100,39 @@ def test_separate_is_the_sum_of_the_bands_chi_squares():
     np.testing.assert_allclose(psd.power, total / 2, rtol=1e-7)
 
 
+def test_two_terms_where_no_model_is_named():
+    t, y, bands, dy = curve(seed=4)
+    default = lombscargle_multiband(t, y, bands, dy, **GRID)
+    assert (default.model, default.nterms) == ("offsets", 2)
+    np.testing.assert_allclose(
+        default.power[::50], least_squares(t, y, bands, dy, frequencies()[::50], 2, 0), rtol=0, atol=TOLERANCE
+    )
+    for model in multiband.MODELS:
+        assert lombscargle_multiband(t, y, bands, dy, model=model, **GRID).nterms == 1
+    one = lombscargle_multiband(t, y, bands, dy, nterms=1, **GRID)
+    np.testing.assert_array_equal(one.power, lombscargle_multiband(t, y, bands, dy, model="offsets", **GRID).power)
+    # a series of two terms and means for the bands need a row more than they have columns
+    few = lombscargle_multiband([t[:8], t[:40]], [y[:8], y[:40]], [list("ugrizugr"), bands[:40]], **GRID)
+    assert few.status.tolist() == [Status.SINGULAR, Status.OK]
+
+
+def test_the_default_finds_most_periods():
+    """RR Lyrae stars, Cepheids and eclipsing binaries, 60 visits in six bands; seeds that the choice did not see.
+
+    The default finds 0.84 of the 270, one term 0.71, the bands' own series 0.57: the bounds leave half of the
+    differences, which are four standard deviations and more of paired outcomes.
+    """
+    made = [recovery.simulate_variables(90, 60, seed=seed) for seed in (3, 4, 5)]
+
+    def share(**model):
+        return np.mean([recovery.recovered(stars, recovery.periods(stars, **model)) for stars in made])
+
+    default = share()
+    assert default > 0.75
+    assert default > share(model="offsets") + 0.06
+    assert default > share(model="separate") + 0.13
+
+
 @pytest.mark.parametrize("model", ["offsets", "flexible"])
 @pytest.mark.parametrize("normalization", ["model", "log"])
 def test_normalisations(model, normalization):
@@ -164,7 +198,7 @@ def test_rows_that_are_not_finite_and_bands_too_short():
     np.testing.assert_array_equal(separate.power, without.power)
     assert separate.n_dropped == 3
     short[0] = "y"  # a band of one row has nothing but its mean
-    offsets = lombscargle_multiband(t, y, short, dy, **GRID)
+    offsets = lombscargle_multiband(t, y, short, dy, nterms=1, **GRID)
     np.testing.assert_allclose(
         offsets.power[::50], least_squares(t, y, short, dy, frequencies()[::50], 1, 0), atol=TOLERANCE
     )
@@ -212,15 +246,16 @@ def test_bad_arguments(change, error, match):
 
 def test_bootstrap_keeps_the_bands():
     t, y, bands, dy = curve(60)
-    found = lombscargle_multiband(t, y, bands, dy, **GRID)
-    assert multiband_bootstrap(found.best_power, t, y, bands, dy, n=200, seed=1, **GRID) == 0.0
-    noise = multiband_bootstrap([0.02, 0.2, 0.9], t, y, bands, dy, n=200, seed=1, **GRID)
+    options = GRID | {"model": "offsets"}
+    found = lombscargle_multiband(t, y, bands, dy, **options)
+    assert multiband_bootstrap(found.best_power, t, y, bands, dy, n=200, seed=1, **options) == 0.0
+    noise = multiband_bootstrap([0.02, 0.2, 0.9], t, y, bands, dy, n=200, seed=1, **options)
     assert noise[0] == 1.0
     assert 0 < noise[1] < 1
     assert noise[2] == 0.0
-    again = multiband_bootstrap(0.2, t, y, bands, dy, n=200, seed=1, **GRID)
+    again = multiband_bootstrap(0.2, t, y, bands, dy, n=200, seed=1, **options)
     assert again == noise[1]
-    assert np.isnan(multiband_bootstrap(np.nan, t, y, bands, dy, n=5, seed=1, **GRID))
+    assert np.isnan(multiband_bootstrap(np.nan, t, y, bands, dy, n=5, seed=1, **options))
     with pytest.raises(ValueError, match="no usable row"):
         multiband_bootstrap(0.2, t, y * np.nan, bands, dy, n=5, **GRID)
     with pytest.raises(ValueError, match="n=0"):

@@ -151,8 +151,9 @@ def period(
         bool, option("--no-fit-mean", help="Classical Lomb-Scargle: no floating mean.", panel=SEARCH)
     ] = False,
     nterms: Annotated[
-        int, option("--nterms", help="Fourier terms of the model (1).", panel=SEARCH, metavar="N", min=1)
-    ] = 1,
+        int | None,
+        option("--nterms", help="Fourier terms (1; for several bands by default 2).", panel=SEARCH, metavar="N", min=1),
+    ] = None,
     normalization: Annotated[
         Normalization, option("--normalization", help="Scale of the power (standard).", panel=SEARCH)
     ] = Normalization.standard,
@@ -192,8 +193,8 @@ def period(
     Columns are found by their usual names; files without a header by their number of columns
     (time mag, time mag err, id time mag, id time mag err). With no range of periods given, each
     object is searched from its own time span down to one hour, or two steps of regular times; the first line of
-    the output tells the range. Rows of several bands are fitted by one sinusoid with a
-    mean for each band.
+    the output tells the range. Rows of several bands are fitted by one series of two
+    terms (one with --asteroid) with a mean for each band.
 
     Examples:
 
@@ -205,6 +206,7 @@ def period(
     from rich.console import Console
 
     from skysieve.periodogram.colnames import Wanted
+    from skysieve.periodogram.multiband import DEFAULT_TERMS
     from skysieve.periodogram.search import Request
 
     console, log = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
@@ -215,6 +217,9 @@ def period(
             raise UserError(f"--hours and --period-unit {unit} contradict each other")
         if err and no_err:
             raise UserError("--err and --no-err contradict each other")
+        # A sinusoid finds half of a rotation; with two terms the halves would be a choice of each object.
+        band_terms = DEFAULT_TERMS if nterms is None and multiband is None and not asteroid else None
+        nterms = nterms or 1
         arguments = _grid_arguments(min_period, max_period, fmin, fmax, nf, Request({"nterms": nterms}, unit, asteroid))
         if samples_per_peak is None:
             samples_per_peak = OPEN_SAMPLES if AUTO in arguments.values() else 5
@@ -230,7 +235,7 @@ def period(
         treatment = Treatment(time_unit.value, no_err, band, chosen, jitter, model)
         moving = asteroid or model is not None
         wanted = Wanted(id_, time_, mag, err, band_column, r, delta, phase, moving)
-        request = Request(arguments, unit, asteroid, bands)
+        request = Request(arguments, unit, asteroid, bands, band_terms)
         asked = [arguments, asdict(treatment), asdict(wanted), partition, __version__]
         job.prepare(files, request, treatment, Outputs(output, plot, plot_all, resume, partition), asked)
         code = job.run(files, wanted)

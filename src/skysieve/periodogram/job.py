@@ -203,7 +203,10 @@ class Job:
             return []
         model = self.request.multiband
         some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        how = "are searched as one series" if model == "none" else f"are searched together (--multiband {model})"
+        how = "are searched as one series"
+        if model != "none":
+            terms = self.request.terms(True)
+            how = f"are searched together (--multiband {model}) with {terms} term{'s' if terms != 1 else ''}"
         return [f"rows of {len(names)} bands ({some}) {how}; --band keeps one"]
 
     def _still(self) -> Callable[[LightCurves], LightCurves] | None:

@@ -54,11 +54,10 @@ def highest_frequency(t: NDArray[np.float64]) -> tuple[float, bool]:
     >>> rng = np.random.default_rng(1)
     >>> highest_frequency(rng.uniform(0, 700, 150))
     (24.0, False)
-    >>> highest_frequency(rng.choice(700, 150, replace=False))
-    (0.5, True)
-    >>> frequency, regular = highest_frequency(np.arange(19440) / 720)  # every two minutes for 27 days
-    >>> round(frequency, 6), regular
-    (360.0, True)
+    >>> whole_days = highest_frequency(rng.choice(700, 150, replace=False))
+    >>> two_minutes = highest_frequency(np.arange(19440) / 720)
+    >>> [(round(frequency, 6), regular) for frequency, regular in (whole_days, two_minutes)]
+    [(0.5, True), (360.0, True)]
     """
     t = np.sort(t)
     step = np.diff(t)

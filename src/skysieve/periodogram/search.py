@@ -35,13 +35,14 @@ class Request:
     """What is asked of the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
 
     ``multiband`` is the model for light curves in several bands, of `skysieve.lombscargle_multiband`, or "none": all
-    rows of an object are one series.
+    rows of an object are one series.  ``band_terms`` are its terms where these are others than those of one band.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
     unit: str = "d"
     asteroid: bool = False
     multiband: str = "none"
+    band_terms: int | None = None
 
     def banded(self, curves: LightCurves) -> bool:
         """Whether there are several bands, to be told apart."""
@@ -50,7 +51,12 @@ class Request:
     @property
     def band_arguments(self) -> dict[str, Any]:
         """Keyword arguments of `skysieve.lombscargle_multiband`."""
-        return {k: v for k, v in self.arguments.items() if k != "fit_mean"} | {"model": self.multiband}
+        own = {"model": self.multiband, "nterms": self.terms(True)}
+        return {k: v for k, v in self.arguments.items() if k != "fit_mean"} | own
+
+    def terms(self, banded: bool) -> int:
+        """Fourier terms that are fitted to several bands, or to one."""
+        return self.nterms if not banded or self.band_terms is None else self.band_terms
 
     @property
     def nterms(self) -> int:
@@ -194,7 +200,7 @@ def no_chance(request: Request, has_dy: bool, banded: bool) -> str | None:
     if banded and request.multiband != "offsets":
         return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
     normalization = arguments.get("normalization", "standard")
-    return fap.no_formula("baluev", normalization, request.nterms, True, has_dy)
+    return fap.no_formula("baluev", normalization, 1 if banded else request.nterms, True, has_dy)
 
 
 def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
@@ -233,7 +239,8 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
         for i in np.flatnonzero((power > 1).any(axis=1)):
             o = int(i)
             height[o] = at_most_one(power[o], frequency[o], *rows.one(o), fit_mean=fit_mean, band=rows.band_of(o))
-    out[ok] = noise.probability(height[ok])
+    terms = request.terms(rows.band is not None)
+    out[ok] = noise.probability(height[ok]) if terms == 1 else fap.series_probability(height[ok], noise, terms)
     return out
 
 
