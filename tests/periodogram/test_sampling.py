@@ -214,6 +214,23 @@ def test_the_sparse_star(tmp_path: Path) -> None:
     assert float(best[1]) == pytest.approx(0.568, rel=1e-3)
 
 
+def test_ends_that_leave_nothing_and_long_ranges(tmp_path: Path) -> None:
+    file = tmp_path / "star.csv"
+    t = np.sort(rng(7).uniform(0, 3e5, 40))
+    write_table({"mjd": t, "mag": np.sin(t)}, file)
+    result = CliRunner().invoke(app, ["period", str(file), "--max-period", "0.01"])
+    assert result.exit_code == 2
+    assert "the longest period, 0.01 d, is not above the shortest that the times call for, 0.04167 d" in result.stderr
+    cut = CliRunner().invoke(app, ["period", str(file), "--method", "nufft"], catch_exceptions=False)
+    assert "(5,000,000 frequencies; --min-period" in cut.stderr.splitlines()[0]
+    assert "note: the highest frequency is lowered so that no more than 5,000,000 frequencies" in cut.stderr
+    longer = CliRunner().invoke(app, ["period", str(file), "--min-period", "4e5"], catch_exceptions=False)
+    shortest = re.search(r"periods of (\S+) to ", longer.stderr.splitlines()[0])
+    assert shortest
+    assert float(shortest[1]) > np.ptp(t)  # as asked, to half a step of the grid
+    assert longer.exit_code == 0
+
+
 def test_regular_times_are_told(tmp_path: Path) -> None:
     t = drifting(TESS, 5000)
     file = tmp_path / "tess.csv"

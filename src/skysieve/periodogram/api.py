@@ -12,7 +12,6 @@ import numpy as np
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram import checks
-from skysieve.periodogram.aliases import days_in
 from skysieve.periodogram.grid import GridRule, grid_warnings, make_rule, refusal
 from skysieve.periodogram.outcome import assemble, settle
 from skysieve.periodogram.sampling import highest_frequencies
@@ -95,9 +94,8 @@ def lombscargle(
         Frequencies to try, cyclic, in 1/unit(t), in any order; instead of the rules below.  Evenly
         spaced ones are recognised and are much faster.
     fmin, fmax : float, Quantity or "auto", optional
-        Ends of the grid.  Default: those of astropy's rule, ``fmin = df / 2`` and
-        ``fmax = nyquist_factor * N / (2 T)``, with N the usable rows and T the time span.  "auto" is the range
-        that ``skysieve period`` searches: from 1/T to what the sampling calls for (see Notes).
+        Ends of the grid.  Default: astropy's, ``fmin = df / 2`` and ``fmax = nyquist_factor * N / (2 T)``, with N
+        the usable rows and T the time span.  "auto": from 1/T to what the sampling calls for (see Notes).
     nf : int, optional
         Number of frequencies, both ends included.  Default: ``df = 1 / (samples_per_peak * T)``.
     samples_per_peak, nyquist_factor : float
@@ -168,11 +166,8 @@ def lombscargle(
     from sums at multiples of the frequency [4]_ (eqs. 8-11), in float64 whatever `dtype` the powers have;
     frequencies at which the columns depend on one another give NaN.
 
-    astropy's rule ends at a few times the mean sampling rate: 0.5 cycles a day for 150 points in 700 days, too low
-    for most variable stars.  Uneven times hold information far above it ([2]_, section 7.1).  ``fmax="auto"`` is 24
-    cycles a day (times without a unit are days), the Nyquist frequency where the times are regular, and
-    ``2.5 N / T`` where uneven times are dense enough for that to be more.  It is lowered, with a warning, where the
-    grid would have more than 5,000,000 frequencies (or those of astropy's rule, if these are more).
+    ``fmax="auto"`` is the Nyquist frequency of regular times, else 24 cycles a day (times without a unit are days) or
+    ``2.5 N / T`` if that is more ([2]_, section 7); lowered, with a warning, where it needs over 5,000,000 frequencies.
 
     References
     ----------
@@ -411,16 +406,11 @@ class LombScarglePlan:
             good = scan.status == Status.OK
             span, n_used = np.where(good, scan.span, np.nan), np.where(good, scan.n_used, 0)
         shared = curves.single or rule.is_shared(curves.same_times)
-        highest = None
-        if rule.auto_max:
-            highest, _ = highest_frequencies(
-                curves.source, np.isfinite(span), curves.same_times, days_in(curves.units.time)
-            )
+        highest = highest_frequencies(curves, np.isfinite(span))[0] if rule.auto_max else None
         grids = rule.build(span, n_used, shared=shared, highest=highest)
         if grids.shared and grids.nf[0] == 0 and np.isfinite(span).any():
-            longest = int(np.nanargmax(span))
-            limit = None if highest is None else float(highest[longest])
-            raise ValueError(refusal(rule, float(span[longest]), int(n_used[longest]), limit))
+            i = int(np.nanargmax(span))
+            raise ValueError(refusal(rule, span[i], n_used[i], None if highest is None else highest[i]))
         if grids.values is not None and self._spec.method not in ("auto", "direct"):
             raise ValueError(f"method={self._spec.method!r} needs evenly spaced frequencies; use 'auto' or 'direct'")
         checks.refuse_coarse_times(curves, grids)
@@ -490,9 +480,8 @@ class LombScarglePlan:
 
 
 def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) -> None:
-    if not stacklevel:
-        return
-    for message in grid_warnings(rule, grids, np.where(seen.status == Status.OK, seen.span, np.nan), seen.n_used):
+    span = np.where(seen.status == Status.OK, seen.span, np.nan)
+    for message in grid_warnings(rule, grids, span, seen.n_used) if stacklevel else ():
         warnings.warn(message, UserWarning, stacklevel=stacklevel)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from skysieve.periodogram.grid import make_rule
 from skysieve.periodogram.sampling import highest_frequencies
-from skysieve.periodogram.series import FlatSource
+from skysieve.periodogram.series import light_curves
 from skysieve.periodogram.workload import MIN_POINTS
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def range_of(curves: LightCurves, request: Request) -> tuple[str, list[str]]:
     Raises
     ------
     ValueError
-        For a grid of too many frequencies, as the search itself.
+        For a grid of too many frequencies, as the search itself, or where the given end of the range leaves none.
     """
     arguments = {name: request.arguments.get(name) for name in GRID}
     rule = make_rule(**{name: value for name, value in arguments.items() if value is not None})
@@ -43,10 +43,16 @@ def range_of(curves: LightCurves, request: Request) -> tuple[str, list[str]]:
     span = np.where(good, last - np.where(good, first, 0.0), np.nan)
     highest, regular = None, np.zeros(len(curves), bool)
     if rule.auto_max:
-        highest, regular = highest_frequencies(FlatSource(t, y, dy, offsets), good)
+        highest, regular = highest_frequencies(light_curves(t, y, dy, offsets=offsets), good)
     grids = rule.build(span, np.where(good, n_used, 0), shared=rule.is_shared(False), highest=highest)
     searched = grids.nf > 0
     if not searched.any():
+        if highest is not None and rule.fmin is not None:
+            raise ValueError(
+                f"the longest period, {request.scale / rule.fmin:.4g} {request.unit}, is not above the shortest that "
+                f"the times call for, {request.scale / float(np.nanmax(highest)):.4g} {request.unit}; give that end of the "
+                "range too (--min-period or --fmax)"
+            )
         return "", []
     low, high = np.min(grids.f0[searched]), np.max((grids.f0 + grids.df * (grids.nf - 1))[searched])
     most = int(np.max(grids.nf))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.core.arrays import array_module, to_host
+from skysieve.periodogram.aliases import days_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.periodogram.workload import Source
+    from skysieve.periodogram.series import CurveSet
 
 HIGHEST = 24.0
 """Cycles a day: a period of one hour, the end of the range in which most variable stars and asteroids lie."""
@@ -102,19 +103,18 @@ def _series(step: NDArray[np.float64]) -> float:
     return length if good.mean() >= SERIES_SHARE else 0.0
 
 
-def highest_frequencies(
-    source: Source, wanted: NDArray[np.bool_], same_times: bool = False, days: float = 1.0
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def highest_frequencies(curves: CurveSet, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """`highest_frequency` of each object that is ``wanted``, in 1/unit(t); NaN and False for the others.
 
-    ``same_times``: all have the same times, so one is enough.  ``days``: days in the unit of the times.
+    Times without a unit are days.
     """
     highest, regular = np.full(len(wanted), np.nan), np.zeros(len(wanted), bool)
     chosen = np.flatnonzero(wanted)
-    if same_times and chosen.size > 1:
-        one = highest_frequencies(source, np.arange(len(wanted)) == chosen[0], days=days)
+    if curves.same_times and chosen.size > 1:
+        one = highest_frequencies(curves, np.arange(len(wanted)) == chosen[0])
         highest[chosen], regular[chosen] = (x[chosen[0]] for x in one)
         return highest, regular
+    source, days = curves.source, days_in(curves.units.time)
     start, bounds = 0, source.offsets
     while start < len(wanted):
         stop = max(start + 1, int(np.searchsorted(bounds, bounds[start] + ROWS_AT_ONCE, side="right")) - 1)
