@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["MultibandResult", "lombscargle_multiband", "multiband_bootstrap"]
 
 MODELS = ("offsets", "separate", "flexible")
-DEFAULT, DEFAULT_TERMS = "offsets", 2
+DEFAULT, DEFAULT_TERMS, DEFAULT_PENALTY = "offsets", 2, 0.02
 """What is fitted where no model is named: the most periods recovered (``benchmarks/multiband_recovery.py``)."""
 BATCH_VALUES = 2**23
 """Values of y resampled at a time."""
@@ -85,6 +85,7 @@ def lombscargle_multiband(
     nterms_band: int | None = None,
     reg_base: float | None = None,
     reg_band: float | None = 1e-6,
+    reg_terms: float | None = None,
     offsets: ArrayLike | None = None,
     id: Any = None,
     data: Any = None,
@@ -104,8 +105,8 @@ def lombscargle_multiband(
     model : {"offsets", "separate", "flexible"}, optional
         "offsets": one series of `nterms` for all bands, each with a mean of its own.  "separate": a series
         and a mean for each band, chi-square added up.  "flexible": a common series of `nterms` and one of
-        `nterms_band` for each band, held small by `reg_band` (astropy's "flexible").  Default: "offsets" with
-        two terms (see Notes).
+        `nterms_band` for each band, held small by `reg_band` (astropy's "flexible").  Default: "offsets",
+        with two terms of which the second is held small (see Notes).
     nterms : int, optional
         Fourier terms, 1 or more (with "flexible" 0 is allowed when `nterms_band` is not).  Default: 2 where no
         `model` is named, else 1.
@@ -114,6 +115,10 @@ def lombscargle_multiband(
     reg_base, reg_band : float, optional
         What is added to the diagonal of the normal matrix for the common and the bands' columns, in parts
         of its trace; with "flexible" alone.
+    reg_terms : float, optional
+        The same for the terms above the first, with "offsets": it keeps a sinusoid at its period rather than at
+        twice that, where the second term alone would fit it as well.  Default: 0.02 where neither `model` nor
+        `nterms` is given, else 0.
     offsets, id, data, progress, out
         As for `skysieve.lombscargle`.
     **options
@@ -180,7 +185,7 @@ def lombscargle_multiband(
     for name in options:
         if name not in PlanOptions.__annotations__:
             raise TypeError(f"lombscargle_multiband() has no argument {name!r}")
-    with MultibandPlan(model, nterms, nterms_band, reg_base, reg_band, **options) as plan:
+    with MultibandPlan(model, nterms, nterms_band, reg_base, reg_band, reg_terms, **options) as plan:
         return plan.execute(t, y, bands, dy, offsets=offsets, id=id, data=data, progress=progress, out=out)
 
 
@@ -197,10 +202,13 @@ class MultibandPlan:
         nterms_band: int | None = None,
         reg_base: float | None = None,
         reg_band: float | None = 1e-6,
+        reg_terms: float | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
-        if nterms is None:
-            nterms = DEFAULT_TERMS if model is None else 1
+        if model is None and nterms is None:
+            nterms, reg_terms = DEFAULT_TERMS, DEFAULT_PENALTY if reg_terms is None else reg_terms
+        nterms = 1 if nterms is None else nterms
+        self._reg_terms = reg_terms
         self._name = DEFAULT if model is None else checks.one_of("model", model, MODELS)
         self._terms = nterms, nterms_band, reg_base, reg_band
         self._options = options
@@ -234,7 +242,7 @@ class MultibandPlan:
         """Search one light curve or a batch; see `lombscargle_multiband`."""
         curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
         names, banded = with_bands(curves, pick(data, bands, "bands") if data is not None else bands)
-        columns, fewest = _model(self._name, *self._terms, len(names))
+        columns, fewest = _model(self._name, *self._terms, len(names), self._reg_terms)
         if self._plan is None or self._plan.model != columns:
             self.close()
             self._plan = _BandsPlan(columns, fewest, **self._options)
@@ -325,9 +333,13 @@ def multiband_bootstrap(
     return float(share) if np.ndim(share) == 0 else share
 
 
-def _model(name: str, nterms: Any, nterms_band: Any, reg_base: Any, reg_band: Any, n_bands: int) -> tuple[Model, int]:
+def _model(
+    name: str, nterms: Any, nterms_band: Any, reg_base: Any, reg_band: Any, n_bands: int, reg_terms: Any = None
+) -> tuple[Model, int]:
     """Columns of the fit, and the fewest rows of a band that is used."""
     terms = checks.check_terms("nterms", nterms)
+    if name != "offsets" and reg_terms is not None:
+        raise ValueError(f"reg_terms={reg_terms!r} goes with model='offsets'; model={name!r} has reg_base and reg_band")
     if name != "flexible":
         if terms < 1:
             raise ValueError(f"nterms=0; model={name!r} needs at least 1 term")
@@ -336,7 +348,8 @@ def _model(name: str, nterms: Any, nterms_band: Any, reg_base: Any, reg_band: An
         if reg_base is not None:
             raise ValueError(f"reg_base={reg_base!r} goes with model='flexible'; model={name!r} is not regularised")
         if name == "offsets":
-            return Model(terms, n_bands=n_bands), 1
+            kept = _penalty("reg_terms", reg_terms) if terms > 1 else 0.0
+            return Model(terms, n_bands=n_bands, penalty=kept, free_terms=int(kept > 0)), 1
         return Model(0, n_bands=n_bands, band_terms=terms), 2 * terms + 2
     own = checks.check_terms("nterms_band", 1 if nterms_band is None else nterms_band)
     if terms == own == 0:

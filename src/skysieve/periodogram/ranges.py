@@ -48,10 +48,10 @@ def range_of(curves: LightCurves, request: Request) -> tuple[str, list[str]]:
     searched = grids.nf > 0
     if not searched.any():
         if highest is not None and rule.fmin is not None:
+            given, limit = (request.scale / f for f in (rule.fmin, float(np.nanmax(highest))))
             raise ValueError(
-                f"the longest period, {request.scale / rule.fmin:.4g} {request.unit}, is not above the shortest that "
-                f"the times call for, {request.scale / float(np.nanmax(highest)):.4g} {request.unit}; give that end of the "
-                "range too (--min-period or --fmax)"
+                f"the longest period, {given:.4g} {request.unit}, is not above the shortest that the times call for, "
+                f"{limit:.4g} {request.unit}; give that end of the range too (--min-period or --fmax)"
             )
         return "", []
     low, high = np.min(grids.f0[searched]), np.max((grids.f0 + grids.df * (grids.nf - 1))[searched])

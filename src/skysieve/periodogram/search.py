@@ -13,6 +13,7 @@ import numpy as np
 from skysieve.periodogram import fap
 from skysieve.periodogram.aliases import Alias, clean_rows, find_aliases
 from skysieve.periodogram.bootstrap import at_most_one, power_at
+from skysieve.periodogram.multiband import DEFAULT_PENALTY
 from skysieve.periodogram.workload import Status
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Request:
     """What is asked of the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
 
     ``multiband`` is the model for light curves in several bands, of `skysieve.lombscargle_multiband`, or "none": all
-    rows of an object are one series.  ``band_terms`` are its terms where these are others than those of one band.
+    rows of an object are one series.  ``band_terms`` are its terms where nobody chose a model or terms; those
+    above the first are held small then.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -51,8 +53,10 @@ class Request:
     @property
     def band_arguments(self) -> dict[str, Any]:
         """Keyword arguments of `skysieve.lombscargle_multiband`."""
-        own = {"model": self.multiband, "nterms": self.terms(True)}
-        return {k: v for k, v in self.arguments.items() if k != "fit_mean"} | own
+        given = {k: v for k, v in self.arguments.items() if k != "fit_mean"} | {"model": self.multiband}
+        if self.band_terms is None:
+            return given
+        return given | {"nterms": self.band_terms, "reg_terms": DEFAULT_PENALTY}
 
     def terms(self, banded: bool) -> int:
         """Fourier terms that are fitted to several bands, or to one."""
