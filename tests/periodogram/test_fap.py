@@ -253,4 +253,15 @@ def test_chances_of_several_terms_and_bands():
             assert 0.7 * share - slack < np.mean(chance < share) < share + slack
         for other, height in (("model", power / (1 - power)), ("log", -np.log1p(-power))):
             np.testing.assert_allclose(series_probability(height, noise[other], terms), chance, rtol=1e-9)
+    power = (
+        skysieve.lombscargle_multiband(  # the default: the second term is held small, 1 / (1 + 6 0.02) of it is left
+            t, y, band, fmin=0.02, fmax=3.0, samples_per_peak=10, return_power=False, device="cpu"
+        ).best_power
+    )
+    chance = series_probability(power, noise["standard"], 2, 1 / 1.12)
+    for share in (0.02, 0.1, 0.3):
+        slack = 3 * np.sqrt(share * (1 - share) / 3000)
+        assert 0.6 * share - slack < np.mean(chance < share) < share + slack
+    free, held = (series_probability(power, noise["standard"], 2, kept) for kept in (1.0, 1 - 1e-5))
+    np.testing.assert_allclose(held, free, rtol=1e-3)
     assert np.isnan(series_probability(0.5, replace(noise["standard"], n=5), 2))  # no degree of freedom is left

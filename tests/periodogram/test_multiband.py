@@ -138,9 +138,9 @@ def test_models_and_terms_that_are_named_are_not_held():
 def test_the_default_finds_most_periods():
     """60 visits in six bands; seeds that the choice did not see.
 
-    Of RR Lyrae stars, Cepheids and eclipsing binaries 0.91 were found, 0.73 with one term, 0.64 with a series for each
-    band; of sinusoids 0.91, 0.92 with one term, 0.72 with two terms that are not held small.  The bounds leave about half
-    of the differences.
+    Of RR Lyrae stars, Cepheids and eclipsing binaries 0.91 were found, 0.73 with one term, 0.64 with a series for
+    each band; of sinusoids 0.91, 0.92 with one term, 0.72 with two terms that are not held small.  The bounds leave
+    about half of the differences.
     """
     made = [recovery.simulate_variables(100, 60, seed=seed) for seed in (3, 4)]
     sine = np.concatenate([stars.kind == "sinusoid" for stars in made])

@@ -244,7 +244,11 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
             o = int(i)
             height[o] = at_most_one(power[o], frequency[o], *rows.one(o), fit_mean=fit_mean, band=rows.band_of(o))
     terms = request.terms(rows.band is not None)
-    out[ok] = noise.probability(height[ok]) if terms == 1 else fap.series_probability(height[ok], noise, terms)
+    if terms == 1:
+        out[ok] = noise.probability(height[ok])
+    else:  # the penalty is in parts of the trace, 3, and a column's square is half the weight
+        kept = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
+        out[ok] = fap.series_probability(height[ok], noise, terms, kept)
     return out
 
 
