@@ -269,8 +269,8 @@ def series_probability(z: ArrayLike, noise: Noise, nterms: int, kept: float = 1.
     lengths of the vector of the noise.
 
     Of two terms the second may be held small, so that the part ``kept`` of its power is left: the distribution at one
-    frequency is then that of ``a + kept b`` with ``a`` and ``b`` the two terms' parts, and the up-crossings are taken to be
-    fewer in the same ratio.
+    frequency is then that of ``a + kept b`` with ``a`` and ``b`` the two terms' parts, and the up-crossings are taken
+    to be fewer in the same ratio.
 
     >>> noise = Noise(100, 50.0, 51.2, 3.0, "standard")
     >>> [float(series_probability(0.3, noise, n).round(8)) for n in (1, 2)], float(noise.probability(0.3).round(8))

@@ -147,25 +147,25 @@ def lombscargle_multiband(
     about the mean; it leaves out the bands of an object with fewer than ``2 nterms + 2``
     usable rows, which any series fits; they count as dropped.
 
-    The default was chosen by the part of periods that is recovered within 1% (of eclipsing binaries also half of the
-    period), of 720 made RR Lyrae stars, Cepheids and eclipsing binaries with 25 to 300 visits in five or six bands
-    (``benchmarks/multiband_recovery.py``):
+    The default, two terms of "offsets" with ``reg_terms=0.02``, was chosen by the part of periods that is recovered
+    within 1% (of eclipsing binaries also half of it): of 480 made RR Lyrae stars, Cepheids and eclipsing binaries and
+    160 sinusoids with 25 to 300 visits in five or six bands (``benchmarks/multiband_recovery.py``, two busy cores):
 
-    =========================================  =====  ========  ========  =========  ==================
-    model                                      all    RR Lyrae  Cepheids  eclipsing  ms a star (2 cores)
-    =========================================  =====  ========  ========  =========  ==================
-    the band with most rows alone, one term    0.53   0.52      0.60      0.48         1.5
-    "offsets", one term                        0.74   0.75      0.82      0.64         5.2
-    "offsets", two terms (default)             0.83   0.78      0.88      0.82        11.7
-    "offsets", three terms                     0.80   0.82      0.83      0.75        20.7
-    "separate", one term                       0.70   0.70      0.80      0.60        17.6
-    "flexible", 1 + 1 terms, reg_band 1e-6     0.70   0.70      0.80      0.60       213.5
-    "flexible", 1 + 1 terms, reg_band 1e-2     0.72   0.73      0.82      0.62        16.2
-    "flexible", 2 + 1 terms, reg_band 1e-2     0.83   0.80      0.88      0.81        25.6
-    =========================================  =====  ========  ========  =========  ==================
+    ======================================  =====  ========  ========  =========  =========  ============
+    model                                   stars  RR Lyrae  Cepheids  eclipsing  sinusoids  ms an object
+    ======================================  =====  ========  ========  =========  =========  ============
+    the band with most rows alone           0.50   0.49      0.57      0.42       0.69       3.38
+    "offsets", one term                     0.70   0.74      0.78      0.59       0.88       7.27
+    default                                 0.81   0.79      0.87      0.78       0.87       25.4
+    "offsets", two terms                    0.81   0.76      0.87      0.81       0.66       20.4
+    "offsets", three terms                  0.77   0.78      0.82      0.70       0.53       25.2
+    "separate", one term                    0.65   0.65      0.74      0.55       0.87       21.1
+    "flexible", 1 + 1 terms, reg_band 1e-6  0.71   0.70      0.82      0.60       0.90       234
+    "flexible", 1 + 1 terms, reg_band 1e-2  0.67   0.71      0.75      0.56       0.86       32.7
+    "flexible", 2 + 1 terms, reg_band 1e-2  0.81   0.76      0.85      0.81       0.74       37
+    ======================================  =====  ========  ========  =========  =========  ============
 
-    An object needs more rows than the model has columns: with the default, its bands and four.  For fewer rows,
-    and for signals known to be sinusoids, take ``nterms=1``.
+    Two terms without the penalty fit a sinusoid at twice its period as well as at its own.
 
     References
     ----------
