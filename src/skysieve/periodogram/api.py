@@ -165,7 +165,6 @@ def lombscargle(
     batch of unequal light curves on a GPU follows [3]_.  With more terms it is that by a Fourier series,
     from sums at multiples of the frequency [4]_ (eqs. 8-11), in float64 whatever `dtype` the powers have;
     frequencies at which the columns depend on one another give NaN.
-
     ``fmax="auto"`` is the Nyquist frequency of regular times, else 24 cycles a day (times without a unit are days) or
     ``2.5 N / T`` if that is more ([2]_, section 7); lowered, with a warning, where it needs over 5,000,000 frequencies.
 
@@ -409,8 +408,7 @@ class LombScarglePlan:
         highest = highest_frequencies(curves, np.isfinite(span))[0] if rule.auto_max else None
         grids = rule.build(span, n_used, shared=shared, highest=highest)
         if grids.shared and grids.nf[0] == 0 and np.isfinite(span).any():
-            i = int(np.nanargmax(span))
-            raise ValueError(refusal(rule, span[i], n_used[i], None if highest is None else highest[i]))
+            raise ValueError(refusal(rule, np.nanmax(span), n_used[np.nanargmax(span)], highest))
         if grids.values is not None and self._spec.method not in ("auto", "direct"):
             raise ValueError(f"method={self._spec.method!r} needs evenly spaced frequencies; use 'auto' or 'direct'")
         checks.refuse_coarse_times(curves, grids)

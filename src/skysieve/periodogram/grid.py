@@ -320,15 +320,15 @@ def check_count(count: float) -> None:
         )
 
 
-def refusal(rule: GridRule, span: float, n_used: int, highest: float | None = None) -> str:
+def refusal(rule: GridRule, span: float, n_used: int, highest: NDArray[np.float64] | None = None) -> str:
     """Why one light curve of ``n_used`` points over ``span`` can have no grid, for an error message.
 
-    ``highest`` is what its sampling calls for, where that is the end of the grid.
+    ``highest`` are the highest frequencies that the sampling calls for, where these are the end of the grid.
     """
     low = "0.5 / (samples_per_peak * T)" if rule.fmin is None else "fmin"
     f_low = 0.5 / span / rule.samples_per_peak if rule.fmin is None else rule.fmin
     if rule.auto_max and highest is not None:
-        high, f_high = "the limit of its sampling", highest
+        high, f_high = "the limit of its sampling", float(np.nanmax(highest))
     elif rule.fmax is None:
         high, f_high = "nyquist_factor * N / (2 T)", rule.nyquist_factor * 0.5 * n_used / span
     else:
