@@ -222,6 +222,7 @@ class FaultyRuntime:
 BAND_MODELS = {
     "offsets": ("offsets", 1, None, None, None),
     "offsets, 2 terms": ("offsets", 2, None, None, None),
+    "default": ("offsets", 2, None, None, None),
     "separate": ("separate", 1, None, None, None),
     "flexible": ("flexible", 1, 1, None, 1e-6),
     "flexible, 2 terms": ("flexible", 2, 1, 1e-3, 1e-3),
@@ -234,7 +235,7 @@ def bands_engine(model, bands, runtime, memory=None, **spec):
     from skysieve.periodogram import cuda
     from skysieve.periodogram.multiband import _model
 
-    made, fewest = _model(*BAND_MODELS[model], bands)
+    made, fewest = _model(*BAND_MODELS[model], bands, 0.02 if model == "default" else None)
     return cuda.Engine(default_spec(model=made, fewest=fewest, **spec), runtime=runtime, memory=memory)
 
 

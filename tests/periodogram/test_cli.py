@@ -102,14 +102,23 @@ def test_units(batch: Path, tmp_path: Path) -> None:
     assert np.abs(read(out)["period"][0] - 0.31) < 0.01
 
 
-def test_the_range_is_told_where_it_was_left_open(batch: Path) -> None:
+def test_the_first_line_has_the_range(batch: Path) -> None:
     rows = np.genfromtxt(batch, delimiter=",", names=True, dtype=None, encoding="utf-8")
     spans = np.array([np.ptp(rows["mjd"][rows["name"] == name]) for name in "abc"])
-    told = re.search(r"note: searched periods of (\S+) to (\S+) d;", run("period", batch).stderr)
-    assert told
-    # astropy's rule: from 2 * samples_per_peak * T down to 2 T / (nyquist_factor * N); shown to 4 digits.
-    np.testing.assert_allclose([float(told[1]), float(told[2])], [2 * spans.min() / 400, 10 * spans.max()], rtol=1e-3)
-    assert "searched periods" not in run("period", batch, *GRID).stderr
+    words = (
+        r"4 objects, 243 rows; periods of (\S+) to (\S+) d \(up to ([\d,]+) frequencies an object(; --min-period.*)?\)"
+    )
+    # one hour to the longest time span, ten frequencies in 1/T; shown to 4 digits
+    open_ended = re.search(words, run("period", batch).stderr.splitlines()[0])
+    assert open_ended
+    np.testing.assert_allclose([float(open_ended[i]) for i in (1, 2)], [1 / 24, spans.max()], rtol=1e-3)
+    assert int(open_ended[3].replace(",", "")) == 1 + round((24 - 1 / spans.max()) * 10 * spans.max())
+    assert open_ended[4] == "; --min-period and --max-period set others"
+    given = re.search(words, run("period", batch, *GRID).stderr.splitlines()[0])
+    assert given
+    assert given.groups() == ("0.2", "5", "4,000", None)
+    hours = run("period", batch, "--asteroid", "--min-period", "2").stderr.splitlines()[0]
+    assert f"rotation periods of 2 to {48 * spans.max():.4g} h (up to" in hours
 
 
 def test_options_reach_the_search(batch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +141,7 @@ def test_options_reach_the_search(batch: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not seen["fit_mean"]
     assert not seen["return_power"]
     want = {"normalization": "psd", "n_peaks": 7, "method": "direct", "dtype": "float32", "device": "cpu", "dy": None}
-    want |= {"samples_per_peak": 9, "fmin": None, "fmax": 3.0, "nf": None}
+    want |= {"samples_per_peak": 9, "fmin": "auto", "fmax": 3.0, "nf": None}
     assert {k: seen[k] for k in want} == want
 
 

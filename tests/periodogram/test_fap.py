@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import astropy
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import skysieve
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram import NoFormulaWarning
 from skysieve.periodogram.bootstrap import bootstrap_maxima, power_at, resamples
-from skysieve.periodogram.fap import Noise, density, single, single_level
+from skysieve.periodogram.fap import Noise, density, series_probability, single, single_level
 
 SHAPES = ("standard", "model", "log", "psd")
 
@@ -231,3 +233,37 @@ def test_peaks_of_few_points_are_not_certain(tmp_path):
     asked = ["period", str(tmp_path / "a.csv"), "--fmax", "2", "-o", str(tmp_path / "b.csv"), "--device", "cpu"]
     assert CliRunner().invoke(app, asked).exit_code == 0
     assert Table.read(tmp_path / "b.csv")["fap"][0] > 0.5
+
+
+def test_chances_of_several_terms_and_bands():
+    """With one term the formula is Baluev's of 2008, and of 3,000 noise curves a share p has a probability under p."""
+    t, p = np.sort(np.random.default_rng(5).uniform(0, 100, 60)), np.array([1e-3, 0.1, 0.4, 0.9])
+    for normalization in ("standard", "psd"):
+        noise = Noise.of(t, None, 3.0, normalization)
+        z = p if normalization == "standard" else 12 * p
+        np.testing.assert_allclose(series_probability(z, noise, 1), noise.probability(z), rtol=1e-10)
+    band = np.arange(60) % 4
+    y = np.random.default_rng(6).normal(size=(3000, 60))
+    noise = {name: replace(Noise.of(t, None, 3.0, name), n=60 - 3) for name in ("standard", "model", "log")}
+    for terms in (2, 3):
+        power = skysieve.lombscargle_multiband(
+            t, y, band, fmin=0.02, fmax=3.0, samples_per_peak=10, nterms=terms, return_power=False, device="cpu"
+        ).best_power
+        chance = series_probability(power, noise["standard"], terms)
+        for share in (0.02, 0.1, 0.3):
+            slack = 3 * np.sqrt(share * (1 - share) / 3000)
+            assert 0.7 * share - slack < np.mean(chance < share) < share + slack
+        for other, height in (("model", power / (1 - power)), ("log", -np.log1p(-power))):
+            np.testing.assert_allclose(series_probability(height, noise[other], terms), chance, rtol=1e-9)
+    power = (
+        skysieve.lombscargle_multiband(  # the default: the second term is held small, 1 / (1 + 6 0.02) of it is left
+            t, y, band, fmin=0.02, fmax=3.0, samples_per_peak=10, return_power=False, device="cpu"
+        ).best_power
+    )
+    chance = series_probability(power, noise["standard"], 2, 1 / 1.12)
+    for share in (0.02, 0.1, 0.3):
+        slack = 3 * np.sqrt(share * (1 - share) / 3000)
+        assert 0.6 * share - slack < np.mean(chance < share) < share + slack
+    free, held = (series_probability(power, noise["standard"], 2, kept) for kept in (1.0, 1 - 1e-5))
+    np.testing.assert_allclose(held, free, rtol=1e-3)
+    assert np.isnan(series_probability(0.5, replace(noise["standard"], n=5), 2))  # no degree of freedom is left

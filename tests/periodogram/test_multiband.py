@@ -7,6 +7,7 @@ import pytest
 from astropy import units as u
 from astropy.table import Table
 from astropy.timeseries import LombScargle, LombScargleMultiband
+from benchmarks import multiband_recovery as recovery
 
 import skysieve
 from skysieve.core.errors import DeviceUnavailable
@@ -30,8 +31,11 @@ def frequencies():
     return GRID["fmin"] + (GRID["fmax"] - GRID["fmin"]) / (GRID["nf"] - 1) * np.arange(GRID["nf"])
 
 
-def least_squares(t, y, bands, dy, frequency, common, each):
-    """Standard power by ``numpy.linalg.lstsq`` of every column, constants of the bands among them."""
+def least_squares(t, y, bands, dy, frequency, common, each, penalty=0.0):
+    """Standard power by ``numpy.linalg.lstsq`` of every column, constants of the bands among them.
+
+    ``penalty``: of the common terms above the first, in parts of the trace, as further rows.
+    """
     w = 1 / dy
     inside = [bands == name for name in np.unique(bands)]
     value = y * w
@@ -43,7 +47,11 @@ def least_squares(t, y, bands, dy, frequency, common, each):
         columns = [rows * 1.0 for rows in inside] + waves[: 2 * common]
         columns += [rows * wave for rows in inside for wave in waves[: 2 * each]]
         x = np.stack(columns, 1) * w[:, None]
-        rest = value - x @ np.linalg.lstsq(x, value, rcond=None)[0]
+        held = np.zeros((2 * common, x.shape[1]))
+        trace = (1 + common + each) * np.sum(w**2)
+        held[2:, len(inside) + 2 : len(inside) + 2 * common] = np.sqrt(penalty * trace) * np.eye(2 * common)[2:, 2:]
+        x, wanted = np.concatenate([x, held]), np.append(value, np.zeros(2 * common))
+        rest = wanted - x @ np.linalg.lstsq(x, wanted, rcond=None)[0]
         out.append(1 - rest @ rest / (value @ value))
     return np.array(out)
 
@@ -97,6 +105,57 @@ def test_separate_is_the_sum_of_the_bands_chi_squares():
     np.testing.assert_allclose(result.power, total / reference_chi2, atol=TOLERANCE)
     psd = lombscargle_multiband(t, y, bands, dy, model="separate", normalization="psd", **GRID)
     np.testing.assert_allclose(psd.power, total / 2, rtol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["nufft", "direct"])
+def test_two_terms_the_second_held_small_where_no_model_is_named(method):
+    t, y, bands, dy = curve(seed=4)
+    default = lombscargle_multiband(t, y, bands, dy, method=method, **GRID)
+    assert (default.model, default.nterms) == ("offsets", 2)
+    some = slice(None, None, 50)
+    expected = least_squares(t, y, bands, dy, frequencies()[some], 2, 0, 0.02)
+    np.testing.assert_allclose(default.power[some], expected, rtol=0, atol=TOLERANCE)
+    three = lombscargle_multiband(t, y, bands, dy, nterms=3, reg_terms=0.1, method=method, **GRID)
+    expected = least_squares(t, y, bands, dy, frequencies()[some], 3, 0, 0.1)
+    np.testing.assert_allclose(three.power[some], expected, rtol=0, atol=TOLERANCE)
+
+
+def test_models_and_terms_that_are_named_are_not_held():
+    t, y, bands, dy = curve(seed=4)
+    for model in multiband.MODELS:
+        assert lombscargle_multiband(t, y, bands, dy, model=model, **GRID).nterms == 1
+    for terms in (1, 2):
+        one, other = (
+            lombscargle_multiband(t, y, bands, dy, nterms=terms, **options, **GRID)
+            for options in ({}, {"model": "offsets"})
+        )
+        np.testing.assert_array_equal(one.power, other.power)
+        some = slice(None, None, 50)
+        expected = least_squares(t, y, bands, dy, frequencies()[some], terms, 0)
+        np.testing.assert_allclose(one.power[some], expected, rtol=0, atol=TOLERANCE)
+
+
+def test_the_default_finds_most_periods():
+    """60 visits in six bands; seeds that the choice did not see.
+
+    Of RR Lyrae stars, Cepheids and eclipsing binaries 0.91 were found, 0.73 with one term, 0.64 with a series for
+    each band; of sinusoids 0.91, 0.92 with one term, 0.72 with two terms that are not held small.  The bounds leave
+    about half of the differences.
+    """
+    made = [recovery.simulate_variables(100, 60, seed=seed) for seed in (3, 4)]
+    sine = np.concatenate([stars.kind == "sinusoid" for stars in made])
+
+    def shares(**model):
+        found = np.concatenate([recovery.recovered(stars, recovery.periods(stars, **model)) for stars in made])
+        return found[~sine].mean(), found[sine].mean()
+
+    stars, sinusoids = shares()
+    one_term = shares(model="offsets")
+    assert stars > 0.8
+    assert stars > one_term[0] + 0.09
+    assert stars > shares(model="separate")[0] + 0.13
+    assert sinusoids > one_term[1] - 0.08
+    assert sinusoids > shares(nterms=2)[1] + 0.08
 
 
 @pytest.mark.parametrize("model", ["offsets", "flexible"])
@@ -164,7 +223,7 @@ def test_rows_that_are_not_finite_and_bands_too_short():
     np.testing.assert_array_equal(separate.power, without.power)
     assert separate.n_dropped == 3
     short[0] = "y"  # a band of one row has nothing but its mean
-    offsets = lombscargle_multiband(t, y, short, dy, **GRID)
+    offsets = lombscargle_multiband(t, y, short, dy, nterms=1, **GRID)
     np.testing.assert_allclose(
         offsets.power[::50], least_squares(t, y, short, dy, frequencies()[::50], 1, 0), atol=TOLERANCE
     )
@@ -194,6 +253,8 @@ def test_what_cannot_be_fitted_has_a_status():
         ({"model": "flexible", "reg_base": -1.0}, ValueError, "reg_base=-1.0"),
         ({"model": "flexible", "reg_base": "much"}, ValueError, "reg_base='much'"),
         ({"reg_base": 1.0}, ValueError, "reg_base=1.0 goes with model='flexible'"),
+        ({"reg_terms": -1.0, "nterms": 2}, ValueError, "reg_terms=-1.0"),
+        ({"reg_terms": 0.1, "model": "separate"}, ValueError, "reg_terms=0.1 goes with model='offsets'"),
         ({"method": "finufft"}, ValueError, "one band"),
         ({"device": "cuda"}, (ValueError, DeviceUnavailable), "CPU|GPU|cuda"),
     ],
@@ -212,15 +273,16 @@ def test_bad_arguments(change, error, match):
 
 def test_bootstrap_keeps_the_bands():
     t, y, bands, dy = curve(60)
-    found = lombscargle_multiband(t, y, bands, dy, **GRID)
-    assert multiband_bootstrap(found.best_power, t, y, bands, dy, n=200, seed=1, **GRID) == 0.0
-    noise = multiband_bootstrap([0.02, 0.2, 0.9], t, y, bands, dy, n=200, seed=1, **GRID)
+    options = GRID | {"model": "offsets"}
+    found = lombscargle_multiband(t, y, bands, dy, **options)
+    assert multiband_bootstrap(found.best_power, t, y, bands, dy, n=200, seed=1, **options) == 0.0
+    noise = multiband_bootstrap([0.02, 0.2, 0.9], t, y, bands, dy, n=200, seed=1, **options)
     assert noise[0] == 1.0
     assert 0 < noise[1] < 1
     assert noise[2] == 0.0
-    again = multiband_bootstrap(0.2, t, y, bands, dy, n=200, seed=1, **GRID)
+    again = multiband_bootstrap(0.2, t, y, bands, dy, n=200, seed=1, **options)
     assert again == noise[1]
-    assert np.isnan(multiband_bootstrap(np.nan, t, y, bands, dy, n=5, seed=1, **GRID))
+    assert np.isnan(multiband_bootstrap(np.nan, t, y, bands, dy, n=5, seed=1, **options))
     with pytest.raises(ValueError, match="no usable row"):
         multiband_bootstrap(0.2, t, y * np.nan, bands, dy, n=5, **GRID)
     with pytest.raises(ValueError, match="n=0"):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
-from skysieve.periodogram.fap import Noise
+from skysieve.periodogram.fap import Noise, series_probability
 from skysieve.periodogram.io import read_light_curves, write_table
 from skysieve.periodogram.plotfiles import on_one_level
 
@@ -51,7 +51,7 @@ def test_a_mean_for_each_band_by_default(survey: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.ecsv"
     result = run("period", survey, *GRID, "--peaks", "2", "-o", out)
     assert result.exit_code == 0, result.stderr
-    assert "rows of 3 bands (g, i, r) are searched together (--multiband offsets)" in result.stderr
+    assert "rows of 3 bands (g, i, r) are searched together (--multiband offsets) with 2 terms" in result.stderr
     found, columns = Table.read(out), table()
     np.testing.assert_allclose(found["period"], PERIODS, rtol=0.01)
     for i in range(3):
@@ -60,7 +60,16 @@ def test_a_mean_for_each_band_by_default(survey: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose([found["power"][i], found["power_2"][i]], one.peaks.power, rtol=1e-9)
         noise = Noise.of(t, dy, 3.0, "standard")
         fewer = Noise(noise.n - 2, noise.span, noise.effective_span, noise.bandwidth, "standard")
-        assert found["fap_2"][i] == pytest.approx(float(fewer.probability(found["power_2"][i])), rel=1e-9)
+        assert found["fap_2"][i] == pytest.approx(
+            float(series_probability(found["power_2"][i], fewer, 2, 1 / 1.12)), rel=1e-9
+        )
+
+
+def test_terms_of_several_bands(survey: Path) -> None:
+    """Two by default; one for rotations, which are twice a sinusoid's period; as many as are named, or with a model."""
+    for options, terms in (((), 2), (("--asteroid",), 1), (("--nterms", "3"), 3), (("--multiband", "offsets"), 1)):
+        words = f"(--multiband offsets) with {terms} term{'s' * (terms > 1)}; --band keeps one"
+        assert words in run("period", survey, *GRID, *options).stderr
 
 
 def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> None:

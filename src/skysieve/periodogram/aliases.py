@@ -256,7 +256,9 @@ def days_in(unit: Any) -> float:
     try:
         return float(unit.to(day))
     except UnitConversionError:
-        raise ValueError(f"t is in {unit}, which is no unit of time: aliases cannot be told (aliases=False)") from None
+        raise ValueError(
+            f"t is in {unit}, which is no unit of time; aliases (unless aliases=False) and fmax='auto' need one"
+        ) from None
 
 
 def aliases_of(result: LombScargleResult, curves: CurveSet) -> Aliases:

@@ -14,6 +14,7 @@ from skysieve.core.errors import SkysieveError
 from skysieve.periodogram import checks
 from skysieve.periodogram.grid import GridRule, grid_warnings, make_rule, refusal
 from skysieve.periodogram.outcome import assemble, settle
+from skysieve.periodogram.sampling import highest_frequencies
 from skysieve.periodogram.series import CurveSet, light_curves
 from skysieve.periodogram.units import Units, one_time_unit, strip_frequency
 from skysieve.periodogram.workload import Engine, Grids, Output, Scan, Spec, Status
@@ -92,9 +93,9 @@ def lombscargle(
     frequency : array_like, shape (nf,), optional
         Frequencies to try, cyclic, in 1/unit(t), in any order; instead of the rules below.  Evenly
         spaced ones are recognised and are much faster.
-    fmin, fmax : float or Quantity, optional
-        Ends of the grid.  Default: those of astropy's rule, ``fmin = df / 2`` and
-        ``fmax = nyquist_factor * N / (2 T)``, with N the usable rows and T the time span.
+    fmin, fmax : float, Quantity or "auto", optional
+        Ends of the grid.  Default: astropy's, ``fmin = df / 2`` and ``fmax = nyquist_factor * N / (2 T)``, with N
+        the usable rows and T the time span.  "auto": from 1/T to what the sampling calls for (see Notes).
     nf : int, optional
         Number of frequencies, both ends included.  Default: ``df = 1 / (samples_per_peak * T)``.
     samples_per_peak, nyquist_factor : float
@@ -164,6 +165,8 @@ def lombscargle(
     batch of unequal light curves on a GPU follows [3]_.  With more terms it is that by a Fourier series,
     from sums at multiples of the frequency [4]_ (eqs. 8-11), in float64 whatever `dtype` the powers have;
     frequencies at which the columns depend on one another give NaN.
+    ``fmax="auto"`` is the Nyquist frequency of regular times, else 24 cycles a day (times without a unit are days) or
+    ``2.5 N / T`` if that is more ([2]_, section 7); lowered, with a warning, where it needs over 5,000,000 frequencies.
 
     References
     ----------
@@ -402,10 +405,10 @@ class LombScarglePlan:
             good = scan.status == Status.OK
             span, n_used = np.where(good, scan.span, np.nan), np.where(good, scan.n_used, 0)
         shared = curves.single or rule.is_shared(curves.same_times)
-        grids = rule.build(span, n_used, shared=shared)
+        highest = highest_frequencies(curves, np.isfinite(span))[0] if rule.auto_max else None
+        grids = rule.build(span, n_used, shared=shared, highest=highest)
         if grids.shared and grids.nf[0] == 0 and np.isfinite(span).any():
-            longest = int(np.nanargmax(span))
-            raise ValueError(refusal(rule, float(span[longest]), int(n_used[longest])))
+            raise ValueError(refusal(rule, np.nanmax(span), n_used[np.nanargmax(span)], highest))
         if grids.values is not None and self._spec.method not in ("auto", "direct"):
             raise ValueError(f"method={self._spec.method!r} needs evenly spaced frequencies; use 'auto' or 'direct'")
         checks.refuse_coarse_times(curves, grids)
@@ -420,7 +423,7 @@ class LombScarglePlan:
         grids, scan = self._grids(engine, curves)
         rule = self._rule(curves.units)
         if scan is not None:
-            _warn(rule, grids, scan.span, scan.status, stacklevel)
+            _warn(rule, grids, scan, stacklevel)
         listed = rule.frequencies
         n = curves.source.n_objects
         power = self._power(curves, grids, n, out, None if listed is None else listed.position)
@@ -434,7 +437,7 @@ class LombScarglePlan:
             failure = SkysieveError if output.status[0] == Status.FAILED else ValueError
             raise failure(f"the light curve could not be searched: {Status(int(output.status[0])).text}")
         if scan is None:
-            _warn(rule, grids, output.span, output.status, stacklevel)
+            _warn(rule, grids, output, stacklevel)
         result = assemble(
             output,
             grids,
@@ -474,8 +477,9 @@ class LombScarglePlan:
         return xp.empty(total, self._spec.dtype)
 
 
-def _warn(rule: GridRule, grids: Grids, span: Any, status: Any, stacklevel: int) -> None:
-    for message in grid_warnings(rule, grids, np.where(status == Status.OK, span, np.nan)) if stacklevel else ():
+def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) -> None:
+    span = np.where(seen.status == Status.OK, seen.span, np.nan)
+    for message in grid_warnings(rule, grids, span, seen.n_used) if stacklevel else ():
         warnings.warn(message, UserWarning, stacklevel=stacklevel)
 
 

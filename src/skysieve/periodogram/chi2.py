@@ -37,7 +37,7 @@ class Model:
 
     ``terms`` and ``constant`` are those of the base, ``band_terms`` and ``band_constant`` those of each of
     ``n_bands`` bands.  ``penalty`` and ``band_penalty`` are added to the diagonal of the normal matrix, in parts of
-    its trace.
+    its trace; with ``free_terms`` the base's constant and its first terms, as many, have none.
     """
 
     terms: int
@@ -47,6 +47,7 @@ class Model:
     band_constant: bool = True
     penalty: float = 0.0
     band_penalty: float = 0.0
+    free_terms: int = 0
 
     @classmethod
     def single(cls, nterms: int, fit_mean: bool) -> Model:
@@ -57,6 +58,11 @@ class Model:
     def columns(self) -> int:
         """Number of columns."""
         return self.constant + 2 * self.terms + self.n_bands * (self.band_constant + 2 * self.band_terms)
+
+    @property
+    def free_columns(self) -> int:
+        """Columns of the base without a penalty: its first."""
+        return self.constant + 2 * self.free_terms if self.free_terms else 0
 
     @property
     def regularised(self) -> bool:
@@ -183,7 +189,11 @@ def tables(model: Model) -> Tables:
     for band, k, odd in columns:
         source.append((2 * place[band, k, True] + odd if k else zero, zero))
         factor.append((1.0, 0.0))
-    penalty = [model.penalty if band == ALL else model.band_penalty for band, _, _ in columns]
+    base = model.columns - model.constant - 2 * model.terms  # where its columns begin
+    free = range(base, base + model.free_columns)
+    penalty = [
+        0.0 if i in free else model.penalty if c[0] == ALL else model.band_penalty for i, c in enumerate(columns)
+    ]
     return Tables(
         np.array(channel, np.int64).reshape(-1, 3),
         np.array(derived, np.int64).reshape(-1, 2),

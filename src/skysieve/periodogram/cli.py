@@ -69,6 +69,9 @@ class TimeUnit(StrEnum):
     yr = "yr"
 
 
+AUTO = "auto"
+OPEN_SAMPLES = 10
+"""Frequencies in 1/T of an open range: with 5, daily aliases of nearly the height of a peak come out higher."""
 COLUMNS, MOVING, GRID = "Columns of the files", "Moving objects", "Range of periods"
 SEARCH, OUTPUT = "Search", "Output"
 
@@ -154,15 +157,21 @@ def period(
         int | None, option("--nf", help="Number of frequencies, both ends included.", panel=GRID, metavar="N")
     ] = None,
     samples_per_peak: Annotated[
-        float,
-        option("--samples-per-peak", help="Frequencies in 1/T, where --nf is not given (5).", panel=GRID, metavar="N"),
-    ] = 5,
+        float | None,
+        option(
+            "--samples-per-peak",
+            help="Frequencies in 1/T, where --nf is not given (10; 5 if both ends of the range are given).",
+            panel=GRID,
+            metavar="N",
+        ),
+    ] = None,
     no_fit_mean: Annotated[
         bool, option("--no-fit-mean", help="Classical Lomb-Scargle: no floating mean.", panel=SEARCH)
     ] = False,
     nterms: Annotated[
-        int, option("--nterms", help="Fourier terms of the model (1).", panel=SEARCH, metavar="N", min=1)
-    ] = 1,
+        int | None,
+        option("--nterms", help="Fourier terms (1; for several bands by default 2).", panel=SEARCH, metavar="N", min=1),
+    ] = None,
     normalization: Annotated[
         Normalization, option("--normalization", help="Scale of the power (standard).", panel=SEARCH)
     ] = Normalization.standard,
@@ -201,8 +210,9 @@ def period(
 
     Columns are found by their usual names; files without a header by their number of columns
     (time mag, time mag err, id time mag, id time mag err). With no range of periods given, each
-    object is searched from its own time span. Rows of several bands are fitted by one sinusoid with a
-    mean for each band.
+    object is searched from its own time span down to one hour, or two steps of regular times; the first line of
+    the output tells the range. Rows of several bands are fitted by one series of two
+    terms (one with --asteroid) with a mean for each band.
 
     Examples:
 
@@ -219,6 +229,7 @@ def period(
         job = Job(console, log, quiet, len(files))
 
         from skysieve.periodogram.colnames import Wanted
+        from skysieve.periodogram.multiband import DEFAULT_TERMS
         from skysieve.periodogram.search import Request
 
         unit = "h" if (hours or asteroid) and period_unit is None else (period_unit or TimeUnit.d).value
@@ -226,7 +237,12 @@ def period(
             raise UserError(f"--hours and --period-unit {unit} contradict each other")
         if err and no_err:
             raise UserError("--err and --no-err contradict each other")
+        # A sinusoid finds half of a rotation; with two terms the halves would be a choice of each object.
+        band_terms = DEFAULT_TERMS if nterms is None and multiband is None and not asteroid else None
+        nterms = nterms or 1
         arguments = _grid_arguments(min_period, max_period, fmin, fmax, nf, Request({"nterms": nterms}, unit, asteroid))
+        if samples_per_peak is None:
+            samples_per_peak = OPEN_SAMPLES if AUTO in arguments.values() else 5
         arguments |= {
             "samples_per_peak": samples_per_peak, "fit_mean": not no_fit_mean, "normalization": normalization.value,
             "n_peaks": peaks, "method": method.value, "device": device, "dtype": dtype.value, "nterms": nterms,
@@ -240,7 +256,7 @@ def period(
         moving = asteroid or model is not None
         flags, bits = _flags(flag_column, quality_mask)
         wanted = Wanted(id_, time_, mag, err, band_column, r, delta, phase, moving, flags, bits)
-        request = Request(arguments, unit, asteroid, bands)
+        request = Request(arguments, unit, asteroid, bands, band_terms)
         asked = [arguments, asdict(treatment), asdict(wanted), partition, __version__]
         job.prepare(files, request, treatment, Outputs(output, plot, plot_all, resume, partition), asked)
         code = job.run(files, wanted)
@@ -270,7 +286,7 @@ def _grid_arguments(
     nf: int | None,
     request: Request,
 ) -> dict[str, Any]:
-    """``fmin, fmax, nf`` in cycles a day from either way to give the range."""
+    """``fmin, fmax, nf`` in cycles a day from either way to give the range; an end left open is "auto"."""
     for name, value in (("--min-period", min_period), ("--max-period", max_period), ("--fmin", fmin), ("--fmax", fmax)):
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{name} {value:g}: a positive number is expected")
@@ -285,7 +301,7 @@ def _grid_arguments(
         scale = request.scale
         fmin = None if max_period is None else scale / max_period
         fmax = None if min_period is None else scale / min_period
-    return {"fmin": fmin, "fmax": fmax, "nf": nf}
+    return {"fmin": AUTO if fmin is None else float(fmin), "fmax": AUTO if fmax is None else float(fmax), "nf": nf}
 
 
 def _flags(columns: list[str] | None, mask: str) -> tuple[tuple[str, ...] | None, int | None]:

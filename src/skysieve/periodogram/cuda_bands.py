@@ -109,7 +109,8 @@ class BandsWorker(Chi2Worker):
     def bands_kernels(self, name: str) -> tuple[Any, ...]:
         """What a runtime is asked for; other numbers of terms than those tested with are compiled as well."""
         m = self.model
-        return PACKAGE, name, None, {"TERMS": m.terms, "BAND_TERMS": m.band_terms, "CONSTANT": int(m.constant)}
+        sizes = {"TERMS": m.terms, "BAND_TERMS": m.band_terms, "CONSTANT": int(m.constant)}
+        return PACKAGE, name, None, sizes | ({"FREE": m.free_columns} if m.free_terms else {})
 
     def bands(self, name: str) -> Module:
         """Kernels of this model."""

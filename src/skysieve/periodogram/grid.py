@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.errors import format_bytes
+from skysieve.periodogram.sampling import MOST
 from skysieve.periodogram.workload import Grids
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ FEWEST_SEARCHED = 10
 """A shorter list of frequencies is a question about these, not a search: it is not called too coarse."""
 
 LAYOUTS = ("auto", "shared", "per-object")
+AUTO = "auto"
+"""An end of the grid that follows from the sampling: 1/T, and `sampling.highest_frequency`."""
 
 
 def autofrequency(
@@ -38,8 +41,8 @@ def autofrequency(
     *,
     samples_per_peak: float = 5,
     nyquist_factor: float = 5,
-    fmin: float | None = None,
-    fmax: float | None = None,
+    fmin: ArrayLike | None = None,
+    fmax: ArrayLike | None = None,
     nf: int | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """First frequency, step and number of frequencies from the span and number of points of each object.
@@ -54,8 +57,8 @@ def autofrequency(
         Time span ``T`` and number of usable points of each object.
     samples_per_peak, nyquist_factor : float
         As above.
-    fmin, fmax : float, optional
-        Ends of the grid in place of the rule's.
+    fmin, fmax : float or array_like, optional
+        Ends of the grid in place of the rule's, for all objects or one each.
     nf : int, optional
         Number of frequencies in place of the rule's.
 
@@ -75,8 +78,9 @@ def autofrequency(
         baseline = np.atleast_1d(np.asarray(span, dtype=np.float64))
         points = np.broadcast_to(np.asarray(n_points, dtype=np.float64), baseline.shape)
         peak_step = 1.0 / baseline / samples_per_peak
-        low = 0.5 * peak_step if fmin is None else np.full(baseline.shape, fmin)
-        high = nyquist_factor * (0.5 * points / baseline) if fmax is None else np.full(baseline.shape, fmax)
+        low = 0.5 * peak_step if fmin is None else np.broadcast_to(np.asarray(fmin, np.float64), baseline.shape)
+        high = nyquist_factor * (0.5 * points / baseline)
+        high = high if fmax is None else np.broadcast_to(np.asarray(fmax, np.float64), baseline.shape)
         if nf is None:
             df, count = peak_step, 1 + np.round((high - low) / peak_step)
         else:
@@ -145,7 +149,10 @@ class FrequencyArray:
 
 @dataclass(frozen=True)
 class GridRule:
-    """The grid that the user asked for, checked, before any light curve is known."""
+    """The grid that the user asked for, checked, before any light curve is known.
+
+    ``auto_min`` and ``auto_max`` say which ends follow from the sampling; ``fmin`` and ``fmax`` are None then.
+    """
 
     frequencies: FrequencyArray | None = None
     fmin: float | None = None
@@ -154,6 +161,8 @@ class GridRule:
     samples_per_peak: float = 5.0
     nyquist_factor: float = 5.0
     layout: str = "auto"
+    auto_min: bool = False
+    auto_max: bool = False
 
     @property
     def complete(self) -> bool:
@@ -173,11 +182,19 @@ class GridRule:
             return self.complete or one_set_of_times
         return self.layout == "shared"
 
-    def build(self, span: NDArray[np.float64], n_used: NDArray[np.int64], *, shared: bool) -> Grids:
+    def build(
+        self,
+        span: NDArray[np.float64],
+        n_used: NDArray[np.int64],
+        *,
+        shared: bool,
+        highest: NDArray[np.float64] | None = None,
+    ) -> Grids:
         """The grids; objects that can have none get ``nf = 0``.
 
         ``span`` and ``n_used`` hold the objects that are fit for a search (NaN and 0 for others);
-        both may be empty when the rule is `complete`.
+        both may be empty when the rule is `complete`.  ``highest`` is the highest frequency that the sampling of
+        each object calls for, needed with ``auto_max``.
         """
         if self.frequencies is not None:
             return self._listed(self.frequencies, span)
@@ -189,18 +206,46 @@ class GridRule:
             longest = np.max(span[usable], initial=0.0)
             rate = np.median(points[usable] / span[usable]) if usable.any() else 0.0
             span, points = np.array([longest]), np.array([rate * longest])
+            if highest is not None:
+                highest = np.array([np.max(highest[usable], initial=0.0)])
+        fmin, fmax = self._ends(span, points, highest)
         f0, step, count = autofrequency(
             span,
             points,
             samples_per_peak=self.samples_per_peak,
             nyquist_factor=self.nyquist_factor,
-            fmin=self.fmin,
-            fmax=self.fmax,
+            fmin=fmin,
+            fmax=fmax,
             nf=self.nf,
         )
         if np.any(count > 0):
             check_count(float(np.min(count[count > 0])))  # not one object could be searched
         return Grids(f0, step, np.where(count <= MAX_FREQUENCIES, count, 0.0).astype(np.int64), shared=shared)
+
+    def _ends(
+        self, span: NDArray[np.float64], points: NDArray[np.float64], highest: NDArray[np.float64] | None
+    ) -> tuple[Any, Any]:
+        """Ends of the grids for `autofrequency`, those that follow from the sampling for each object."""
+        fmin: Any = self.fmin
+        fmax: Any = self.fmax
+        if self.auto_max:
+            if highest is None:
+                raise RuntimeError("the grid needs the highest frequencies of the sampling")
+            fmax = highest
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.auto_min:
+                top = self.nyquist_factor * (0.5 * points / span) if fmax is None else fmax
+                fmin = np.where(1.0 / span < top, 1.0 / span, 0.5 / span / self.samples_per_peak)
+            if self.auto_max and self.nf is None:
+                low = 0.5 / span / self.samples_per_peak if fmin is None else fmin
+                step = 1.0 / span / self.samples_per_peak
+                fmax = np.minimum(fmax, low + step * (self.most(points) - 1))
+        return fmin, fmax
+
+    def most(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Most frequencies of a grid whose upper end follows from the sampling: those of astropy's rule, or `MOST`."""
+        astropy = np.round(0.5 * self.nyquist_factor * self.samples_per_peak * points)
+        return np.asarray(np.maximum(MOST, astropy), np.float64)
 
     def _complete(self) -> Grids:
         low, high, nf = self.fmin, self.fmax, self.nf
@@ -236,8 +281,9 @@ def make_rule(
         if layout == "per-object":
             raise ValueError("grid='per-object' needs a rule (fmin, fmax, nf); frequency is one list for all objects")
         return GridRule(frequencies=FrequencyArray.of(frequency), layout=layout)
-    low = None if fmin is None else _positive("fmin", fmin)
-    high = None if fmax is None else _positive("fmax", fmax)
+    auto_min, auto_max = (isinstance(end, str) and end == AUTO for end in (fmin, fmax))
+    low = None if fmin is None or auto_min else _positive("fmin", fmin)
+    high = None if fmax is None or auto_max else _positive("fmax", fmax)
     per_peak, nyquist = _positive("samples_per_peak", samples_per_peak), _positive("nyquist_factor", nyquist_factor)
     if low is not None and high is not None and low >= high:
         raise ValueError(f"fmin={low:g} must be below fmax={high:g}")
@@ -250,14 +296,15 @@ def make_rule(
         check_count(nf)
     if layout == "per-object" and None not in (low, high, nf):
         raise ValueError("grid='per-object' with all of fmin, fmax and nf is one grid for all objects; leave one out")
-    return GridRule(None, low, high, nf, per_peak, nyquist, layout)
+    return GridRule(None, low, high, nf, per_peak, nyquist, layout, auto_min, auto_max)
 
 
 def _positive(name: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{name}={value!r}; a positive number is expected") from None
+        auto = " or 'auto'" if name in ("fmin", "fmax") else ""
+        raise TypeError(f"{name}={value!r}; a positive number{auto} is expected") from None
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name}={number:g}; a positive number is expected")
     return number
@@ -273,20 +320,32 @@ def check_count(count: float) -> None:
         )
 
 
-def refusal(rule: GridRule, span: float, n_used: int) -> str:
-    """Why one light curve of ``n_used`` points over ``span`` can have no grid, for an error message."""
+def refusal(rule: GridRule, span: float, n_used: int, highest: NDArray[np.float64] | None = None) -> str:
+    """Why one light curve of ``n_used`` points over ``span`` can have no grid, for an error message.
+
+    ``highest`` are the highest frequencies that the sampling calls for, where these are the end of the grid.
+    """
     low = "0.5 / (samples_per_peak * T)" if rule.fmin is None else "fmin"
-    high = "nyquist_factor * N / (2 T)" if rule.fmax is None else "fmax"
     f_low = 0.5 / span / rule.samples_per_peak if rule.fmin is None else rule.fmin
-    f_high = rule.nyquist_factor * 0.5 * n_used / span if rule.fmax is None else rule.fmax
+    if rule.auto_max and highest is not None:
+        high, f_high = "the limit of its sampling", float(np.nanmax(highest))
+    elif rule.fmax is None:
+        high, f_high = "nyquist_factor * N / (2 T)", rule.nyquist_factor * 0.5 * n_used / span
+    else:
+        high, f_high = "fmax", rule.fmax
     return (
         f"the grid would start at {low} = {f_low:.6g} and end at {high} = {f_high:.6g}, with T = {span:.6g}, "
         f"N = {n_used}; the start must be below the end"
     )
 
 
-def grid_warnings(rule: GridRule, grids: Grids, span: NDArray[np.float64]) -> Sequence[str]:
-    """What the user should know of this grid and these time spans (of the objects that are searched)."""
+def grid_warnings(
+    rule: GridRule, grids: Grids, span: NDArray[np.float64], n_used: NDArray[np.int64] | None = None
+) -> Sequence[str]:
+    """What the user should know of this grid and these time spans (of the objects that are searched).
+
+    With ``n_used``, their numbers of points, also whether an automatic grid was made shorter.
+    """
     has_span = np.isfinite(span) & (span > 0)
     searched = span[has_span]
     if searched.size == 0 or not np.any(grids.nf > 0):
@@ -300,6 +359,16 @@ def grid_warnings(rule: GridRule, grids: Grids, span: NDArray[np.float64]) -> Se
             found.append(
                 f"{without.size} of {searched.size} objects are not searched: with T = {longest:.6g} at most, "
                 f"{count:.3g} frequencies would be needed, and {MAX_FREQUENCIES:.0e} are searched at most"
+            )
+    if rule.auto_max and rule.nf is None and n_used is not None:
+        points = n_used[has_span] if grids.nf.size == span.size else np.max(n_used[has_span], keepdims=True)
+        nf = grids.nf[has_span] if grids.nf.size == span.size else grids.nf
+        cut = nf >= rule.most(points.astype(np.float64))
+        if cut.any():
+            whose = "" if span.size == 1 else f" of {int(np.count_nonzero(cut))} of {searched.size} objects"
+            found.append(
+                f"the highest frequency{whose} is lowered so that no more than {int(np.max(nf[cut])):,} frequencies "
+                "are tried; a range that you give yourself is searched whole"
             )
     lowest = rule.fmin if rule.frequencies is None else float(rule.frequencies.rising[0])
     if lowest is not None:

@@ -212,7 +212,10 @@ class Job:
             return []
         model = self.request.multiband
         some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        how = "are searched as one series" if model == "none" else f"are searched together (--multiband {model})"
+        how = "are searched as one series"
+        if model != "none":
+            terms = self.request.terms(True)
+            how = f"are searched together (--multiband {model}) with {terms} term{'s' if terms != 1 else ''}"
         return [f"rows of {len(names)} bands ({some}) {how}; --band keeps one"]
 
     def _still(self) -> Callable[[LightCurves], LightCurves] | None:
@@ -233,16 +236,17 @@ class Job:
     def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
         from skysieve.core.errors import SkysieveError
         from skysieve.periodogram.moving import what_was_done
+        from skysieve.periodogram.ranges import range_of
         from skysieve.periodogram.report import left_out
 
-        self.say(
-            f"{file}: {len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows; {curves.taken}"
-        )
         self.flagged.update(curves.left_out)
-        for line in [*curves.notes, *left_out(curves), *self._about_bands(curves)]:
-            self.say(f"note: {line}")
         self.lost = self.flat = 0
         try:
+            searched, notes = range_of(curves, self.request)
+            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows"
+            self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
+            for line in [*curves.notes, *left_out(curves), *self._about_bands(curves), *notes]:
+                self.say(f"note: {line}")
             for part in self._answers(number, file, curves):
                 self.found.append((label, part))
             if self.treatment.phase_model is not None:

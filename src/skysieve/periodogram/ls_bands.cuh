@@ -16,6 +16,9 @@
 #define CONSTANT 0
 #endif
 #define OWN (1 + 2 * BAND_TERMS)                       // columns of a band
+#ifndef FREE
+#define FREE 0                                         // common columns, the first, without a penalty
+#endif
 #define COMMON (CONSTANT + 2 * TERMS)                  // columns of all bands
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
 #define AT_LEAST_ONE(x) MOST(x, 1)

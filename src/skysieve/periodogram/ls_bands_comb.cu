@@ -92,7 +92,7 @@ UNROLL
 UNROLL
       for (int j = 0; j <= i; j++)
         R[i][j] = entry(h, g, harmonic_of(i, CONSTANT), sine_of(i, CONSTANT), harmonic_of(j, CONSTANT), sine_of(j, CONSTANT));
-      R[i][i] += penalty * TRACE;
+      if (i >= FREE) R[i][i] += penalty * TRACE;
     }
 UNROLL
     for (int k = 1; k <= TERMS; k++) {

@@ -123,7 +123,7 @@ template <bool PAIRS> __device__ __noinline__ double exact_fit(const double* t, 
     }
     __syncwarp();
   }
-  for (int i = lane; i < COMMON; i += 32) { base[at_of(i, i)] = plus(base[at_of(i, i)], penalty * TRACE, 0); squares[i] += penalty * TRACE; }
+  for (int i = FREE + lane; i < COMMON; i += 32) { base[at_of(i, i)] = plus(base[at_of(i, i)], penalty * TRACE, 0); squares[i] += penalty * TRACE; }
   __syncwarp();
   return eliminate<PAIRS>(base, COMMON, COMMON, squares, regularised, power) ? power : missing64();
 }
@@ -191,7 +191,7 @@ __device__ __noinline__ double small_fit(const double* t, const double2* wv, Ban
   }
   double left = 1;
 #pragma unroll
-  for (int j = 0; j < COMMON; j++) { base[at_of(j, j)] += penalty * TRACE; squares[j] += penalty * TRACE; }
+  for (int j = FREE; j < COMMON; j++) { base[at_of(j, j)] += penalty * TRACE; squares[j] += penalty * TRACE; }
 #pragma unroll
   for (int j = 0; j < COMMON; j++) {
     const double pivot = base[at_of(j, j)], inverse = 1 / pivot, z = base[at_of(COMMON, j)];

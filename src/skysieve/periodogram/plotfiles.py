@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from skysieve.periodogram.io import LightCurves
     from skysieve.periodogram.search import Request
 
+ENDS = ("fmin", "fmax")
+"""Arguments that may be numbers with a unit, "auto" or None."""
+
 
 def file_name(stem: str, label: str, n_objects: int) -> str:
     """Name of an object's picture: letters, digits, dots and dashes only.
@@ -41,7 +44,7 @@ def search_with_units(t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None,
 
     import skysieve
 
-    given = {k: v / day if k in ("fmin", "fmax") and v is not None else v for k, v in arguments.items()}
+    given = arguments | {k: arguments[k] / day for k in ENDS if not isinstance(arguments.get(k), str | None)}
     return skysieve.lombscargle(t * day, y, dy, offsets=[0, len(t)], **given)[0]
 
 
@@ -51,7 +54,8 @@ def search_bands_with_units(curves: LightCurves, request: Request) -> LombScargl
 
     import skysieve
 
-    given = {k: v / day if k in ("fmin", "fmax") and v is not None else v for k, v in request.band_arguments.items()}
+    given = dict(request.band_arguments)
+    given |= {k: given[k] / day for k in ENDS if not isinstance(given.get(k), str | None)}
     whole = [0, len(curves.t)]
     return skysieve.lombscargle_multiband(curves.t * day, curves.y, curves.band, curves.dy, offsets=whole, **given)[0]
 

@@ -13,6 +13,7 @@ import numpy as np
 from skysieve.periodogram import fap
 from skysieve.periodogram.aliases import Alias, clean_rows, find_aliases
 from skysieve.periodogram.bootstrap import at_most_one, power_at
+from skysieve.periodogram.multiband import DEFAULT_PENALTY
 from skysieve.periodogram.workload import Status
 
 if TYPE_CHECKING:
@@ -38,13 +39,15 @@ class Request:
     """What is asked of the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
 
     ``multiband`` is the model for light curves in several bands, of `skysieve.lombscargle_multiband`, or "none": all
-    rows of an object are one series.
+    rows of an object are one series.  ``band_terms`` are its terms where nobody chose a model or terms; those
+    above the first are held small then.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
     unit: str = "d"
     asteroid: bool = False
     multiband: str = "none"
+    band_terms: int | None = None
 
     def banded(self, curves: LightCurves) -> bool:
         """Whether there are several bands, to be told apart."""
@@ -53,7 +56,14 @@ class Request:
     @property
     def band_arguments(self) -> dict[str, Any]:
         """Keyword arguments of `skysieve.lombscargle_multiband`."""
-        return {k: v for k, v in self.arguments.items() if k != "fit_mean"} | {"model": self.multiband}
+        given = {k: v for k, v in self.arguments.items() if k != "fit_mean"} | {"model": self.multiband}
+        if self.band_terms is None:
+            return given
+        return given | {"nterms": self.band_terms, "reg_terms": DEFAULT_PENALTY}
+
+    def terms(self, banded: bool) -> int:
+        """Fourier terms that are fitted to several bands, or to one."""
+        return self.nterms if not banded or self.band_terms is None else self.band_terms
 
     @property
     def nterms(self) -> int:
@@ -197,7 +207,7 @@ def no_chance(request: Request, has_dy: bool, banded: bool) -> str | None:
     if banded and request.multiband != "offsets":
         return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
     normalization = arguments.get("normalization", "standard")
-    return fap.no_formula("baluev", normalization, request.nterms, True, has_dy)
+    return fap.no_formula("baluev", normalization, 1 if banded else request.nterms, True, has_dy)
 
 
 def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
@@ -235,7 +245,12 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
         for i in np.flatnonzero((power > 1).any(axis=1)):
             o = int(i)
             height[o] = at_most_one(power[o], frequency[o], *rows.one(o), fit_mean=fit_mean, band=rows.band_of(o))
-    out[ok] = noise.probability(height[ok])
+    terms = request.terms(rows.band is not None)
+    if terms == 1:
+        out[ok] = noise.probability(height[ok])
+    else:  # the penalty is in parts of the trace, 3, and a column's square is half the weight
+        kept = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
+        out[ok] = fap.series_probability(height[ok], noise, terms, kept)
     return out
 
 
@@ -273,7 +288,10 @@ def first_chunk(curves: LightCurves, request: Request) -> int:
     if nf is None:
         times = curves.t[np.isfinite(curves.t)]
         span = float(np.ptp(times)) if times.size else 0.0
-        nf = asked.get("samples_per_peak", 5) * span * ((asked.get("fmax") or 1 / SHORT) - (asked.get("fmin") or 0.0))
+        fmin, fmax = (asked.get(name) for name in ("fmin", "fmax"))
+        low = 0.0 if fmin is None or isinstance(fmin, str) else fmin
+        high = 1 / SHORT if fmax is None or isinstance(fmax, str) else fmax
+        nf = asked.get("samples_per_peak", 5) * span * (high - low)
     return int(np.clip(FIRST_WORK / max(1.0, nf * max(1, request.nterms)), 1, FIRST_CHUNK))
 
 
@@ -288,16 +306,14 @@ def search(
 ) -> Iterator[Found]:
     """Search the objects of a file, yielding the answers of each chunk.
 
-    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once,
-    and at the end the range of periods where the user left an end of it open.  ``prepare`` is called with each chunk
-    before it is searched.  ``banded``: whether the file has several bands to be told apart, where ``curves`` are a part
-    of it.
+    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once.
+    ``prepare`` is called with each chunk before it is searched.  ``banded``: whether the file has
+    several bands to be told apart, where ``curves`` are a part of it.
     """
     import skysieve
     from skysieve.periodogram.multiband import MultibandPlan
 
     told: set[str] = set()
-    lowest, highest = np.inf, 0.0
     start, size = 0, first_chunk(curves, request)
     banded = request.banded(curves) if banded is None else banded
     if banded and curves.band is not None:
@@ -328,9 +344,6 @@ def search(
                 if note is not None and str(w.message) not in told:
                     told.add(str(w.message))
                     note(str(w.message))
-            grids = result.grids
-            lowest = min(lowest, np.nanmin(grids.f0, initial=np.inf))
-            highest = max(highest, np.nanmax(grids.f0 + grids.df * (grids.nf - 1), initial=0.0))
             n = stop - start
             frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
             power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
@@ -353,6 +366,3 @@ def search(
             start = stop
     if note is not None and (reason := no_chance(request, curves.dy is not None, banded)):
         note(reason)
-    if note is not None and highest > 0 and None in (request.arguments.get("fmin"), request.arguments.get("fmax")):
-        short, long = request.scale / highest, request.scale / lowest
-        note(f"searched periods of {short:.4g} to {long:.4g} {request.unit}; --min-period and --max-period set others")

@@ -105,9 +105,9 @@ def strip_times(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
 
 
 def strip_frequency(value: Any, name: str, units: Units) -> Any:
-    """``frequency``, ``fmin`` or ``fmax`` as bare numbers in 1/unit(t)."""
-    if value is None:
-        return None
+    """``frequency``, ``fmin`` or ``fmax`` as bare numbers in 1/unit(t); None and text as they are."""
+    if value is None or isinstance(value, str):
+        return value
     own = unit_of(value)
     if units.time is None:
         if own is not None:
@@ -120,7 +120,7 @@ def strip_frequency(value: Any, name: str, units: Units) -> Any:
 
 def one_time_unit(bounds: dict[str, Any]) -> Any:
     """Unit of time in which `bounds` (frequencies by argument name, or None) are given; None without units."""
-    units = {name: unit_of(value) for name, value in bounds.items() if value is not None}
+    units = {name: unit_of(x) for name, x in bounds.items() if x is not None and not isinstance(x, str)}
     having = [name for name, unit in units.items() if unit is not None]
     if not having:
         return None
