@@ -114,9 +114,12 @@ def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, qui
 
 def cleaned(fb: Filterbank, requantised: bool, without_mean: bool, quiet: bool) -> Filterbank:
     """The data as they are asked for: requantised, less the mean over the channels."""
+    from skysieve.dedispersion.repair import fill_dropped
     from skysieve.dedispersion.requantise import LOSS, requantise
     from skysieve.dedispersion.rfi import zero_dm
 
+    if requantised or without_mean:
+        fb = fill_dropped(fb)
     if requantised:
         fb = requantise(fb)
         if not quiet:
@@ -187,6 +190,8 @@ def show(found: Any, most: int = 10) -> None:
             f"{found.snr[i]:8.2f} {found.dm[i]:10.3f} {found.time[i]:12.6f} {found.width[i] * 1e3:10.4g} "
             f"{found.members[i]:8d}  {found.mjd_top[i]:.9f}"
         )
+    for line in found.remarks():
+        typer.echo(line)
 
 
 def check_cutouts(folder: Path) -> None:

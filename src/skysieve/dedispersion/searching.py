@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -27,11 +27,13 @@ from skysieve.dedispersion.api import (
 )
 from skysieve.dedispersion.candidates import Candidates, Events, group_events
 from skysieve.dedispersion.dmplan import DMPlan
+from skysieve.dedispersion.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.grid import reference_frequency
 from skysieve.dedispersion.losses import FilledReader, Losses, kept_events
-from skysieve.dedispersion.masks import Cleaned, Mask
+from skysieve.dedispersion.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.observation import Observation
+from skysieve.dedispersion.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.tables import Tabled
 from skysieve.dedispersion.workload import METHODS, MOST_WIDTH, NOISE, Detection, Engine, check_events
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["WIDTHS", "search"]
+
+R = TypeVar("R")
 
 WIDTHS = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 48, 58, 70, 84, 101, 122, 147, 177, 213, 256, 308,
@@ -227,8 +231,12 @@ def search(
     losses : Losses, optional
         Samples that count as missing: noise of their channel's level and scatter stands in for them, and windows of
         which less than half is there are no events.  It is what a stream that lost them gives.  By default the gaps
-        of the files.
-    method, max_loss, ref_freq, dm_constant, mask, device, memory, threads, progress
+        of the files and dropped data: stretches of equal samples that noise does not have (see `find_dropped`), which
+        the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
+    mask : Mask, optional
+        Cells to leave out.  Channels that are masked throughout add nothing; other cells are replaced by values drawn
+        from the good samples of their channel and block.
+    method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
     Returns
@@ -274,27 +282,81 @@ def search(
     _check_reach(fb, job, looked)
     if losses is not None and not isinstance(losses, Losses):
         raise TypeError(f"losses is a {type(losses).__name__}, expected Losses")
-    if losses is None and len(fb.gaps):
-        losses = Losses(np.insert(fb.gaps, 2, [[0], [fb.nchan]], axis=1))
-    data = fb if losses is None else Filterbank([FilledReader(fb, losses, length)])
-    source = Cleaned(data, mask, length)
+    if mask is not None:
+        check_mask(mask, fb)
+    whole, cells = (None, None) if mask is None else split_mask(mask, fb)
     workers = usable_cores() if threads is None else max(1, threads)
     place = find_place(chosen_device(fb, device), memory)
-    layout = _layout(fb, source, made, length, place, workers)
-    raw, ran, where = _run(fb, source, job, looked, layout, method, place, threads, progress)
+
+    def run(data: Filterbank, watch: Watch | None = None) -> tuple[list[NDArray[np.float64]], str, str]:
+        source = Cleaned(data, whole, length, watch)
+        layout = _layout(data, source, made, length, place, workers)
+        return _run(data, source, job, looked, layout, method, place, threads, progress)
+
     if losses is not None:
-        raw = kept_events(made, raw, job.boxes, losses, length)
+        dropped, lost = NO_RECTANGLES, losses
+        data = Filterbank([FilledReader(fb, losses, length)])
+        raw, ran, where = run(data if cells is None else repaired(data, NO_RECTANGLES, cells, length))
+    else:
+        clean = None
+        if cells is None and fb.gpu is None and not len(fb.gaps) and not len(fb.lost):
+            clean, dropped = _optimistic(fb, run, threads)
+        else:
+            dropped = fb.lost if len(fb.lost) else dropped_in(fb)
+        lost = Losses(np.concatenate([dropped, full(fb.gaps, fb.nchan)]))
+        if clean is None:
+            data = fb
+            if cells is not None or len(dropped) > len(fb.lost):
+                data = repaired(fb, dropped, cells, length)
+            elif len(fb.gaps) and not len(fb.lost):
+                data = Filterbank([FilledReader(fb, lost, length)])
+            clean = run(data)
+        raw, ran, where = clean
+    if losses is not None or len(lost.rects):
+        raw = kept_events(made, raw, job.boxes, lost, length)
     events, dms_all = job.events(raw, fb.observation)
     ref = reference_frequency(fb.freqs, ref_freq)
     columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)
     adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
     live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
+    live *= 1 - float(((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()) / fb.nsamp / fb.nchan
     return Candidates(
         **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=job.noise,
         detector=detector, method=ran, device=where, dm_constant=constant, ref_freq=ref, searched=fb.duration,
         seconds=time.perf_counter() - began, adds=adds, live=live,
-        observation=fb.observation,
+        observation=fb.observation, dropped=dropped, until=_until(job, looked),
     )  # fmt: skip
+
+
+def _optimistic(
+    fb: Filterbank, run: Callable[[Filterbank, Watch], R], threads: int | None
+) -> tuple[R | None, NDArray[np.int64]]:
+    """What ``run`` gives and no rectangles; or None and the dropped data.
+
+    The samples are watched as they are read, so that data without dropouts are read once.
+    """
+    watch = Watch(fb, threads)
+    found = None
+    try:
+        try:
+            found = run(fb, watch)
+        except Suspicious:
+            pass
+        if found is not None and watch.at == fb.nsamp and not watch.suspicious():
+            return found, NO_RECTANGLES
+        dropped = dropped_in(fb, watch)
+    finally:
+        watch.close()
+    return (None if len(dropped) else found), dropped
+
+
+def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
+    """Seconds at which the search of each DM ends, in the rising list of all DMs."""
+    rank = np.unique(np.concatenate([dms for dms, *_ in job.stages]), return_inverse=True)[1]
+    ends = [(w.valid.clip(0) + t.start) * t.table.downsamp * job.tsamp for t, w in zip(job.made, looked, strict=True)]
+    found = np.full(int(rank.max()) + 1, -np.inf)
+    np.maximum.at(found, rank, np.concatenate(ends))
+    return found
 
 
 def _check(
