@@ -149,7 +149,7 @@ def planned(
     if rule is not None and (count is not None or step is not None):
         raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
     k = DM_CONSTANT if constant is None else constant
-    if fb.observation.dm is not None and dm_max is None and count is None:
+    if fb.observation.dm is not None and (dm_max, count, step) == (None,) * 3:
         return make(fb, dms=[0.0], downsamp=downsamp or 1, dm_constant=k)
     common: dict[str, Any] = {"nsub": nsub, "scattering": "bhat2004" if scattering else None, "dm_constant": k}
     if count is not None:

@@ -15,6 +15,21 @@ ROUGH = 4.0
 
 
 @njit(**JIT)
+def count_pair(a, b, first, run, longest, equal):
+    """Compare two spectra from channel ``first`` on; without branches, so that it is done by vectors."""
+    runs, most, all_equal = run[first:], longest[first:], equal[first:]
+    total = 0
+    for c in range(len(a)):
+        same = np.int32(a[c] == b[c])
+        r = runs[c]
+        most[c] = max(most[c], r * (1 - same))
+        runs[c] = (r + 1) * same
+        all_equal[c] += same
+        total += same
+    return total
+
+
+@njit(**JIT)
 def watch_time(x, times, step, first, last, run, longest, equal, many):
     """Compare sample ``times[k]`` with the next one, for elements ``first : last`` of each spectrum.
 
@@ -22,18 +37,8 @@ def watch_time(x, times, step, first, last, run, longest, equal, many):
     ``longest`` keeps the longest run that has ended, ``equal`` all equal pairs, ``many[k]`` the equal elements of a pair.
     """
     for k in range(len(times)):
-        a = times[k] * step
-        b = a + step
-        total = np.int32(0)
-        for c in range(first, last):
-            same = np.int32(1) if x[a + c] == x[b + c] else np.int32(0)
-            r = run[c]
-            ended = np.int32(0) if same else r
-            longest[c] = ended if ended > longest[c] else longest[c]
-            run[c] = r + np.int32(1) if same else np.int32(0)
-            equal[c] += same
-            total += same
-        many[k] += total
+        at = times[k] * step
+        many[k] += count_pair(x[at + first : at + last], x[at + step + first : at + step + last], first, run, longest, equal)
 
 
 @njit(**JIT)
@@ -41,15 +46,13 @@ def watch_channels(x, times, step, first, last, run, longest, equal, many):
     """`watch_time` for samples whose channels lie ``step`` elements apart and whose times are neighbours."""
     for c in range(first, last):
         at = c * step
-        r, most, total = run[c], longest[c], np.int32(0)
+        r, most, total = np.int64(run[c]), np.int64(longest[c]), 0
         for k in range(len(times)):
-            if x[at + times[k]] == x[at + times[k] + 1]:
-                r += np.int32(1)
-                total += np.int32(1)
-                many[k] += np.int32(1)
-            else:
-                most = max(most, r)
-                r = np.int32(0)
+            same = np.int64(x[at + times[k]] == x[at + times[k] + 1])
+            most = max(most, r * (1 - same))
+            r = (r + 1) * same
+            total += same
+            many[k] += same
         run[c], longest[c] = r, most
         equal[c] += total
 
@@ -57,17 +60,10 @@ def watch_channels(x, times, step, first, last, run, longest, equal, many):
 @njit(**JIT)
 def watch_equal(same, pairs, step, first, last, run, longest, equal, many):
     """`watch_time` of pairs that have been compared: ``same`` is 1 where they are equal."""
+    ones = np.ones(last - first, same.dtype)
     for k in range(pairs):
-        total = np.int32(0)
-        for c in range(first, last):
-            e = np.int32(same[k * step + c])
-            r = run[c]
-            ended = np.int32(0) if e else r
-            longest[c] = ended if ended > longest[c] else longest[c]
-            run[c] = r + np.int32(1) if e else np.int32(0)
-            equal[c] += e
-            total += e
-        many[k] += total
+        at = k * step
+        many[k] += count_pair(same[at + first : at + last], ones, first, run, longest, equal)
 
 
 @njit(**JIT)
@@ -137,25 +133,22 @@ def histograms(rows, gone, which, low, counts):
 
 
 @njit(**JIT)
-def scatters(rows, gone, which, mean, sigma):
-    """Mean and standard deviation of the good, finite samples of some channels."""
+def scatters(rows, gone, which, count, origin, total, square):
+    """Add to the sums of the good, finite samples of some channels and of their squares, less the first of them."""
     n, C = rows.shape
     for c in range(C):
-        if which[c] < 0:
+        w = which[c]
+        if w < 0:
             continue
-        count, origin, total, square = 0, 0.0, 0.0, 0.0
         for t in range(n):
             v = np.float64(rows[t, c])
             if gone[t, c] or not math.isfinite(v):
                 continue
-            if count == 0:
-                origin = v
-            total += v - origin
-            square += (v - origin) ** 2
-            count += 1
-        m = total / max(count, 1)
-        mean[which[c]] = origin + m
-        sigma[which[c]] = math.sqrt(max(0.0, square / max(count, 1) - m * m))
+            if count[w] == 0:
+                origin[w] = v
+            total[w] += v - origin[w]
+            square[w] += (v - origin[w]) ** 2
+            count[w] += 1
 
 
 @njit(**JIT)

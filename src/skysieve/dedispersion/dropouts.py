@@ -29,7 +29,7 @@ MARGIN = 14.0
 """Natural logarithm of the files in which chance makes one dropout."""
 STRANGE = 8.0
 """The same for a single pair of spectra that may be part of a dropout of several."""
-PROBE_SECONDS, MOST_STRIDE = 1e-3, 16
+PROBE_SECONDS, MOST_STRIDE = 1.5e-3, 16
 """Pairs of spectra that are compared lie at most so far apart: a dropout of all channels is one longer than that."""
 SATURATED = 0.1
 """Seconds that samples at the top of their range must last to be dropped data: a bright pulse saturates them, too."""
@@ -56,7 +56,7 @@ class Suspicious(Exception):
 class Watch:
     """A cheap look at samples as they are read, once each and in order: may there be dropped data?
 
-    Compares one pair of neighbouring spectra a millisecond, 16 samples at most.  Bytes that hold several samples are
+    Compares one pair of neighbouring spectra every 1.5 ms, or every 16 samples where these are shorter.  Bytes that hold several samples are
     compared as bytes.
 
     Parameters
@@ -159,7 +159,7 @@ class Watch:
         """Whether what was seen so far has equal pairs that chance would not make."""
         live = self._equal < self.probes
         if not live.any():
-            return self.at == self.nsamp and self.probes > 0  # nothing but constants
+            return self.quiet and self.probes > 0  # nothing but constants
         odd = odds(self._equal[live], self.probes)
         least = certain(self.probes, len(self._run))
         run = self._run[live]
@@ -170,7 +170,8 @@ class Watch:
             self._many = [np.concatenate(self._many)]
         recent = self._many[-1] if self.at < self.nsamp else np.concatenate(self._many)
         surprise = together(recent - (len(live) - live.sum()), np.exp(-odd).sum(), int(live.sum()))
-        return bool(len(intervals(surprise, least)))
+        strange = np.flatnonzero(surprise >= STRANGE)
+        return bool(len(intervals(strange, surprise[strange], least)))
 
 
 def bits_of(rows: NDArray[Any]) -> NDArray[Any]:
@@ -202,16 +203,18 @@ def together(many: NDArray[Any], expected: Any, live: Any) -> NDArray[np.float64
     return np.where(a > p, found, 0.0)
 
 
-def intervals(surprise: NDArray[np.float64], least: float) -> NDArray[np.int64]:
-    """Ranges (first, last + 1) of neighbouring pairs that are strange, and certain all together."""
-    strange = surprise >= STRANGE
-    if not strange.any():
+def intervals(strange: NDArray[np.int64], surprise: NDArray[np.float64], least: float) -> NDArray[np.int64]:
+    """Ranges (first, last + 1) of neighbouring pairs that are strange, and certain all together.
+
+    >>> intervals(np.array([3, 4, 9]), np.array([20.0, 30.0, 20.0]), 40.0).tolist()
+    [[3, 5]]
+    """
+    if not len(strange):
         return np.empty((0, 2), np.int64)
-    edge = np.flatnonzero(np.diff(np.concatenate([[False], strange, [False]]).astype(np.int8)))
-    first, stop = edge[::2], edge[1::2]
-    total = np.concatenate([[0.0], np.cumsum(np.where(strange, surprise, 0))])
-    good = total[stop] - total[first] >= least
-    return np.stack([first[good], stop[good]], axis=1).astype(np.int64)
+    fresh = np.flatnonzero(np.concatenate([[True], np.diff(strange) > 1]))
+    good = np.add.reduceat(surprise, fresh) >= least
+    stop = strange[np.concatenate([fresh[1:], [len(strange)]]) - 1] + 1
+    return np.stack([strange[fresh][good], stop[good]], axis=1).astype(np.int64)
 
 
 def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
@@ -246,9 +249,9 @@ def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
 
 
 def top_bits(fb: Filterbank) -> int:
-    """Bits of the largest value that samples can take; of floats, which have none, those of a NaN."""
+    """Bits of the largest value that samples can take; of floats those of NaN, a few of which have a stand-in already."""
     if fb.dtype.kind == "f":
-        return 2**32 - 1
+        return int(np.float32(np.nan).view(np.uint32))
     if fb.dtype.kind == "u" and fb.maximum:
         return fb.maximum
     return 2 ** (8 * fb.dtype.itemsize - (fb.dtype.kind == "i")) - 1
@@ -326,16 +329,25 @@ def _shared(
     from skysieve.dedispersion import cpu_dropouts
 
     p = np.where(live, np.exp(-odd), 0.0)
-    change = np.zeros((2, fb.nsamp + 1))  # channels in runs that are known, and their chance of equal pairs, by pair
-    for row, weight in ((0, np.ones(len(runs))), (1, p[runs[:, 0]])):
-        np.add.at(change[row], runs[:, 1], weight)
-        np.add.at(change[row], runs[:, 2] - 1, -weight)
-    known, chance = np.cumsum(change, axis=1)[:, : len(many)]
     dead = int((~live).sum())
-    count = int(live.sum()) - known
-    surprise = together(np.maximum(many - known - dead, 0), np.maximum(p.sum() - chance, 0), count)
+    when = np.concatenate([runs[:, 1], runs[:, 2] - 1])  # channels in runs that are known, and their chance of equal pairs
+    sign = np.repeat([1.0, -1.0], len(runs))
+    order = np.argsort(when, kind="stable")
+    when, weight = when[order], np.stack([sign, sign * np.tile(p[runs[:, 0]], 2)])[:, order]
+    before = np.zeros((2, 1))
+    strange, surprise = [], []
+    for at in range(0, len(many), SLICE // 8):
+        some = many[at : at + SLICE // 8].astype(np.int64)
+        a, b = np.searchsorted(when, (at, at + len(some)))
+        change = np.stack([np.bincount(when[a:b] - at, w[a:b], len(some)) for w in weight])
+        known, chance = before + np.cumsum(change, axis=1)
+        before += change.sum(axis=1, keepdims=True)
+        value = together(np.maximum(some - known - dead, 0), np.maximum(p.sum() - chance, 0), live.sum() - known)
+        which = np.flatnonzero(value >= STRANGE)
+        strange.append(at + which)
+        surprise.append(value[which])
     found = []
-    for a, b in intervals(surprise, least).tolist():
+    for a, b in intervals(np.concatenate(strange), np.concatenate(surprise), least).tolist():
         if b - a > SLICE // fb.nchan:
             continue  # so long that channels show it one by one
         rows = np.ascontiguousarray(fb.block(a, b + 1 - a).T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from skysieve.dedispersion.api import block_samples
 from skysieve.dedispersion.dropouts import NO_RECTANGLES, Watch, find_dropped
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.losses import ENOUGH, Losses
-from skysieve.dedispersion.masks import Mask
+from skysieve.dedispersion.masks import SLICE, Mask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,9 +20,7 @@ __all__ = ["fill_dropped"]
 
 MOST_VALUES = 1024
 """Integers of so many values are drawn from their histogram, others from a normal distribution."""
-PIECE = 2**22
-"""Values that are read at a time."""
-KEPT = 4
+KEPT = 2
 """Blocks whose histograms are kept."""
 
 
@@ -79,11 +78,18 @@ class RepairedReader:
         """Good samples of each channel, by block."""
         good = np.empty((-(-self.nsamp // self.block), self.fb.nchan), np.int64)
         for i in range(len(good)):
-            start = i * self.block
-            count = min(self.block, self.nsamp - start)
-            gone = self._gone(start, count)
-            good[i] = count if gone is None else count - gone.sum(axis=0)
+            good[i] = 0
+            for start, count in self._slices(i):
+                gone = self._gone(start, count)
+                good[i] += count if gone is None else count - gone.sum(axis=0)
         return good
+
+    def _slices(self, number: int) -> Iterator[tuple[int, int]]:
+        """First sample and length of the slices of a block, of bounded size."""
+        step = max(64, SLICE // self.fb.nchan)
+        stop = min((number + 1) * self.block, self.nsamp)
+        for at in range(number * self.block, stop, step):
+            yield at, min(step, stop - at)
 
     def _donors(self, number: int) -> NDArray[np.int64]:
         """The block that each channel's values are taken from; -1 where it has none."""
@@ -104,11 +110,10 @@ class RepairedReader:
             made = _Levels(self.fb, channels)
             donors = self._donors(number)
             for i in np.unique(donors[channels & (donors >= 0)]).tolist():
-                start = i * self.block
-                count = min(self.block, self.nsamp - start)
-                rows = self._rows(start, count)
-                gone = self._gone(start, count)
-                made.learn(rows, np.zeros(rows.shape, bool) if gone is None else gone, channels & (donors == i))
+                for start, count in self._slices(i):
+                    rows, gone = self._rows(start, count), self._gone(start, count)
+                    made.learn(rows, np.zeros(rows.shape, bool) if gone is None else gone, channels & (donors == i))
+            made.end()
             while len(self._levels) >= KEPT:
                 self._levels.pop(next(iter(self._levels)))
             self._levels[number] = made
@@ -144,31 +149,40 @@ class _Levels:
         self.high = self.low + 2**bits - 1 if kind == "i" else fb.maximum or 2**bits - 1
         self.whole = kind != "f"
         values = self.high - self.low + 1
-        self.below = np.zeros((count, values), np.int64) if self.whole and values <= MOST_VALUES else None
+        self.counts = np.zeros((count, values), np.int32) if self.whole and values <= MOST_VALUES else None
+        self.sums = np.zeros(count, np.int64), *(np.zeros(count) for _ in range(3))
         self.mean, self.sigma = np.zeros(count), np.zeros(count)
 
     def learn(self, rows: NDArray[Any], gone: NDArray[np.bool_], channels: NDArray[np.bool_]) -> None:
-        """The good samples of some channels."""
+        """Add the good samples of some channels."""
         from skysieve.dedispersion import cpu_dropouts
 
         which = np.where(channels, self.which, -1)
-        if self.below is None:
-            cpu_dropouts.scatters(rows, gone, which, self.mean, self.sigma)
+        if self.counts is None:
+            cpu_dropouts.scatters(rows, gone, which, *self.sums)
+        else:
+            cpu_dropouts.histograms(rows, gone, which, self.low, self.counts)
+
+    def end(self) -> None:
+        """All have been added."""
+        if self.counts is not None:
+            np.cumsum(self.counts, axis=1, out=self.counts)
             return
-        counts = np.zeros_like(self.below)
-        cpu_dropouts.histograms(rows, gone, which, self.low, counts)
-        self.below += np.cumsum(counts, axis=1)
+        count, origin, total, square = self.sums
+        n = np.maximum(count, 1)
+        self.mean = origin + total / n
+        self.sigma = np.sqrt(np.maximum(square / n - (total / n) ** 2, 0))
 
     def fill(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_]) -> None:
         """Replace what is gone."""
         from skysieve.dedispersion import cpu_dropouts
 
-        if self.below is None:
+        if self.counts is None:
             cpu_dropouts.draw_noise(
                 rows, start, gone, self.which, self.mean, self.sigma, float(self.low), float(self.high), self.whole
             )
         else:
-            cpu_dropouts.draw(rows, start, gone, self.which, self.below, self.low)
+            cpu_dropouts.draw(rows, start, gone, self.which, self.counts, self.low)
 
 
 def full(ranges: NDArray[np.int64], nchan: int) -> NDArray[np.int64]:
@@ -201,7 +215,7 @@ def dropped_in(fb: Filterbank, watch: Watch | None = None) -> NDArray[np.int64]:
     try:
         if fb.gpu is not None:
             watch.see_resident(fb)
-        step = max(64, PIECE // fb.nchan)
+        step = max(64, SLICE // fb.nchan)
         while watch.at < fb.nsamp:
             start = watch.at
             count = min(step, fb.nsamp - start)
