@@ -205,7 +205,9 @@ def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) ->
         count = sum(int(r[3] - r[2]) for r in rects)
         which = "all channels"
         if count < obs.nchan:
-            which = f"{count} channels, from number {min(int(r[2]) for r in rects)} to {max(int(r[3]) for r in rects) - 1}"
+            which = (
+                f"{count} channels, from number {min(int(r[2]) for r in rects)} to {max(int(r[3]) for r in rects) - 1}"
+            )
         parts.append((first, f"{first * obs.tsamp:.6g} to {last * obs.tsamp:.6g} s ({which})"))
     text = ", ".join(part for _, part in sorted(parts))
     rest = f" and {len(spans) - most} shorter stretches" if len(spans) > most else ""

@@ -114,17 +114,34 @@ def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, qui
 
 def cleaned(fb: Filterbank, requantised: bool, without_mean: bool, quiet: bool) -> Filterbank:
     """The data as they are asked for: requantised, less the mean over the channels."""
-    from skysieve.dedispersion.repair import fill_dropped
     from skysieve.dedispersion.requantise import LOSS, requantise
     from skysieve.dedispersion.rfi import zero_dm
 
-    if requantised or without_mean:
-        fb = fill_dropped(fb)
     if requantised:
         fb = requantise(fb)
         if not quiet:
             typer.echo(f"requantised to 8 bits, which costs {LOSS:.2%} of the S/N", err=True)
     return zero_dm(fb) if without_mean else fb
+
+
+def prepared(
+    fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, requantised: bool, without_mean: bool, quiet: bool
+) -> tuple[Filterbank, Mask | None, Mask | None]:
+    """The data to search, what is masked of them, and all that is masked.
+
+    What is dropped or masked is filled before the mean over the channels is taken off, so that it is in no mean.
+    """
+    from skysieve.dedispersion.api import block_samples
+    from skysieve.dedispersion.repair import fill_dropped, repaired, split_mask
+
+    if rfi or requantised or without_mean:
+        fb = fill_dropped(fb)
+    every = cut = masked(fb, mask, rfi, ignore, quiet)
+    if cut is not None and (requantised or without_mean):
+        cut, cells = split_mask(cut, fb)
+        if cells is not None:
+            fb = repaired(fb, fb.lost, cells, block_samples(fb.tsamp))
+    return cleaned(fb, requantised, without_mean, quiet), cut, every
 
 
 def planned(

@@ -38,7 +38,9 @@ def watch_time(x, times, step, first, last, run, longest, equal, many):
     """
     for k in range(len(times)):
         at = times[k] * step
-        many[k] += count_pair(x[at + first : at + last], x[at + step + first : at + step + last], first, run, longest, equal)
+        many[k] += count_pair(
+            x[at + first : at + last], x[at + step + first : at + step + last], first, run, longest, equal
+        )
 
 
 @njit(**JIT)

@@ -330,7 +330,9 @@ def _shared(
 
     p = np.where(live, np.exp(-odd), 0.0)
     dead = int((~live).sum())
-    when = np.concatenate([runs[:, 1], runs[:, 2] - 1])  # channels in runs that are known, and their chance of equal pairs
+    when = np.concatenate(
+        [runs[:, 1], runs[:, 2] - 1]
+    )  # channels in runs that are known, and their chance of equal pairs
     sign = np.repeat([1.0, -1.0], len(runs))
     order = np.argsort(when, kind="stable")
     when, weight = when[order], np.stack([sign, sign * np.tile(p[runs[:, 0]], 2)])[:, order]

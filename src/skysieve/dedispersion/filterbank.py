@@ -140,7 +140,7 @@ class Filterbank:
         each = zip(self.readers, self.starts, strict=False)
         self.gaps = np.concatenate([gaps_of(r) + start for r, start in each])
         each = zip(self.readers, self.starts, strict=False)
-        self.lost = np.concatenate([lost_of(r) + [start, start, 0, 0] for r, start in each])
+        self.lost = np.concatenate([lost_of(r) + np.array([start, start, 0, 0]) for r, start in each])
 
     # ---------------------------------------------------------------- making one
     @classmethod

@@ -348,6 +348,7 @@ def _optimistic(
             found = run(fb, watch)
         except Suspicious:
             pass
+        watch.quiet = True
         if found is not None and watch.at == fb.nsamp and not watch.suspicious():
             return found, NO_RECTANGLES
         dropped = dropped_in(fb, watch)
