@@ -239,7 +239,7 @@ def test_masked_cells_make_no_candidates():
         assert max(np.abs(t - np.array(TIMES)).min() for t in c.time) < 0.2  # within the sweep of a pulse
         for t in TIMES:
             a, b = (float(f.snr[np.abs(f.time - t).argmin()]) for f in (c, plain))
-            assert a == pytest.approx(b, rel=0.1)  # a tenth of the cells is noise alone
+            assert a == pytest.approx(b, rel=0.2)  # a tenth of the cells is noise alone, up to a fifth of a pulse's
 
 
 def test_padding_at_the_end_of_a_psrfits_file(tmp_path):

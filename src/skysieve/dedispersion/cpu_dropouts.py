@@ -34,7 +34,8 @@ def watch_time(x, times, step, first, last, run, longest, equal, many):
     """Compare sample ``times[k]`` with the next one, for elements ``first : last`` of each spectrum.
 
     ``x`` is flat, a spectrum lies every ``step`` elements.  ``run`` counts the pairs in a row that are equal,
-    ``longest`` keeps the longest run that has ended, ``equal`` all equal pairs, ``many[k]`` the equal elements of a pair.
+    ``longest`` keeps the longest run that has ended, ``equal`` all equal pairs, ``many[k]`` the equal elements of pair
+    ``k``.
     """
     for k in range(len(times)):
         at = times[k] * step
@@ -72,7 +73,7 @@ def watch_equal(same, pairs, step, first, last, run, longest, equal, many):
 def equal_pairs(rows, before, known, top, equal, many):
     """Count equal neighbours in time: by channel, and by sample without those at ``top``.
 
-    ``before`` is the spectrum before the first row, where ``known``; ``many[t]`` belongs to row ``t`` and the one before.
+    ``before`` is the spectrum before the first row, where ``known``; ``many[t]`` is of row ``t`` and the one before.
     """
     n, C = rows.shape
     for t in range(n):
@@ -89,7 +90,7 @@ def equal_pairs(rows, before, known, top, equal, many):
 
 @njit(**JIT)
 def long_runs(rows, at, value, begin, need, need_top, top, found):
-    """Runs of equal samples that end in these rows and have at least ``need`` samples, ``need_top`` at the value ``top``.
+    """Runs of equal samples that end in these rows, of at least ``need`` samples, or ``need_top`` at the value ``top``.
 
     ``value`` and ``begin`` are those of the runs that are open; returns the number found: (channel, first, last + 1).
     """
@@ -166,8 +167,8 @@ def random_bits(t, c):
 def draw(rows, start, gone, which, below, low):
     """Put values with the frequencies of a histogram in the place of what is gone.
 
-    ``below[which[c], k]`` counts the good samples of channel ``c`` up to the value ``low + k``; 0 stands where there are
-    none, or where ``which`` is -1.
+    ``below[which[c], k]`` counts the good samples of channel ``c`` up to the value ``low + k``; 0 is put where there
+    are none, or where ``which`` is -1.
     """
     n, C = rows.shape
     last = below.shape[1] - 1

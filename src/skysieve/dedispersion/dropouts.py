@@ -56,8 +56,8 @@ class Suspicious(Exception):
 class Watch:
     """A cheap look at samples as they are read, once each and in order: may there be dropped data?
 
-    Compares one pair of neighbouring spectra every 1.5 ms, or every 16 samples where these are shorter.  Bytes that hold several samples are
-    compared as bytes.
+    Compares one pair of neighbouring spectra every 1.5 ms, or every 16 samples where these are shorter.  Bytes that
+    hold several samples are compared as bytes.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
 
 
 def top_bits(fb: Filterbank) -> int:
-    """Bits of the largest value that samples can take; of floats those of NaN, a few of which have a stand-in already."""
+    """Bits of the largest value that samples can take; of floats those of NaN, which `Cleaned` replaces."""
     if fb.dtype.kind == "f":
         return int(np.float32(np.nan).view(np.uint32))
     if fb.dtype.kind == "u" and fb.maximum:

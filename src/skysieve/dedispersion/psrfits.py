@@ -125,9 +125,9 @@ class PsrfitsReader:
         if name in STOKES:
             return False
         raise BadFile(
-            f"{self.path}: POL_TYPE={kind.strip()!r} with NPOL={self.npol}; expected {', '.join(SUMMED)} (with or without "
-            f"cross products; the first two are added) or {', '.join(STOKES)} (the first is taken); choose one of the "
-            f"polarisations by its number, ifs=0 to {self.npol - 1} (--ifs 0)"
+            f"{self.path}: POL_TYPE={kind.strip()!r} with NPOL={self.npol}; expected {', '.join(SUMMED)} (with or "
+            f"without cross products; the first two are added) or {', '.join(STOKES)} (the first is taken); choose one "
+            f"of the polarisations by its number, ifs=0 to {self.npol - 1} (--ifs 0)"
         )
 
     def _number(self, header: Any, key: str, default: float | None = None) -> float:

@@ -28,9 +28,9 @@ class RepairedReader:
     """A filterbank whose missing and masked samples are drawn from their channel's good ones: a `filterbank.Reader`.
 
     The good samples are those of the noise block; where less than a quarter of it is good, those of the nearest block
-    before, or else after it, of which a quarter is; where there is none, of the nearest with any.  A channel without any
-    is 0.  What is drawn depends on the numbers of channel and sample and on the good samples only, not on how the data
-    are cut.
+    before, or else after it, of which a quarter is; where there is none, of the nearest with any.  A channel without
+    any is 0.  What is drawn depends on the numbers of channel and sample and on the good samples only, not on how the
+    data are cut.
 
     Parameters
     ----------
@@ -76,9 +76,8 @@ class RepairedReader:
 
     def _counts(self) -> NDArray[np.int64]:
         """Good samples of each channel, by block."""
-        good = np.empty((-(-self.nsamp // self.block), self.fb.nchan), np.int64)
+        good = np.zeros((-(-self.nsamp // self.block), self.fb.nchan), np.int64)
         for i in range(len(good)):
-            good[i] = 0
             for start, count in self._slices(i):
                 gone = self._gone(start, count)
                 good[i] += count if gone is None else count - gone.sum(axis=0)
@@ -97,7 +96,8 @@ class RepairedReader:
         away = np.abs(np.arange(len(self._good)) - number)
         order = np.lexsort((np.arange(len(away)) > number, away))
         before = [number, *range(number - 1, -1, -1), *range(number + 1, len(self._good))]
-        for enough, blocks in ((self._good * ENOUGH >= self.block, before), (self._good > 0, order.tolist())):
+        quarter: NDArray[np.bool_] = np.asarray(self._good * ENOUGH >= self.block)
+        for enough, blocks in ((quarter, before), (np.asarray(self._good > 0), order.tolist())):
             for i in blocks:
                 if (found >= 0).all():
                     return found
@@ -169,9 +169,9 @@ class _Levels:
             np.cumsum(self.counts, axis=1, out=self.counts)
             return
         count, origin, total, square = self.sums
-        n = np.maximum(count, 1)
-        self.mean = origin + total / n
-        self.sigma = np.sqrt(np.maximum(square / n - (total / n) ** 2, 0))
+        mean = total / np.maximum(count, 1)
+        self.mean[:] = origin + mean
+        self.sigma[:] = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean * mean, 0))
 
     def fill(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_]) -> None:
         """Replace what is gone."""
@@ -199,7 +199,7 @@ def split_mask(mask: Mask, fb: Filterbank) -> tuple[Mask | None, Mask | None]:
     """What is masked of whole channels, and the cells of others."""
     numbers = np.arange(min(-(-fb.nsamp // mask.block), mask.cells.shape[1]))
     cells = mask.at(numbers)
-    whole = cells.all(axis=1)
+    whole: NDArray[np.bool_] = np.asarray(cells.all(axis=1))
     rest = cells & ~whole[:, None]
     return (
         Mask.channels(fb.nchan, np.flatnonzero(whole)) if whole.any() else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -227,9 +228,9 @@ def search(
     buffer : int, optional
         Samples of its buffers (unbinned); by default those of ``block``.
     block : float
-        Seconds of the blocks that noise is taken from.  They are anchored at sample 0 of the data.  At least 1024 samples
-        and twice the widest boxcar, binned as the coarsest stage is; the default of 2 s becomes longer where that is
-        needed.
+        Seconds of the blocks that noise is taken from.  They are anchored at sample 0 of the data.  At least 1024
+        samples and twice the widest boxcar, binned as the coarsest stage is; the default of 2 s becomes longer where
+        that is needed.
     link_dm : int
         Events belong together that are at most so many DMs apart ...
     link_time : float, optional
@@ -344,10 +345,8 @@ def _optimistic(
     watch = Watch(fb, threads)
     found = None
     try:
-        try:
+        with suppress(Suspicious):
             found = run(fb, watch)
-        except Suspicious:
-            pass
         watch.quiet = True
         if found is not None and watch.at == fb.nsamp and not watch.suspicious():
             return found, NO_RECTANGLES
