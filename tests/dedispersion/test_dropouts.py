@@ -19,6 +19,8 @@ from skysieve.dedispersion import (
     write_fil,
     zero_dm,
 )
+from skysieve.dedispersion.dropouts import Watch
+from skysieve.dedispersion.workload import Resident
 
 TSAMP, NCHAN, NSAMP, TOP, STEP = 1e-3, 128, 16000, 1500.0, -2.4
 DMS = np.arange(0, 401, 8.0)
@@ -288,3 +290,44 @@ def test_the_end_of_the_search_is_stated():
     assert f"not searched: pulses of DM 400 that arrive after {found.until[-1]:.6g} s" in found.describe()
     assert found.remarks()[0] in found.describe()
     assert search(bank(x), [0.0]).remarks() == []
+
+
+@pytest.mark.parametrize("tsamp", [2e-3, 5e-4, 1.1e-4, 1e-5])
+@pytest.mark.parametrize("kind", ["8", "float32"])
+def test_every_way_of_looking_sees_the_same(tsamp, kind):
+    """In pieces of any length, either layout, by threads, or compared on a GPU (a stand-in of one)."""
+    x, _ = noise(kind, 17)
+    x[:, 700:760] = x[3, 9000:] = 5
+    fb = Filterbank.from_array(x, fch1=TOP, foff=STEP, tsamp=tsamp)
+    rng = np.random.default_rng(0)
+
+    class Held:
+        nsamp, nchan, tsamp = fb.nsamp, fb.nchan, fb.tsamp
+
+        def resident(self, start, count):
+            return iter([(Resident(x[:, start : start + count].T, 0), np.arange(NCHAN))])
+
+    whole = Watch(fb, 2)
+    whole.quiet = True
+    whole.see(0, x.T)
+    seen = []
+    for layout in (x.T, np.ascontiguousarray(x.T)):
+        seen.append(Watch(fb, 1))
+        seen[-1].quiet = True
+        while seen[-1].at < NSAMP:
+            start = max(0, seen[-1].at - int(rng.integers(0, 20)))  # what was seen before is read again
+            seen[-1].see(start, layout[start : seen[-1].at + int(rng.integers(1, 900))])
+    seen.append(Watch(fb, 1))
+    seen[-1].see_resident(Held())
+    seen[-1].quiet = True
+    stride = whole.stride
+    pairs = np.arange(0, NSAMP - 1, stride)
+    same = x[:, pairs] == x[:, pairs + 1]
+    for watch in (whole, *seen):
+        assert np.array_equal(np.concatenate(watch._many), same.sum(axis=0))
+        assert np.array_equal(watch._equal, same.sum(axis=1))
+        assert np.array_equal(watch._longest, whole._longest)
+        assert np.array_equal(watch._run, whole._run)
+        assert watch.suspicious()
+        watch.close()
+    assert whole._run[3] == same[3, np.flatnonzero(~same[3])[-1] + 1 :].sum()
