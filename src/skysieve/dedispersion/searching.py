@@ -353,7 +353,8 @@ def _optimistic(
         dropped = dropped_in(fb, watch)
     finally:
         watch.close()
-    return (None if len(dropped) else found), dropped
+    nothing = dropped.tolist() == [[0, fb.nsamp, 0, fb.nchan]]  # no sample is left to be searched again
+    return (None if len(dropped) and not nothing else found), dropped
 
 
 def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
