@@ -331,3 +331,25 @@ def test_every_way_of_looking_sees_the_same(tsamp, kind):
         assert watch.suspicious()
         watch.close()
     assert whole._run[3] == same[3, np.flatnonzero(~same[3])[-1] + 1 :].sum()
+
+
+def test_a_channel_that_interference_clips_is_no_dropout():
+    """A radar drives single channels to the ends of their range; other values, or many channels, are dropped data."""
+    x, _ = noise("8", 18)
+    x[40, 3000:3040] = x[90, 5000:5400] = 0
+    x[41, 8000:8200] = 255
+    assert len(find_dropped(bank(x))) == 0
+    x[40, 12000:12040] = 77
+    x[90, 14000:14600] = 0
+    x[30:34, 3000:3040] = 0
+    assert find_dropped(bank(x)).tolist() == [
+        [3000, 3040, 30, 34], [3000, 3040, 40, 41], [12000, 12040, 40, 41], [14000, 14600, 90, 91],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["parkes_1bit", "parkes_2bit", "parkes_4bit", "parkes_8bit_1", "parkes_8bit_2", "tutorial"]
+)
+def test_real_data_with_interference_have_no_dropouts(name, test_data):
+    with Filterbank.open(test_data / "dedispersion" / f"{name}.fil") as fb:
+        assert len(find_dropped(fb)) == 0

@@ -89,10 +89,11 @@ def equal_pairs(rows, before, known, top, equal, many):
 
 
 @njit(**JIT)
-def long_runs(rows, at, value, begin, need, need_top, top, found):
+def long_runs(rows, at, value, begin, need, need_top, top, bottom, found):
     """Runs of equal samples that end in these rows, of at least ``need`` samples, or ``need_top`` at the value ``top``.
 
-    ``value`` and ``begin`` are those of the runs that are open; returns the number found: (channel, first, last + 1).
+    ``value`` and ``begin`` are those of the runs that are open; returns the number found: (channel, first, last + 1, is
+    at the top or the bottom).
     """
     n, C = rows.shape
     count = 0
@@ -104,6 +105,7 @@ def long_runs(rows, at, value, begin, need, need_top, top, found):
                     found[count, 0] = c
                     found[count, 1] = begin[c]
                     found[count, 2] = at + t
+                    found[count, 3] = value[c] == top or value[c] == bottom
                     count += 1
                 value[c] = rows[t, c]
                 begin[c] = at + t

@@ -39,8 +39,12 @@ SPLIT = 2**23
 """Bytes from which several threads share a piece."""
 ROUNDS = 3
 """Times that long runs are looked for: what was found before no longer counts as a channel's own habit."""
+FEW = 0.25
+"""Times the square root of their number: fewer channels than that are not dropped together."""
 COARSE = 15
 """Largest sample of data so coarse that interference makes a channel constant for a while: few alone are not judged."""
+CLIPPED = 0.5
+"""Seconds that few channels must be at an end of their range to be dropped data: interference drives them there."""
 MOST_SLACK = 512
 """Samples that chance may move the edge of a run by at most."""
 ISLAND = 2
@@ -244,8 +248,8 @@ def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
     least = certain(pairs, fb.nchan)
     runs, odd = _long_runs(fb, top, equal, pairs, least)
     runs = np.concatenate([runs, _shared(fb, top, live, many, runs, odd, least)])
-    fewest = max(2, math.ceil(math.sqrt(fb.nchan) / 4)) if 0 < fb.maximum <= COARSE else 1
-    return _outside(_rectangles(runs, odd, fewest), fb.gaps)
+    coarse, long = 0 < fb.maximum <= COARSE, math.ceil(CLIPPED / fb.tsamp)
+    return _outside(_rectangles(runs, odd, coarse, long), fb.gaps)
 
 
 def top_bits(fb: Filterbank) -> int:
@@ -286,7 +290,7 @@ def _long_runs(
     """Runs (channel, first, last + 1) that are too long for their channel; ``-ln Q`` of the rest of each channel."""
     most = math.ceil(SATURATED / fb.tsamp)
     odd = odds(equal, pairs)
-    runs = np.empty((0, 3), np.int64)
+    runs = np.empty((0, 4), np.int64)
     need = np.full(fb.nchan, NEVER)
     for _ in range(ROUNDS):
         wanted = np.ceil(np.minimum(least / odd, 2**60)).astype(np.int64) + 1
@@ -307,17 +311,21 @@ def _runs(fb: Filterbank, top: int, need: NDArray[np.int64], need_top: NDArray[n
 
     found = []
     value: NDArray[Any] | None = None
+    bottom = 2 ** (8 * fb.dtype.itemsize - 1) if fb.dtype.kind == "i" else 0 if fb.dtype.kind == "u" else top
     begin = np.zeros(fb.nchan, np.int64)
     for at, rows in _pieces(fb):
         if value is None:
             value = rows[0].copy()
-        room = np.empty((fb.nchan * (len(rows) // max(1, int(need.min())) + 2), 3), np.int64)
-        count = cpu_dropouts.long_runs(rows, at, value, begin, need, need_top, rows.dtype.type(top), room)
+        room = np.empty((fb.nchan * (len(rows) // max(1, int(need.min())) + 2), 4), np.int64)
+        count = cpu_dropouts.long_runs(
+            rows, at, value, begin, need, need_top, rows.dtype.type(top), rows.dtype.type(bottom), room
+        )
         found.append(room[:count].copy())
     assert value is not None
     length = fb.nsamp - begin
     last = np.flatnonzero((begin > 0) & (length >= np.where(value == value.dtype.type(top), need_top, need)))
-    found.append(np.stack([last, begin[last], np.full(len(last), fb.nsamp)], axis=1))
+    ends = (value == value.dtype.type(top)) | (value == value.dtype.type(bottom))
+    found.append(np.stack([last, begin[last], np.full(len(last), fb.nsamp), ends[last]], axis=1))
     return np.concatenate(found)
 
 
@@ -357,36 +365,40 @@ def _shared(
         first, length = np.zeros(fb.nchan, np.int64), np.zeros(fb.nchan, np.int64)
         cpu_dropouts.longest_run(rows, rows.dtype.type(top), first, length)
         which = np.flatnonzero(length >= max(2, len(rows) // 2))
-        found.append(np.stack([which, a + first[which], a + first[which] + length[which]], axis=1))
-    return np.concatenate(found) if found else np.empty((0, 3), np.int64)
+        inner = np.zeros(len(which), np.int64)
+        found.append(np.stack([which, a + first[which], a + first[which] + length[which], inner], axis=1))
+    return np.concatenate(found) if found else np.empty((0, 4), np.int64)
 
 
-def _rectangles(runs: NDArray[np.int64], odd: NDArray[np.float64], fewest: int) -> NDArray[np.int64]:
+def _rectangles(runs: NDArray[np.int64], odd: NDArray[np.float64], coarse: bool, long: int) -> NDArray[np.int64]:
     """Runs as rectangles: of each channel joined where they touch, edges that chance moved put right, rows joined.
 
-    At least ``fewest`` channels must share the first or the last sample of a run.
+    Of few channels (see `FEW`) those at the top or the bottom of the range count from ``long`` samples on, and none in
+    ``coarse`` data.
     """
     if not len(runs):
         return NO_RECTANGLES
     slack = np.minimum(np.ceil(8.0 / odd), MOST_SLACK).astype(np.int64)
     starts, stops = (_common(runs[:, k]) for k in (1, 2))
-    merged: list[tuple[int, int, int]] = []
-    for c, a, b in runs[np.lexsort((runs[:, 2], runs[:, 1], runs[:, 0]))].tolist():
+    merged: list[tuple[int, int, int, int]] = []
+    for c, a, b, end in runs[np.lexsort((runs[:, 2], runs[:, 1], runs[:, 0]))].tolist():
         if merged and merged[-1][0] == c and a <= merged[-1][2] + ISLAND:
-            merged[-1] = (c, merged[-1][1], max(b, merged[-1][2]))
+            merged[-1] = (c, merged[-1][1], max(b, merged[-1][2]), min(end, merged[-1][3]))
         else:
-            merged.append((c, a, b))
+            merged.append((c, a, b, end))
     snapped = []
-    for c, a, b in merged:
+    for c, a, b, end in merged:
         first = _snap(starts, a, min(b - 1, a + int(slack[c])), False)
         last = _snap(stops, b, max(first + 1, b - int(slack[c])), True)
-        snapped.append((first, last, c))
-    if fewest > 1:
-        edges = np.array(snapped)
-        starts, stops = _common(edges[:, 0]), _common(edges[:, 1])
-        snapped = [s for s in snapped if max(starts[s[0]], stops[s[1]]) >= fewest]
+        snapped.append((first, last, c, end))
+    edges = np.array(snapped)
+    starts, stops = _common(edges[:, 0]), _common(edges[:, 1])
+    fewest = max(2, math.ceil(FEW * math.sqrt(len(odd))))
     found: list[list[int]] = []
-    for first, last, c in sorted(snapped):
+    for first, last, c, end in sorted(snapped):
+        alone = max(starts[first], stops[last]) < fewest
+        if alone and (coarse or (end and last - first < long)):
+            continue
         if found and found[-1][:2] == [first, last] and found[-1][3] == c:
             found[-1][3] = c + 1
         else:
