@@ -318,3 +318,29 @@ def test_a_command_that_is_ended_leaves_nothing_half_written(tmp_path, monkeypat
     assert "interrupted" in run("fake", tmp_path / "a.fil", "--nchan", 8, "--duration", 1, code=130)
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_cannot_be_searched_ends_with_status_2(path, tmp_path):
+    """A block below the minimum, a file without nchans, DMs of a series: one line that says what was expected."""
+    said = run("search", path, "--dm-max", 100, "--dm-step", 5, "--block", 0.05, code=2)
+    assert "block=0.05: expected at least 1.024 s: 1024 samples" in said
+    head = path.read_bytes()
+    at = head.index(b"nchans") - 4
+    (tmp_path / "a.fil").write_bytes(head[:at] + head[at + 14 :])
+    assert "the header lacks nchans" in run("search", tmp_path / "a.fil", "--dm-max", 100, code=2)
+    assert "the header lacks nchans" in run("info", tmp_path / "a.fil", code=2)
+    run("dedisperse", path, "--dm-min", 60, "--num-dms", 1, "-o", tmp_path / "x", "-q")
+    series = tmp_path / "x_DM60.00.dat"
+    assert "candidates" in run("search", series)
+    for options in (("--dm-max", 100), ("--dm-max", 100, "--dm-step", 1), ("--dm-step", 1, "--num-dms", 5)):
+        assert "de-dispersed at DM 60: they cannot be searched over DMs" in run("search", series, *options, code=2)
+
+
+def test_dropouts_do_not_spoil_the_filters_of_the_command(tmp_path):
+    x = np.random.default_rng(3).normal(96, 16, (64, 12000)).round().clip(0, 255).astype(np.uint8)
+    x[:, 4000:4400] = x[10:30, 7000:9000] = 0
+    write_fil(tmp_path / "a.fil", Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3))
+    for options in ((), ("--rfi",), ("--zerodm",), ("--requantise",), ("--rfi", "--zerodm")):
+        said = run("search", tmp_path / "a.fil", "--dm-max", 300, "--dm-step", 5, "-t", 7, *options)
+        assert "0 candidates (0 events above 7 sigma)" in said, options
+        assert "4 to 4.4 s (all channels)" in said, options

@@ -52,8 +52,8 @@ def test_every_event_of_the_slow_search(pulses, noise, downsamp):
     dms = np.arange(80, 121, 10.0)
     widths = (1, 2, 3, 5, 8, 13, 100)
     p = plan(pulses, dms=dms, downsamp=downsamp)
-    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=1.1)
     block = 1100 if downsamp == 1 else 4096  # 1024 binned samples at least
+    found = search(pulses, p, widths=widths, threshold=3.5, noise=noise, block=block * 1e-3)
     delays = sample_delays(pulses.freqs, dms, 1e-3 * downsamp)
     x = pulses.read()
     n = x.shape[1] // downsamp

@@ -228,6 +228,32 @@ def test_arrays_of_a_gpu_with_holes_and_masks(tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("bits", [1, 2, 8, 32])
+def test_dropped_data_and_masks_are_filled_alike(bits):
+    """The same stretches and candidates on the CPU, on a GPU, and of samples that lie on one."""
+    import cupy
+
+    rng = np.random.default_rng(bits)
+    x = rng.normal(size=(64, 12000)).astype(np.float32)
+    if bits < 32:
+        mean, sigma = {1: (0.5, 0.5), 2: (1.5, 1.0), 8: (96, 16)}[bits]
+        x = np.clip(np.rint(x * sigma + mean), 0, 2**bits - 1).astype(np.uint8)
+    y = x.copy()
+    y[:, 5000:6500] = y[10:40, 8000:9000] = 0
+    options = {"fch1": 1500, "foff": -4, "tsamp": 1e-3, "nbits": bits if bits < 8 else None}
+    mask = Mask(rng.random((64, 24)) < 0.1, 500)
+    for data, cells in ((x, None), (y, None), (y, mask)):
+        host, device = (Filterbank.from_array(a, **options) for a in (data, cupy.asarray(data)))
+        truth = search(host, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cpu")
+        assert (len(truth.dropped) > 0) == (data is y)
+        for fb in (host, device):
+            found = search(fb, np.arange(0, 200, 5.0), threshold=5, mask=cells, device="cuda")
+            assert np.array_equal(found.dropped, truth.dropped)
+            for name, column in truth.columns().items():
+                assert np.array_equal(found.columns()[name], column), name
+
+
+@pytest.mark.gpu
 def test_arrays_of_another_gpu():
     import cupy
 

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.candidates import Candidates, Events
     from skysieve.dedispersion.cutouts import Cutout, cutout
     from skysieve.dedispersion.dmplan import DMPlan, plan
+    from skysieve.dedispersion.dropouts import find_dropped
     from skysieve.dedispersion.filterbank import Filterbank
     from skysieve.dedispersion.io import write_dat, write_fil, write_tim
     from skysieve.dedispersion.losses import Losses
     from skysieve.dedispersion.masks import Mask
     from skysieve.dedispersion.observation import DM_CONSTANT, Observation
+    from skysieve.dedispersion.repair import fill_dropped
     from skysieve.dedispersion.requantise import requantise
     from skysieve.dedispersion.result import Dedispersed
     from skysieve.dedispersion.rfi import channel_statistics, read_rfifind, rfi_mask, zero_dm
@@ -42,6 +44,8 @@ __all__ = [
     "cutout",
     "dedisperse",
     "fake",
+    "fill_dropped",
+    "find_dropped",
     "inject",
     "plan",
     "read_rfifind",
@@ -74,6 +78,8 @@ _HOMES = {
     "Observation": "skysieve.dedispersion.observation",
     "dedisperse": "skysieve.dedispersion.api",
     "fake": "skysieve.dedispersion.simulate",
+    "fill_dropped": "skysieve.dedispersion.repair",
+    "find_dropped": "skysieve.dedispersion.dropouts",
     "inject": "skysieve.dedispersion.simulate",
     "plan": "skysieve.dedispersion.dmplan",
     "search": "skysieve.dedispersion.searching",

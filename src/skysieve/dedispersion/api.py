@@ -16,7 +16,7 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter
-from skysieve.dedispersion.dmplan import DMPlan
+from skysieve.dedispersion.dmplan import DMPlan, check_series
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.grid import numbers, reference_frequency
 from skysieve.dedispersion.masks import Cleaned, Mask
@@ -433,7 +433,10 @@ def stages_of(
     if isinstance(dms, DMPlan):
         dms.check(fb.observation)
         return [(s.dms, s.downsamp, dms.nsub, s.per_call) for s in dms.stages], constant
-    return [(_dm_list(dms, name), downsamp, 0, 0)], constant
+    listed = _dm_list(dms, name)
+    if fb.observation.dm is not None:
+        check_series(fb.observation, listed)
+    return [(listed, downsamp, 0, 0)], constant
 
 
 def _dm_list(dms: Any, name: str) -> NDArray[np.float64]:

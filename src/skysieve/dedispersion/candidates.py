@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +90,12 @@ class Candidates:
     live : float
         Part of the data that was not masked.
     observation : Observation
+    dropped : numpy.ndarray of int64, shape (n, 4)
+        Dropped data that noise stands in for: first sample, last + 1, first channel (0 has the highest frequency),
+        last + 1.
+    until : numpy.ndarray of float64
+        Seconds at which the search of each of ``dms`` ends: a pulse that arrives later leaves the data before it has
+        reached the bottom of the band.
     """
 
     snr: NDArray[np.float32]
@@ -121,6 +127,8 @@ class Candidates:
     adds: float
     live: float
     observation: Observation
+    dropped: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    until: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     def __len__(self) -> int:
         return len(self.snr)
@@ -138,6 +146,27 @@ class Candidates:
     def rate(self) -> float:
         """Channels x DMs x samples a second."""
         return self.adds / max(self.seconds, 1e-9)
+
+    def describe(self) -> str:
+        """What was searched and what was not: dropped data, and the end of the data at each DM."""
+        lines = [
+            f"{len(self)} candidates ({len(self.events)} events above {self.threshold:g} sigma)",
+            *self.remarks(),
+        ]
+        return "\n".join(lines)
+
+    def remarks(self) -> list[str]:
+        """Dropped data and the end of the search, a sentence each; nothing where all was searched."""
+        found = []
+        if len(self.dropped):
+            found.append(dropped_text(self.dropped, self.observation))
+        if len(self.until) and self.searched - self.until[-1] > 1.5 * self.observation.tsamp:
+            found.append(
+                f"not searched: pulses of DM {self.dms[-1]:g} that arrive after {self.until[-1]:.6g} s, "
+                f"{self.searched - self.until[-1]:.4g} s before the end of the data (at lower DMs later, up to "
+                f"{self.until[0]:.6g} s at DM {self.dms[0]:g}): their sweep is cut by the end"
+            )
+        return found
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The candidates as columns, in the order of a table."""
@@ -158,6 +187,31 @@ class Candidates:
         from skysieve.dedispersion.plot import search_figure
 
         return search_figure(self)
+
+
+def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) -> str:
+    """A sentence on dropped data.
+
+    >>> from skysieve.dedispersion.observation import Observation
+    >>> obs = Observation(np.array([1500.0, 1499.0]), 1e-3)
+    >>> dropped_text(np.array([[1000, 3000, 0, 2], [5000, 5010, 1, 2]]), obs)
+    'dropped data, filled with noise: 1 to 3 s (all channels), 5 to 5.01 s (1 channels, from number 1 to 1)'
+    """
+    spans: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
+    for rect in dropped:
+        spans.setdefault((int(rect[0]), int(rect[1])), []).append(rect)
+    parts = []
+    for (first, last), rects in sorted(spans.items(), key=lambda s: s[0][0] - s[0][1])[:most]:
+        count = sum(int(r[3] - r[2]) for r in rects)
+        which = "all channels"
+        if count < obs.nchan:
+            which = (
+                f"{count} channels, from number {min(int(r[2]) for r in rects)} to {max(int(r[3]) for r in rects) - 1}"
+            )
+        parts.append((first, f"{first * obs.tsamp:.6g} to {last * obs.tsamp:.6g} s ({which})"))
+    text = ", ".join(part for _, part in sorted(parts))
+    rest = f" and {len(spans) - most} shorter stretches" if len(spans) > most else ""
+    return f"dropped data, filled with noise: {text}{rest}"
 
 
 def group_events(

@@ -53,6 +53,7 @@ from skysieve.dedispersion.cli_work import (
     masked,
     opened,
     planned,
+    prepared,
     save_figure,
     show,
     speed,
@@ -212,8 +213,7 @@ def search(
             fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,
         )  # fmt: skip
-        data = cleaned(fb, requantise, zero_dm, quiet)
-        cut = masked(fb, mask, rfi, ignore, quiet)
+        data, cut, every = prepared(fb, mask, rfi, ignore, requantise, zero_dm, quiet)
         found = searching.search(
             data, made, threshold=threshold, noise=noise.value,
             detector=detector.value, buffer=buffer, block=block, method=method.value, mask=cut, device=device,
@@ -227,7 +227,7 @@ def search(
         if plot is not None:
             save_figure(found.plot(), plot)
         if cutouts is not None:
-            paths = write_cutouts(data, found, cutouts, most=most, mask=cut, memory=memory)
+            paths = write_cutouts(data, found, cutouts, most=most, mask=every, memory=memory)
             if not quiet:
                 typer.echo(f"wrote {len(paths)} files into {cutouts}")
 

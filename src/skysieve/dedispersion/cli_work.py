@@ -124,6 +124,26 @@ def cleaned(fb: Filterbank, requantised: bool, without_mean: bool, quiet: bool) 
     return zero_dm(fb) if without_mean else fb
 
 
+def prepared(
+    fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, requantised: bool, without_mean: bool, quiet: bool
+) -> tuple[Filterbank, Mask | None, Mask | None]:
+    """The data to search, what is masked of them, and all that is masked.
+
+    What is dropped or masked is filled before the mean over the channels is taken off, so that it is in no mean.
+    """
+    from skysieve.dedispersion.api import block_samples
+    from skysieve.dedispersion.repair import fill_dropped, repaired, split_mask
+
+    if rfi or requantised or without_mean:
+        fb = fill_dropped(fb)
+    every = cut = masked(fb, mask, rfi, ignore, quiet)
+    if cut is not None and (requantised or without_mean):
+        cut, cells = split_mask(cut, fb)
+        if cells is not None:
+            fb = repaired(fb, fb.lost, cells, block_samples(fb.tsamp))
+    return cleaned(fb, requantised, without_mean, quiet), cut, every
+
+
 def planned(
     fb: Filterbank, plan: Path | None, dm_min: float, dm_max: float | None, step: float | None, count: int | None,
     rule: Rule | None, max_loss: float, tol: float, width: float, nsub: int, scattering: bool, downsamp: int | None,
@@ -146,7 +166,7 @@ def planned(
     if rule is not None and (count is not None or step is not None):
         raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
     k = DM_CONSTANT if constant is None else constant
-    if fb.observation.dm is not None and dm_max is None and count is None:
+    if fb.observation.dm is not None and (dm_max, count, step) == (None,) * 3:
         return make(fb, dms=[0.0], downsamp=downsamp or 1, dm_constant=k)
     common: dict[str, Any] = {"nsub": nsub, "scattering": "bhat2004" if scattering else None, "dm_constant": k}
     if count is not None:
@@ -187,6 +207,8 @@ def show(found: Any, most: int = 10) -> None:
             f"{found.snr[i]:8.2f} {found.dm[i]:10.3f} {found.time[i]:12.6f} {found.width[i] * 1e3:10.4g} "
             f"{found.members[i]:8d}  {found.mjd_top[i]:.9f}"
         )
+    for line in found.remarks():
+        typer.echo(line)
 
 
 def check_cutouts(folder: Path) -> None:

@@ -280,6 +280,8 @@ def plan(
     if not isinstance(obs, Observation):
         raise TypeError(f"data is a {type(data).__name__}, expected a Filterbank or an Observation")
     chosen = _method(method, dms, step, stages)
+    if chosen != "list" or dms is None:
+        check_series(obs, np.inf)
     _check_numbers(dm_min=dm_min, width=width, resolution=resolution)
     for name, value, low, high in (
         ("max_loss", max_loss, 0, 1),
@@ -317,6 +319,19 @@ def plan(
         tuple(made), obs.top, float(obs.freqs[-1]), obs.centre, obs.band, obs.nchan, obs.tsamp, chosen, nsub,
         float(dm_constant), tuple(notes),
     )  # fmt: skip
+
+
+def check_series(obs: Observation, dms: Any) -> None:
+    """Refuse DMs for a time series: one channel has no delays that would tell one DM from another.
+
+    ``dms`` count from the DM that the series was de-dispersed at, so that 0 is that DM.
+    """
+    if obs.nchan == 1 and np.any(np.asarray(dms) != 0):
+        own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:g}"
+        which = "" if obs.dm is None else f", which stands for DM {obs.dm:g}"
+        raise ValueError(
+            f"the data are one channel{own}: they cannot be searched over DMs; expected no DMs, or 0 alone{which}"
+        )
 
 
 def _method(method: str | None, dms: Any, step: float | None, stages: Any) -> str:

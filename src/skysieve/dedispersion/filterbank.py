@@ -55,6 +55,12 @@ def gaps_of(reader: Reader) -> NDArray[np.int64]:
     return found
 
 
+def lost_of(reader: Reader) -> NDArray[np.int64]:
+    """Rectangles in which a reader has replaced dropped samples, shape (n, 4)."""
+    found: NDArray[np.int64] = getattr(reader, "lost", np.empty((0, 4), np.int64))
+    return found
+
+
 class ArrayReader:
     """An array in memory, channels x samples."""
 
@@ -113,6 +119,8 @@ class Filterbank:
         Largest value that unsigned integer samples can take; 0 where it is not known.
     gaps : numpy.ndarray of int64, shape (n, 2)
         Samples that the source does not hold: first, and last + 1.  The mean of what came before stands there.
+    lost : numpy.ndarray of int64, shape (n, 4)
+        Dropped data that `fill_dropped` has replaced: first sample, last + 1, first row, last + 1.
 
     Examples
     --------
@@ -131,6 +139,8 @@ class Filterbank:
         self.nsamp = int(self.starts[-1])
         each = zip(self.readers, self.starts, strict=False)
         self.gaps = np.concatenate([gaps_of(r) + start for r, start in each])
+        each = zip(self.readers, self.starts, strict=False)
+        self.lost = np.concatenate([lost_of(r) + np.array([start, start, 0, 0]) for r, start in each])
 
     # ---------------------------------------------------------------- making one
     @classmethod

@@ -14,6 +14,7 @@ from skysieve.core.arrays import array_module
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from skysieve.dedispersion.dropouts import Watch
     from skysieve.dedispersion.filterbank import Filterbank
     from skysieve.dedispersion.workload import Packed, Resident
 
@@ -120,10 +121,12 @@ class Cleaned:
     mask : Mask, optional
     block : int
         Samples of a block for values that are not finite.
+    watch : Watch, optional
+        Looks at the samples that are read, for dropped data.
     """
 
-    def __init__(self, fb: Filterbank, mask: Mask | None, block: int) -> None:
-        self.fb, self.mask, self.block = fb, mask, block
+    def __init__(self, fb: Filterbank, mask: Mask | None, block: int, watch: Watch | None = None) -> None:
+        self.fb, self.mask, self.block, self.watch = fb, mask, block, watch
         self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
         self.replaced = 0
         self._last: tuple[int, NDArray[np.float32]] | None = None
@@ -135,11 +138,14 @@ class Cleaned:
 
     def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """See `workload.Source`."""
-        if self.dtype.kind != "f":
-            yield from self.fb.raw(start, count)
-            return
         at = start
         for rows, order in self.fb.raw(start, count):
+            if self.watch is not None:
+                self.watch.see(at, rows)
+            if self.dtype.kind != "f":
+                yield rows, order
+                at += len(rows)
+                continue
             good = np.isfinite(rows)
             if not good.all():
                 rows = rows.copy()
@@ -168,7 +174,14 @@ class Cleaned:
 
     def packed(self, start: int, count: int) -> Iterator[Packed] | None:
         """See `workload.Source`."""
-        return self.fb.packed(start, count)
+        pieces = self.fb.packed(start, count)
+        return pieces if pieces is None or self.watch is None else self._watched(start, pieces, self.watch)
+
+    def _watched(self, start: int, pieces: Iterator[Packed], watch: Watch) -> Iterator[Packed]:
+        for piece in pieces:
+            watch.see(start, piece.data)
+            yield piece
+            start += len(piece.data)
 
     def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
         """See `workload.Source`."""

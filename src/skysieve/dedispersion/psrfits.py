@@ -22,6 +22,10 @@ JITTER = 0.6
 """Part of a row that OFFS_SUB may be off without a meaning: some writers take it from a clock."""
 MOST_MISSING = 10
 """Gaps may be this many times as long as the data."""
+SUMMED = ("AABB", "XXYY", "RRLL", "LLRR", "YYXX", "BBAA")
+"""Starts of POL_TYPE whose first two polarisations add up to the total power."""
+STOKES = ("IQUV", "STOKES", "STOKE", "IQ", "IV")
+"""POL_TYPE whose first polarisation is the total power."""
 COLUMNS = ("DAT_FREQ", "DAT_WTS", "DAT_OFFS", "DAT_SCL", "DATA")
 
 
@@ -37,7 +41,8 @@ class PsrfitsReader:
     ----------
     path : path
     ifs : {"sum"} or int
-        "sum" adds the two polarisations of AABB and takes the first of other kinds (Stokes I); a number picks one.
+        "sum" adds the first two polarisations where POL_TYPE begins with AABB, XXYY, RRLL or the like, and takes the
+        first of Stokes parameters (I); other kinds of several polarisations are refused.  A number picks one.
     """
 
     def __init__(self, path: str | os.PathLike[str], ifs: str | int = "sum") -> None:
@@ -92,11 +97,10 @@ class PsrfitsReader:
         self._place(head, tsamp)
         self.signed = self._number(head, "SIGNINT", 0) != 0 and self.nbits in (8, 16)
         self.zero = self._number(head, "ZERO_OFF", 0)
-        kind = str(head.get("POL_TYPE", "")).strip()
-        if ifs == "sum" and self.npol > 1 and not kind.startswith("AABB"):
+        self._read_scales()
+        if ifs == "sum" and self.npol > 1 and not self._adds(str(head.get("POL_TYPE", ""))):
             ifs = 0
         self.ifs = choose_ifs(ifs, self.npol)
-        self._read_scales()
         raw = {8: "i1" if self.signed else "u1", 16: ">i2" if self.signed else ">u2", 32: ">f4"}
         self._raw: np.dtype[Any] = np.dtype(raw.get(self.nbits, "u1"))
         self._table = unpack_table(self.nbits, "big") if self.nbits < 8 else None
@@ -112,6 +116,19 @@ class PsrfitsReader:
             freqs[self.order], tsamp, self.nbits, mjd + first / DAY, str(primary.get("SRC_NAME", "")).strip(),
             str(primary.get("TELESCOP", "")).strip(), _degrees(primary.get("RA"), 15), _degrees(primary.get("DEC"), 1),
         )  # fmt: skip
+
+    def _adds(self, kind: str) -> bool:
+        """Whether the first two polarisations are to be added; otherwise the first is the total power."""
+        name = "".join(c for c in kind.upper() if c.isalnum())
+        if "+" not in kind and name.startswith(SUMMED):
+            return True
+        if name in STOKES:
+            return False
+        raise BadFile(
+            f"{self.path}: POL_TYPE={kind.strip()!r} with NPOL={self.npol}; expected {', '.join(SUMMED)} (with or "
+            f"without cross products; the first two are added) or {', '.join(STOKES)} (the first is taken); choose one "
+            f"of the polarisations by its number, ifs=0 to {self.npol - 1} (--ifs 0)"
+        )
 
     def _number(self, header: Any, key: str, default: float | None = None) -> float:
         """A number of a header; ``default`` where it is left out, empty or "*", PSRFITS' word for "not filled in"."""

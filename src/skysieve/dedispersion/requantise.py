@@ -30,7 +30,7 @@ class RequantisedReader:
     """Another filterbank's samples, rounded to 8 bits at ``COUNTS`` a sigma; see `requantise`."""
 
     def __init__(self, fb: Filterbank, block: int) -> None:
-        self.fb, self.block, self.nsamp, self.gaps = fb, block, fb.nsamp, fb.gaps
+        self.fb, self.block, self.nsamp, self.gaps, self.lost = fb, block, fb.nsamp, fb.gaps, fb.lost
         self.observation = fb.observation.replace(nbits=8, extra={**fb.observation.extra, "requantise_loss": LOSS})
         self.order = np.arange(fb.nchan)
         self.dtype: np.dtype[Any] = np.dtype(np.uint8)

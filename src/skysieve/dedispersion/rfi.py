@@ -98,7 +98,8 @@ def rfi_mask(
     A cell is masked when its mean, standard deviation or spectral kurtosis lies more than ``sigma`` from the median of
     its channel over time, in units of the channels' median scatter; a channel, when its typical standard deviation or
     kurtosis stands out from the 32 on either side; and a channel or a block wholly, when more than ``most`` of it is.
-    Constant channels are masked.  Kurtosis says nothing where the mean of a block is within 10 of its errors of 0
+    Constant channels are masked, and cells of which more than half is dropped data (`find_dropped`); the statistics are
+    those of the other samples.  Kurtosis says nothing where the mean of a block is within 10 of its errors of 0
     (floats or signed data from which the mean was taken): such channels are not tested by it.
 
     Parameters
@@ -131,7 +132,10 @@ def rfi_mask(
         raise ValueError(f"tests={tests!r}: expected some of {', '.join(map(repr, TESTS))}")
     if not isinstance(fb, Filterbank):
         raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    from skysieve.dedispersion.repair import fill_dropped
+
     size = max(16, round(0.5 / fb.tsamp)) if block is None else block
+    fb = fill_dropped(fb)
     stats = channel_statistics(fb, min(size, max(2, fb.nsamp)))
     stats["kurtosis"][~_powers(stats, min(size, fb.nsamp))] = 1.0
     dead = ~(np.nan_to_num(stats["std"]).max(axis=1) > 0)
@@ -146,12 +150,22 @@ def rfi_mask(
             cells |= np.abs(off) > sigma * np.maximum(scatter, typical)
     for typical in (_median(stats["std"]), _median(stats["kurtosis"])):
         cells[_stands_out(typical, live, sigma)] = True
+    cells[_dropped(fb, size, cells.shape[1]) > size / 2] = True
     cells[dead] = True
     cells[cells.mean(axis=1) > most] = True
     kept = ~cells.all(axis=1)
     if kept.any():
         cells[:, cells[kept].mean(axis=0) > most] = True
     return Mask(cells, size)
+
+
+def _dropped(fb: Filterbank, size: int, count: int) -> NDArray[np.int64]:
+    """Dropped samples of each channel in each block."""
+    found = np.zeros((fb.nchan, count), np.int64)
+    starts = np.arange(count) * size
+    for first, last, low, high in fb.lost.tolist():
+        found[low:high] += np.clip(np.minimum(last, starts + size) - np.maximum(first, starts), 0, None)
+    return found
 
 
 def _powers(stats: dict[str, NDArray[np.float64]], samples: int) -> NDArray[np.bool_]:
@@ -248,6 +262,7 @@ class ZeroDmReader:
 
     def __init__(self, fb: Filterbank) -> None:
         self.fb, self.observation, self.nsamp, self.gaps = fb, fb.observation, fb.nsamp, fb.gaps
+        self.lost = fb.lost
         self.order = np.arange(fb.nchan)
         self.real = fb.dtype.kind == "f"
         top = fb.maximum if fb.dtype.kind == "u" and fb.maximum else 256**fb.dtype.itemsize - 1

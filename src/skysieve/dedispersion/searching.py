@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -26,12 +27,14 @@ from skysieve.dedispersion.api import (
     tabled,
 )
 from skysieve.dedispersion.candidates import Candidates, Events, group_events
-from skysieve.dedispersion.dmplan import DMPlan
+from skysieve.dedispersion.dmplan import DMPlan, check_series
+from skysieve.dedispersion.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.filterbank import Filterbank
 from skysieve.dedispersion.grid import reference_frequency
 from skysieve.dedispersion.losses import FilledReader, Losses, kept_events
-from skysieve.dedispersion.masks import Cleaned, Mask
+from skysieve.dedispersion.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.observation import Observation
+from skysieve.dedispersion.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.tables import Tabled
 from skysieve.dedispersion.workload import METHODS, MOST_WIDTH, NOISE, Detection, Engine, check_events
 
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["WIDTHS", "search"]
+
+R = TypeVar("R")
 
 WIDTHS = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 48, 58, 70, 84, 101, 122, 147, 177, 213, 256, 308,
@@ -156,15 +161,19 @@ class Job:
 def prepare(
     fb: Filterbank, plan: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
     buffer: int | None, block: float, link_dm: int, link_time: float | None, method: str, max_loss: float,
-    ref_freq: str | float, dm_constant: float | None,
+    ref_freq: str | float, dm_constant: float | None, strict: bool = False,
 ) -> Job:  # fmt: skip
-    """The arguments of `search` checked, and the delays; no data are read."""
+    """The arguments of `search` checked, and the delays; no data are read.
+
+    ``strict`` refuses blocks that are too short, instead of making them longer.
+    """
     stages, constant = stages_of(fb, plan, dm_constant, name="plan")
+    check_series(fb.observation, np.concatenate([dms for dms, *_ in stages]))
     if method not in METHODS:
         raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
     boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
-    length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages))
+    length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages), strict)
     made = []
     for dms, binning, nsub, call in stages:
         check_binning(fb, binning)
@@ -219,7 +228,9 @@ def search(
     buffer : int, optional
         Samples of its buffers (unbinned); by default those of ``block``.
     block : float
-        Seconds of the blocks that noise is taken from.  They are anchored at sample 0 of the data.
+        Seconds of the blocks that noise is taken from.  They are anchored at sample 0 of the data.  At least 1024
+        samples and twice the widest boxcar, binned as the coarsest stage is; the default of 2 s becomes longer where
+        that is needed.
     link_dm : int
         Events belong together that are at most so many DMs apart ...
     link_time : float, optional
@@ -227,8 +238,12 @@ def search(
     losses : Losses, optional
         Samples that count as missing: noise of their channel's level and scatter stands in for them, and windows of
         which less than half is there are no events.  It is what a stream that lost them gives.  By default the gaps
-        of the files.
-    method, max_loss, ref_freq, dm_constant, mask, device, memory, threads, progress
+        of the files and dropped data: stretches of equal samples that noise does not have (see `find_dropped`), which
+        the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
+    mask : Mask, optional
+        Cells to leave out.  Channels that are masked throughout add nothing; other cells are replaced by values drawn
+        from the good samples of their channel and block.
+    method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
     Returns
@@ -266,7 +281,7 @@ def search(
     job = prepare(
         fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
         link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-        dm_constant=dm_constant,
+        dm_constant=dm_constant, strict=True,
     )  # fmt: skip
     constant, made, length = job.dm_constant, job.made, job.length
     budget = parse_budget(memory, available_host_memory())
@@ -274,28 +289,83 @@ def search(
     _check_reach(fb, job, looked)
     if losses is not None and not isinstance(losses, Losses):
         raise TypeError(f"losses is a {type(losses).__name__}, expected Losses")
-    if losses is None and len(fb.gaps):
-        losses = Losses(np.insert(fb.gaps, 2, [[0], [fb.nchan]], axis=1))
-    filled = None if losses is None else FilledReader(fb, losses, length)
-    data = fb if filled is None else Filterbank([filled])
-    source = Cleaned(data, mask, length)
+    if mask is not None:
+        check_mask(mask, fb)
+    whole, cells = (None, None) if mask is None else split_mask(mask, fb)
     workers = usable_cores() if threads is None else max(1, threads)
     place = find_place(chosen_device(fb, device), memory)
-    layout = _layout(fb, source, made, length, place, workers)
-    raw, ran, where = _run(fb, source, job, looked, layout, method, place, threads, progress)
-    if filled is not None:
-        raw = kept_events(made, raw, job.boxes, filled.losses, length, filled.joins, looked)
+
+    def run(data: Filterbank, watch: Watch | None = None) -> tuple[list[NDArray[np.float64]], str, str]:
+        source = Cleaned(data, whole, length, watch)
+        layout = _layout(data, source, made, length, place, workers)
+        return _run(data, source, job, looked, layout, method, place, threads, progress)
+
+    if losses is not None:
+        filled = FilledReader(fb, losses, length)
+        dropped, lost, joins = NO_RECTANGLES, filled.losses, filled.joins
+        data = Filterbank([filled])
+        raw, ran, where = run(data if cells is None else repaired(data, NO_RECTANGLES, cells, length))
+    else:
+        clean = None
+        if cells is None and fb.gpu is None and not len(fb.gaps) and not len(fb.lost):
+            clean, dropped = _optimistic(fb, run, threads)
+        else:
+            dropped = fb.lost if len(fb.lost) else dropped_in(fb)
+        lost, joins = Losses(np.concatenate([dropped, full(fb.gaps, fb.nchan)])), []
+        if clean is None:
+            data = fb
+            if cells is not None or len(dropped) > len(fb.lost):
+                data = repaired(fb, dropped, cells, length)
+            elif len(fb.gaps) and not len(fb.lost):
+                filled = FilledReader(fb, lost, length)
+                data, lost, joins = Filterbank([filled]), filled.losses, filled.joins
+            clean = run(data)
+        raw, ran, where = clean
+    if losses is not None or len(lost.rects):
+        raw = kept_events(made, raw, job.boxes, lost, length, joins, looked)
     events, dms_all = job.events(raw, fb.observation)
     ref = reference_frequency(fb.freqs, ref_freq)
     columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)
     adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
     live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
+    live *= 1 - float(((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()) / fb.nsamp / fb.nchan
     return Candidates(
         **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=job.noise,
         detector=detector, method=ran, device=where, dm_constant=constant, ref_freq=ref, searched=fb.duration,
         seconds=time.perf_counter() - began, adds=adds, live=live,
-        observation=fb.observation,
+        observation=fb.observation, dropped=dropped, until=_until(job, looked),
     )  # fmt: skip
+
+
+def _optimistic(
+    fb: Filterbank, run: Callable[[Filterbank, Watch], R], threads: int | None
+) -> tuple[R | None, NDArray[np.int64]]:
+    """What ``run`` gives and no rectangles; or None and the dropped data.
+
+    The samples are watched as they are read, so that data without dropouts are read once.
+    """
+    watch = Watch(fb, threads)
+    found = None
+    try:
+        with suppress(Suspicious):
+            found = run(fb, watch)
+        watch.quiet = True
+        if found is not None and watch.at == fb.nsamp and not watch.suspicious():
+            return found, NO_RECTANGLES
+        dropped = dropped_in(fb, watch)
+    finally:
+        watch.close()
+    nothing = dropped.tolist() == [[0, fb.nsamp, 0, fb.nchan]]  # no sample is left to be searched again
+    return (None if len(dropped) and not nothing else found), dropped
+
+
+def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
+    """Seconds at which the search of each DM ends, in the rising list of all DMs."""
+    rank = np.unique(np.concatenate([dms for dms, *_ in job.stages]), return_inverse=True)[1]
+    ends = [(w.valid.clip(0) + t.start) * t.table.downsamp * job.tsamp for t, w in zip(job.made, looked, strict=True)]
+    found = np.full(int(rank.max()) + 1, -np.inf)
+    np.maximum.at(found, rank, np.concatenate(ends))
+    return found
 
 
 def _check(
@@ -336,8 +406,9 @@ def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
 
 
 def _block_length(
-    fb: Filterbank, seconds: float, buffer: int | None, detector: str, common: int, boxes: tuple[int, ...], most: int
-) -> int:
+    fb: Filterbank, seconds: float, buffer: int | None, detector: str, common: int, boxes: tuple[int, ...], most: int,
+    strict: bool,
+) -> int:  # fmt: skip
     """Unbinned samples of a block: a multiple of every binning."""
     if detector == "threshold" and buffer is not None:
         if buffer < 2 or buffer % common:
@@ -348,6 +419,9 @@ def _block_length(
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"block={seconds!r}: expected seconds, above 0")
     least = max(LEAST_BLOCK, 2 * boxes[-1]) * most if detector == "boxcar" else 2 * most
+    if strict and seconds != BLOCK_SECONDS and round(seconds / fb.tsamp) < least:
+        why = f"{least // most} samples" + (f" of {most} binned ones each" if most > 1 else "")
+        raise ValueError(f"block={seconds!r}: expected at least {math.ceil(least * fb.tsamp * 1e6) / 1e6:g} s: {why}")
     length = -(-max(least, round(seconds / fb.tsamp)) // common) * common
     return int(length)
 

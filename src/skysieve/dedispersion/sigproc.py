@@ -108,17 +108,24 @@ def read_header(data: bytes, path: str | os.PathLike[str]) -> tuple[dict[str, An
 
 def observation(keys: dict[str, Any], path: str | os.PathLike[str]) -> tuple[Observation, NDArray[np.int64]]:
     """A header as an `Observation`, and the file's channel behind each of its rows."""
-    try:
-        nbits, nchan = int(keys["nbits"]), int(keys.get("nchans", 1))
-    except KeyError as error:
-        raise BadFile(f"{path}: the header lacks {error.args[0]}") from None
+    one = keys.get("nchans", 1) == 1
+    series = keys.get("data_type", FILTERBANK) == TIME_SERIES or (one and "refdm" in keys)
+    needed = ["nbits", "tsamp"]
+    if not series:
+        needed.append("nchans")
+    if not series and "fchannel" not in keys:
+        needed += ["fch1"] if keys.get("nchans") == 1 else ["fch1", "foff"]
+    if lacking := [key for key in needed if key not in keys]:
+        raise BadFile(f"{path}: the header lacks {', '.join(lacking)}")
+    nbits, nchan = int(keys["nbits"]), int(keys.get("nchans", 1))
     if nbits not in SAMPLE_BITS:
         raise BadFile(f"{path}: nbits={nbits}; expected one of {', '.join(map(str, SAMPLE_BITS))}")
     if not 1 <= nchan <= MOST_CHANNELS:
         raise BadFile(f"{path}: nchans={nchan}; expected 1 to {MOST_CHANNELS}")
     if keys.get("nifs", 1) < 1:
         raise BadFile(f"{path}: nifs={keys['nifs']}; expected at least 1")
-    series = keys.get("data_type", FILTERBANK) == TIME_SERIES
+    if not math.isfinite(keys.get("tstart", 0.0)):
+        raise BadFile(f"{path}: tstart={keys['tstart']}; expected an MJD")
     try:
         tsamp = check_tsamp(keys.get("tsamp", 0.0))
         if "fchannel" in keys:
@@ -126,7 +133,7 @@ def observation(keys: dict[str, Any], path: str | os.PathLike[str]) -> tuple[Obs
             if len(freqs) != nchan:
                 raise ValueError(f"nchans={nchan}, but {len(freqs)} fchannel entries")
             check_freqs(freqs, "fchannel")
-        elif nchan == 1:
+        elif nchan == 1 and series:
             freqs = np.array([keys.get("fch1", 0.0)]) if keys.get("fch1", 0.0) > 0 else np.array([1000.0])
         else:
             freqs = regular_freqs(keys.get("fch1", 0.0), keys.get("foff", 0.0), nchan)

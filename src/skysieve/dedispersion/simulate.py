@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.dedispersion.filterbank import Filterbank, Reader, gaps_of
+from skysieve.dedispersion.filterbank import Filterbank, Reader, gaps_of, lost_of
 from skysieve.dedispersion.grid import delay_seconds
 from skysieve.dedispersion.io import write_fil
 from skysieve.dedispersion.observation import DM_CONSTANT, Observation, check_tsamp, regular_freqs
@@ -75,6 +75,7 @@ class PulseReader:
         self.base, self.pulses, self.analog = base, pulses, analog
         self.observation, self.nsamp, self.maximum = base.observation, base.nsamp, base.maximum
         self.order, self.dtype, self.gaps = base.order, base.read(0, 0).dtype, gaps_of(base)
+        self.lost = lost_of(base)
 
     def close(self) -> None:
         """Close what lies below."""
@@ -346,6 +347,7 @@ class _Joined:
     def __init__(self, fb: Filterbank) -> None:
         self.fb, self.observation, self.nsamp = fb, fb.observation, fb.nsamp
         self.order, self.dtype, self.maximum, self.gaps = np.arange(fb.nchan), fb.dtype, fb.maximum, fb.gaps
+        self.lost = fb.lost
 
     def close(self) -> None:
         """Close the files."""

@@ -49,6 +49,8 @@ def write_candidates(found: Candidates, path: str | os.PathLike[str]) -> None:
         "detector": found.detector, "method": found.method, "source": found.observation.source,
         "reference_frequency_mhz": found.ref_freq,
     }  # fmt: skip
+    if remarks := found.remarks():
+        facts["remarks"] = "; ".join(remarks)
     with written(path) as part:
         if suffix == ".csv":
             lines = [",".join((*columns, "dm_constant"))]
@@ -82,6 +84,7 @@ def _cell(name: str, value: object) -> str:
 def _singlepulse(found: Candidates) -> str:
     e = found.events
     lines = ["# DM      Sigma      Time (s)     Sample    Downfact", f"# {said(found.dm_constant, found.ref_freq)}"]
+    lines += [f"# {remark}" for remark in found.remarks()]
     for dm, snr, time, sample, width, b in zip(e.dm, e.snr, e.time, e.sample, e.width_samples, e.downsamp, strict=True):
         middle = sample + width * b // 2
         lines.append(f"{dm:7.2f} {snr:7.2f} {time:13.6f} {middle:10d}     {width * b:3d}")

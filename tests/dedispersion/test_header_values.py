@@ -1,0 +1,83 @@
+"""Polarisations by their name, headers that lack a key or have values without a sense, series that have a DM."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tests.dedispersion.test_formats import PLAIN, data, header, psrfits
+
+from skysieve.dedispersion import BadFile, Filterbank, dedisperse, plan, search, write_dat, write_tim
+
+
+@pytest.mark.parametrize(
+    ("pol", "npol", "expected"),
+    [
+        ("XXYY", 2, "sum"), ("XX,YY", 2, "sum"), ("AABB", 2, "sum"), ("AABBCRCI", 4, "sum"), ("XXYYCRCI", 4, "sum"),
+        ("RRLL", 2, "sum"), ("aabb", 2, "sum"), ("STOKES", 4, "first"), ("IQUV", 4, "first"), ("INTEN", 1, "first"),
+        ("AA+BB", 1, "first"), ("whatever", 1, "first"), ("", 1, "first"),
+    ],
+)  # fmt: skip
+def test_polarisations_by_pol_type(tmp_path, pol, npol, expected):
+    """Total power is the sum of the two hands, or Stokes I."""
+    raw = np.random.default_rng(3).integers(0, 200, (32, npol, 8)).astype(np.uint8)
+    fb = Filterbank.open(psrfits(tmp_path / "a.fits", raw, 8, npol=npol, pol=pol))
+    truth = raw[:, :2].sum(axis=1, dtype=np.uint16) if expected == "sum" else raw[:, 0]
+    assert np.array_equal(fb.read(), truth.T)
+
+
+@pytest.mark.parametrize(("pol", "npol"), [("HHVV", 2), ("", 2), ("INTEN", 2), ("AA+BB", 2), ("CRCI", 4)])
+def test_unknown_polarisations_are_refused(tmp_path, pol, npol):
+    raw = np.random.default_rng(4).integers(0, 200, (32, npol, 8)).astype(np.uint8)
+    path = psrfits(tmp_path / "a.fits", raw, 8, npol=npol, pol=pol)
+    with pytest.raises(BadFile, match=re.escape(f"POL_TYPE={pol!r} with NPOL={npol}; expected AABB, XXYY")):
+        Filterbank.open(path)
+    for i in range(npol):
+        assert np.array_equal(Filterbank.open(path, ifs=i).read(), raw[:, i].T)
+
+
+@pytest.mark.parametrize("key", ["nchans", "nbits", "tsamp", "fch1", "foff"])
+def test_a_filterbank_without_a_needed_key_is_refused(tmp_path, key):
+    keys = {**PLAIN, "nchans": 6}
+    del keys[key]
+    path = tmp_path / "a.fil"
+    path.write_bytes(header(**keys) + data("u1", (30, 6)).tobytes())
+    with pytest.raises(BadFile, match=f"the header lacks {key}"):
+        Filterbank.open(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("nchans", 0, "nchans=0"), ("nchans", -4, "nchans=-4"), ("nbits", 0, "nbits=0"), ("nbits", -8, "nbits=-8"),
+        ("tsamp", 0.0, "tsamp=0"), ("tsamp", -1.0, "tsamp=-1"), ("tsamp", np.nan, "tsamp=nan"), ("foff", 0.0, "foff=0"),
+        ("fch1", -1400.0, "fch1=-1400"), ("fch1", np.inf, "fch1=inf"), ("tstart", np.nan, "tstart=nan"),
+        ("nifs", 0, "nifs=0"),
+    ],
+)  # fmt: skip
+def test_values_that_make_no_sense_are_refused(tmp_path, key, value, message):
+    path = tmp_path / "a.fil"
+    path.write_bytes(header(**{**PLAIN, "nchans": 6, key: value}) + data("u1", (30, 6)).tobytes())
+    with pytest.raises(BadFile, match=message):
+        Filterbank.open(path)
+
+
+@pytest.mark.parametrize("kind", ["dat", "tim"])
+def test_a_series_is_searched_at_its_own_dm_only(tmp_path, kind):
+    """One channel has no delays: DMs asked of it would be names without a meaning."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=20000).astype(np.float32)
+    values[7000:7010] += 10
+    fb = Filterbank.from_array(data("u1"), fch1=1400, foff=-0.5, tsamp=1e-3)
+    {"dat": write_dat, "tim": write_tim}[kind](tmp_path / f"a.{kind}", values, fb.observation, dm=112.5)
+    series = Filterbank.open(tmp_path / f"a.{kind}")
+    found = search(series, [0.0])
+    assert (found.dm[0], found.time[0]) == (112.5, pytest.approx(7.005, abs=2e-3))
+    said = "one channel, de-dispersed at DM 112.5: they cannot be searched over DMs; expected no DMs, or 0 alone"
+    for work in (
+        lambda: search(series, [0.0, 10.0]), lambda: dedisperse(series, [5.0]), lambda: plan(series, 500),
+        lambda: plan(series, dm_max=500, step=1),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            work()
