@@ -135,9 +135,11 @@ class ConvolvePlan:
         What is dropped of the kernel and of its modes, relative to the rms of a white map's result.  In float64 on
         equal rings (ECP, Gauss-Legendre), "ring" leaves at most 1e-10 of the peak beyond the support: narrow kernels
         keep all modes, wide ones (above 16 pixels) are set up for eps = 2e-11 at most.
-    quadrature : {"ring", "none", "pixel"}
+    quadrature : {"ring", "none", "pixel", "band"}
         Weights w: ring weights, the pixels' solid angles (with which the sum is self-adjoint), or those times HEALPix's
         pixel weights (see `pixelweights.healpix_pixel_weights`), with which a large mean is not convolved apart.
+        "band" is for whole HEALPix maps whose harmonics end at degree 3 nside - 1: solid angles, with corrections
+        around the poles and where caps and belt meet (see `polar`); the mean is multiplied by the kernel's integral.
     dtype : {"float64", "float32"}
         Arithmetic and result.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
@@ -216,6 +218,9 @@ class ConvolvePlan:
         self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, read_dtype(dtype)
         self._table = ring_table_of(grid, quadrature, rings)
         self._factors = factors_of(grid, self._table, rings) if quadrature == "pixel" else None
+        self._polar = grid.polar_correction() if quadrature == "band" else None
+        if quadrature == "band" and not (rings is None and mask is None and compat is None):
+            raise ValueError("quadrature='band': corrects whole maps, expected no rings, mask or compat with it")
         self._mask, used = self._read_mask(mask)
         self.spin = int(spin)
         if (
@@ -235,13 +240,15 @@ class ConvolvePlan:
         options = read_compat(compat, grid, method, self.spin, rings)
         extra = staged + (self._means.nbytes if self._means else 0)
         extra += 0 if self._factors is None else self._factors.nbytes
-        copies = (1 + len(self.kernels) if grid.nest else 0) + (0 if used is None else 1)
+        copies = (1 + len(self.kernels) if grid.nest else 0) + (used is not None) + (quadrature == "band")
         self._spec = Spec(
             self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options, copies
         )  # fmt: skip
         self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
         if gpu and self.device.kind == "cpu":
             self._means = self._apart(threads)
+        if self._polar is not None and grid.nest and self.device.kind == "cpu":
+            self._polar = self._polar.of(nest=False)  # the CPU turns maps into RING order first
         self._options: dict[str, Any] = {"memory": memory, "threads": threads}
         self._ones = np.ones(len(self._table.n))
 
@@ -418,11 +425,43 @@ class ConvolvePlan:
                 factors = array_module(x).asarray(ordered, self.dtype)
                 x = x * factors if w_out is self._ones else x
         gpu: Any = self._engine
+        if self.quadrature == "band":
+            transposed = w_out is not self._ones
+            for one, out in zip(x, result, strict=True):  # each needs a copy: one at a time
+                with place:
+                    mean = self._mean(one)
+                    staged = one if transposed else self._for_band(one, mean)
+                gpu.run(staged[None], out[None], w_in, w_out, nest=self.grid.nest)
+                with place:
+                    self._after_band(out, mean, transposed)
+            return
         steady = self._steady if apart else None
         gpu.run(x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=steady, offset=OFFSET)
         with place:
             if factors is not None and w_out is not self._ones:
                 result *= factors
+
+    # with quadrature="band" the mean of a map is multiplied by the kernel's integral, and the rest of it is corrected
+    def _mean(self, x: Any) -> Any:
+        """The mean of one map, a number of where the map is; 0 for Q and U."""
+        return 0.0 if self.spin else x.mean(dtype=np.float64)
+
+    def _for_band(self, x: Any, mean: Any) -> Any:
+        """A map ([2,] npix) less its mean, corrected around the poles: a copy, of the plan's dtype."""
+        found = array_module(x).empty(x.shape, self.dtype)
+        found[...] = x if self.spin else x - mean
+        if self._polar is not None:
+            self._polar.add(found, self.spin)
+        return found
+
+    def _after_band(self, out: Any, mean: Any, transposed: bool) -> None:
+        """Add what the mean becomes to the results (K, [2,] npix) of one map; with ``transposed`` the transposed."""
+        if transposed and self._polar is not None:
+            self._polar.add(out, self.spin, transposed=True)
+        if self.spin:
+            return
+        for kernel, row in zip(self.kernels, out, strict=True):
+            row += (mean * float(kernel.window(0)[0]) - (self._mean(row) if transposed else 0.0)).astype(self.dtype)
 
     def _steady(self) -> Any:
         """The result for a map of ones, (K, npix) float64 on the GPU."""
@@ -442,26 +481,34 @@ class ConvolvePlan:
     def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """One map ([2,] npix) into ``out`` (1, K, [2,] npix), both in the grid's order."""
         mean = 0.0
+        band = self.quadrature == "band"
         if self._mask is None:
             total = float(x.sum())
             if not math.isfinite(total) and not np.isfinite(x).all():
                 out[...] = np.nan
                 return
-            if self._means is not None and w_out is self._ones:
+            if band:
+                mean = self._mean(x)
+            elif self._means is not None and w_out is self._ones:
                 some = x[:: 1 + self.npix // _SOME].astype(np.float64)
                 mean = float(some.mean())
                 if abs(mean) <= OFFSET * float(some.std()):
                     mean = 0.0
         plain = x.dtype == self.dtype and x.dtype.isnative and x.flags.c_contiguous
         before = self._factors if w_out is self._ones else None
-        if not plain or mean or self.grid.nest or self._mask is not None or before is not None:
-            x = self._stage(x, mean, before)
+        off = 0.0 if band and w_out is not self._ones else mean
+        if not plain or off or band or self.grid.nest or self._mask is not None or before is not None:
+            x = self._stage(x, off, before)
+            if self._polar is not None and w_out is self._ones:
+                self._polar.add(x, self.spin)
             if self._mask is not None and not np.isfinite(x).all():
                 out[...] = np.nan
                 return
         self._engine.convolve(x[None], out, w_in, w_out)
         del x  # a copy of a map, where it was staged
-        if mean and self._means is not None:
+        if band:
+            self._after_band(out[0], mean, w_out is not self._ones)
+        elif mean and self._means is not None:
             from skysieve.sphere.cpu_offset import add_mean
 
             add_mean(self._means, mean, out[0])
@@ -492,7 +539,7 @@ class ConvolvePlan:
 
     def _apart(self, threads: int | None) -> Ones | None:
         """What a map's mean becomes, where it is convolved apart: maps without mask and pixel weights, of spin 0."""
-        if self._mask is not None or self.spin or self._factors is not None:
+        if self._mask is not None or self.spin or self._factors is not None or self.quadrature == "band":
             return None
         from skysieve.sphere.cpu_offset import Ones
 

@@ -40,6 +40,7 @@ class Method(StrEnum):
 class Quadrature(StrEnum):
     """Weights of the sum over pixels."""
 
+    band = "band"
     ring = "ring"
     none = "none"
     pixel = "pixel"
@@ -108,7 +109,7 @@ def smooth(
     ] = None,
     lmax: Annotated[int | None, _option("--lmax", "healpy's way, up to this degree.", HOW, "L")] = None,
     quadrature: Annotated[
-        Quadrature | None, _option("--quadrature", "Weights of the sum; ring weights by default.", HOW)
+        Quadrature | None, _option("--quadrature", "Weights of the sum; band by default.", HOW)
     ] = None,
     nside_out: Annotated[
         int | None, _option("--nside-out", "Resolution of the result (needs ducc0).", HOW, "N")
@@ -125,6 +126,9 @@ def smooth(
         Masked, typer.Option("--masked", help="Bad pixels: 0, or not there.", rich_help_panel=HOW)
     ] = Masked.zero,
     flux: Annotated[Flux, typer.Option("--flux", help="Keep the sum over pixels.", rich_help_panel=HOW)] = Flux.none,
+    positive: Annotated[
+        bool, typer.Option("--positive", help="No value of 0 or below, for the logarithm.", rich_help_panel=HOW)
+    ] = False,
     threads: Annotated[int | None, _option("--threads", "CPU threads; all by default.", HOW, "N")] = None,
     plot: Annotated[Path | None, _option("--plot", "Before and after, as a picture.", OUTPUT, "FILE")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.fits.", rich_help_panel=OUTPUT)] = False,
@@ -147,7 +151,7 @@ def smooth(
         start = time.perf_counter()
         found = smooth_file(
             sky, kernel=kernel, method=str(method), eps=eps, iter=iterations, lmax=lmax, masked=str(masked),
-            flux=str(flux), threads=threads, nside_out=nside_out, device=device,
+            flux=str(flux), threads=threads, nside_out=nside_out, device=device, positive=positive,
             quadrature=None if quadrature is None else str(quadrature),
         )  # fmt: skip
         seconds = time.perf_counter() - start

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["smoothing"]
 
-QUADRATURES = ("ring", "none", "pixel", "healpy")
+QUADRATURES = ("band", "ring", "none", "pixel", "healpy")
 MASKED = ("zero", "normalize")
 FLUX = ("none", "conserve")
 ROOM = 12
@@ -66,12 +66,13 @@ def smoothing(
     memory: str | float | None = None,
     threads: int | None = None,
     nside_out: int | None = None,
+    positive: bool = False,
 ) -> Any:
     """Smooth HEALPix maps with a radial kernel.
 
     The arguments up to ``nest`` are those of ``healpy.smoothing``.  Without ``iter``, ``lmax``, ``mmax`` and weights,
-    the kernel is applied as a sum over pixels with ring weights: faster, without ringing, and different from healpy by
-    the errors of both quadratures and by the cut at healpy's lmax.  With any of them, or
+    the kernel is applied as a sum over pixels: faster, without ringing, and different from healpy by the errors of both
+    quadratures and by the cut at healpy's lmax.  With any of them, or
     ``quadrature="healpy"``, harmonic transforms (by ducc0, an extra) give healpy's numbers.
 
     Parameters
@@ -106,9 +107,12 @@ def smoothing(
         See `ConvolvePlan`; "harmonic" is healpy's way.
     eps : float
         See `ConvolvePlan`.
-    quadrature : {"ring", "none", "pixel", "healpy"}, optional
-        Ring weights, equal weights, pixel weights (from HEALPix's file, or computed up to nside 256), or healpy's
-        iterations.
+    quadrature : {"band", "ring", "none", "pixel", "healpy"}, optional
+        How pixels are weighted.  "band" is the most accurate for maps whose harmonics end at degree 3 nside - 1: it
+        corrects pixels around the poles, and the mean is multiplied by the kernel's integral.  "ring": ring weights;
+        "none": equal weights; "pixel": pixel weights (from HEALPix's file, or computed up to nside 256); "healpy":
+        healpy's iterations.  By default "band" for maps without bad pixels, and "ring" for those with bad pixels, with
+        ``flux="conserve"``, ``positive`` or ``nside_out``.
     masked : {"zero", "normalize"}
         Bad pixels count as 0 (healpy), or do not count: the sum is divided by the kernel's sum over good pixels.
     flux : {"none", "conserve"}
@@ -123,6 +127,11 @@ def smoothing(
     nside_out : int, optional
         nside of the result, which is evaluated at its pixels from the harmonics of the smoothed map (by ducc0, an
         extra).  A pixel is bad whose centre lies in a bad one.
+    positive : bool
+        No value of the result is below the smallest normal number of its type, so that its logarithm is finite; good
+        pixels must not be negative, the kernel must be nowhere negative, and Q and U are refused.  Without it,
+        "ring" and "harmonic" leave values down to some 1e-9 of the peak below 0 where the result should be close to 0
+        (float32: 1e-6), and the correction of "band" may leave more around the poles.
 
     Returns
     -------
@@ -154,6 +163,8 @@ def smoothing(
     1.0 5000
     """
     options = {"eps": eps, "device": device, "memory": memory, "threads": threads}
+    if not isinstance(positive, bool | np.bool_):
+        raise TypeError(f"positive={positive!r}: expected True or False")
     by_healpy = _by_healpy(method, quadrature, iter, lmax, mmax, use_weights, use_pixel_weights)
     for name, value, expected in (("masked", masked, MASKED), ("flux", flux, FLUX)):
         if value not in expected:
@@ -172,6 +183,8 @@ def smoothing(
     if by_harmonics and memory is not None:
         raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
+    if positive:
+        _check_positive(chosen, by_harmonics, quadrature)
     # several GPUs share what lies on the host
     given = None if by_harmonics or (len(devices) > 1 and not is_device_array(map_in)) else _to_device(map_in, found)
     maps, good, bad_values, mask = _read(map_in if given is None else given, dtype)
@@ -180,6 +193,10 @@ def smoothing(
     polarised = bool(pol) and maps.ndim > 1 and maps.shape[-2] == 3
     if pol and maps.ndim > 1 and maps.shape[-2] not in (1, 3):
         raise ValueError(f"map_in holds {maps.shape[-2]} maps: expected 1 or 3 (I, Q, U), or pol=False")
+    if positive and polarised:
+        raise ValueError("positive=True: Q and U are of either sign, expected maps of I alone (or pol=False)")
+    if positive and bool((maps < 0).any()):
+        raise ValueError(f"positive=True: map_in holds {float(maps.min())!r}, expected no value below 0")
     if nside_out is not None:
         nside_out = check_nside(nside_out, nest, "nside_out")
         if method in ("direct", "ring") or flux != "none":
@@ -203,9 +220,11 @@ def smoothing(
         q = "ring" if quadrature is None else quadrature
         out = resampled(maps, good, chosen, nside, nside_out, polarised, masked, q, eps, threads)
     else:
-        q = "ring" if quadrature is None else quadrature
+        usual = good is None and flux == "none" and not positive
+        q = ("band" if usual else "ring") if quadrature is None else quadrature
         plain = {"method": method, "quadrature": q, "dtype": maps.dtype, **options}
-        out = _by_pixels(maps, good, chosen, Healpix(nside, nest and not turned), polarised, masked, flux, plain)
+        grid = Healpix(nside, nest and not turned)
+        out = _by_pixels(maps, good, chosen, grid, polarised, masked, flux, positive, plain)
     if turned:
         out, good = reorder(out, to="nest"), None if good is None else reorder(good, to="nest")
     if nside_out is not None:
@@ -239,7 +258,7 @@ def _by_healpy(
         raise ValueError(
             f"method={method!r} does not go with {', '.join(given) or 'quadrature'}: which are of harmonics"
         )
-    if wanted and quadrature in ("ring", "none", "pixel"):
+    if wanted and quadrature in ("band", "ring", "none", "pixel"):
         what = ", ".join(given) or "method='harmonic'"
         raise ValueError(f"quadrature={quadrature!r} does not go with {what}: that is healpy's way, by harmonics")
     return wanted
@@ -341,7 +360,7 @@ def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
 
 
 def _by_pixels(
-    maps: Any, good: Any, kernel: Kernel, grid: Healpix, polarised: bool, masked: str, flux: str,
+    maps: Any, good: Any, kernel: Kernel, grid: Healpix, polarised: bool, masked: str, flux: str, positive: bool,
     options: dict[str, Any],
 ) -> Any:  # fmt: skip
     normalize = masked == "normalize" and good is not None
@@ -354,7 +373,7 @@ def _by_pixels(
     with ConvolvePlan(kernel, grid, **options) as plan:
         x = maps[scalar]
         lift: Any = 0.0
-        if normalize:  # constants are kept: a large mean would only cost digits, and 0 in bad pixels is no part of it
+        if normalize and not positive:  # constants are kept: a large mean would only cost digits, and 0 in bad pixels is no part of it
             ok = good[scalar]
             lift = x.sum(axis=-1, keepdims=True, dtype=np.float64) / xp.maximum(ok.sum(axis=-1, keepdims=True), 1)
             x = xp.where(ok, x - lift, 0).astype(maps.dtype)
@@ -373,7 +392,41 @@ def _by_pixels(
                 raise ValueError("masked='normalize': the kernel's sum over good pixels is too close to zero somewhere")
             out = xp.where(good, out / xp.where(good, share, 1), out)
             out[scalar] += lift
+        if positive:
+            _lift_to_positive(out, maps, flux == "conserve")
     return out
+
+
+def _check_positive(kernel: Kernel | None, by_harmonics: bool, quadrature: str | None) -> None:
+    """Refuse what leaves negative values far beyond rounding."""
+    if by_harmonics:
+        raise ValueError(
+            "positive=True does not go with iter, lmax, mmax, weights, nside_out or harmonics: harmonics that are cut "
+            "ring below 0; expected the sum over pixels, without them"
+        )
+    if quadrature == "band":
+        raise ValueError("positive=True: quadrature='band' has negative weights, expected 'ring', 'none' or 'pixel'")
+    if kernel is not None and not kernel.positive:
+        raise ValueError(f"positive=True: kernel={kernel!r} is not known to be nowhere negative, expected such a kernel")
+
+
+def _lift_to_positive(out: Any, maps: Any, conserve: bool) -> None:
+    """Raise what is left of the method's error below 0 to the smallest normal number; maps of zeros stay zeros.
+
+    With ``conserve`` the sum over all pixels is the same after it.
+    """
+    xp = array_module(out)
+    for line, given in zip(out.reshape(-1, out.shape[-1]), maps.reshape(-1, maps.shape[-1]), strict=True):
+        if not bool((given > 0).any()):
+            line[...] = 0
+            continue
+        before = line.sum(dtype=np.float64)
+        xp.maximum(line, np.finfo(out.dtype).tiny, out=line)
+        if conserve:
+            line *= (before / line.sum(dtype=np.float64)).astype(out.dtype)
+            xp.maximum(line, np.finfo(out.dtype).tiny, out=line)
+
+
 
 
 # ------------------------------------------------------------------ as healpy does it
