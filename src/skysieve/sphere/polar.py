@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import array_module
+
 from .healpix import ring_table
 from .kernels import FWHM
 from .legendre import heat_kernel
@@ -98,26 +100,31 @@ def seam_weights(nside: int) -> NDArray[np.float64]:
 class PolarCorrection:
     """What is added to pixels around the poles of maps in RING or NESTED order.
 
-    Attributes
+    The grid is the same after a quarter of a turn, and its mirror image is the grid itself.
+
+    Parameters
     ----------
+    nside : int
     matrix : numpy.ndarray of float64, shape (a, b)
-        Pixels 0 .. a - 1 get ``matrix @ map[:b]``; the south pole's get the mirror image of it.
+        The ``a`` pixels of the first quarter of the rings around a pole get ``matrix @ map[:b]``.
+    nest : bool
     """
 
     def __init__(self, nside: int, matrix: NDArray[np.float64], nest: bool = False) -> None:
         self.nside, self.matrix = nside, matrix
         _, n, phi0, start = ring_table(nside)
-        changed, read = matrix.shape
-        rings = np.repeat(np.arange(len(n)), n)[:read]
-        north = np.arange(read)
-        south = start[::-1][rings] + (north - start[rings])
-        phi = phi0[rings] + 2 * math.pi * (north - start[rings]) / n[rings]
+        changed, read = (_rings_of(count, nside) for count in (4 * len(matrix), matrix.shape[1]))
+        rings, within = _ring_and_place(read)
+        phi = phi0[rings] + 2 * math.pi * within / n[rings]
         self._turn = np.exp(2j * phi)
-        self._places = [north, south]
+        south = start[::-1][rings] + within
+        self._places = [np.arange(len(rings)), south]
         if nest:
-            count = int(rings[-1]) + 1
-            self._places = [_nested(nside, north, count, False), _nested(nside, south, count, True)]
-        self._changed = changed
+            self._places = [_nested(nside, p, read, k > 0) for k, p in enumerate(self._places)]
+        first = np.concatenate([start[r] + np.arange(r + 1) for r in range(changed)])
+        self._read = np.stack([_turned(read, k) for k in range(4)])
+        self._changed = np.stack([_turned(changed, k)[first] for k in range(4)])
+        self._held: dict[Any, Any] = {}
 
     def of(self, nest: bool) -> PolarCorrection:
         """The same for maps in NESTED or RING order."""
@@ -128,24 +135,49 @@ class PolarCorrection:
 
         ``transposed`` is the transposed operator.
         """
-        from skysieve.core.arrays import array_module
-
         xp = array_module(maps)
-        matrix = xp.asarray(self.matrix)
-        if transposed:
-            matrix = matrix.T
-        for where, sign in zip(self._places, (1, -1), strict=True):
-            both = (where[: self._changed], where)
-            to, of = both[::-1] if transposed else both
-            to, of = xp.asarray(to), xp.asarray(of)
-            if spin == 0:
-                maps[..., to] += (maps[..., of].astype(np.float64) @ matrix.T).astype(maps.dtype)
-                continue
-            turn = xp.asarray(self._turn if sign > 0 else self._turn.conj())
-            smooth = (maps[..., 0, of] + 1j * maps[..., 1, of]) * turn[: len(of)]
-            found = (smooth @ matrix.T) * turn[: len(to)].conj()
-            maps[..., 0, to] += found.real.astype(maps.dtype)
-            maps[..., 1, to] += found.imag.astype(maps.dtype)
+        matrix, places, turns, read, changed = self._arrays(xp)
+        of, to, rule = (changed, read, "...ta,ar->...tr") if transposed else (read, changed, "...tr,ar->...ta")
+        for where, turn in zip(places, turns, strict=True):
+            found = maps[..., where].astype(np.float64)
+            if spin:
+                smooth = (found[..., 0, :] + 1j * found[..., 1, :]) * turn
+                found = xp.stack([smooth.real, smooth.imag], axis=-2)
+            found = xp.einsum(rule, found[..., of], matrix)
+            change = xp.zeros((*maps.shape[:-1], len(where)), np.float64)
+            for k in range(4):
+                change[..., to[k]] += found[..., k, :]
+            if spin:
+                smooth = (change[..., 0, :] + 1j * change[..., 1, :]) * turn.conj()
+                change = xp.stack([smooth.real, smooth.imag], axis=-2)
+            maps[..., where] += change.astype(maps.dtype)
+
+    def _arrays(self, xp: Any) -> Any:
+        """The matrix and the numbers of pixels where the maps are."""
+        key = 0 if xp is np else xp.cuda.runtime.getDevice()
+        if (xp, key) not in self._held:
+            arrays = (self.matrix, self._places, [self._turn, self._turn.conj()], self._read, self._changed)
+            self._held[xp, key] = [[xp.asarray(b) for b in a] if isinstance(a, list) else xp.asarray(a) for a in arrays]
+        return self._held[xp, key]
+
+
+def _rings_of(pixels: int, nside: int) -> int:
+    """Rings around a pole that hold so many pixels."""
+    rings = round((math.sqrt(1 + 2 * pixels) - 1) / 2)
+    assert 2 * rings * (rings + 1) == pixels and rings <= nside
+    return rings
+
+
+def _ring_and_place(rings: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each pixel of the innermost rings: the ring, from 0 on, and its number on it."""
+    ring = np.repeat(np.arange(rings), 4 * np.arange(1, rings + 1))
+    return ring, np.arange(len(ring)) - 2 * ring * (ring + 1)
+
+
+def _turned(rings: int, quarters: int) -> NDArray[np.int64]:
+    """Where the pixels of the innermost rings are after quarters of a turn."""
+    ring, within = _ring_and_place(rings)
+    return np.asarray(2 * ring * (ring + 1) + (within + quarters * (ring + 1)) % (4 * ring + 4), np.int64)
 
 
 def _nested(nside: int, ring: NDArray[np.int64], rings: int, south: bool) -> NDArray[np.int64]:
@@ -205,20 +237,17 @@ def _matrix(nside: int) -> NDArray[np.float64]:
         square = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=-1)
         return np.asarray(values(np.minimum(np.sqrt(square), chord[-1])), np.float64)
 
-    quarter = np.concatenate([start[r] + np.arange(n[r] // 4) for r in range(inner)])
+    quarter = np.concatenate([start[r] + np.arange(r + 1) for r in range(inner)])
     wrong = (table(kernel_of, at[quarter], at) * weight) @ table(band_of, at, at[:read])
     wrong -= table(kernel_of, at[quarter], at[:read])
     whole = np.empty((changed, read))
     for k in range(4):  # the grid is the same after a quarter of a turn
-        rows = quarter + k * (n[ring[quarter]] // 4)
-        columns = np.arange(read)
-        turned = start[ring[:read]] + (columns - start[ring[:read]] + k * (n[ring[:read]] // 4)) % n[ring[:read]]
-        whole[np.ix_(rows, turned)] = wrong
+        whole[np.ix_(_turned(inner, k)[quarter], _turned(rings, k))] = wrong
     smooth = table(kernel_of, at[:changed], at[:changed])
     smooth[np.diag_indices(changed)] *= 1 + _ROOM
     known = table(band_of, at[:read], at[:read])
     known[np.diag_indices(read)] *= 1 + _NOISE
-    half = cho_solve(cho_factor(smooth), whole)
-    matrix = -cho_solve(cho_factor(known), half.T).T / weight[:changed, None]
+    half = cho_solve(cho_factor(smooth), whole)[quarter]
+    matrix = np.ascontiguousarray(-cho_solve(cho_factor(known), half.T).T / weight[quarter, None])
     matrix.flags.writeable = False
-    return np.ascontiguousarray(matrix)
+    return matrix

@@ -111,7 +111,7 @@ def smoothing(
         How pixels are weighted.  "band" is the most accurate for maps whose harmonics end at degree 3 nside - 1: it
         corrects pixels around the poles, and the mean is multiplied by the kernel's integral.  "ring": ring weights;
         "none": equal weights; "pixel": pixel weights (from HEALPix's file, or computed up to nside 256); "healpy":
-        healpy's iterations.  By default "band" for maps without bad pixels, and "ring" for those with bad pixels, with
+        healpy's iterations.  By default "band", and "ring" with ``masked="normalize"`` where there are bad pixels, and with
         ``flux="conserve"``, ``positive`` or ``nside_out``.
     masked : {"zero", "normalize"}
         Bad pixels count as 0 (healpy), or do not count: the sum is divided by the kernel's sum over good pixels.
@@ -220,7 +220,7 @@ def smoothing(
         q = "ring" if quadrature is None else quadrature
         out = resampled(maps, good, chosen, nside, nside_out, polarised, masked, q, eps, threads)
     else:
-        usual = good is None and flux == "none" and not positive
+        usual = (masked == "zero" or good is None) and flux == "none" and not positive
         q = ("band" if usual else "ring") if quadrature is None else quadrature
         plain = {"method": method, "quadrature": q, "dtype": maps.dtype, **options}
         grid = Healpix(nside, nest and not turned)
