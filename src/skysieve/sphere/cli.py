@@ -96,7 +96,7 @@ def smooth(
     ] = None,
     tophat: Annotated[str | None, _option("--tophat", "Mean over a disc of this radius.", KERNEL, "ANGLE")] = None,
     fields: Annotated[
-        str | None, _option("--fields", "Columns by name or number, as I,Q,U or 0; all by default.", HOW, "LIST")
+        str | None, _option("--fields", "Columns by name or number, as I,Q,U or 0; by default all maps, not N_OBS, HITS, II_COV and the like.", HOW, "LIST")
     ] = None,
     hdu: Annotated[int, typer.Option("--hdu", help="Extension of the file.", rich_help_panel=HOW)] = 1,
     device: Annotated[
@@ -134,6 +134,9 @@ def smooth(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.fits.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Smooth a HEALPix map with a Gaussian, a beam window, a profile or a disc."""
+    from dataclasses import replace
+
+    from skysieve import __version__
     from skysieve.sphere.io import polarised, read_maps, smooth_file, write_maps
 
     try:
@@ -145,7 +148,9 @@ def smooth(
             raise FileExistsError(f"{out} exists: --overwrite replaces it")
         check_outputs(out, plot)
         kernel = read_kernel(fwhm, bl, profile, tophat)
-        sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")], hdu)
+        named = (("fwhm", fwhm), ("bl", bl), ("profile", profile), ("tophat", tophat))
+        kernel_given = [f"{n} {v}" for n, v in named if v is not None]
+        sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")], hdu, False)
         if pixwin:
             kernel = with_pixels(kernel, sky.nside, nside_out, polarised(sky))
         start = time.perf_counter()
@@ -155,6 +160,18 @@ def smooth(
             quadrature=None if quadrature is None else str(quadrature),
         )  # fmt: skip
         seconds = time.perf_counter() - start
+        steps = [f"kernel: {given}" for given in kernel_given] + [
+            f"{name}: {value}"
+            for name, value in (
+                ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
+                ("pixel window", "applied" if pixwin else ""), ("iter", iterations), ("lmax", lmax),
+                ("quadrature", quadrature), ("masked", masked), ("flux", flux),
+                ("positive", "yes" if positive else ""), ("nside before", sky.nside if nside_out else ""),
+            )
+            if value not in (None, "", Masked.zero, Flux.none)
+        ]  # fmt: skip
+        made = f"smoothed by skysieve {__version__} smooth from {maps.name}"
+        found = replace(found, history=(made, *steps))
         write_maps(out, found, overwrite=overwrite)
         if plot is not None:
             from skysieve.sphere.plot import before_after
@@ -169,6 +186,9 @@ def smooth(
     order = "NESTED" if sky.nest else "RING"
     kind = "I, Q, U" if polarised(sky) else ", ".join(sky.names)
     typer.echo(f"{out}: {kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
+    if sky.unchanged:
+        what = "not smoothed" if found.unchanged else "left out, as nside is another one"
+        typer.echo(f"columns {', '.join(sky.unchanged)}: {what} (--fields smooths those that it names)")
 
 
 def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:
