@@ -32,6 +32,8 @@ __all__ = ["smoothing"]
 QUADRATURES = ("band", "ring", "none", "pixel", "healpy")
 MASKED = ("zero", "normalize")
 FLUX = ("none", "conserve")
+ROW = 1024
+"""Pixels of a row of the tables that healpy writes."""
 ROOM = 12
 """So many times the maps' bytes must be free on a GPU for all of the work to be done there."""
 MOST_OWN = 0.3
@@ -78,7 +80,8 @@ def smoothing(
     Parameters
     ----------
     map_in : array_like, shape (npix,), (n, npix) or (..., n, npix)
-        Maps; n is 1 or 3 (I, Q, U) with ``pol``.  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
+        Maps; n is 1 or 3 (I, Q, U) with ``pol``.  A map may also come as the rows of 1024 pixels of healpy's FITS
+        files, of shape (npix / 1024, 1024).  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
         or those of a masked array.
     fwhm, sigma : float or Quantity
         Width of a Gaussian (rad); ``sigma`` is used if both are given.  0 leaves the maps as they are.
@@ -202,8 +205,10 @@ def smoothing(
         if method in ("direct", "ring") or flux != "none":
             raise ValueError(f"nside_out={nside_out} does not go with method={method!r} and flux={flux!r}")
     on_host = given is None or not is_device_array(map_in)
+    rows = np.shape(map_in)[-1] == ROW and nside_out is None  # no map has so many pixels
     if chosen is None:
-        return _restore(maps, good, bad_values, mask, on_host)
+        out = _restore(maps, good, bad_values, mask, on_host)
+        return out.reshape(np.shape(map_in)) if rows else out
     turned = nest and isinstance(maps, np.ndarray)  # a GPU turns them itself
     if turned:
         maps, good = reorder(maps, to="ring"), None if good is None else reorder(good, to="ring")
@@ -232,7 +237,8 @@ def smoothing(
             good, bad_values = kept(good, bad_values, nside, nside_out, nest)
         if mask is not None:
             mask = np.zeros(out.shape, bool) if good is None else ~good
-    return _restore(out, good, bad_values, mask, on_host)
+    out = _restore(out, good, bad_values, mask, on_host)
+    return out.reshape(np.shape(map_in)) if rows else out
 
 
 # ------------------------------------------------------------------ arguments
@@ -313,6 +319,7 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
         raise ValueError(f"map_in: expected maps of one length ({error})") from None
     if a.ndim < 1 or a.dtype.kind not in "buif":
         raise TypeError(f"map_in has dtype {a.dtype} and shape {a.shape}, expected maps of real numbers")
+    a, mask = _whole(a), mask if mask is None else _whole(mask)
     npix2nside(a.shape[-1])
     if dtype is None:
         dtype = np.float32 if a.dtype.newbyteorder("=") == np.float32 else np.float64
@@ -326,6 +333,12 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
     values = maps.copy()
     maps[bad] = 0
     return maps, ~bad, values, mask
+
+
+def _whole(a: Any) -> Any:
+    """Maps in rows of 1024 pixels, as FITS files of healpy hold them, as maps (..., npix)."""
+    in_rows = a.ndim > 1 and a.shape[-1] == ROW and 12 * math.isqrt(a.shape[-2] * ROW // 12) ** 2 == a.shape[-2] * ROW
+    return a.reshape(*a.shape[:-2], -1) if in_rows and a.shape[-2] else a
 
 
 def _restore(out: Any, good: Any, values: Any, mask: Any, on_host: bool) -> Any:
@@ -353,7 +366,7 @@ def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
     if own > MOST_OWN:
         warnings.warn(
             f"kernel={kernel!r}: is hardly wider than the pixels of nside {grid.nside} (a Gaussian's FWHM below 1.7 of "
-            "them), so that its sum over them is no longer its integral: a constant may be off by 1 to 25 per cent; "
+            "them), so that its sum over them is no longer its integral, by 1 to 25 per cent; "
             "quadrature='healpy' smooths by harmonics",
             stacklevel=4,
         )
