@@ -33,11 +33,11 @@ __all__ = ["PolarCorrection", "polar_correction", "seam_weights"]
 
 LEAST_NSIDE = 8
 """Below this nside the rings around the poles reach the belt."""
-CHANGED, READ = 16, 22
+CHANGED, READ = 16, 24
 """Rings around a pole that are corrected, and from which."""
 WIDTH = 3.0
 """FWHM (pixels) of the Gaussian that the correction is found for."""
-_ROOM, _NOISE = 1e-3, 3e-3
+_ROOM, _NOISE = 3e-4, 1e-3
 """Parts of the variance that keep the least squares stable: of the smoothed map, and white noise of the pixels."""
 _SEAM, _SEAM_NSIDE = 16, 256
 """Rings on either side of a seam that get weights, and the nside that their series in 1 / nside is found at."""
