@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import skysieve
-from skysieve.sphere import ECP, ConvolvePlan, GaussLegendre, Gaussian, Healpix, MexicanHat
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat
 from skysieve.sphere.healpix import reorder
 from skysieve.sphere.polar import CHANGED, polar_correction, seam_weights
 

@@ -14,15 +14,18 @@ from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere.arguments import (
+    check_out,
     devices_of,
     factors_of,
     quiet_eps,
     read_compat,
     read_dtype,
     read_kernels,
+    read_mask,
     ring_table_of,
     white_error,
 )
+from skysieve.sphere.band import finish, mean_of, prepared
 from skysieve.sphere.grid import QUADRATURES, Grid
 from skysieve.sphere.healpix import CHUNK, nest2ring, npix2nside, reorder
 from skysieve.sphere.kernels import Kernel, Window, check_eps
@@ -91,21 +94,6 @@ def make_engine(
     from skysieve.sphere import cpu
 
     return cpu.Engine(spec, method, device=found, memory=memory, threads=threads), found
-
-
-def _check_out(out: Any, maps: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an ``out`` that a result cannot be written into."""
-    expected = f"expected a contiguous one of shape {shape} and dtype {dtype}"
-    if type(out) is not (type(maps) if is_device_array(maps) else np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}, {expected}, where the maps are")
-    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
-        raise ValueError(f"out has shape {out.shape}, dtype {out.dtype} and strides {out.strides}: {expected}")
-    if is_device_array(maps) and out.device != maps.device:
-        raise ValueError(f"out is on {out.device}, the maps on {maps.device}: {expected}, where the maps are")
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError(f"out is read-only: {expected}")
-    if array_module(out).may_share_memory(out, maps):
-        raise ValueError("out shares its memory with the maps: expected another array")
 
 
 class ConvolvePlan:
@@ -221,7 +209,7 @@ class ConvolvePlan:
         self._polar = grid.polar_correction() if quadrature == "band" else None
         if quadrature == "band" and not (rings is None and mask is None and compat is None):
             raise ValueError("quadrature='band': corrects whole maps, expected no rings, mask or compat with it")
-        self._mask, used = self._read_mask(mask)
+        self._mask, used = read_mask(mask, self._table, grid.nest)
         self.spin = int(spin)
         if (
             method == "auto"
@@ -364,20 +352,6 @@ class ConvolvePlan:
         return {**self._engine.describe(), **facts, "npix": self.npix, "kernels": len(self.kernels)}
 
     # ------------------------------------------------------------------ inside
-    def _read_mask(self, mask: Any) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
-        """The mask in ring order, and the rings it touches."""
-        if mask is None:
-            return None, None
-        m = np.asarray(mask)
-        if m.shape != (self.npix,) or m.dtype.kind not in "biu":
-            raise ValueError(f"mask has shape {m.shape} and dtype {m.dtype}: expected ({self.npix},), True or False")
-        m = m.astype(bool)
-        if not m.any():
-            raise ValueError("mask: leaves no pixel")
-        if self.grid.nest:
-            m = reorder(m, to="ring")
-        return m, np.logical_or.reduceat(m, self._table.start)
-
     def _run(self, maps: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64], out: Any) -> NDArray[Any]:
         if is_device_array(maps) and self.device.kind != "cuda":
             raise TypeError(f"maps live on a GPU, the plan on {self.device}: expected host arrays, or device='cuda'")
@@ -396,7 +370,7 @@ class ConvolvePlan:
         kernels = len(self.kernels)
         shape = (*batch, *((kernels,) if self._many else ()), *parts, self.npix)
         if out is not None:
-            _check_out(out, given, shape, self.dtype)
+            check_out(out, given, shape, self.dtype)
             if self.device.kind == "cpu":
                 out[...] = 0  # rings that are not wanted
         elif is_device_array(given):
@@ -429,39 +403,17 @@ class ConvolvePlan:
             transposed = w_out is not self._ones
             for one, out in zip(x, result, strict=True):  # each needs a copy: one at a time
                 with place:
-                    mean = self._mean(one)
-                    staged = one if transposed else self._for_band(one, mean)
+                    mean = mean_of(one, self.spin)
+                    staged = one if transposed else prepared(one, mean, self.dtype, self._polar, self.spin)
                 gpu.run(staged[None], out[None], w_in, w_out, nest=self.grid.nest)
                 with place:
-                    self._after_band(out, mean, transposed)
+                    finish(out, mean, self.kernels, self._polar, self.spin, transposed)
             return
         steady = self._steady if apart else None
         gpu.run(x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=steady, offset=OFFSET)
         with place:
             if factors is not None and w_out is not self._ones:
                 result *= factors
-
-    # with quadrature="band" the mean of a map is multiplied by the kernel's integral, and the rest of it is corrected
-    def _mean(self, x: Any) -> Any:
-        """The mean of one map, a number of where the map is; 0 for Q and U."""
-        return 0.0 if self.spin else x.mean(dtype=np.float64)
-
-    def _for_band(self, x: Any, mean: Any) -> Any:
-        """A map ([2,] npix) less its mean, corrected around the poles: a copy, of the plan's dtype."""
-        found = array_module(x).empty(x.shape, self.dtype)
-        found[...] = x if self.spin else x - mean
-        if self._polar is not None:
-            self._polar.add(found, self.spin)
-        return found
-
-    def _after_band(self, out: Any, mean: Any, transposed: bool) -> None:
-        """Add what the mean becomes to the results (K, [2,] npix) of one map; with ``transposed`` the transposed."""
-        if transposed and self._polar is not None:
-            self._polar.add(out, self.spin, transposed=True)
-        if self.spin:
-            return
-        for kernel, row in zip(self.kernels, out, strict=True):
-            row += (mean * float(kernel.window(0)[0]) - (self._mean(row) if transposed else 0.0)).astype(self.dtype)
 
     def _steady(self) -> Any:
         """The result for a map of ones, (K, npix) float64 on the GPU."""
@@ -488,7 +440,7 @@ class ConvolvePlan:
                 out[...] = np.nan
                 return
             if band:
-                mean = self._mean(x)
+                mean = mean_of(x, self.spin)
             elif self._means is not None and w_out is self._ones:
                 some = x[:: 1 + self.npix // _SOME].astype(np.float64)
                 mean = float(some.mean())
@@ -507,7 +459,7 @@ class ConvolvePlan:
         self._engine.convolve(x[None], out, w_in, w_out)
         del x  # a copy of a map, where it was staged
         if band:
-            self._after_band(out[0], mean, w_out is not self._ones)
+            finish(out[0], mean, self.kernels, self._polar, self.spin, w_out is not self._ones)
         elif mean and self._means is not None:
             from skysieve.sphere.cpu_offset import add_mean
 

@@ -96,7 +96,13 @@ def smooth(
     ] = None,
     tophat: Annotated[str | None, _option("--tophat", "Mean over a disc of this radius.", KERNEL, "ANGLE")] = None,
     fields: Annotated[
-        str | None, _option("--fields", "Columns by name or number, as I,Q,U or 0; by default all maps, not N_OBS, HITS, II_COV and the like.", HOW, "LIST")
+        str | None,
+        _option(
+            "--fields",
+            "Columns by name or number, as I,Q,U or 0; by default all maps, not N_OBS, HITS, II_COV and the like.",
+            HOW,
+            "LIST",
+        ),
     ] = None,
     hdu: Annotated[int, typer.Option("--hdu", help="Extension of the file.", rich_help_panel=HOW)] = 1,
     device: Annotated[

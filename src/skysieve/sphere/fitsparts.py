@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = ["is_auxiliary", "of_source"]
 
-AUXILIARY = frozenset(
-    "OBS NOBS HIT HITS NHIT NHITS COV COVAR COVARIANCE VAR VARIANCE WEIGHT WEIGHTS MASK TMASK PMASK IMASK "
-    "FLAG FLAGS".split()
-)
+AUXILIARY = frozenset((
+    "OBS", "NOBS", "HIT", "HITS", "NHIT", "NHITS", "COV", "COVAR", "COVARIANCE", "VAR", "VARIANCE", "WEIGHT",
+    "WEIGHTS", "MASK", "TMASK", "PMASK", "IMASK", "FLAG", "FLAGS",
+))  # fmt: skip
 """Words in the names of columns that hold no map of the sky's signal."""
-COVARIANCES = frozenset("II IQ IU QQ QU UU".split())
+COVARIANCES = frozenset(["II", "IQ", "IU", "QQ", "QU", "UU"])
 STRUCTURE = re.compile(
     r"XTENSION|SIMPLE|EXTEND|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|CHECKSUM|DATASUM|"
     r"T(TYPE|FORM|UNIT|NULL|SCAL|ZERO|DISP|DIM|BCOL|MIN|MAX|DMIN|DMAX|LMIN|LMAX|COMM|UCD)\d+"

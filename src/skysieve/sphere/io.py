@@ -134,7 +134,9 @@ def read_maps(
             raise ValueError(f"{path}: ORDERING is {order!r}, expected RING or NESTED")
         unchanged = () if auxiliary or fields is not None else tuple(n for n in names if is_auxiliary(n))
         if len(unchanged) == len(names):
-            raise ValueError(f"{path}: columns {', '.join(names)} hold no map by their names, expected fields")
+            raise ValueError(
+                f"{path}: columns {', '.join(names)} hold no map by their names, expected fields (--fields)"
+            )
         usual = [k for k, n in enumerate(names) if n not in unchanged]
         chosen = usual if fields is None else [_column(f, names, path) for f in fields]
         if len(set(chosen)) < len(chosen):

@@ -164,7 +164,8 @@ class PolarCorrection:
 def _rings_of(pixels: int, nside: int) -> int:
     """Rings around a pole that hold so many pixels."""
     rings = round((math.sqrt(1 + 2 * pixels) - 1) / 2)
-    assert 2 * rings * (rings + 1) == pixels and rings <= nside
+    assert 2 * rings * (rings + 1) == pixels
+    assert rings <= nside
     return rings
 
 

@@ -19,6 +19,7 @@ from skysieve.sphere.grid import Healpix
 from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
 from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window, check_eps
 from skysieve.sphere.pixelweights import find_file, full_map, read_weights
+from skysieve.sphere.positive import check_positive, lift_to_positive
 from skysieve.sphere.resample import kept, resampled
 from skysieve.sphere.workload import METHODS
 
@@ -114,8 +115,8 @@ def smoothing(
         How pixels are weighted.  "band" is the most accurate for maps whose harmonics end at degree 3 nside - 1: it
         corrects pixels around the poles, and the mean is multiplied by the kernel's integral.  "ring": ring weights;
         "none": equal weights; "pixel": pixel weights (from HEALPix's file, or computed up to nside 256); "healpy":
-        healpy's iterations.  By default "band", and "ring" with ``masked="normalize"`` where there are bad pixels, and with
-        ``flux="conserve"``, ``positive`` or ``nside_out``.
+        healpy's iterations.  By default "band"; "ring" with ``flux="conserve"``, ``positive``, ``nside_out``, or
+        ``masked="normalize"`` where there are bad pixels.
     masked : {"zero", "normalize"}
         Bad pixels count as 0 (healpy), or do not count: the sum is divided by the kernel's sum over good pixels.
     flux : {"none", "conserve"}
@@ -187,7 +188,7 @@ def smoothing(
         raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
     if positive:
-        _check_positive(chosen, by_harmonics, quadrature)
+        check_positive(chosen, by_harmonics, quadrature)
     # several GPUs share what lies on the host
     given = None if by_harmonics or (len(devices) > 1 and not is_device_array(map_in)) else _to_device(map_in, found)
     maps, good, bad_values, mask = _read(map_in if given is None else given, dtype)
@@ -386,7 +387,9 @@ def _by_pixels(
     with ConvolvePlan(kernel, grid, **options) as plan:
         x = maps[scalar]
         lift: Any = 0.0
-        if normalize and not positive:  # constants are kept: a large mean would only cost digits, and 0 in bad pixels is no part of it
+        if (
+            normalize and not positive
+        ):  # constants are kept: a large mean would only cost digits, and 0 in bad pixels is no part of it
             ok = good[scalar]
             lift = x.sum(axis=-1, keepdims=True, dtype=np.float64) / xp.maximum(ok.sum(axis=-1, keepdims=True), 1)
             x = xp.where(ok, x - lift, 0).astype(maps.dtype)
@@ -406,40 +409,8 @@ def _by_pixels(
             out = xp.where(good, out / xp.where(good, share, 1), out)
             out[scalar] += lift
         if positive:
-            _lift_to_positive(out, maps, flux == "conserve")
+            lift_to_positive(out, maps, flux == "conserve")
     return out
-
-
-def _check_positive(kernel: Kernel | None, by_harmonics: bool, quadrature: str | None) -> None:
-    """Refuse what leaves negative values far beyond rounding."""
-    if by_harmonics:
-        raise ValueError(
-            "positive=True does not go with iter, lmax, mmax, weights, nside_out or harmonics: harmonics that are cut "
-            "ring below 0; expected the sum over pixels, without them"
-        )
-    if quadrature == "band":
-        raise ValueError("positive=True: quadrature='band' has negative weights, expected 'ring', 'none' or 'pixel'")
-    if kernel is not None and not kernel.positive:
-        raise ValueError(f"positive=True: kernel={kernel!r} is not known to be nowhere negative, expected such a kernel")
-
-
-def _lift_to_positive(out: Any, maps: Any, conserve: bool) -> None:
-    """Raise what is left of the method's error below 0 to the smallest normal number; maps of zeros stay zeros.
-
-    With ``conserve`` the sum over all pixels is the same after it.
-    """
-    xp = array_module(out)
-    for line, given in zip(out.reshape(-1, out.shape[-1]), maps.reshape(-1, maps.shape[-1]), strict=True):
-        if not bool((given > 0).any()):
-            line[...] = 0
-            continue
-        before = line.sum(dtype=np.float64)
-        xp.maximum(line, np.finfo(out.dtype).tiny, out=line)
-        if conserve:
-            line *= (before / line.sum(dtype=np.float64)).astype(out.dtype)
-            xp.maximum(line, np.finfo(out.dtype).tiny, out=line)
-
-
 
 
 # ------------------------------------------------------------------ as healpy does it
