@@ -42,6 +42,9 @@ _ROOM, _NOISE = 3e-4, 1e-3
 _SEAM, _SEAM_NSIDE = 16, 256
 """Rings on either side of a seam that get weights, and the nside that their series in 1 / nside is found at."""
 _NODES = 800
+"""Angles at which the two functions of the angle are tabulated."""
+_ONE_THREAD = 200_000
+"""Multiply-adds of one product of `_product`."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -137,13 +140,14 @@ class PolarCorrection:
         """
         xp = array_module(maps)
         matrix, places, turns, read, changed = self._arrays(xp)
-        of, to, rule = (changed, read, "...ta,ar->...tr") if transposed else (read, changed, "...tr,ar->...ta")
+        of, to = (changed, read) if transposed else (read, changed)
+        matrix = matrix if transposed else matrix.T
         for where, turn in zip(places, turns, strict=True):
             found = maps[..., where].astype(np.float64)
             if spin:
                 smooth = (found[..., 0, :] + 1j * found[..., 1, :]) * turn
                 found = xp.stack([smooth.real, smooth.imag], axis=-2)
-            found = xp.einsum(rule, found[..., of], matrix)
+            found = found[..., of] @ matrix if xp is not np else _product(found[..., of], matrix)
             change = xp.zeros((*maps.shape[:-1], len(where)), np.float64)
             for k in range(4):
                 change[..., to[k]] += found[..., k, :]
@@ -159,6 +163,17 @@ class PolarCorrection:
             arrays = (self.matrix, self._places, [self._turn, self._turn.conj()], self._read, self._changed)
             self._held[xp, key] = [[xp.asarray(b) for b in a] if isinstance(a, list) else xp.asarray(a) for a in arrays]
         return self._held[xp, key]
+
+
+def _product(x: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``x @ matrix`` in pieces that are too small to be shared among threads, which would cost more than it saves."""
+    rows = x.reshape(-1, x.shape[-1])
+    out = np.empty((len(rows), matrix.shape[1]))
+    step = max(1, _ONE_THREAD // (4 * len(matrix)))
+    for a in range(0, len(rows), 4):
+        for b in range(0, out.shape[1], step):
+            out[a : a + 4, b : b + step] = rows[a : a + 4] @ matrix[:, b : b + step]
+    return out.reshape(*x.shape[:-1], -1)
 
 
 def _rings_of(pixels: int, nside: int) -> int:
