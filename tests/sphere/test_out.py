@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+from skysieve.sphere.arguments import check_out
 
 BEAM = Gaussian(fwhm=0.3)
 
@@ -59,4 +60,4 @@ def test_an_out_on_another_gpu_is_refused():
         return SimpleNamespace(**kind, device=number)
 
     with pytest.raises(ValueError, match="out is on 1, the maps on 0"):
-        api._check_out(there(1), there(0), (12,), np.dtype("f4"))
+        check_out(there(1), there(0), (12,), np.dtype("f4"))

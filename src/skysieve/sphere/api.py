@@ -14,15 +14,18 @@ from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere.arguments import (
+    check_out,
     devices_of,
     factors_of,
     quiet_eps,
     read_compat,
     read_dtype,
     read_kernels,
+    read_mask,
     ring_table_of,
     white_error,
 )
+from skysieve.sphere.band import finish, mean_of, prepared
 from skysieve.sphere.grid import QUADRATURES, Grid
 from skysieve.sphere.healpix import CHUNK, nest2ring, npix2nside, reorder
 from skysieve.sphere.kernels import Kernel, Window, check_eps
@@ -93,21 +96,6 @@ def make_engine(
     return cpu.Engine(spec, method, device=found, memory=memory, threads=threads), found
 
 
-def _check_out(out: Any, maps: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an ``out`` that a result cannot be written into."""
-    expected = f"expected a contiguous one of shape {shape} and dtype {dtype}"
-    if type(out) is not (type(maps) if is_device_array(maps) else np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}, {expected}, where the maps are")
-    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
-        raise ValueError(f"out has shape {out.shape}, dtype {out.dtype} and strides {out.strides}: {expected}")
-    if is_device_array(maps) and out.device != maps.device:
-        raise ValueError(f"out is on {out.device}, the maps on {maps.device}: {expected}, where the maps are")
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError(f"out is read-only: {expected}")
-    if array_module(out).may_share_memory(out, maps):
-        raise ValueError("out shares its memory with the maps: expected another array")
-
-
 class ConvolvePlan:
     """Convolution with a radial kernel, set up once for any number of maps.
 
@@ -135,9 +123,11 @@ class ConvolvePlan:
         What is dropped of the kernel and of its modes, relative to the rms of a white map's result.  In float64 on
         equal rings (ECP, Gauss-Legendre), "ring" leaves at most 1e-10 of the peak beyond the support: narrow kernels
         keep all modes, wide ones (above 16 pixels) are set up for eps = 2e-11 at most.
-    quadrature : {"ring", "none", "pixel"}
+    quadrature : {"ring", "none", "pixel", "band"}
         Weights w: ring weights, the pixels' solid angles (with which the sum is self-adjoint), or those times HEALPix's
         pixel weights (see `pixelweights.healpix_pixel_weights`), with which a large mean is not convolved apart.
+        "band" is for whole HEALPix maps whose harmonics end at degree 3 nside - 1: solid angles, with corrections
+        around the poles and where caps and belt meet (see `polar`); the mean is multiplied by the kernel's integral.
     dtype : {"float64", "float32"}
         Arithmetic and result.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
@@ -216,7 +206,10 @@ class ConvolvePlan:
         self.grid, self.eps, self.quadrature, self.dtype = grid, eps, quadrature, read_dtype(dtype)
         self._table = ring_table_of(grid, quadrature, rings)
         self._factors = factors_of(grid, self._table, rings) if quadrature == "pixel" else None
-        self._mask, used = self._read_mask(mask)
+        self._polar = grid.polar_correction() if quadrature == "band" else None
+        if quadrature == "band" and not (rings is None and mask is None and compat is None):
+            raise ValueError("quadrature='band': corrects whole maps, expected no rings, mask or compat with it")
+        self._mask, used = read_mask(mask, self._table, grid.nest)
         self.spin = int(spin)
         if (
             method == "auto"
@@ -235,13 +228,15 @@ class ConvolvePlan:
         options = read_compat(compat, grid, method, self.spin, rings)
         extra = staged + (self._means.nbytes if self._means else 0)
         extra += 0 if self._factors is None else self._factors.nbytes
-        copies = (1 + len(self.kernels) if grid.nest else 0) + (0 if used is None else 1)
+        copies = (1 + len(self.kernels) if grid.nest else 0) + (used is not None) + (quadrature == "band")
         self._spec = Spec(
             self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options, copies
         )  # fmt: skip
         self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
         if gpu and self.device.kind == "cpu":
             self._means = self._apart(threads)
+        if self._polar is not None and grid.nest and self.device.kind == "cpu":
+            self._polar = self._polar.of(nest=False)  # the CPU turns maps into RING order first
         self._options: dict[str, Any] = {"memory": memory, "threads": threads}
         self._ones = np.ones(len(self._table.n))
 
@@ -357,20 +352,6 @@ class ConvolvePlan:
         return {**self._engine.describe(), **facts, "npix": self.npix, "kernels": len(self.kernels)}
 
     # ------------------------------------------------------------------ inside
-    def _read_mask(self, mask: Any) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
-        """The mask in ring order, and the rings it touches."""
-        if mask is None:
-            return None, None
-        m = np.asarray(mask)
-        if m.shape != (self.npix,) or m.dtype.kind not in "biu":
-            raise ValueError(f"mask has shape {m.shape} and dtype {m.dtype}: expected ({self.npix},), True or False")
-        m = m.astype(bool)
-        if not m.any():
-            raise ValueError("mask: leaves no pixel")
-        if self.grid.nest:
-            m = reorder(m, to="ring")
-        return m, np.logical_or.reduceat(m, self._table.start)
-
     def _run(self, maps: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64], out: Any) -> NDArray[Any]:
         if is_device_array(maps) and self.device.kind != "cuda":
             raise TypeError(f"maps live on a GPU, the plan on {self.device}: expected host arrays, or device='cuda'")
@@ -389,7 +370,7 @@ class ConvolvePlan:
         kernels = len(self.kernels)
         shape = (*batch, *((kernels,) if self._many else ()), *parts, self.npix)
         if out is not None:
-            _check_out(out, given, shape, self.dtype)
+            check_out(out, given, shape, self.dtype)
             if self.device.kind == "cpu":
                 out[...] = 0  # rings that are not wanted
         elif is_device_array(given):
@@ -418,6 +399,16 @@ class ConvolvePlan:
                 factors = array_module(x).asarray(ordered, self.dtype)
                 x = x * factors if w_out is self._ones else x
         gpu: Any = self._engine
+        if self.quadrature == "band":
+            transposed = w_out is not self._ones
+            for one, out in zip(x, result, strict=True):  # each needs a copy: one at a time
+                with place:
+                    mean = mean_of(one, self.spin)
+                    staged = one if transposed else prepared(one, mean, self.dtype, self._polar, self.spin)
+                gpu.run(staged[None], out[None], w_in, w_out, nest=self.grid.nest)
+                with place:
+                    finish(out, mean, self.kernels, self._polar, self.spin, transposed)
+            return
         steady = self._steady if apart else None
         gpu.run(x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=steady, offset=OFFSET)
         with place:
@@ -442,26 +433,34 @@ class ConvolvePlan:
     def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """One map ([2,] npix) into ``out`` (1, K, [2,] npix), both in the grid's order."""
         mean = 0.0
+        band = self.quadrature == "band"
         if self._mask is None:
             total = float(x.sum())
             if not math.isfinite(total) and not np.isfinite(x).all():
                 out[...] = np.nan
                 return
-            if self._means is not None and w_out is self._ones:
+            if band:
+                mean = mean_of(x, self.spin)
+            elif self._means is not None and w_out is self._ones:
                 some = x[:: 1 + self.npix // _SOME].astype(np.float64)
                 mean = float(some.mean())
                 if abs(mean) <= OFFSET * float(some.std()):
                     mean = 0.0
         plain = x.dtype == self.dtype and x.dtype.isnative and x.flags.c_contiguous
         before = self._factors if w_out is self._ones else None
-        if not plain or mean or self.grid.nest or self._mask is not None or before is not None:
-            x = self._stage(x, mean, before)
+        off = 0.0 if band and w_out is not self._ones else mean
+        if not plain or off or band or self.grid.nest or self._mask is not None or before is not None:
+            x = self._stage(x, off, before)
+            if self._polar is not None and w_out is self._ones:
+                self._polar.add(x, self.spin)
             if self._mask is not None and not np.isfinite(x).all():
                 out[...] = np.nan
                 return
         self._engine.convolve(x[None], out, w_in, w_out)
         del x  # a copy of a map, where it was staged
-        if mean and self._means is not None:
+        if band:
+            finish(out[0], mean, self.kernels, self._polar, self.spin, w_out is not self._ones)
+        elif mean and self._means is not None:
             from skysieve.sphere.cpu_offset import add_mean
 
             add_mean(self._means, mean, out[0])
@@ -492,7 +491,7 @@ class ConvolvePlan:
 
     def _apart(self, threads: int | None) -> Ones | None:
         """What a map's mean becomes, where it is convolved apart: maps without mask and pixel weights, of spin 0."""
-        if self._mask is not None or self.spin or self._factors is not None:
+        if self._mask is not None or self.spin or self._factors is not None or self.quadrature == "band":
             return None
         from skysieve.sphere.cpu_offset import Ones
 

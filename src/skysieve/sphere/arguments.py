@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import array_module, is_device_array
 from skysieve.sphere.grid import Grid, Healpix, RingTable
+from skysieve.sphere.healpix import reorder
 from skysieve.sphere.kernels import Kernel
 from skysieve.sphere.legendre import theta_nodes
 from skysieve.sphere.workload import COMPAT
@@ -118,3 +120,33 @@ def devices_of(
     if not found or any(d.kind != "cuda" for d in found):
         raise ValueError(f"device={device!r}: expected GPUs, such as ['cuda:0', 'cuda:1']")
     return found
+
+
+def check_out(out: Any, maps: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an ``out`` that a result cannot be written into."""
+    expected = f"expected a contiguous one of shape {shape} and dtype {dtype}"
+    if type(out) is not (type(maps) if is_device_array(maps) else np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}, {expected}, where the maps are")
+    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out has shape {out.shape}, dtype {out.dtype} and strides {out.strides}: {expected}")
+    if is_device_array(maps) and out.device != maps.device:
+        raise ValueError(f"out is on {out.device}, the maps on {maps.device}: {expected}, where the maps are")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError(f"out is read-only: {expected}")
+    if array_module(out).may_share_memory(out, maps):
+        raise ValueError("out shares its memory with the maps: expected another array")
+
+
+def read_mask(mask: Any, table: RingTable, nest: bool) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
+    """The mask in ring order, and the rings it touches."""
+    if mask is None:
+        return None, None
+    m = np.asarray(mask)
+    if m.shape != (table.npix,) or m.dtype.kind not in "biu":
+        raise ValueError(f"mask has shape {m.shape} and dtype {m.dtype}: expected ({table.npix},), True or False")
+    m = m.astype(bool)
+    if not m.any():
+        raise ValueError("mask: leaves no pixel")
+    if nest:
+        m = reorder(m, to="ring")
+    return m, np.logical_or.reduceat(m, table.start)

@@ -40,6 +40,7 @@ class Method(StrEnum):
 class Quadrature(StrEnum):
     """Weights of the sum over pixels."""
 
+    band = "band"
     ring = "ring"
     none = "none"
     pixel = "pixel"
@@ -95,7 +96,13 @@ def smooth(
     ] = None,
     tophat: Annotated[str | None, _option("--tophat", "Mean over a disc of this radius.", KERNEL, "ANGLE")] = None,
     fields: Annotated[
-        str | None, _option("--fields", "Columns by name or number, as I,Q,U or 0; all by default.", HOW, "LIST")
+        str | None,
+        _option(
+            "--fields",
+            "Columns by name or number, as I,Q,U or 0; by default all maps, not N_OBS, HITS, II_COV and the like.",
+            HOW,
+            "LIST",
+        ),
     ] = None,
     hdu: Annotated[int, typer.Option("--hdu", help="Extension of the file.", rich_help_panel=HOW)] = 1,
     device: Annotated[
@@ -108,7 +115,7 @@ def smooth(
     ] = None,
     lmax: Annotated[int | None, _option("--lmax", "healpy's way, up to this degree.", HOW, "L")] = None,
     quadrature: Annotated[
-        Quadrature | None, _option("--quadrature", "Weights of the sum; ring weights by default.", HOW)
+        Quadrature | None, _option("--quadrature", "Weights of the sum; band by default.", HOW)
     ] = None,
     nside_out: Annotated[
         int | None, _option("--nside-out", "Resolution of the result (needs ducc0).", HOW, "N")
@@ -125,11 +132,17 @@ def smooth(
         Masked, typer.Option("--masked", help="Bad pixels: 0, or not there.", rich_help_panel=HOW)
     ] = Masked.zero,
     flux: Annotated[Flux, typer.Option("--flux", help="Keep the sum over pixels.", rich_help_panel=HOW)] = Flux.none,
+    positive: Annotated[
+        bool, typer.Option("--positive", help="No value of 0 or below, for the logarithm.", rich_help_panel=HOW)
+    ] = False,
     threads: Annotated[int | None, _option("--threads", "CPU threads; all by default.", HOW, "N")] = None,
     plot: Annotated[Path | None, _option("--plot", "Before and after, as a picture.", OUTPUT, "FILE")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.fits.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Smooth a HEALPix map with a Gaussian, a beam window, a profile or a disc."""
+    from dataclasses import replace
+
+    from skysieve import __version__
     from skysieve.sphere.io import polarised, read_maps, smooth_file, write_maps
 
     try:
@@ -141,16 +154,30 @@ def smooth(
             raise FileExistsError(f"{out} exists: --overwrite replaces it")
         check_outputs(out, plot)
         kernel = read_kernel(fwhm, bl, profile, tophat)
-        sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")], hdu)
+        named = (("fwhm", fwhm), ("bl", bl), ("profile", profile), ("tophat", tophat))
+        kernel_given = [f"{n} {v}" for n, v in named if v is not None]
+        sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")], hdu, False)
         if pixwin:
             kernel = with_pixels(kernel, sky.nside, nside_out, polarised(sky))
         start = time.perf_counter()
         found = smooth_file(
             sky, kernel=kernel, method=str(method), eps=eps, iter=iterations, lmax=lmax, masked=str(masked),
-            flux=str(flux), threads=threads, nside_out=nside_out, device=device,
+            flux=str(flux), threads=threads, nside_out=nside_out, device=device, positive=positive,
             quadrature=None if quadrature is None else str(quadrature),
         )  # fmt: skip
         seconds = time.perf_counter() - start
+        steps = [f"kernel: {given}" for given in kernel_given] + [
+            f"{name}: {value}"
+            for name, value in (
+                ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
+                ("pixel window", "applied" if pixwin else ""), ("iter", iterations), ("lmax", lmax),
+                ("quadrature", quadrature), ("masked", masked), ("flux", flux),
+                ("positive", "yes" if positive else ""), ("nside before", sky.nside if nside_out else ""),
+            )
+            if value not in (None, "", Masked.zero, Flux.none)
+        ]  # fmt: skip
+        made = f"smoothed by skysieve {__version__} smooth from {maps.name}"
+        found = replace(found, history=(made, *steps))
         write_maps(out, found, overwrite=overwrite)
         if plot is not None:
             from skysieve.sphere.plot import before_after
@@ -165,6 +192,9 @@ def smooth(
     order = "NESTED" if sky.nest else "RING"
     kind = "I, Q, U" if polarised(sky) else ", ".join(sky.names)
     typer.echo(f"{out}: {kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
+    if sky.unchanged:
+        what = "not smoothed" if found.unchanged else "left out, as nside is another one"
+        typer.echo(f"columns {', '.join(sky.unchanged)}: {what} (--fields smooths those that it names)")
 
 
 def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:

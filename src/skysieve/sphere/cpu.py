@@ -96,7 +96,7 @@ class Engine:
             else:
                 best = ring if ring.seconds() < best.seconds() else best
         cheap = cpu_harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
-        lmax = max(k.bandlimit(self.spec.eps / 4) for k in self.spec.kernels) if cheap else np.inf
+        lmax = max(k.bandlimit(cpu_harmonic.band_eps(self.spec)) for k in self.spec.kernels) if cheap else np.inf
         if harmonic_seconds(self.spec, lmax) < best.seconds():
             return HarmonicEngine(self.spec, self.pool)
         return best

@@ -15,6 +15,7 @@ import numpy as np
 
 from .healpix import check_nside, ring_table
 from .pixelweights import healpix_pixel_weights
+from .polar import PolarCorrection, polar_correction, seam_weights
 from .ringweights import clenshaw_curtis, fejer, healpix_ring_weights
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ECP", "GaussLegendre", "Grid", "Healpix", "RingTable", "Rings"]
 
-QUADRATURES = ("ring", "none", "pixel")
+QUADRATURES = ("ring", "none", "pixel", "band")
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,10 @@ class Grid(ABC):
 
         Parameters
         ----------
-        quadrature : {"ring", "none", "pixel"}
+        quadrature : {"ring", "none", "pixel", "band"}
             Weights of the sum: one factor a ring that makes integrals of smooth functions exact, or solid angles;
-            "pixel" (HEALPix): solid angles, with the factors of `pixel_factors`.
+            "pixel" (HEALPix): solid angles, with the factors of `pixel_factors`; "band" (HEALPix): solid angles, but
+            for the rings where caps and belt meet, with `polar_correction`.
         """
 
     def pixel_factors(self) -> NDArray[np.float64]:
@@ -111,6 +113,16 @@ class Grid(ABC):
             A grid that has none.
         """
         raise ValueError(f"quadrature='pixel' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
+
+    def polar_correction(self) -> PolarCorrection | None:
+        """What is added to pixels around the poles with quadrature "band"; None for a grid too small for it.
+
+        Raises
+        ------
+        ValueError
+            A grid that has none.
+        """
+        raise ValueError(f"quadrature='band' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
 
     def __repr__(self) -> str:
         values = ", ".join(f"{k.lstrip('_')}={v}" for k, v in vars(self).items() if not isinstance(v, np.ndarray))
@@ -150,11 +162,17 @@ class Healpix(Grid):
         weight = np.full(len(n), area)
         if quadrature == "ring":
             weight = area * healpix_ring_weights(self.nside)
+        if quadrature == "band":
+            weight = area * seam_weights(self.nside)
         return RingTable(theta, n, phi0, start, weight)
 
     def pixel_factors(self) -> NDArray[np.float64]:
         """See `Grid.pixel_factors` and `pixelweights.healpix_pixel_weights`."""
         return healpix_pixel_weights(self.nside)
+
+    def polar_correction(self) -> PolarCorrection | None:
+        """See `Grid.polar_correction` and `polar.polar_correction`."""
+        return polar_correction(self.nside, self.nest)
 
 
 class ECP(Grid):

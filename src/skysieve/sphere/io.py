@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.sphere.fitsparts import is_auxiliary, of_source
 from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
 
 if TYPE_CHECKING:
@@ -56,6 +58,14 @@ class SkyMaps:
         Cards that are kept (coordinates, polarisation convention, ...).
     pixels : numpy.ndarray of int64, optional
         Of a map of part of the sky, the pixels that its file holds; None for a map of the whole sky.
+    source : Path, optional
+        The file that the maps are from: what is written keeps its other HDUs and its cards.
+    hdu : int
+        The extension that they are from.
+    columns, unchanged : tuple of str
+        Names of all columns of the extension, and of those that are written as they are in the file.
+    history : tuple of str
+        Lines that are added to HISTORY when the maps are written.
     """
 
     maps: NDArray[Any]
@@ -64,6 +74,11 @@ class SkyMaps:
     units: tuple[str, ...]
     header: dict[str, Any] = field(default_factory=dict)
     pixels: NDArray[np.int64] | None = None
+    source: Path | None = None
+    hdu: int = 1
+    columns: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
 
     @property
     def nside(self) -> int:
@@ -76,7 +91,9 @@ class SkyMaps:
         return str(self.header.get("POLCCONV", "COSMO")).strip().upper() == "IAU"
 
 
-def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: int = 1) -> SkyMaps:
+def read_maps(
+    path: str | Path, fields: Sequence[int | str] | None = None, hdu: int = 1, auxiliary: bool = True
+) -> SkyMaps:
     """Read maps; pixels that a file of part of the sky does not hold are UNSEEN.
 
     Parameters
@@ -86,6 +103,9 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
         Columns, by number from 0 or by name; all by default.
     hdu : int
         Which extension.
+    auxiliary : bool
+        Without ``fields``: whether columns of numbers of observations, variances, weights and flags (N_OBS, HITS,
+        II_COV, MASK, ...) are read too; where not, `write_maps` copies them from the file.
 
     Raises
     ------
@@ -112,7 +132,13 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
         order = str(header.get("ORDERING", "")).strip().upper()
         if order not in ("RING", "NESTED", "NEST"):
             raise ValueError(f"{path}: ORDERING is {order!r}, expected RING or NESTED")
-        chosen = list(range(len(names))) if fields is None else [_column(f, names, path) for f in fields]
+        unchanged = () if auxiliary or fields is not None else tuple(n for n in names if is_auxiliary(n))
+        if len(unchanged) == len(names):
+            raise ValueError(
+                f"{path}: columns {', '.join(names)} hold no map by their names, expected fields (--fields)"
+            )
+        usual = [k for k, n in enumerate(names) if n not in unchanged]
+        chosen = usual if fields is None else [_column(f, names, path) for f in fields]
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"{path}: fields={list(fields or ())}: a column is named twice")
         taken = tuple(names[i] for i in chosen)
@@ -120,7 +146,9 @@ def read_maps(path: str | Path, fields: Sequence[int | str] | None = None, hdu: 
         maps = maps.astype(maps.dtype.newbyteorder("="))
         kept = {k: header[k] for k in KEPT if k in header}
         units = tuple(str(table.columns[n].unit or "") for n in taken)
-    found = SkyMaps(maps, order != "RING", taken, units, kept, pixels)
+        every = tuple(table.columns.names)
+    source = Path(path).absolute()
+    found = SkyMaps(maps, order != "RING", taken, units, kept, pixels, source, hdu, every, unchanged)
     check_nside(found.nside, found.nest)
     return found
 
@@ -197,10 +225,15 @@ def _column(wanted: int | str, names: list[str], path: Any) -> int:
 def write_maps(path: str | Path, sky: SkyMaps, overwrite: bool = False) -> None:
     """Write maps; the file appears under its name when it is whole.
 
+    Maps that were read from a file keep its primary header, its other HDUs and the cards of their own table, which are
+    BEAM and EXTNAME among them.
+
     Raises
     ------
     FileExistsError
         Unless ``overwrite``.
+    ValueError
+        If the file that the maps were read from is no longer as it was.
     """
     from astropy.io import fits
 
@@ -228,15 +261,26 @@ def write_maps(path: str | Path, sky: SkyMaps, overwrite: bool = False) -> None:
     else:
         columns.insert(0, fits.Column(name=PIXEL, format="K", array=sky.pixels))
         cards |= {"INDXSCHM": "EXPLICIT", "GRAIN": 1, "OBS_NPIX": len(sky.pixels), "OBJECT": "PARTIAL"}
-    table = fits.BinTableHDU.from_columns(columns)
-    for key, value in {**cards, **sky.header}.items():
-        table.header[key] = value
     part = target.with_name(f".part{os.getpid()}.{target.name}")  # the suffix says whether it is compressed
-    try:
-        fits.HDUList([fits.PrimaryHDU(), table]).writeto(part, overwrite=True)
+    with ExitStack() as opened:
+        if sky.source is None:
+            table = fits.BinTableHDU.from_columns(columns)
+            for key, value in {**cards, **sky.header}.items():
+                table.header[key] = value
+            for line in sky.history:
+                table.header.add_history(line)
+            hdus = fits.HDUList([fits.PrimaryHDU(), table])
+        else:
+            try:
+                hdus, given = of_source(
+                    sky.source, sky.hdu, columns, sky.columns, sky.unchanged, {**cards, **sky.header}, sky.history
+                )
+            except (OSError, KeyError, IndexError) as error:
+                raise ValueError(f"{sky.source}: was changed after its maps were read ({error})") from None
+            opened.enter_context(given)
+        opened.callback(part.unlink, missing_ok=True)
+        hdus.writeto(part, overwrite=True)
         part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def polarised(sky: SkyMaps) -> bool:
@@ -296,10 +340,12 @@ def smooth_file(sky: SkyMaps, **options: Any) -> SkyMaps:
     out = np.asarray(smoothing(maps, pol=pol, nest=sky.nest, **options))
     if seen is not None:
         out[2, np.abs(out[2] - UNSEEN) > 1e25] *= -1
-    pixels = sky.pixels
+    pixels, unchanged = sky.pixels, sky.unchanged
+    if out.shape[-1] != sky.maps.shape[-1]:
+        unchanged = ()  # they have the pixels of the other nside
     if pixels is not None and out.shape[-1] != sky.maps.shape[-1]:
         pixels = np.flatnonzero((np.abs(out - UNSEEN) > 1e25).any(axis=0)).astype(np.int64)
-    return replace(sky, maps=out, pixels=pixels)
+    return replace(sky, maps=out, pixels=pixels, unchanged=unchanged)
 
 
 def to_ring(sky: SkyMaps) -> NDArray[Any]:

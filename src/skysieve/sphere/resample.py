@@ -37,12 +37,16 @@ def resampled(
     first = Transforms(table, lmax, lmax, threads)
     last = Transforms(Healpix(nside_out).table("none"), lmax, lmax, threads)
     factors = grid.pixel_factors() if quadrature == "pixel" else np.ones(1)
+    polar = grid.polar_correction() if quadrature == "band" else None
     scalar, tensor = [kernel.window(lmax)], pair(kernel, lmax) if polarised else ()
     out = np.empty((*maps.shape[:-1], last.npix), maps.dtype)
     flat = maps.reshape(-1, 3 if polarised else 1, maps.shape[-1])
     seen = np.zeros((len(flat), 0)) if good is None else good.reshape(flat.shape)
     for x, y, some in zip(flat, out.reshape(*flat.shape[:2], -1), seen, strict=True):
         parts = x * factors
+        if polar is not None:
+            polar.add(parts[:1])
+            polar.add(parts[1:], 2 if polarised else 0)
         y[:1] = first.smooth(parts[:1], table.weight, scalar, 0, 0, last)
         if polarised:
             y[1:] = first.smooth(parts[1:], table.weight, tensor, 2, 0, last)

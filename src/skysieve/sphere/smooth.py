@@ -19,6 +19,7 @@ from skysieve.sphere.grid import Healpix
 from skysieve.sphere.healpix import UNSEEN, check_nside, npix2nside, reorder
 from skysieve.sphere.kernels import FWHM, Gaussian, Kernel, Window, check_eps
 from skysieve.sphere.pixelweights import find_file, full_map, read_weights
+from skysieve.sphere.positive import check_positive, lift_to_positive
 from skysieve.sphere.resample import kept, resampled
 from skysieve.sphere.workload import METHODS
 
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["smoothing"]
 
-QUADRATURES = ("ring", "none", "pixel", "healpy")
+QUADRATURES = ("band", "ring", "none", "pixel", "healpy")
 MASKED = ("zero", "normalize")
 FLUX = ("none", "conserve")
+ROW = 1024
+"""Pixels of a row of the tables that healpy writes."""
 ROOM = 12
 """So many times the maps' bytes must be free on a GPU for all of the work to be done there."""
 MOST_OWN = 0.3
@@ -66,18 +69,20 @@ def smoothing(
     memory: str | float | None = None,
     threads: int | None = None,
     nside_out: int | None = None,
+    positive: bool = False,
 ) -> Any:
     """Smooth HEALPix maps with a radial kernel.
 
     The arguments up to ``nest`` are those of ``healpy.smoothing``.  Without ``iter``, ``lmax``, ``mmax`` and weights,
-    the kernel is applied as a sum over pixels with ring weights: faster, without ringing, and different from healpy by
-    the errors of both quadratures and by the cut at healpy's lmax.  With any of them, or
+    the kernel is applied as a sum over pixels: faster, without ringing, and different from healpy by the errors of both
+    quadratures and by the cut at healpy's lmax.  With any of them, or
     ``quadrature="healpy"``, harmonic transforms (by ducc0, an extra) give healpy's numbers.
 
     Parameters
     ----------
     map_in : array_like, shape (npix,), (n, npix) or (..., n, npix)
-        Maps; n is 1 or 3 (I, Q, U) with ``pol``.  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
+        Maps; n is 1 or 3 (I, Q, U) with ``pol``.  A map may also come as the rows of 1024 pixels of healpy's FITS
+        files, of shape (npix / 1024, 1024).  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
         or those of a masked array.
     fwhm, sigma : float or Quantity
         Width of a Gaussian (rad); ``sigma`` is used if both are given.  0 leaves the maps as they are.
@@ -106,9 +111,12 @@ def smoothing(
         See `ConvolvePlan`; "harmonic" is healpy's way.
     eps : float
         See `ConvolvePlan`.
-    quadrature : {"ring", "none", "pixel", "healpy"}, optional
-        Ring weights, equal weights, pixel weights (from HEALPix's file, or computed up to nside 256), or healpy's
-        iterations.
+    quadrature : {"band", "ring", "none", "pixel", "healpy"}, optional
+        How pixels are weighted.  "band" is the most accurate for maps whose harmonics end at degree 3 nside - 1: it
+        corrects pixels around the poles, and the mean is multiplied by the kernel's integral.  "ring": ring weights;
+        "none": equal weights; "pixel": pixel weights (from HEALPix's file, or computed up to nside 256); "healpy":
+        healpy's iterations.  By default "band"; "ring" with ``flux="conserve"``, ``positive``, ``nside_out``, or
+        ``masked="normalize"`` where there are bad pixels.
     masked : {"zero", "normalize"}
         Bad pixels count as 0 (healpy), or do not count: the sum is divided by the kernel's sum over good pixels.
     flux : {"none", "conserve"}
@@ -123,6 +131,11 @@ def smoothing(
     nside_out : int, optional
         nside of the result, which is evaluated at its pixels from the harmonics of the smoothed map (by ducc0, an
         extra).  A pixel is bad whose centre lies in a bad one.
+    positive : bool
+        No value of the result is below the smallest normal number of its type, so that its logarithm is finite; good
+        pixels must not be negative, the kernel must be nowhere negative, and Q and U are refused.  Without it,
+        "ring" and "harmonic" leave values down to some 1e-9 of the peak below 0 where the result should be close to 0
+        (float32: 1e-6), and the correction of "band" may leave more around the poles.
 
     Returns
     -------
@@ -154,6 +167,8 @@ def smoothing(
     1.0 5000
     """
     options = {"eps": eps, "device": device, "memory": memory, "threads": threads}
+    if not isinstance(positive, bool | np.bool_):
+        raise TypeError(f"positive={positive!r}: expected True or False")
     by_healpy = _by_healpy(method, quadrature, iter, lmax, mmax, use_weights, use_pixel_weights)
     for name, value, expected in (("masked", masked, MASKED), ("flux", flux, FLUX)):
         if value not in expected:
@@ -172,6 +187,8 @@ def smoothing(
     if by_harmonics and memory is not None:
         raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
+    if positive:
+        check_positive(chosen, by_harmonics, quadrature)
     # several GPUs share what lies on the host
     given = None if by_harmonics or (len(devices) > 1 and not is_device_array(map_in)) else _to_device(map_in, found)
     maps, good, bad_values, mask = _read(map_in if given is None else given, dtype)
@@ -180,13 +197,19 @@ def smoothing(
     polarised = bool(pol) and maps.ndim > 1 and maps.shape[-2] == 3
     if pol and maps.ndim > 1 and maps.shape[-2] not in (1, 3):
         raise ValueError(f"map_in holds {maps.shape[-2]} maps: expected 1 or 3 (I, Q, U), or pol=False")
+    if positive and polarised:
+        raise ValueError("positive=True: Q and U are of either sign, expected maps of I alone (or pol=False)")
+    if positive and bool((maps < 0).any()):
+        raise ValueError(f"positive=True: map_in holds {float(maps.min())!r}, expected no value below 0")
     if nside_out is not None:
         nside_out = check_nside(nside_out, nest, "nside_out")
         if method in ("direct", "ring") or flux != "none":
             raise ValueError(f"nside_out={nside_out} does not go with method={method!r} and flux={flux!r}")
     on_host = given is None or not is_device_array(map_in)
+    rows = np.shape(map_in)[-1] == ROW and nside_out is None  # no map has so many pixels
     if chosen is None:
-        return _restore(maps, good, bad_values, mask, on_host)
+        out = _restore(maps, good, bad_values, mask, on_host)
+        return out.reshape(np.shape(map_in)) if rows else out
     turned = nest and isinstance(maps, np.ndarray)  # a GPU turns them itself
     if turned:
         maps, good = reorder(maps, to="ring"), None if good is None else reorder(good, to="ring")
@@ -203,9 +226,11 @@ def smoothing(
         q = "ring" if quadrature is None else quadrature
         out = resampled(maps, good, chosen, nside, nside_out, polarised, masked, q, eps, threads)
     else:
-        q = "ring" if quadrature is None else quadrature
+        usual = (masked == "zero" or good is None) and flux == "none" and not positive
+        q = ("band" if usual else "ring") if quadrature is None else quadrature
         plain = {"method": method, "quadrature": q, "dtype": maps.dtype, **options}
-        out = _by_pixels(maps, good, chosen, Healpix(nside, nest and not turned), polarised, masked, flux, plain)
+        grid = Healpix(nside, nest and not turned)
+        out = _by_pixels(maps, good, chosen, grid, polarised, masked, flux, positive, plain)
     if turned:
         out, good = reorder(out, to="nest"), None if good is None else reorder(good, to="nest")
     if nside_out is not None:
@@ -213,7 +238,8 @@ def smoothing(
             good, bad_values = kept(good, bad_values, nside, nside_out, nest)
         if mask is not None:
             mask = np.zeros(out.shape, bool) if good is None else ~good
-    return _restore(out, good, bad_values, mask, on_host)
+    out = _restore(out, good, bad_values, mask, on_host)
+    return out.reshape(np.shape(map_in)) if rows else out
 
 
 # ------------------------------------------------------------------ arguments
@@ -239,7 +265,7 @@ def _by_healpy(
         raise ValueError(
             f"method={method!r} does not go with {', '.join(given) or 'quadrature'}: which are of harmonics"
         )
-    if wanted and quadrature in ("ring", "none", "pixel"):
+    if wanted and quadrature in ("band", "ring", "none", "pixel"):
         what = ", ".join(given) or "method='harmonic'"
         raise ValueError(f"quadrature={quadrature!r} does not go with {what}: that is healpy's way, by harmonics")
     return wanted
@@ -294,6 +320,7 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
         raise ValueError(f"map_in: expected maps of one length ({error})") from None
     if a.ndim < 1 or a.dtype.kind not in "buif":
         raise TypeError(f"map_in has dtype {a.dtype} and shape {a.shape}, expected maps of real numbers")
+    a, mask = _whole(a), mask if mask is None else _whole(mask)
     npix2nside(a.shape[-1])
     if dtype is None:
         dtype = np.float32 if a.dtype.newbyteorder("=") == np.float32 else np.float64
@@ -307,6 +334,12 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
     values = maps.copy()
     maps[bad] = 0
     return maps, ~bad, values, mask
+
+
+def _whole(a: Any) -> Any:
+    """Maps in rows of 1024 pixels, as FITS files of healpy hold them, as maps (..., npix)."""
+    in_rows = a.ndim > 1 and a.shape[-1] == ROW and 12 * math.isqrt(a.shape[-2] * ROW // 12) ** 2 == a.shape[-2] * ROW
+    return a.reshape(*a.shape[:-2], -1) if in_rows and a.shape[-2] else a
 
 
 def _restore(out: Any, good: Any, values: Any, mask: Any, on_host: bool) -> Any:
@@ -334,14 +367,14 @@ def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
     if own > MOST_OWN:
         warnings.warn(
             f"kernel={kernel!r}: is hardly wider than the pixels of nside {grid.nside} (a Gaussian's FWHM below 1.7 of "
-            "them), so that its sum over them is no longer its integral: a constant may be off by 1 to 25 per cent; "
+            "them), so that its sum over them is no longer its integral, by 1 to 25 per cent; "
             "quadrature='healpy' smooths by harmonics",
             stacklevel=4,
         )
 
 
 def _by_pixels(
-    maps: Any, good: Any, kernel: Kernel, grid: Healpix, polarised: bool, masked: str, flux: str,
+    maps: Any, good: Any, kernel: Kernel, grid: Healpix, polarised: bool, masked: str, flux: str, positive: bool,
     options: dict[str, Any],
 ) -> Any:  # fmt: skip
     normalize = masked == "normalize" and good is not None
@@ -354,7 +387,9 @@ def _by_pixels(
     with ConvolvePlan(kernel, grid, **options) as plan:
         x = maps[scalar]
         lift: Any = 0.0
-        if normalize:  # constants are kept: a large mean would only cost digits, and 0 in bad pixels is no part of it
+        if (
+            normalize and not positive
+        ):  # constants are kept: a large mean would only cost digits, and 0 in bad pixels is no part of it
             ok = good[scalar]
             lift = x.sum(axis=-1, keepdims=True, dtype=np.float64) / xp.maximum(ok.sum(axis=-1, keepdims=True), 1)
             x = xp.where(ok, x - lift, 0).astype(maps.dtype)
@@ -373,6 +408,8 @@ def _by_pixels(
                 raise ValueError("masked='normalize': the kernel's sum over good pixels is too close to zero somewhere")
             out = xp.where(good, out / xp.where(good, share, 1), out)
             out[scalar] += lift
+        if positive:
+            lift_to_positive(out, maps, flux == "conserve")
     return out
 
 
