@@ -1,0 +1,216 @@
+"""Which templates need more than the usual sums, by the range of their weights and by how loud their data are.
+
+A recurrence that takes off what leaves a window keeps a residue: the rounding of all that the sum held since the bin
+entered.  It is small beside the sums of the window where the weights are of one order, and it is everything where a
+window holds nothing but SFTs of a far worse detector.  The test here is made once for the antenna factors of a point of
+the sky and, for the data, once for each template: the kernels pay nothing for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import array_module, to_host
+from skysieve.fstat.workload import Bank, Job, Output, Spec, powers, scaled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["DOUBLE", "EXACT", "LOUD", "LOUD_DOUBLE", "USUAL", "levels_of", "put", "spec_of", "wide"]
+
+USUAL, DOUBLE, EXACT = 0, 1, 2
+"""Sums in the type asked for; the same in float64; no subtraction, a scale for each cell (float64)."""
+RESIDUE = {"float32": 3.0, "float64": 3e2}
+"""Largest weight that has just left the exponential windows of a start, over the weight that is in them, for which the
+residue does not show: F is right to 3e-4 and 1e-9.  Measured over 1,500 bins: 25 gives 4e-5 in float32, in
+proportion."""
+RESIDUE_DOUBLE = 1e7
+"""The same of sums in float64 when the answer is wanted in float32."""
+RANGE = {"float32": 1e4, "float64": 1e3}
+"""Largest ratio of weights for moments and Fourier transforms, which subtract in float64, by the type asked for; and for
+sums in float32 that only add: products of sums in which one or two SFTs outweigh all others want more digits."""
+RANGE_DOUBLE = 1e6
+"""The same for moments and transforms when the answer is wanted in float32 but the sums' products are in float64."""
+LOUD = {"float32": 30.0, "float64": 1e5}
+"""Largest number in the data, over the root of the largest weight (the scale of the noise), for a recurrence."""
+LOUD_DOUBLE = 1e9
+WILD = {"float32": 1e16, "float64": 1e140}
+"""The same for sums that only add: their squares must not overflow."""
+FLOOR = {"float32": 1e-15, "float64": 1e-140}
+"""Smallest sum of weights of a window, over the largest weight of a bin: products of two such sums must not
+underflow."""
+FEWEST = 16
+"""Bins of a gap after which recurrences start anew (see ``cpu_exp`` and ``tf_exp.cu``)."""
+RENEWED = ((1, 8), (2, 8), (4, 20), (8, 20), (16, 260), (64, 260))
+"""Bins after a gap: of these many the second number has been in the sums since they were formed anew."""
+AFTER_GAPS = 10.0
+"""Such sums are few: their roundings are by so much smaller than those of `RESIDUE`."""
+SCALES = 10
+"""Durations of the grid for which the residue is bounded."""
+WIDE = 900
+"""The power of two to which `wide` brings the largest weight: what is 600 decades smaller can still be held."""
+
+
+def levels_of(job: Job, spec: Spec, data: bool = True) -> NDArray[np.int8]:
+    """`USUAL`, `DOUBLE` or `EXACT` for each template, shape (B,).
+
+    With ``data=False`` the data are not looked at: on a GPU a kernel does it.
+    """
+    banks = (job.bank, *job.detectors)
+    largest = _span(job.bank)[0]
+    level = np.zeros(job.n_templates, np.int8)
+    for bank in banks:
+        level = np.maximum(level, _of_weights(job, spec, bank, largest))
+        if data:
+            level = np.maximum(level, of_data(job, spec, bank))
+    return level
+
+
+def _span(bank: Bank) -> NDArray[np.float64]:
+    """Largest and smallest weight of a bank, in the units of its source."""
+    if bank.span is not None:
+        return bank.span
+    from skysieve.fstat.workload import span_of, weights_of_bins
+
+    return span_of(weights_of_bins(bank.antenna), bank.occupied)
+
+
+def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> NDArray[np.int8]:
+    """By the antenna factors; ``scale`` is the largest weight of all detectors together."""
+    kind, name = spec.window.kind, np.dtype(spec.dtype).name
+    largest, smallest = _span(bank)
+    some = largest > 0  # else the bank is empty: F is the fallback everywhere
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(some, largest / smallest, 1.0)
+        least = np.where(some, smallest / scale, 1.0)
+    if kind == "exp" and not bank.occupied.all():
+        least = least * np.exp(-2.0 * spec.window.efold)  # the last bins of a window that starts in a gap
+    level = np.where(least >= FLOOR[name], USUAL, np.where(least >= FLOOR["float64"], DOUBLE, EXACT)).astype(np.int8)
+    if kind in ("sum", "any"):
+        level[~(ratio <= RANGE[name])] = DOUBLE
+        level[~(ratio <= RANGE_DOUBLE) | (least < FLOOR["float32"])] = EXACT
+    elif kind in ("rect", "none"):
+        level[(level == USUAL) & ~(ratio <= RANGE["float32"])] = DOUBLE if name == "float32" else USUAL
+    elif kind == "exp":
+        quick = RESIDUE[name] * np.exp(2.0 * min(spec.window.efold, 10.0)) / (1 if bank.occupied.all() else AFTER_GAPS)
+        for k in np.flatnonzero(~(ratio <= quick) & (level < EXACT)):
+            rows = (bank if bank.source is None else bank.source).antenna[int(k)]
+            residue = _residue(job, np.asarray(to_host(rows[0]), np.float64) + to_host(rows[1]), bank, spec.window.efold)
+            if not residue <= RESIDUE[name]:
+                good = name == "float32" and residue <= RESIDUE_DOUBLE
+                level[k] = max(level[k], DOUBLE if good else EXACT)
+    if name == "float64":
+        level[level == DOUBLE] = EXACT
+    return level if len(level) == job.n_templates else np.repeat(level, job.n_templates)
+
+
+def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
+    """By the data, shape (B,): their largest number against the largest weight, and data in bins of no weight."""
+    xp, name = array_module(bank.data), np.dtype(spec.dtype).name
+    size = xp.maximum(bank.data.max(axis=(1, 2)), -bank.data.min(axis=(1, 2)))
+    size = np.asarray(to_host(size), np.float64)
+    level = np.zeros(len(size), np.int8)
+    if spec.window.kind in ("rect", "none"):
+        usual, double = WILD[name], WILD["float64"]
+    elif spec.window.kind == "exp":
+        usual, double = LOUD[name], LOUD_DOUBLE
+    else:
+        usual = double = LOUD_DOUBLE if name == "float32" else LOUD[name]
+    limit = 1.0 if _span(job.bank)[0].any() else 0.0  # banks are scaled: the largest weight lies in [1/4, 1)
+    level[~(size <= usual * limit)] = DOUBLE if name == "float32" else EXACT
+    level[~(size <= double * limit)] = EXACT
+    if not bank.occupied.all() and spec.window.kind not in ("rect", "none"):
+        idle = bank.data[:, :, xp.asarray(np.flatnonzero(~bank.occupied))]
+        level[to_host((idle != 0).any(axis=(1, 2)))] = EXACT
+    return level
+
+
+def _residue(job: Job, weight: NDArray[np.float64], bank: Bank, efold: float) -> float:
+    """Largest weight that has just left a window over the weight in it, at some durations of the grid.
+
+    A duration stands for the longer ones up to the next: where their windows hold but little weight, so do its own.
+    """
+    occupied = np.flatnonzero(bank.occupied)
+    if occupied.size == 0:
+        return 0.0
+    worst = _after_gaps(weight, occupied) / AFTER_GAPS
+    nearest = np.searchsorted(occupied, np.arange(-FEWEST, len(weight)))
+    rows = np.flatnonzero(nearest < occupied.size) - FEWEST
+    rows = rows[occupied[nearest[rows + FEWEST]] - rows < FEWEST]  # in longer gaps sums are formed anew
+    rates = job.tatom / job.taus
+    even = np.linspace(0, len(rates) - 1, SCALES).round().astype(int)
+    geometric = np.searchsorted(job.taus, np.geomspace(job.taus[0], job.taus[-1], SCALES))
+    for n in np.union1d(even, np.minimum(geometric, len(rates) - 1)):
+        length = int(min(job.schedule.length[:, n].min(), len(weight)))
+        if length > 0:
+            worst = max(worst, residue_of(weight, rows, float(rates[n]), length))
+    return worst
+
+
+def residue_of(weight: NDArray[np.float64], rows: NDArray[np.int64], rate: float, length: int) -> float:
+    """The largest ``q^2L W(c + L) / (W(c) - q^2L W(c + L))``, W the sum of all weights from c on, decayed."""
+    from scipy.signal import lfilter
+
+    q = np.exp(-2.0 * rate)
+    padded = np.concatenate([np.zeros(FEWEST), weight])
+    sums = lfilter([1.0], [1.0, -q], padded[::-1])[::-1]
+    some = rows[rows + length < len(weight)] + FEWEST
+    left = np.exp(-2.0 * rate * length) * sums[some + length]
+    # nothing inside (or nothing but rounding) counts where there is some: an empty window is the fallback
+    inside = sums[some] - left
+    upto = np.concatenate([[0], np.cumsum(padded > 0)])
+    held = upto[some + length] > upto[some]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(left > 0, left / np.maximum(inside, 0), 0.0)
+    return float(ratio[held].max(initial=0.0))
+
+
+def _after_gaps(weight: NDArray[np.float64], occupied: NDArray[np.int64]) -> float:
+    """Largest ratio of the weight in the first bins after a gap, at which sums are formed anew there, to that in fewer."""
+    begin = occupied[np.diff(occupied, prepend=-FEWEST) >= FEWEST]
+    begin = np.union1d(begin, occupied[:1])
+    upto = np.concatenate([[0.0], np.cumsum(weight / weight.max())])
+
+    def within(k: int) -> NDArray[np.float64]:
+        return np.asarray(upto[np.minimum(begin + k, len(weight))] - upto[begin])
+
+    worst = 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for few, many in RENEWED:
+            ratio = within(many) / within(few)
+            worst = max(worst, float(np.where(np.isnan(ratio), np.inf, ratio).max()))
+    return worst
+
+
+def spec_of(spec: Spec, level: int) -> Spec:
+    """What an engine for such templates computes."""
+    return replace(spec, dtype=np.dtype(np.float64), sums="double" if level == DOUBLE else "exact")
+
+
+def wide(job: Job, chosen: NDArray[np.int64], level: int) -> Job:
+    """Some templates in float64, from the numbers of the atoms; scaled so that nothing of them is lost."""
+    banks = [b if b.source is None else b.source for b in (b.part(chosen) for b in (job.bank, *job.detectors))]
+    power = powers(_span(banks[0])[0]) + np.int32(WIDE // 2 if level == EXACT else 0)
+    out = []
+    for b in banks:
+        own = power if len(b.antenna) == len(power) else power[:1]
+        double = replace(b, antenna=b.antenna.astype(np.float64), data=b.data.astype(np.float64), source=None)
+        with np.errstate(over="ignore", under="ignore"):
+            out.append(scaled(double, own))
+    return replace(job, bank=out[0], detectors=tuple(out[1:]))
+
+
+def put(output: Output, at: NDArray[np.int64], part: Output) -> None:
+    """Write the answers of some templates, in the type of `output`."""
+    with np.errstate(over="ignore"):
+        for name in ("max_F", "index", "log_sum", "row_log", "column_log", "n_fallback", "line_max", "line_index"):
+            target, values = getattr(output, name), getattr(part, name)
+            if target is not None and values is not None:
+                target[at] = values
+        if output.F is not None and part.F is not None:
+            xp: Any = array_module(output.F)
+            output.F[xp.asarray(at)] = xp.asarray(part.F if xp is not np else to_host(part.F), dtype=output.F.dtype)
+            output.max_F[at] = output.max_F[at].astype(output.F.dtype)
