@@ -17,9 +17,11 @@ from skysieve.core.arrays import array_module, to_host
 from skysieve.fstat.workload import Bank, Job, Output, Spec, powers, scaled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-__all__ = ["DOUBLE", "EXACT", "LOUD", "LOUD_DOUBLE", "USUAL", "levels_of", "put", "spec_of", "wide"]
+__all__ = ["DOUBLE", "EXACT", "USUAL", "divided", "levels_of", "loud_limit", "of_data", "put", "spec_of", "wide"]
 
 USUAL, DOUBLE, EXACT = 0, 1, 2
 """Sums in the type asked for; the same in float64; no subtraction, a scale for each cell (float64)."""
@@ -113,15 +115,9 @@ def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
     size = xp.maximum(bank.data.max(axis=(1, 2)), -bank.data.min(axis=(1, 2)))
     size = np.asarray(to_host(size), np.float64)
     level = np.zeros(len(size), np.int8)
-    if spec.window.kind in ("rect", "none"):
-        usual, double = WILD[name], WILD["float64"]
-    elif spec.window.kind == "exp":
-        usual, double = LOUD[name], LOUD_DOUBLE
-    else:
-        usual = double = LOUD_DOUBLE if name == "float32" else LOUD[name]
-    limit = 1.0 if _span(job.bank)[0].any() else 0.0  # banks are scaled: the largest weight lies in [1/4, 1)
-    level[~(size <= usual * limit)] = DOUBLE if name == "float32" else EXACT
-    level[~(size <= double * limit)] = EXACT
+    # banks are scaled: the largest weight lies in [1/4, 1)
+    level[~(size <= loud_limit(spec))] = DOUBLE if name == "float32" else EXACT
+    level[~(size <= (WILD["float64"] if spec.window.kind in ("rect", "none") else LOUD_DOUBLE))] = EXACT
     if not bank.occupied.all() and spec.window.kind not in ("rect", "none"):
         idle = bank.data[:, :, xp.asarray(np.flatnonzero(~bank.occupied))]
         level[to_host((idle != 0).any(axis=(1, 2)))] = EXACT
@@ -201,6 +197,33 @@ def wide(job: Job, chosen: NDArray[np.int64], level: int) -> Job:
         with np.errstate(over="ignore", under="ignore"):
             out.append(scaled(double, own))
     return replace(job, bank=out[0], detectors=tuple(out[1:]))
+
+
+def divided(
+    job: Job, spec: Spec, levels: NDArray[np.int8], output: Output, run: Callable[[Job, int], Output], progress: Any
+) -> Output:
+    """Templates by the sums that they need: ``run(part, level)`` gives the answers of some, which go to `output`."""
+    done = 0
+    for level in (USUAL, DOUBLE, EXACT):
+        found = np.flatnonzero(levels == level)
+        # of maps one at a time: those in float64 are held beside the map
+        for at in np.split(found, found.size) if spec.keep_map and found.size else [found]:
+            if at.size:
+                put(output, at, run(job.part(at) if level == USUAL else wide(job, at, level), level))
+                done += at.size
+                if progress is not None:
+                    progress(done, job.n_templates)
+    return output
+
+
+def loud_limit(spec: Spec) -> float:
+    """Largest number in the (scaled) data for which the usual sums are good enough."""
+    name = np.dtype(spec.dtype).name
+    if spec.window.kind in ("rect", "none"):
+        return WILD[name]
+    if spec.window.kind == "exp":
+        return LOUD[name]
+    return LOUD_DOUBLE if name == "float32" else LOUD[name]
 
 
 def put(output: Output, at: NDArray[np.int64], part: Output) -> None:

@@ -123,31 +123,16 @@ class Engine:
         if self.spec.sums == "usual" and not self.spec.lal:
             levels = care.levels_of(job, self.spec)
             if levels.any():
-                return self._divided(job, levels, output, progress)
+                return care.divided(job, self.spec, levels, output, self._part, progress)
         return self._execute(job, output, progress)
 
-    def _divided(self, job: Job, levels: NDArray[np.int8], output: Output, progress: Any) -> Output:
-        """Templates by the sums that they need; see `care`."""
-        done = 0
-        for level in (care.USUAL, care.DOUBLE, care.EXACT):
-            found = np.flatnonzero(levels == level)
-            # of maps one at a time: those in float64 are held beside the map
-            for at in np.split(found, found.size) if self.spec.keep_map and found.size else [found]:
-                if at.size == 0:
-                    continue
-                if level == care.USUAL:
-                    part = job.part(at)
-                    answers = self._execute(part, Output.allocate(at.size, job.schedule.shape, self.spec), None)
-                else:
-                    if level not in self._others:
-                        spec = care.spec_of(self.spec, level)
-                        self._others[level] = Engine(spec, memory=self.memory, threads=self.pool.workers)
-                    answers = self._others[level].execute(care.wide(job, at, level))
-                care.put(output, at, answers)
-                done += at.size
-                if progress is not None:
-                    progress(done, job.n_templates)
-        return output
+    def _part(self, job: Job, level: int) -> Output:
+        """Answers of some templates, by the sums that they need."""
+        if level == care.USUAL:
+            return self._execute(job, Output.allocate(job.n_templates, job.schedule.shape, self.spec), None)
+        if level not in self._others:
+            self._others[level] = Engine(care.spec_of(self.spec, level), memory=self.memory, threads=self.pool.workers)
+        return self._others[level].execute(job)
 
     def _execute(self, job: Job, output: Output, progress: Any) -> Output:
         if self._live is None or self._live[0] is not job.schedule:
