@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, to_host
-from skysieve.fstat.workload import Bank, Job, Output, Spec, powers, scaled
+from skysieve.fstat.workload import CONDITION_BOUND, Bank, Job, Output, Spec, powers, scaled, span_of, weights_of_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,15 +25,19 @@ __all__ = ["DOUBLE", "EXACT", "USUAL", "divided", "levels_of", "loud_limit", "of
 
 USUAL, DOUBLE, EXACT = 0, 1, 2
 """Sums in the type asked for; the same in float64; no subtraction, a scale for each cell (float64)."""
-RESIDUE = {"float32": 3.0, "float64": 3e2}
+RESIDUE = {"float32": 20.0, "float64": 3e2}
 """Largest weight that has just left the exponential windows of a start, over the weight that is in them, for which the
-residue does not show: F is right to 3e-4 and 1e-9.  Measured over 1,500 bins: 25 gives 4e-5 in float32, in
-proportion."""
+residue does not show.  Measured in float32, full grids of 480 and 1,500 bins, condition numbers up to 1e3: up to this
+value errors are those of even weights, 3e-4 at most; at 80 they are 9e-4."""
+QUICK = 3.0
+"""The same when it is only bounded, by the ratio of the weights of the data."""
+MOST = 1e4
+"""Ratio of weights from which nothing is summed in float32 by a recurrence."""
 RESIDUE_DOUBLE = 1e7
 """The same of sums in float64 when the answer is wanted in float32."""
 RANGE = {"float32": 1e4, "float64": 1e3}
-"""Largest ratio of weights for moments and Fourier transforms, which subtract in float64, by the type asked for; and for
-sums in float32 that only add: products of sums in which one or two SFTs outweigh all others want more digits."""
+"""Largest ratio of weights for moments and Fourier transforms, which subtract in float64, by the type asked for; and
+for sums in float32 that only add: products of sums in which one or two SFTs outweigh all others want more digits."""
 RANGE_DOUBLE = 1e6
 """The same for moments and transforms when the answer is wanted in float32 but the sums' products are in float64."""
 LOUD = {"float32": 30.0, "float64": 1e5}
@@ -48,8 +52,11 @@ FEWEST = 16
 """Bins of a gap after which recurrences start anew (see ``cpu_exp`` and ``tf_exp.cu``)."""
 RENEWED = ((1, 8), (2, 8), (4, 20), (8, 20), (16, 260), (64, 260))
 """Bins after a gap: of these many the second number has been in the sums since they were formed anew."""
-AFTER_GAPS = 10.0
+AFTER_GAPS = 50.0
 """Such sums are few: their roundings are by so much smaller than those of `RESIDUE`."""
+SINGULAR = 1e3
+QUICK_GAPS = 10.0
+"""By so much smaller must the ratio of weights be in data with gaps."""
 SCALES = 10
 """Durations of the grid for which the residue is bounded."""
 WIDE = 900
@@ -75,8 +82,6 @@ def _span(bank: Bank) -> NDArray[np.float64]:
     """Largest and smallest weight of a bank, in the units of its source."""
     if bank.span is not None:
         return bank.span
-    from skysieve.fstat.workload import span_of, weights_of_bins
-
     return span_of(weights_of_bins(bank.antenna), bank.occupied)
 
 
@@ -97,11 +102,10 @@ def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) ->
     elif kind in ("rect", "none"):
         level[(level == USUAL) & ~(ratio <= RANGE["float32"])] = DOUBLE if name == "float32" else USUAL
     elif kind == "exp":
-        quick = RESIDUE[name] * np.exp(2.0 * min(spec.window.efold, 10.0)) / (1 if bank.occupied.all() else AFTER_GAPS)
+        quick = QUICK * np.exp(2.0 * min(spec.window.efold, 10.0)) / (1 if bank.occupied.all() else QUICK_GAPS)
         for k in np.flatnonzero(~(ratio <= quick) & (level < EXACT)):
-            rows = (bank if bank.source is None else bank.source).antenna[int(k)]
-            residue = _residue(job, np.asarray(to_host(rows[0]), np.float64) + to_host(rows[1]), bank, spec.window.efold)
-            if not residue <= RESIDUE[name]:
+            residue = _residue(job, bank, int(k), spec.window.efold)
+            if not residue <= RESIDUE[name] or (name == "float32" and not ratio[k] <= MOST):
                 good = name == "float32" and residue <= RESIDUE_DOUBLE
                 level[k] = max(level[k], DOUBLE if good else EXACT)
     if name == "float64":
@@ -124,7 +128,7 @@ def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
     return level
 
 
-def _residue(job: Job, weight: NDArray[np.float64], bank: Bank, efold: float) -> float:
+def _residue(job: Job, bank: Bank, k: int, efold: float) -> float:
     """Largest weight that has just left a window over the weight in it, at some durations of the grid.
 
     A duration stands for the longer ones up to the next: where their windows hold but little weight, so do its own.
@@ -132,6 +136,11 @@ def _residue(job: Job, weight: NDArray[np.float64], bank: Bank, efold: float) ->
     occupied = np.flatnonzero(bank.occupied)
     if occupied.size == 0:
         return 0.0
+    a2, b2, ab = np.asarray(to_host((bank if bank.source is None else bank.source).antenna[k]), np.float64)
+    weight = a2 + b2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        single = (a2 / weight) * (b2 / weight) - (ab / weight) ** 2 > CONDITION_BOUND
+    counts = np.where(single, 2, weight > 0)  # a bin that gives F by itself, or with another one
     worst = _after_gaps(weight, occupied) / AFTER_GAPS
     nearest = np.searchsorted(occupied, np.arange(-FEWEST, len(weight)))
     rows = np.flatnonzero(nearest < occupied.size) - FEWEST
@@ -142,12 +151,17 @@ def _residue(job: Job, weight: NDArray[np.float64], bank: Bank, efold: float) ->
     for n in np.union1d(even, np.minimum(geometric, len(rates) - 1)):
         length = int(min(job.schedule.length[:, n].min(), len(weight)))
         if length > 0:
-            worst = max(worst, residue_of(weight, rows, float(rates[n]), length))
+            worst = max(worst, residue_of(weight, counts, rows, float(rates[n]), length))
     return worst
 
 
-def residue_of(weight: NDArray[np.float64], rows: NDArray[np.int64], rate: float, length: int) -> float:
-    """The largest ``q^2L W(c + L) / (W(c) - q^2L W(c + L))``, W the sum of all weights from c on, decayed."""
+def residue_of(
+    weight: NDArray[np.float64], counts: NDArray[Any], rows: NDArray[np.int64], rate: float, length: int
+) -> float:
+    """The largest ``q^2L W(c + L) / (W(c) - q^2L W(c + L))``, W the sum of all weights from c on, decayed.
+
+    Windows whose `counts` are below 2 are singular: there a residue shows only where it is `SINGULAR` times as large.
+    """
     from scipy.signal import lfilter
 
     q = np.exp(-2.0 * rate)
@@ -157,15 +171,15 @@ def residue_of(weight: NDArray[np.float64], rows: NDArray[np.int64], rate: float
     left = np.exp(-2.0 * rate * length) * sums[some + length]
     # nothing inside (or nothing but rounding) counts where there is some: an empty window is the fallback
     inside = sums[some] - left
-    upto = np.concatenate([[0], np.cumsum(padded > 0)])
-    held = upto[some + length] > upto[some]
+    upto = np.concatenate([np.zeros(FEWEST + 1, np.int64), np.cumsum(counts)])
+    held = upto[some + length] - upto[some]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(left > 0, left / np.maximum(inside, 0), 0.0)
-    return float(ratio[held].max(initial=0.0))
+    return float(max(ratio[held > 1].max(initial=0.0), ratio[held == 1].max(initial=0.0) / SINGULAR))
 
 
 def _after_gaps(weight: NDArray[np.float64], occupied: NDArray[np.int64]) -> float:
-    """Largest ratio of the weight in the first bins after a gap, at which sums are formed anew there, to that in fewer."""
+    """Largest ratio of the weight in the first bins after a gap, of which sums are formed anew, to that in fewer."""
     begin = occupied[np.diff(occupied, prepend=-FEWEST) >= FEWEST]
     begin = np.union1d(begin, occupied[:1])
     upto = np.concatenate([[0.0], np.cumsum(weight / weight.max())])

@@ -327,9 +327,7 @@ class Engine:
         where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
         return [Part(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]
 
-    def _exp(
-        self, job: Job, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
-    ) -> list[Part]:
+    def _exp(self, job: Job, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]) -> list[Part]:
         typed, width = self.typed, b - a
         c = Columns.of(order, a, b)
         if c is None:

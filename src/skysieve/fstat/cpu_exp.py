@@ -30,8 +30,8 @@ BLOCK_COLUMNS = 1024
 """Most durations of a tile that is taken in blocks: their sums stay in the second cache, and few blocks begin anew."""
 FEWEST_COLUMNS = 720
 LEFT = np.array([[1, 4, 16], [16, 16, 16], [256, 256, 256]])
-"""Bins left in a window (from, to) at which its sums are formed anew, in a gap of so many bins at least: the roundings of
-16 times as many bins do not show, and these sums are few."""
+"""Bins left in a window (from, to) at which its sums are formed anew, in a gap of so many bins at least: the roundings
+of 16 times as many bins do not show, and these sums are few."""
 AHEAD = 40.0
 """By how much F may pass the reference of its exponentials before this is moved: exp(40) of them add up in float32."""
 

@@ -435,10 +435,6 @@ def address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-def to_numpy(array: Any) -> NDArray[Any]:
-    return array if isinstance(array, np.ndarray) else array.get()
-
-
 def line_struct(lines: Lines | None, dtype: np.dtype[Any], most: int = USUAL_DETECTORS) -> Any:
     """``struct Lines`` of ``tf_lines.cuh``, of at most so many detectors."""
     values = np.full(1 + most, -1e30)

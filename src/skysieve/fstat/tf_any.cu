@@ -16,6 +16,7 @@
 // budget: f32 kernel=rect_any0 regs<=72 smem<=0
 // budget: f32 kernel=exp_any0 regs<=72 smem<=0
 // budget: f64 kernel=exp_any1 spills<=32
+// budget: f64 kernel=exp_any2 spills<=32
 #include "tf_common.cuh"
 #include "tf_lines.cuh"
 

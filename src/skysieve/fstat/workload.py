@@ -118,7 +118,8 @@ class Bank:
         """Some of the templates: a slice or an array of numbers."""
         span = self.span if self.span is None or self.shared else self.span[:, chosen]
         source = None if self.source is None else self.source.part(chosen)
-        return Bank(self.antenna if self.shared else self.antenna[chosen], self.data[chosen], self.occupied, span, source)
+        antenna = self.antenna if self.shared else self.antenna[chosen]
+        return Bank(antenna, self.data[chosen], self.occupied, span, source)
 
 
 @dataclass(frozen=True)
