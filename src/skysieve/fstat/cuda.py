@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 REFERENCE = 32.0
 LOUDEST = 96.0
 """Largest F whose exponential, and the sum of a year's, float32 holds relative to `REFERENCE`."""
+FINE = 1e5
+"""Largest F whose exponential relative to another float32 knows to a percent: louder templates are run in float64."""
 MOST_CELLS = 2**32 - 2
 FEWEST, CELLS, BYTES = 64, 2e10, 2**28
 """Templates of a launch: so many, or as many as have these cells and bytes."""
@@ -248,8 +250,10 @@ class Engine:
             waiting.append(self.launcher.begin(lane, job, tables, part, reference, target=target))
         while waiting:
             finish()
-        flagged = np.concatenate(glitchy)
-        for i in np.setdiff1d(np.concatenate(loudest), flagged):
+        flagged, beyond = np.concatenate(glitchy), np.concatenate(loudest)
+        if self.dtype == np.float32 and self.spec.sums == "usual":
+            flagged = np.union1d(flagged, beyond[output.max_F[beyond] > FINE])
+        for i in np.setdiff1d(beyond, flagged):
             reference = np.array([output.max_F[i] - REFERENCE])
             work = self.launcher.begin(self.lanes[0], job, tables, np.array([i]), reference)
             self._collect(job, tables, work, output)
@@ -257,9 +261,11 @@ class Engine:
             self._again(job, flagged, output)
 
     def _again(self, job: Job, flagged: NDArray[np.int64], output: Output) -> None:
-        """Templates whose data were too loud once more."""
+        """Templates whose data, or whose answers, were too loud once more."""
         part = job.part(flagged)
         levels = np.maximum.reduce([care.of_data(part, self.spec, b) for b in (part.bank, *part.detectors)])
+        if self.dtype == np.float32:
+            levels = np.maximum(levels, care.DOUBLE)
         for level in (care.DOUBLE, care.EXACT):
             found = flagged[levels == level]
             for at in np.split(found, found.size) if self.spec.keep_map and found.size else [found]:
