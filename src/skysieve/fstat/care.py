@@ -8,6 +8,7 @@ the sky and, for the data, once for each template: the kernels pay nothing for i
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,11 @@ RENEWED = ((1, 8), (2, 8), (4, 20), (8, 20), (16, 260), (64, 260))
 AFTER_GAPS = 50.0
 """Such sums are few: their roundings are by so much smaller than those of `RESIDUE`."""
 SINGULAR = 1e3
+"""A residue shows only where it is so many times as large in windows that are singular: they are the fallback."""
 QUICK_GAPS = 10.0
 """By so much smaller must the ratio of weights be in data with gaps."""
+EVEN = 1e3
+"""Ratio of weights with which all sums are good, but for recurrences in float32."""
 SCALES = 10
 """Durations of the grid for which the residue is bounded."""
 WIDE = 900
@@ -72,7 +76,8 @@ def levels_of(job: Job, spec: Spec, data: bool = True) -> NDArray[np.int8]:
     largest = _span(job.bank)[0]
     level = np.zeros(job.n_templates, np.int8)
     for bank in banks:
-        level = np.maximum(level, _of_weights(job, spec, bank, largest))
+        if not _even(spec, bank, largest):
+            level = np.maximum(level, _of_weights(job, spec, bank, largest))
         if data:
             level = np.maximum(level, of_data(job, spec, bank))
     return level
@@ -83,6 +88,18 @@ def _span(bank: Bank) -> NDArray[np.float64]:
     if bank.span is not None:
         return bank.span
     return span_of(weights_of_bins(bank.antenna), bank.occupied)
+
+
+def _even(spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> bool:
+    """Whether the weights of all points of the sky are so even that nothing need be looked at more closely."""
+    smallest, limit = _span(bank)[1], EVEN
+    if spec.window.kind == "exp":
+        limit = min(limit, QUICK / QUICK_GAPS * math.exp(2.0 * min(spec.window.efold, 10.0)))
+        if spec.window.efold > 10:
+            return False
+    if smallest.size == 1 and scale.size == 1:
+        return float(scale[0]) <= limit * float(smallest[0])
+    return bool((scale <= limit * smallest).all())
 
 
 def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> NDArray[np.int8]:
@@ -116,11 +133,17 @@ def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) ->
 def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
     """By the data, shape (B,): their largest number against the largest weight, and data in bins of no weight."""
     xp, name = array_module(bank.data), np.dtype(spec.dtype).name
+    level = np.zeros(len(bank.data), np.int8)
+    limit = loud_limit(spec)
+    if spec.window.kind in ("rect", "none") or bank.occupied.all():
+        flat = bank.data.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if float(flat @ flat) <= limit**2 or max(float(flat.max()), -float(flat.min())) <= limit:
+                return level
     size = xp.maximum(bank.data.max(axis=(1, 2)), -bank.data.min(axis=(1, 2)))
     size = np.asarray(to_host(size), np.float64)
-    level = np.zeros(len(size), np.int8)
     # banks are scaled: the largest weight lies in [1/4, 1)
-    level[~(size <= loud_limit(spec))] = DOUBLE if name == "float32" else EXACT
+    level[~(size <= limit)] = DOUBLE if name == "float32" else EXACT
     level[~(size <= (WILD["float64"] if spec.window.kind in ("rect", "none") else LOUD_DOUBLE))] = EXACT
     if not bank.occupied.all() and spec.window.kind not in ("rect", "none"):
         idle = bank.data[:, :, xp.asarray(np.flatnonzero(~bank.occupied))]

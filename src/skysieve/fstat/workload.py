@@ -6,6 +6,7 @@ bins of every cell); ``cpu.Engine`` and ``cuda.Engine`` take them and give an `O
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -291,19 +292,16 @@ def prepared(banks: Sequence[Bank], dtype: Any) -> list[Bank]:
     out: list[Bank] = []
     power: NDArray[np.int32] = np.zeros(1, np.int32)
     for i, b in enumerate(banks):
-        xp = array_module(b.data)
         weight = weights_of_bins(b.antenna)
-        occupied = to_host((weight > 0).any(axis=0))
+        occupied = to_host((weight > 0) if len(weight) == 1 else (weight > 0).any(axis=0)).reshape(-1)
         span = span_of(weight, occupied)
         if i == 0:
             power = powers(span[0])
-        own = power if len(b.antenna) == len(power) else power[:1]
-        found = scaled(replace(b, occupied=occupied), own)
-        typed = replace(
-            found, antenna=xp.asarray(found.antenna, dtype=dtype), data=xp.asarray(found.data, dtype=dtype), span=span
-        )
-        same = found.antenna is b.antenna and typed.data.dtype == b.data.dtype
-        out.append(typed if same else replace(typed, source=replace(b, occupied=occupied, span=span)))
+        given = Bank(b.antenna, b.data, occupied, span)
+        found = scaled(given, power if len(b.antenna) == len(power) else power[:1])
+        antenna, data = (x.astype(dtype, copy=False) for x in (found.antenna, found.data))
+        same = antenna is b.antenna and data is b.data
+        out.append(given if same else Bank(antenna, data, occupied, span, given))
     return out
 
 
@@ -311,27 +309,36 @@ def weights_of_bins(antenna: Any) -> Any:
     """``a2 + b2`` of every bin, shape (S, n); in float64 where it is too large for its own type."""
     with np.errstate(over="ignore"):
         weight = antenna[:, 0] + antenna[:, 1]
-        if not bool(array_module(antenna).isfinite(weight.max())):
-            weight = antenna[:, 0].astype(np.float64) + antenna[:, 1]
+    if not np.isfinite(float(weight.max())):
+        weight = antenna[:, 0].astype(np.float64) + antenna[:, 1]
     return weight
 
 
 def span_of(weight: Any, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
     """`Bank.span` from the weights of the bins, (S, n)."""
-    xp = array_module(weight)
+    if len(weight) == 1 and occupied.all() and weight.shape[1] > 1:  # the usual case, and the fastest
+        least = min(float((weight[0, :-1] + weight[0, 1:]).min()), float(weight[0, -1]))
+        return np.array([[float(weight.max())], [least]])
     if not occupied.any():
         return np.zeros((2, len(weight)))
+    xp = array_module(weight)
     pairs = weight.copy()
     pairs[:, :-1] += weight[:, 1:]
     if not occupied.all():
-        pairs = pairs[:, xp.asarray(np.flatnonzero(occupied))]
-        weight = weight[:, xp.asarray(np.flatnonzero(occupied))]
-    smallest = xp.where(weight.min(axis=1) > 0, pairs.min(axis=1), 0)
-    return np.asarray(to_host(xp.stack([weight.max(axis=1), smallest])), np.float64)
+        some = xp.asarray(np.flatnonzero(occupied))
+        weight, pairs = weight[:, some], pairs[:, some]
+    smallest = pairs.min(axis=1)
+    if len(weight) > 1:  # of one row the occupied bins are those with weight
+        smallest = xp.where(weight.min(axis=1) > 0, smallest, 0)
+    span = np.empty((2, len(weight)))
+    span[0], span[1] = to_host(weight.max(axis=1)), to_host(smallest)
+    return span
 
 
 def powers(largest: NDArray[np.float64]) -> NDArray[np.int32]:
     """Powers of two ``k`` of each point of the sky: ``2^(2k)`` brings the largest a2 + b2 to [1/4, 1)."""
+    if largest.size == 1:
+        return np.array([-math.frexp(largest[0])[1] // 2], np.int32)  # of 0 the exponent is 0
     return np.where(largest > 0, -np.frexp(largest)[1] // 2, 0).astype(np.int32)
 
 
@@ -341,4 +348,5 @@ def scaled(bank: Bank, power: NDArray[np.int32]) -> Bank:
         return bank
     xp = array_module(bank.data)
     at = xp.asarray(power)[:, None, None]
-    return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))
+    with np.errstate(over="ignore"):  # data of any size: care.of_data finds what is infinite now
+        return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))
