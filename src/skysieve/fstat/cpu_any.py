@@ -124,7 +124,10 @@ def any_columns(
         direct, other = group.seconds(window)
         by_bins = direct <= other
     in_blocks = exact and window.kind in ("none", "rect", "exp")
-    ahead = np.zeros(most + 1 if in_blocks else 0)
+    ahead, bins = np.zeros((0, 8)), np.zeros((0, 8))
+    if in_blocks:
+        ahead, bins = np.zeros((most + 1, 8)), np.zeros((group.x.shape[1], 8))
+        bins[:, :7] = group.x.T
     recurrence = transform = None
     if not by_bins[group.valid_from :].all():
         if isinstance(window.function, WindowSum):
@@ -135,7 +138,7 @@ def any_columns(
         length = min(int(group.length[c]), most)
         if in_blocks:
             decay = np.exp(-group.tatom / taus[c]) if window.kind == "exp" else 1.0
-            block_sums(group.x, group.first, length, group.end, decay, ahead, sums)
+            block_sums(bins, group.first, length, group.end, decay, ahead, sums)
         elif recurrence is not None and not by_bins[c]:
             h, delta = group.tatom / float(taus[c]), group.offset / float(taus[c])
             recurrence.sums(group.x, group.first, group.end, int(group.length[c]), delta, h, sums)

@@ -12,34 +12,51 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def block_sums(x, first, length, end, q, ahead, out):
-    """``out[i, r] = sum_(j < length) q_i^j x[i, first[r] + j]`` for rising ``first``; bins from ``end`` on are empty.
+def step_up(total, w, decay, row, out):
+    """``total += w row``, ``w *= decay``; 8 lanes, of which 7 are used."""
+    for i in range(8):
+        total[i] += w[i] * row[i]
+        w[i] *= decay[i]
+        out[i] = total[i]
 
-    ``q_i`` is ``q^2`` for the first three rows.  ``ahead`` (at least ``length``) is scratch.
+
+@njit(cache=True, nogil=True)
+def step_down(total, w, decay, row):
+    """``total = row + decay total``, ``w *= decay``."""
+    for i in range(8):
+        total[i] = row[i] + decay[i] * total[i]
+        w[i] *= decay[i]
+
+
+@njit(cache=True, nogil=True)
+def block_sums(x, first, length, end, q, ahead, out):
+    """``out[i, r] = sum_(j < length) q_i^j x[first[r] + j, i]`` for rising ``first``; bins from ``end`` on are empty.
+
+    ``x`` (bins, 8) holds the seven numbers of a bin side by side; ``q_i`` is ``q^2`` for the first three.  ``ahead``
+    (at least ``length``, 8) is scratch.
     """
-    for i in range(7):
-        decay = q * q if i < 3 else q
-        row = x[i]
-        at = first.size - 1
-        while at >= 0:
-            cut = first[at] + 1
-            many = max(0, min(length - 1, end - cut))
-            ahead[0] = 0.0
-            total, w = 0.0, 1.0
-            for k in range(many):
-                total += w * row[cut + k]
-                w *= decay
-                ahead[k + 1] = total
-            total, w = 0.0, 1.0
-            c = cut
-            while at >= 0 and first[at] >= cut - length:
-                while c > first[at]:
-                    c -= 1
-                    total = row[c] + decay * total
-                    w *= decay
-                k = min(max(0, c + length - cut), many)
-                out[i, at] = total + w * ahead[k]
-                at -= 1
+    decay, total, w = np.empty(8), np.empty(8), np.empty(8)
+    for i in range(8):
+        decay[i] = q * q if i < 3 else q
+    at = first.size - 1
+    while at >= 0:
+        cut = first[at] + 1
+        many = max(0, min(length - 1, end - cut))
+        for i in range(8):
+            total[i], w[i], ahead[0, i] = 0.0, 1.0, 0.0
+        for k in range(many):
+            step_up(total, w, decay, x[cut + k], ahead[k + 1])
+        for i in range(8):
+            total[i], w[i] = 0.0, 1.0
+        c = cut
+        while at >= 0 and first[at] >= cut - length:
+            while c > first[at]:
+                c -= 1
+                step_down(total, w, decay, x[c])
+            k = min(max(0, c + length - cut), many)
+            for i in range(7):
+                out[i, at] = total[i] + w[i] * ahead[k, i]
+            at -= 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
