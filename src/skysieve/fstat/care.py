@@ -8,6 +8,7 @@ the sky and, for the data, once for each template: the kernels pay nothing for i
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    from skysieve.fstat.grid import Schedule
 
 __all__ = ["DOUBLE", "EXACT", "USUAL", "divided", "levels_of", "loud_limit", "of_data", "put", "spec_of", "wide"]
 
@@ -57,12 +60,14 @@ AFTER_GAPS = 50.0
 """Such sums are few: their roundings are by so much smaller than those of `RESIDUE`."""
 SINGULAR = 1e3
 """A residue shows only where it is so many times as large in windows that are singular: they are the fallback."""
-QUICK_GAPS = 10.0
+QUICK_GAPS = 3.0
 """By so much smaller must the ratio of weights be in data with gaps."""
 EVEN = 1e3
 """Ratio of weights with which all sums are good, but for recurrences in float32."""
-SCALES = 10
-"""Durations of the grid for which the residue is bounded."""
+SCALES = 6
+"""Durations of the grid for which the residue is bounded: so many evenly spaced, and so many in the logarithm."""
+KNOWN = 16
+"""Residues that are kept: those of other templates of one point of the sky."""
 WIDE = 900
 """The power of two to which `wide` brings the largest weight: what is 600 decades smaller can still be held."""
 
@@ -121,7 +126,7 @@ def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) ->
     elif kind == "exp":
         quick = QUICK * np.exp(2.0 * min(spec.window.efold, 10.0)) / (1 if bank.occupied.all() else QUICK_GAPS)
         for k in np.flatnonzero(~(ratio <= quick) & (level < EXACT)):
-            residue = _residue(job, bank, int(k), spec.window.efold)
+            residue = _known_residue(job, bank, int(k), spec.window.efold)
             if not residue <= RESIDUE[name] or (name == "float32" and not ratio[k] <= MOST):
                 good = name == "float32" and residue <= RESIDUE_DOUBLE
                 level[k] = max(level[k], DOUBLE if good else EXACT)
@@ -149,6 +154,21 @@ def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
         idle = bank.data[:, :, xp.asarray(np.flatnonzero(~bank.occupied))]
         level[to_host((idle != 0).any(axis=(1, 2)))] = EXACT
     return level
+
+
+_known: dict[tuple[int, float, bytes], tuple[Schedule, float]] = {}
+
+
+def _known_residue(job: Job, bank: Bank, k: int, efold: float) -> float:
+    """`_residue`, which is kept for the next template of this point of the sky."""
+    antenna = to_host((bank if bank.source is None else bank.source).antenna[k])
+    key = id(job.schedule), efold, hashlib.sha1(antenna.tobytes(), usedforsecurity=False).digest()
+    held = _known.get(key)
+    if held is None or held[0] is not job.schedule:
+        if len(_known) >= KNOWN:
+            _known.clear()
+        held = _known[key] = job.schedule, _residue(job, bank, k, efold)
+    return held[1]
 
 
 def _residue(job: Job, bank: Bank, k: int, efold: float) -> float:
