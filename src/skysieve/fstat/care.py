@@ -140,18 +140,20 @@ def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
     xp, name = array_module(bank.data), np.dtype(spec.dtype).name
     level = np.zeros(len(bank.data), np.int8)
     limit = loud_limit(spec)
-    if spec.window.kind in ("rect", "none") or bank.occupied.all():
-        flat = bank.data.reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            if float(flat @ flat) <= limit**2 or max(float(flat.max()), -float(flat.min())) <= limit:
-                return level
+    idle = None
+    if spec.window.kind not in ("rect", "none") and not bank.occupied.all():
+        idle = bank.data[:, :, xp.asarray(np.flatnonzero(~bank.occupied))]
+    flat = bank.data.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        quiet = float(flat @ flat) <= limit**2 or max(float(flat.max()), -float(flat.min())) <= limit
+    if quiet and (idle is None or not bool(idle.any())):
+        return level
     size = xp.maximum(bank.data.max(axis=(1, 2)), -bank.data.min(axis=(1, 2)))
     size = np.asarray(to_host(size), np.float64)
     # banks are scaled: the largest weight lies in [1/4, 1)
     level[~(size <= limit)] = DOUBLE if name == "float32" else EXACT
     level[~(size <= (WILD["float64"] if spec.window.kind in ("rect", "none") else LOUD_DOUBLE))] = EXACT
-    if not bank.occupied.all() and spec.window.kind not in ("rect", "none"):
-        idle = bank.data[:, :, xp.asarray(np.flatnonzero(~bank.occupied))]
+    if idle is not None:
         level[to_host((idle != 0).any(axis=(1, 2)))] = EXACT
     return level
 
