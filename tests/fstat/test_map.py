@@ -13,6 +13,7 @@ from skysieve.fstat import (
     TransientPlan,
     TransientResult,
     WindowSum,
+    search,
     synth_atoms,
     transient_map,
 )
@@ -89,6 +90,33 @@ def test_times_that_wrap_in_32_bits_are_right():
         none = transient_map(ATOMS, window="none", device="cpu")
         assert long.max_F == pytest.approx(none.max_F, rel=1e-13)
         assert np.isfinite(transient_map(ATOMS, Grid(t0=T0, tau=2_000_000_000), window=window, device="cpu").max_F)
+
+
+def test_grids_that_cannot_fit_are_refused_before_anything_is_made(monkeypatch):
+    """A start and a duration each second: neither the axes, nor the tables of a schedule, nor a map are allocated."""
+    import tracemalloc
+
+    start = int(ATOMS[0].t[0])
+    monkeypatch.setattr("skysieve.fstat.grid.available_host_memory", lambda: 8 << 30)
+    monkeypatch.setattr("skysieve.fstat.checks.available_host_memory", lambda: 8 << 30)
+    tracemalloc.start()
+    with pytest.raises(MemoryBudgetError, match=r"1000000001 x 1000000001 cells.*larger steps"):
+        Grid(t0=start, t0_band=10**9, dt0=1, tau=3600, tau_band=10**9, dtau=1)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    grid = Grid(t0=start, t0_band=864_000, dt0=1, tau=3600, tau_band=864_000, dtau=1)
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    with pytest.raises(MemoryBudgetError, match="keep_map=False"):
+        transient_map(ATOMS, grid, strict=False, device="cpu")
+    for window in ("rect", "exp"):
+        with pytest.raises(MemoryBudgetError, match="larger steps"):
+            transient_map(ATOMS, grid, window=window, strict=False, device="cpu", keep_map=False)
+        with pytest.raises(MemoryBudgetError, match="larger steps"):
+            search([ATOMS], grid, windows=(window,), strict=False, device="cpu")
+    with TransientPlan(grid, device="cpu", strict=False) as plan, pytest.raises(MemoryBudgetError):
+        plan.describe(ATOMS)
+    assert tracemalloc.get_traced_memory()[1] - before < 50 << 20  # bits of the axes, not 12 GB of lengths
+    tracemalloc.stop()
 
 
 def test_a_map_beyond_memory_is_refused_with_advice():

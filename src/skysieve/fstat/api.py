@@ -9,8 +9,8 @@ import numpy as np
 
 from skysieve.core.device import Device, resolve
 from skysieve.fstat.atoms import Bins, as_list, bin_atoms
-from skysieve.fstat.checks import current, real_dtype, refuse_short, reporting
-from skysieve.fstat.grid import Grid, Schedule, Times, make_schedule
+from skysieve.fstat.checks import current, real_dtype, refuse_map, refuse_short, reporting
+from skysieve.fstat.grid import Grid, Schedule, Times, make_schedule, refuse_tables
 from skysieve.fstat.result import Coverage, TransientResult
 from skysieve.fstat.windows import resolve_window
 from skysieve.fstat.workload import Engine, Job, Output, Spec, make_job
@@ -202,6 +202,7 @@ class TransientPlan:
             raise ValueError(f"efold={efold!r}: compat='lalpulsar' ends the exponential window at 3 tau")
         if not (np.isfinite(rhohatmax) and rhohatmax > 0):
             raise ValueError(f"rhohatmax={rhohatmax!r}: expected a positive number")
+        self._memory = memory
         self.grid, self.compat, self.strict, self.rhohatmax = grid, compat, bool(strict), float(rhohatmax)
         real = np.dtype(np.float32) if compat else real_dtype(dtype)
         self.spec = Spec(self.window, real, bool(keep_map), bool(posteriors), compat is not None)
@@ -239,20 +240,32 @@ class TransientPlan:
         progress: bool | Callable[[int, int], None] = False,
     ) -> TransientResult:
         """The map of one template, on the plan's grid or another; see `transient_map`."""
-        bins, grid, job = self._prepare(atoms, grid)
-        if self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms)):
+        on_device = self.device.kind == "cuda" and any(a.on_device for a in as_list(atoms))
+        bins, grid, job = self._prepare(atoms, grid, map_on_host=self._keeps and not on_device)
+        if on_device:
             job = _on_gpu(job, self.device)  # then the map stays there too
         with current(self.device), reporting(progress) as report:
             output = self._engine.execute(job, progress=report)
         return self._result(bins, grid, job, output)
 
-    def _prepare(self, atoms: Atoms | Sequence[Atoms], grid: Grid | None) -> tuple[Bins, Grid, Job]:
+    @property
+    def _keeps(self) -> bool:
+        """Whether a whole map is held."""
+        return self.spec.keep_map or self.spec.lal
+
+    def _prepare(
+        self, atoms: Atoms | Sequence[Atoms], grid: Grid | None, map_on_host: bool = False
+    ) -> tuple[Bins, Grid, Job]:
         found = as_list(atoms)
         bins = bin_atoms(found)
         if self.window.kind == "none":
             grid = Grid(t0=bins.t_start, tau=bins.n * bins.tatom, dt0=bins.tatom, dtau=bins.tatom)
         elif grid is None:
             grid = Grid.full(found) if self.grid is None else self.grid
+        host = self._memory if self.device.kind == "cpu" else None  # of a GPU it is the budget of device memory
+        if map_on_host:
+            refuse_map(grid, self.spec.dtype, self.spec.lal, host)
+        refuse_tables(grid, bins.tatom, host)
         job = make_job([bins], grid, self.window, self.spec.dtype, self._schedule(bins, grid))
         if self.strict:
             refuse_short(bins, grid, self.window, job.schedule)

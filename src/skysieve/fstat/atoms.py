@@ -107,11 +107,11 @@ class Atoms:
             if bad.size:
                 raise ValueError(f"{name}[{bad[0]}] = {host[name][bad[0]]} is negative; it is a square")
         a2, b2, ab = (host[name].astype(np.float64) for name in ("a2", "b2", "ab"))
-        scale = float(a2.max() + b2.max())
-        bad = np.flatnonzero(ab**2 > a2 * b2 + SCHWARZ * scale**2)
+        bad = np.flatnonzero(above_schwarz(a2, b2, ab))
         if bad.size:
             i = bad[0]
-            raise ValueError(f"ab[{i}] = {host['ab'][i]}: its square is above a2 b2 = {a2[i] * b2[i]:.6g}")
+            limit = float(np.sqrt(a2[i]) * np.sqrt(b2[i]))
+            raise ValueError(f"ab[{i}] = {host['ab'][i]}: its square is above a2 b2, the square of {limit:.6g}")
 
     def __len__(self) -> int:
         return int(self.t.size)
@@ -160,6 +160,16 @@ class Atoms:
         if len(found) != 1:
             raise ValueError(f"{path} holds {len(found)} detectors; load_atoms(path) reads them all")
         return found[0]
+
+
+def above_schwarz(a2: Any, b2: Any, ab: Any) -> Any:
+    """Where ``ab^2`` is above ``a2 b2`` beyond rounding; float64 arrays, one template a row.
+
+    The values are divided by their scale first, so that no product overflows.
+    """
+    scale = a2.max(axis=-1, keepdims=True) + b2.max(axis=-1, keepdims=True)
+    scale = scale + (scale == 0)
+    return (ab / scale) ** 2 > (a2 / scale) * (b2 / scale) + SCHWARZ
 
 
 def times_of(t: Any) -> NDArray[np.int64]:
@@ -216,6 +226,7 @@ class Bins:
     x : numpy.ndarray, shape (7, n)
         Rows a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb; exact zeros where there is no data.
     occupied : numpy.ndarray of bool, shape (n,)
+        Bins whose weight is positive: an SFT with ``a2 = b2 = 0`` holds no data.
     """
 
     t_start: int
@@ -266,7 +277,6 @@ def bin_atoms(atoms: Atoms | Sequence[Atoms]) -> Bins:
         raise ValueError(f"atoms span {n} bins of {width} s: more than {MOST_BINS}; is a time wrong?")
     dtype = np.result_type(*(a.a2.dtype for a in found))
     x = np.zeros((7, n), dtype)
-    occupied = np.zeros(n, np.bool_)
     for a in found:
         at = (a.t - start) // width
         fa, fb = to_host(a.Fa), to_host(a.Fb)
@@ -278,8 +288,7 @@ def bin_atoms(atoms: Atoms | Sequence[Atoms]) -> Bins:
                 row[whole] += values
             else:
                 np.add.at(row, at, values)
-        occupied[at] = True
-    return Bins(start, width, x, occupied)
+    return Bins(start, width, x, (x[0] > 0) | (x[1] > 0))
 
 
 def merge(atoms: Sequence[Atoms]) -> Atoms:
@@ -293,7 +302,7 @@ def merge(atoms: Sequence[Atoms]) -> Atoms:
     Returns
     -------
     Atoms
-        On the bins that hold data; merging it again changes nothing.
+        On the bins that hold an SFT, of weight zero too; merging it again changes nothing.
 
     Raises
     ------
@@ -310,7 +319,7 @@ def merge(atoms: Sequence[Atoms]) -> Atoms:
     """
     found = as_list(atoms)
     bins = bin_atoms(found)
-    kept = np.flatnonzero(bins.occupied)
+    kept = np.unique(np.concatenate([(a.t - bins.t_start) // bins.tatom for a in found]))
     a2, b2, ab, *f = bins.x[:, kept]
     return Atoms(
         bins.t_start + kept * bins.tatom,

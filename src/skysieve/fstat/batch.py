@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, as_array, is_device_array, to_host
-from skysieve.fstat.atoms import FIELDS, MOST_BINS, SCHWARZ, Atoms, as_list, positive_seconds, times_of
-from skysieve.fstat.workload import Bank, powers, scaled
+from skysieve.fstat.atoms import FIELDS, MOST_BINS, Atoms, above_schwarz, as_list, positive_seconds, times_of
+from skysieve.fstat.workload import Bank, prepared
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -183,8 +183,8 @@ class AtomsBatch:
             a2, b2, ab = (
                 (x if self.shared else x[start : start + ROWS]).astype(np.float64) for x in (self.a2, self.b2, self.ab)
             )
-            scale = a2.max(axis=-1, keepdims=True) + b2.max(axis=-1, keepdims=True)
-            over = ab**2 > a2 * b2 + SCHWARZ * scale**2
+            with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite are noted above
+                over = above_schwarz(a2, b2, ab)
             self._note(found, over.any(axis=-1), _schwarz, over, start)
         return found
 
@@ -317,13 +317,8 @@ def bin_batch(parts: Sequence[AtomsBatch], dtype: Any, apart: bool = False) -> B
         total = replace(total, antenna=total.antenna[:1])
         if all(bool((b.antenna == b.antenna[:1]).all()) for b in alone):
             alone = [replace(b, antenna=b.antenna[:1]) for b in alone]
-    power = powers(total.antenna)
-    banks = [scaled(_typed(b, dtype), power if len(b.antenna) == len(power) else power[:1]) for b in (total, *alone)]
+    banks = prepared([total, *alone], dtype)
     return Binned(start, width, n, banks[0], tuple(banks[1:]) if len(parts) > 1 else (banks[0],) * apart)
-
-
-def _typed(bank: Bank, dtype: Any) -> Bank:
-    return replace(bank, antenna=bank.antenna.astype(dtype, copy=False), data=bank.data.astype(dtype, copy=False))
 
 
 def _passes(at: NDArray[np.int64]) -> list[list[tuple[slice, slice]] | tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -352,4 +347,3 @@ def _add(bank: Bank, p: AtomsBatch, where: Any) -> None:
         for k, x in ((0, p.Fa), (2, p.Fb)):
             bank.data[:, k, bins] += x.real[:, atoms]
             bank.data[:, k + 1, bins] += x.imag[:, atoms]
-        bank.occupied[bins] = True

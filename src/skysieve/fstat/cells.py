@@ -35,7 +35,8 @@ def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> fl
     a, b = max(first, 0), min(first + int(s.length[g, n]), job.n)
     if b <= a:
         return FALLBACK
-    x = np.asarray(to_host(bank.template(template)[:, a:b]), np.float64)
+    given = bank if bank.source is None else bank.source  # of any scale: that of the atoms
+    x = np.asarray(to_host(given.template(template)[:, a:b]), np.float64)
     since = int(s.offset[g]) + job.tatom * (np.arange(a, b) - first)
     w = window.weights(since / float(job.taus[n]))
     return F_of_sums(np.concatenate([(x[:3] * w**2).sum(axis=1), (x[3:] * w).sum(axis=1)]))
@@ -43,7 +44,12 @@ def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> fl
 
 def F_of_sums(sums: NDArray[np.float64]) -> float:
     """F from the sums of a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb."""
-    A, B, C, ar, ai, br, bi = sums
+    size = float(sums[0] + sums[1])
+    if not size > 0:
+        return FALLBACK
+    root = 1 / np.sqrt(size)  # in a scale of their own: products of small sums would be zero
+    A, B, C = (sums[:3] * root) * root
+    ar, ai, br, bi = sums[3:] * root
     D = A * B - C * C
     if not D > CONDITION_BOUND * (A + B) ** 2:
         return FALLBACK

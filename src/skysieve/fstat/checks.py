@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.fstat.grid import Binning, Grid, Schedule
 from skysieve.fstat.windows import Window
 
@@ -37,6 +39,22 @@ def real_dtype(dtype: Any) -> np.dtype[Any]:
     if real.name not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
     return real
+
+
+SMALL_MAP = 2**26
+"""Bytes of a map that are taken unasked: to ask for the free memory takes longer than a small map."""
+
+
+def refuse_map(grid: Grid, dtype: np.dtype[Any], lal: bool, memory: str | float | None) -> None:
+    """Raise `MemoryBudgetError` where a map does not fit into the host's memory, before anything is made for it."""
+    rows, columns = grid.shape
+    need = rows * columns * dtype.itemsize
+    if memory is None and need <= SMALL_MAP:
+        return
+    budget = parse_budget(memory, available_host_memory(), default=0.8)
+    if need > budget:
+        hint = "compat='lalpulsar' needs it; larger steps dt0 and dtau" if lal else "keep_map=False never builds it"
+        raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
 
 
 def refuse_short(bins: Binning, grid: Grid, window: Window, s: Schedule) -> None:

@@ -13,7 +13,7 @@ from skysieve.fstat.batch import AtomsBatch, Binned, bin_batch
 from skysieve.fstat.bsgl import BSGL, LOG10E
 from skysieve.fstat.cells import cell_F
 from skysieve.fstat.checks import current
-from skysieve.fstat.grid import Binning, Grid, Schedule, Times, make_schedule
+from skysieve.fstat.grid import Binning, Grid, Schedule, Times, make_schedule, refuse_tables
 from skysieve.fstat.ledger import Posteriors, Rows, wanted
 from skysieve.fstat.result import PRIOR
 from skysieve.fstat.windows import Window
@@ -171,6 +171,7 @@ class Worker:
         if key not in self._schedules:
             if window.kind == "none" or grid is None:
                 grid = Grid(t0=times.t_start, tau=times.n * width, dt0=width, dtau=width)
+            refuse_tables(grid, width)
             schedule = make_schedule(grid, window, times)
             self._check(times, grid, window, schedule)
             self._schedules = {k: v for k, v in self._schedules.items() if k[1:] == key[1:]}  # one geometry is kept

@@ -12,7 +12,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.pipeline import TaskPool
 
-from . import cpu_exp, cpu_rect, cpu_state, timing
+from . import care, cpu_exp, cpu_rect, cpu_state, timing
 from .cpu_any import Group, Tally, any_columns, groups_of
 from .cpu_bsgl import Best, LineTasks, best_of
 from .cpu_crew import Crew
@@ -58,9 +58,12 @@ class Engine:
         self._kept: tuple[Schedule, March] | None = None
         self._live: tuple[Schedule, Live] | None = None
         self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
+        self._others: dict[int, Engine] = {}
 
     def close(self) -> None:
         """Give back the threads."""
+        for other in self._others.values():
+            other.close()
         self.pool.close()
         self.crew.close()
 
@@ -117,6 +120,21 @@ class Engine:
         """See `workload.Engine.execute`."""
         self._check_memory(job)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
+        if self.spec.sums == "usual" and not self.spec.lal:
+            levels = care.levels_of(job, self.spec)
+            if levels.any():
+                return care.divided(job, self.spec, levels, output, self._part, progress)
+        return self._execute(job, output, progress)
+
+    def _part(self, job: Job, level: int) -> Output:
+        """Answers of some templates, by the sums that they need."""
+        if level == care.USUAL:
+            return self._execute(job, Output.allocate(job.n_templates, job.schedule.shape, self.spec), None)
+        if level not in self._others:
+            self._others[level] = Engine(care.spec_of(self.spec, level), memory=self.memory, threads=self.pool.workers)
+        return self._others[level].execute(job)
+
+    def _execute(self, job: Job, output: Output, progress: Any) -> Output:
         if self._live is None or self._live[0] is not job.schedule:
             self._live = job.schedule, live_rows(job.schedule)
         live = self._live[1]
@@ -174,7 +192,7 @@ class Engine:
     # ------------------------------------------------------------------ one template
     def _general(self) -> bool:
         kind = self.spec.window.kind
-        return kind in ("sum", "any") or (kind == "exp" and self.spec.lal)
+        return kind in ("sum", "any") or (kind == "exp" and self.spec.lal) or self.spec.sums == "exact"
 
     def _tasks(self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]) -> list[Callable[[], list[Part]]]:
         if rows.size == 0:
@@ -211,9 +229,12 @@ class Engine:
 
     def _sparse(self, job: Job, i: int, rows: NDArray[np.int64]) -> bool:
         """Whether the grid has far fewer cells than there are bins to be added in its rows."""
-        if self.spec.lal or self.typed.dtype != np.float32:
+        if self.spec.lal or self.typed.dtype != np.float32 or not job.occupied.any():
             return False
         s = job.schedule
+        largest, smallest = job.bank.span[:, 0 if job.shared else i] if job.bank.span is not None else (1.0, 0.0)
+        if largest > cpu_rect.RANGE * smallest:
+            return False
         longest = np.minimum(s.length[s.group[rows], -1], job.n - s.first[rows])
         if float(longest.sum()) <= cpu_rect.SPARSE * rows.size * s.shape[1]:
             return False
@@ -263,17 +284,16 @@ class Engine:
         self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
     ) -> list[Callable[[], list[Part]]]:
         order = self._march(job, rows)
-        quiet, loud = order.streams(job.bank, i)
+        stream = order.stream_of(job.bank, i)
         workers, columns = self.pool.workers, job.schedule.shape[1]
-        if loud is None and order.one_group:
+        if order.one_group:
             size = cpu_exp.BLOCK_COLUMNS
             if workers > 1:  # three tiles a thread, for those of long durations are done sooner
                 size = min(size, max(cpu_exp.FEWEST_COLUMNS, -(-columns // (3 * workers))))
             pieces = cpu_state.column_tiles(columns, size, workers)
-            return [partial(self._exp_blocks, job, quiet, order, a, b, out) for a, b in pieces]
-        streams = [*quiet, *(loud or [*quiet[:2], np.full(order.before + job.n, cpu_state.NEVER)])]
+            return [partial(self._exp_blocks, job, stream, order, a, b, out) for a, b in pieces]
         pieces = cpu_state.column_tiles(columns, cpu_exp.COLUMNS, workers)
-        return [partial(self._exp, job, streams, order, a, b, out) for a, b in pieces]
+        return [partial(self._exp, job, stream, order, a, b, out) for a, b in pieces]
 
     def _march(self, job: Job, rows: NDArray[np.int64]) -> March:
         """The order of a schedule; that of the last one is kept."""
@@ -307,21 +327,19 @@ class Engine:
         where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
         return [Part(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]
 
-    def _exp(
-        self, job: Job, streams: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
-    ) -> list[Part]:
+    def _exp(self, job: Job, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]) -> list[Part]:
         typed, width = self.typed, b - a
         c = Columns.of(order, a, b)
         if c is None:
             return []
-        S, T, Z, S2, Z2 = (np.zeros((7, width), typed.dtype) for _ in range(5))
+        S, T, Z = (np.zeros((7, width), typed.dtype) for _ in range(3))
         lines = np.zeros((3, width), typed.dtype)
         bits, scale = typed.bits(width)
         sums, row_log = np.zeros(width), np.full(job.schedule.shape[0], -np.inf)
         column_log, best = np.zeros(width), np.zeros(5)
         cpu_exp.exp_tile(
-            *streams, order.step, order.before, job.n, order.rows, order.firsts, order.groups,
-            c.length.astype(np.uint64), c.more, c.skip, c.weights, typed.bound, typed.k, typed.poly, S, T, Z, S2, Z2,
+            *stream, order.step, order.before, job.n, order.rows, order.firsts, order.groups,
+            c.length.astype(np.uint64), c.more, c.skip, c.weights, typed.bound, typed.k, typed.poly, S, T, Z,
             lines, bits, scale, out.size > 0, sums, out, a, row_log, column_log, best,
         )  # fmt: skip
         columns = np.arange(a, b)
@@ -332,7 +350,8 @@ class Engine:
     def _any(self, job: Job, group: Group, out: NDArray[Any]) -> list[Part]:
         typed = self.typed if self.spec.lal else Typed.of(np.float64)
         tally = Tally(group.rows, job.schedule.shape[1])
-        for c, F in any_columns(group, self.spec.window, job.taus, typed, self.spec.lal):
+        exact = self.spec.sums == "exact"
+        for c, F in any_columns(group, self.spec.window, job.taus, typed, self.spec.lal, exact):
             if out.size:
                 out[group.rows, c] = F
             if not self.spec.lal:

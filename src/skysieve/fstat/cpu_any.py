@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .cpu_direct import weighted
+from .cpu_exact import block_sums, fstat_exact
 from .cpu_lanes import fstat_lal, fstat_lanes
 from .cpu_state import Typed, lal_exp, padded, tiles
 from .cpu_sum import Recurrence
@@ -108,15 +109,25 @@ def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool)
 
 
 def any_columns(
-    group: Group, window: Window, taus: NDArray[np.float64], typed: Typed, lal: bool
+    group: Group, window: Window, taus: NDArray[np.float64], typed: Typed, lal: bool, exact: bool = False
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """``(column, F of the rows)`` of every valid column of a group."""
+    """``(column, F of the rows)`` of every valid column of a group.
+
+    ``exact``: by sums from which nothing is subtracted, each cell in a scale of its own.
+    """
     sums = np.zeros((7, len(group.rows)), typed.dtype)
     F = np.zeros(len(group.rows), typed.dtype)
     starts = (group.first - group.first[0]).astype(np.uint64)
     most = group.end - int(group.first[0])
-    direct, other = group.seconds(window)
-    by_bins = np.ones(len(taus), np.bool_) if lal else direct <= other
+    by_bins = np.ones(len(taus), np.bool_)
+    if not (lal or exact):
+        direct, other = group.seconds(window)
+        by_bins = direct <= other
+    in_blocks = exact and window.kind in ("none", "rect", "exp")
+    ahead, bins = np.zeros((0, 8)), np.zeros((0, 8))
+    if in_blocks:
+        ahead, bins = np.zeros((most + 1, 8)), np.zeros((group.x.shape[1], 8))
+        bins[:, :7] = group.x.T
     recurrence = transform = None
     if not by_bins[group.valid_from :].all():
         if isinstance(window.function, WindowSum):
@@ -125,7 +136,10 @@ def any_columns(
             transform = Transform(group, most)
     for c in range(group.valid_from, len(taus)):
         length = min(int(group.length[c]), most)
-        if recurrence is not None and not by_bins[c]:
+        if in_blocks:
+            decay = np.exp(-group.tatom / taus[c]) if window.kind == "exp" else 1.0
+            block_sums(bins, group.first, length, group.end, decay, ahead, sums)
+        elif recurrence is not None and not by_bins[c]:
             h, delta = group.tatom / float(taus[c]), group.offset / float(taus[c])
             recurrence.sums(group.x, group.first, group.end, int(group.length[c]), delta, h, sums)
         else:
@@ -138,6 +152,8 @@ def any_columns(
         sums[:, group.occupied_before[stop] == group.occupied_before[group.first]] = 0
         if lal:
             fstat_lal(sums, F)
+        elif exact:
+            fstat_exact(sums, typed.bound, F)
         else:
             fstat_lanes(sums, typed.bound, typed.k, F)
         yield c, F

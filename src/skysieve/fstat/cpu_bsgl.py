@@ -57,7 +57,7 @@ class LineTasks:
             out.append(partial(self._empty, job, empty))
         if rows.size == 0:
             return out
-        if self.spec.window.kind in ("sum", "any"):
+        if self.spec.window.kind in ("sum", "any") or self.spec.sums == "exact":
             return [*out, partial(self._any, job, i, rows)]
         return out + (
             self._exp_tasks(job, i, rows) if self.spec.window.kind == "exp" else self._rect_tasks(job, i, rows)
@@ -70,11 +70,7 @@ class LineTasks:
 
     def _exp_tasks(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
         order = March.of(job, rows, self.typed.dtype)
-        pairs = [order.streams(d, i) for d in job.detectors]
-        found = [quiet for quiet, _ in pairs]
-        if any(loud is not None for _, loud in pairs):
-            never = np.full(order.before + job.n, cpu_state.NEVER)
-            found += [loud or [np.zeros_like(quiet[0]), np.zeros_like(quiet[1]), never] for quiet, loud in pairs]
+        found = [order.stream_of(d, i) for d in job.detectors]
         streams = [np.stack(parts) for parts in zip(*found, strict=True)]
         pieces = cpu_state.column_tiles(job.schedule.shape[1], cpu_exp.COLUMNS, self.workers)
         return [partial(self._exp, job, streams, order, a, b) for a, b in pieces]
@@ -120,7 +116,7 @@ class LineTasks:
         banks = [job.bank, *job.detectors]
         for groups in zip(*(groups_of(job, b, i, rows, False) for b in banks), strict=True):
             walks: list[Iterator[tuple[int, NDArray[Any]]]] = [
-                any_columns(g, self.spec.window, job.taus, typed, False) for g in groups
+                any_columns(g, self.spec.window, job.taus, typed, False, self.spec.sums == "exact") for g in groups
             ]
             for parts in zip(*walks, strict=True):
                 column, F = parts[0]

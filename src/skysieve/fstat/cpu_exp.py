@@ -6,8 +6,9 @@ With ``q = exp(-T / tau)`` and windows of ``L`` bins the sums from bin ``c`` on 
 
 and with ``q^2`` for the antenna factors: a map costs O(N_t0 N_tau) where LALPulsar and the paper pay
 O(N_t0 N_tau N).  ``q S`` is taken as ``S - p S``, ``p = 1 - q``: in float32 a rounded q would shift tau itself.
-Sums without data in their window are set to exact zero, and bins far above the noise are summed apart, so that what
-has departed leaves no residue.
+Sums without data in their window are set to exact zero.  In a gap, where windows lose bin after bin and gain none, they
+are summed anew when few bins are left: the rounding of all that has departed would not be small beside these.
+Templates whose weights or data leave too much behind elsewhere do not come here (see ``care``).
 
 A lane is a duration; the march runs down the start times.  The factor ``exp(-(t_c - t0) / tau)`` of starts between
 two bins cancels in F and is left out.  Starts that differ in their place between the bins have windows of ``L`` or
@@ -28,6 +29,9 @@ STRETCH = 64
 BLOCK_COLUMNS = 1024
 """Most durations of a tile that is taken in blocks: their sums stay in the second cache, and few blocks begin anew."""
 FEWEST_COLUMNS = 720
+LEFT = np.array([[1, 4, 16], [16, 16, 16], [256, 256, 256]])
+"""Bins left in a window (from, to) at which its sums are formed anew, in a gap of so many bins at least: the roundings
+of 16 times as many bins do not show, and these sums are few."""
 AHEAD = 40.0
 """By how much F may pass the reference of its exponentials before this is moved: exp(40) of them add up in float32."""
 
@@ -52,6 +56,31 @@ def tail_bins(x, at, length, tail):
     source = x[at:]
     for j in range(tail.size):
         tail[j] = source[length[j]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def renew(x, pad, c, nearest, rows, length, weights, S):
+    """In a gap, sum the windows from bin ``c`` on anew in which so many bins are left as `LEFT` says.
+
+    ``nearest`` is the first occupied bin after ``c``.  ``rows`` bins are taken until the next call: with so many more
+    in the window it is done too.
+    """
+    gap = nearest - c
+    for k in range(LEFT.shape[0]):
+        if gap < LEFT[k, 2]:
+            return
+        lane = np.searchsorted(length, np.uint64(gap + LEFT[k, 0]))
+        while lane < length.size and np.int64(length[lane]) < gap + LEFT[k, 1] + rows:
+            many = np.int64(length[lane]) - gap
+            for i in range(7):
+                p = weights[2, lane] if i < 3 else weights[0, lane]
+                row = x[i]
+                total = row[0] - row[0]
+                for j in range(pad + nearest + many - 1, pad + nearest - 1, -1):
+                    value = row[j] if j < row.size else total - total
+                    total = total - p * total + value
+                S[i, lane] = total * np.exp(gap * np.log1p(-p))
+            lane += 1
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -83,7 +112,7 @@ def add_rows(a, b, out):
 
 
 @njit(cache=True, nogil=True)
-def march(x, fine, step, pad, c, inside, length, weights, occupied_from, keep_tail, S, Z):
+def march(x, fine, step, pad, c, n, inside, length, weights, occupied_from, keep_tail, S, Z):
     """Take the sums ``S`` of all lanes from bin ``c + 1`` to bin ``c``; the first ``inside`` lanes lose a bin.
 
     ``x`` holds the bins, ``pad`` zero bins before them; ``fine[i, r, q] = x[i, r + step q]`` where the lengths rise by
@@ -115,17 +144,18 @@ def march(x, fine, step, pad, c, inside, length, weights, occupied_from, keep_ta
             empty += 1
         for i in range(7):
             zero(S[i, :empty])
+        if nearest < n:
+            renew(x, pad, c, nearest, 1, length, weights, S)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def exp_tile(
-    x, fine, nearest, loud, loud_fine, loud_nearest, step, pad, n, rows, firsts, groups, length, more, skip, weights,
-    bound, k, poly, S, T, Z, S2, Z2, lines, bits, scale, keep, sums, out, n0, row_log, column_log, best,
+    x, fine, nearest, step, pad, n, rows, firsts, groups, length, more, skip, weights,
+    bound, k, poly, S, T, Z, lines, bits, scale, keep, sums, out, n0, row_log, column_log, best,
 ):  # fmt: skip
     """All rows of a tile of durations.
 
-    ``x``, ``fine``, ``nearest`` (see `march`) are the quiet bins, ``loud`` and its own the loud ones: their sums run
-    apart and are added, for what a loud bin leaves behind in float32 when it departs is not small beside the noise.
+    ``x``, ``fine``, ``nearest``: see `march`.
     Rows come in falling order of ``firsts``.  ``length`` (unsigned, rising) are the lengths that all groups have,
     ``more[g]`` is 1 where group ``g`` has one bin more, the first ``skip[g]`` lanes of it are too short.  ``weights``
     are p and w = q^L for the data, then for the antenna factors.  ``S``, ``Z`` hold sums and departing bins, ``T``
@@ -139,23 +169,17 @@ def exp_tile(
     for i in range(7):
         zero(S[i])
         zero(Z[i])
-        zero(S2[i])
-        zero(Z2[i])
     zero(lanes)
     for j in range(width):
         sums[j] = 0.0
     ref, top, top_row, top_lane, missed, total = low, low, -1, -1, 0, 0.0
     at, since, inside = 0, 0, 0
-    longest = np.int64(length[width - 1])
     last = firsts[-1]
     c = n - 1
     while c >= last:
         while inside < width and c + np.int64(length[inside]) < n:
             inside += 1
-        march(x, fine, step, pad, c, inside, length, weights, nearest, corrected, S, Z)
-        noisy = loud_nearest[pad + c] <= c + longest
-        if noisy:
-            march(loud, loud_fine, step, pad, c, inside, length, weights, loud_nearest, corrected, S2, Z2)
+        march(x, fine, step, pad, c, n, inside, length, weights, nearest, corrected, S, Z)
         while at < rows.size and firsts[at] == c:
             m, g = rows[at], groups[at]
             at += 1
@@ -164,13 +188,6 @@ def exp_tile(
             if corrected:
                 for i in range(7):
                     longer(S[i], w2 if i < 3 else w, Z[i], more[g], T[i])
-                    if noisy:
-                        longer(S2[i], w2 if i < 3 else w, Z2[i], more[g], E)
-                        add_rows(E, T[i], T[i])
-                fstat_lanes(T, bound, k, F)
-            elif noisy:
-                for i in range(7):
-                    add_rows(S[i], S2[i], T[i])
                 fstat_lanes(T, bound, k, F)
             else:
                 fstat_lanes(S, bound, k, F)
@@ -237,7 +254,7 @@ def exp_blocks(
     x, fine, thin, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, F, ends, places,
     work, lanes, keep, sums, out, n0, row_log, column_log, best,
 ):  # fmt: skip
-    """As `exp_tile`, for rows of one group and without loud bins: blocks of `ROWS` bins, whether rows or not.
+    """As `exp_tile`, for rows of one group: blocks of `ROWS` bins, whether rows or not.
 
     Lanes from ``width`` on fill the last vector.  ``thin`` (7, ROWS, lanes) takes the bins that leave where lengths
     have no common step.  ``ends`` (3, ROWS, lanes of a vector) is scratch: the largest F and the fallbacks of a block,
@@ -261,6 +278,8 @@ def exp_blocks(
         while inside < whole and c - ROWS + 1 + np.int64(length[inside]) < n:
             inside += 1
         split = min(whole, -(-inside // vector) * vector)
+        if c + 1 < n and nearest[pad + c] > c + 1 and nearest[pad + c + 1] < n:
+            renew(x, pad, c + 1, nearest[pad + c + 1], ROWS, length, weights, S)
         if step == 0:
             gather_tails(x, pad + c, length, split, n - c, thin)
         gaps, hits = False, 0

@@ -80,18 +80,17 @@ def exp_lines(
 ):  # fmt: skip
     """Exponential windows: rows and durations as `cpu_exp.exp_tile` takes them.
 
-    ``x``, ``fine``, ``nearest``, ``S``, ``Z`` have a leading axis of streams: the quiet bins of each of D detectors,
-    then (or not) the loud ones of each.  ``T`` is (D, 7, lanes).  ``best`` becomes ``[ln B, row, lane]``.
+    ``x``, ``fine``, ``nearest``, ``S``, ``Z`` have a leading axis of D detectors.  ``T`` is (D, 7, lanes).  ``best``
+    becomes ``[ln B, row, lane]``.
     """
-    streams, detectors, width = x.shape[0], T.shape[0], length.size
+    detectors, width = T.shape[0], length.size
     F, M, U, tops = work[0], work[1], work[2], work[3]
     w, w2 = weights[1], weights[3]
     corrected = more.shape[0] > 0
-    for s in range(streams):
+    for d in range(detectors):
         for i in range(7):
-            zero(S[s, i])
-            zero(Z[s, i])
-    longest = np.int64(length[width - 1])
+            zero(S[d, i])
+            zero(Z[d, i])
     top, top_row, top_lane = NONE, -1, -1
     at, inside = 0, 0
     last = firsts[-1]
@@ -99,9 +98,8 @@ def exp_lines(
     while c >= last:
         while inside < width and c + np.int64(length[inside]) < n:
             inside += 1
-        for s in range(streams):
-            if s < detectors or nearest[s, pad + c] <= c + longest:
-                march(x[s], fine[s], step, pad, c, inside, length, weights, nearest[s], corrected, S[s], Z[s])
+        for d in range(detectors):
+            march(x[d], fine[d], step, pad, c, n, inside, length, weights, nearest[d], corrected, S[d], Z[d])
         while at < rows.size and firsts[at] == c:
             m, g = rows[at], groups[at]
             at += 1
@@ -114,13 +112,6 @@ def exp_lines(
                         longer(S[d, i], weight, Z[d, i], more[g], T[d, i])
                     else:
                         copy_row(S[d, i], T[d, i])
-                    s = detectors + d
-                    if s < streams and nearest[s, pad + c] <= c + longest:
-                        if corrected:
-                            longer(S[s, i], weight, Z[s, i], more[g], U)
-                            add_rows(U, T[d, i], T[d, i])
-                        else:
-                            add_rows(S[s, i], T[d, i], T[d, i])
             lanes_of(T, total, bound, k, priors, slack, F, FX, M, U)
             set_row(U[: skip[g]], k[4])
             if largest(U, tops) >= top:

@@ -31,6 +31,8 @@ SPARSE = 4
 """In float32, cells that are so many times fewer than bins added in all rows are taken from running sums in float64."""
 WILD = 1e9
 """Amplitude over the median of which running sums in float64 would keep a residue: 1e-7 of the noise."""
+RANGE = 1e3
+"""Ratio of weights up to which differences of running sums in float64 may stand for sums in float32."""
 STRETCH = 64
 """Columns whose sums are added up in the type of the map before they go to float64."""
 

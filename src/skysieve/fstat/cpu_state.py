@@ -11,7 +11,7 @@ import numpy as np
 from .cpu_lanes import BITS, CONSTANTS, POLYNOMIAL
 from .cpu_simd import ROWS, lanes_of
 from .grid import Schedule
-from .workload import CONDITION_BOUND, Bank, Job, loud_bins
+from .workload import CONDITION_BOUND, Bank, Job
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,14 +111,9 @@ class March:
             fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
         return [wide[:, :n] if n == wide.shape[1] else wide[:, :n].copy(), fine, next_occupied(occupied, self.before)]
 
-    def streams(self, bank: Bank, i: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]] | None]:
-        """The quiet bins of template `i`, and the loud ones if there are any."""
-        x = bank.template(i)
-        loud = loud_bins(x)
-        if not loud.any():
-            return self.stream(x, bank.occupied), None
-        quiet = np.where(loud, x.dtype.type(0), x)
-        return self.stream(quiet, bank.occupied & ~loud), self.stream(x - quiet, loud)
+    def stream_of(self, bank: Bank, i: int) -> list[NDArray[Any]]:
+        """`stream` of template `i`."""
+        return self.stream(bank.template(i), bank.occupied)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 ``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``); the mathematics is in ``tf_exp.cu``, ``tf_rect.cu``
 and ``tf_any.cu``.  Sums of ``exp F`` are kept relative to `REFERENCE`, which float32 holds for any F from 0 to
-`LOUDEST`; louder templates are run once more with a reference of their own, and so are templates with loud bins
-(see ``workload.loud_bins``), by kernels that sum these apart.
+`LOUDEST`; louder templates are run once more with a reference of their own.  Templates whose weights or data are too
+uneven for these sums (see ``care``) go to an engine in float64: by the same kernels, or bin by bin.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from skysieve.core.kernels import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
 from skysieve.core.staging import Lane, make_lane
 
-from .cuda_launch import SHARED, Launcher, Work, pitch, to_numpy
+from . import care
+from .cuda_launch import SHARED, Launcher, Work, pitch
 from .cuda_tables import MOST_DETECTORS, NOWHERE, DeviceTables, make_tables, same_schedule
 from .cuda_timing import method_of, predicted
 from .cuda_windows import WindowLauncher
 from .parts import empty_part
-from .workload import FALLBACK, Job, Output, Spec, loud_bins
+from .workload import FALLBACK, Job, Output, Spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 REFERENCE = 32.0
 LOUDEST = 96.0
 """Largest F whose exponential, and the sum of a year's, float32 holds relative to `REFERENCE`."""
+FINE = 1e5
+"""Largest F whose exponential relative to another float32 knows to a percent: louder templates are run in float64."""
 MOST_CELLS = 2**32 - 2
 FEWEST, CELLS, BYTES = 64, 2e10, 2**28
 """Templates of a launch: so many, or as many as have these cells and bytes."""
@@ -83,15 +86,21 @@ class Engine:
             runtime = CudaRuntime(device)
         self.spec, self.runtime, self.memory = spec, runtime, memory
         self.kind = "rect" if spec.window.kind == "none" else spec.window.kind
+        if spec.sums == "exact":  # every window bin by bin
+            self.kind = "any"
         self.dtype = np.dtype(spec.dtype)
         self.launcher = (WindowLauncher if self.kind in ("sum", "any") else Launcher)(runtime, spec)
         if isinstance(self.launcher, WindowLauncher):
             self.launcher.memory = memory
+            self.launcher.fourier = False if spec.sums == "exact" else None
+        self._others: dict[int, Engine] = {}
         self.lanes: list[Lane] = []
         self._tables: tuple[Job, DeviceTables] | None = None
 
     def close(self) -> None:
         """Give back the device's memory."""
+        for other in self._others.values():
+            other.close()
         for lane in self.lanes:
             lane.free()
         self.lanes.clear()
@@ -129,7 +138,23 @@ class Engine:
     def execute(self, job: Job, progress: Any = None) -> Output:
         """See `workload.Engine.execute`."""
         with self._current():
-            return self._execute(job, progress)
+            levels = np.zeros(0, np.int8)
+            if self.spec.sums == "usual":
+                levels = care.levels_of(job, self.spec, data=False)
+            if not levels.any():
+                return self._execute(job, progress)
+            output = self._with_map(job) if self.spec.keep_map else Output.allocate(
+                job.n_templates, job.schedule.shape, self.spec
+            )  # fmt: skip
+            return care.divided(job, self.spec, levels, output, self._part, progress)
+
+    def _part(self, job: Job, level: int) -> Output:
+        """Answers of some templates, by the sums that they need."""
+        if level == care.USUAL:
+            return self._execute(job, None)
+        if level not in self._others:
+            self._others[level] = Engine(care.spec_of(self.spec, level), memory=self.memory, runtime=self.runtime)
+        return self._others[level].execute(job)
 
     def _execute(self, job: Job, progress: Any) -> Output:
         rows, columns = job.schedule.shape
@@ -225,35 +250,33 @@ class Engine:
             waiting.append(self.launcher.begin(lane, job, tables, part, reference, target=target))
         while waiting:
             finish()
-        apart = {int(i): loud for i in np.concatenate(glitchy) if (loud := self._loud_bins(job, int(i))).any()}
-        beyond = [int(i) for i in np.concatenate(loudest) if int(i) not in apart]
-        for i in apart:
-            self._alone(job, tables, i, REFERENCE, apart[i], output)
-            if output.max_F[i] > LOUDEST:
-                beyond.append(i)
-        for i in beyond:
-            self._alone(job, tables, i, output.max_F[i] - REFERENCE, apart.get(i), output)
+        flagged, beyond = np.concatenate(glitchy), np.concatenate(loudest)
+        if self.dtype == np.float32 and self.spec.sums == "usual":
+            flagged = np.union1d(flagged, beyond[output.max_F[beyond] > FINE])
+        for i in np.setdiff1d(beyond, flagged):
+            reference = np.array([output.max_F[i] - REFERENCE])
+            work = self.launcher.begin(self.lanes[0], job, tables, np.array([i]), reference)
+            self._collect(job, tables, work, output)
+        if flagged.size:
+            self._again(job, flagged, output)
 
-    def _alone(
-        self, job: Job, tables: DeviceTables, i: int, reference: float, loud: NDArray[np.bool_] | None, output: Output
-    ) -> None:
-        """One template again, with a reference of its own or its loud bins apart."""
-        chosen = None if loud is None else loud[None]
-        work = self.launcher.begin(self.lanes[0], job, tables, np.array([i]), np.array([reference]), chosen)
-        self._collect(job, tables, work, output)
-
-    def _loud_bins(self, job: Job, i: int) -> NDArray[np.bool_]:
-        """Loud bins of a template, in any of its detectors."""
-        found = np.zeros(job.n, np.bool_)
-        for bank in (job.bank, *job.detectors):
-            found |= loud_bins(to_numpy(bank.template(i)))
-        return found
+    def _again(self, job: Job, flagged: NDArray[np.int64], output: Output) -> None:
+        """Templates whose data, or whose answers, were too loud once more."""
+        part = job.part(flagged)
+        levels = np.maximum.reduce([care.of_data(part, self.spec, b) for b in (part.bank, *part.detectors)])
+        if self.dtype == np.float32:
+            levels = np.maximum(levels, care.DOUBLE)
+        for level in (care.DOUBLE, care.EXACT):
+            found = flagged[levels == level]
+            for at in np.split(found, found.size) if self.spec.keep_map and found.size else [found]:
+                if at.size:
+                    care.put(output, at, self._part(care.wide(job, at, level), level))
 
     # ------------------------------------------------------------------ answers
     def _collect(
         self, job: Job, tables: DeviceTables, work: Work, output: Output
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Wait for a launch and write its answers; templates with loud bins, and those beyond `LOUDEST`."""
+        """Wait for a launch and write its answers; templates that are too loud, and those beyond `LOUDEST`."""
         work.lane.synchronize()
         a, at = work.answers, work.templates
         found = a["cell"] != NOWHERE
@@ -275,7 +298,7 @@ class Engine:
             output.line_index[at] = np.where(some, work.lines["cell"].astype(np.int64), -1)
         if work.map is not None:
             self._bring_map(job, tables, work, output)
-        flagged = a["flag"] != 0 if self.kind == "exp" else np.zeros(len(at), np.bool_)
+        flagged = a["flag"] != 0
         return at[flagged], at[found & (top > LOUDEST)]
 
     def _bring_map(self, job: Job, tables: DeviceTables, work: Work, output: Output) -> None:

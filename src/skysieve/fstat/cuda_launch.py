@@ -13,8 +13,9 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.kernels import Module, Runtime
 from skysieve.core.staging import Copier, Lane
 
+from .care import loud_limit
 from .cuda_tables import ANSWER, ROWS, SHAPE, SLOT, STEEPEST, USUAL_DETECTORS, DeviceTables, Tables, distance
-from .workload import CONDITION_BOUND, LOUD, Bank, Job, Lines, Spec
+from .workload import CONDITION_BOUND, Bank, Job, Lines, Spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,22 +106,20 @@ class Launcher:
 
     def begin(
         self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
-        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None = None, target: Any = None,
+        reference: NDArray[np.float64], target: Any = None,
     ) -> Work:  # fmt: skip
-        """Start the maps of `templates`; with loud bins (or for lines) by the kernels that take any grid.
+        """Start the maps of `templates`; for lines by the kernels that take any grid.
 
         Parameters
         ----------
         reference : numpy.ndarray of float64
             F relative to which each template's exponentials are summed.
-        loud : numpy.ndarray of bool, shape (B, n), optional
-            Bins of each template that are summed apart.
         target : array, shape (count, N_t0, `pitch`), optional
             Where maps go, on the device; fresh memory by default.
         """
         with lane:
-            if not tables.host.unit or loud is not None or self.spec.lines is not None:
-                return self._any(lane, job, tables, templates, reference, loud, target)
+            if not tables.host.unit or self.spec.lines is not None:
+                return self._any(lane, job, tables, templates, reference, target)
             if self.spec.keep_map or is_device_array(job.bank.data):
                 return self._unit(lane, job, tables, templates, reference, target)
             return self._recorded(lane, job, tables, templates, reference)
@@ -270,7 +269,7 @@ class Launcher:
     # ------------------------------------------------------------------ any grid
     def _any(
         self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
-        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None, target: Any,
+        reference: NDArray[np.float64], target: Any,
     ) -> Work:  # fmt: skip
         host, spec, count = tables.host, self.spec, len(templates)
         columns = job.schedule.shape[1]
@@ -289,13 +288,9 @@ class Launcher:
         one = self.dtype.type(1)
         most = max(USUAL_DETECTORS, detectors)
         each = 1 + most
-        pointers = np.zeros(2 * each, np.uint64)
+        pointers = np.zeros(each, np.uint64)
         flags = None
-        apart = exponential and loud is not None
         for i, bank in enumerate(banks):
-            if apart:
-                self._streams(lane, job, bank, i, templates, tables, loud, shape, pointers)
-                continue
             antenna, data = self._upload(lane, bank, templates, str(i))
             if exponential:
                 flags = self._loud(lane, job, antenna, data, count, again=i > 0)
@@ -305,9 +300,9 @@ class Launcher:
             pointers[i] = address(rows)
         bound = self.dtype.type(CONDITION_BOUND)
         lines = line_struct(spec.lines, self.dtype, most)
-        places = pointers.view([("p", np.uint64, 2 * each)])[0]
+        places = pointers.view([("p", np.uint64, each)])[0]
         count_name = str(detectors) if detectors < USUAL_DETECTORS else "_most"
-        name = f"{self.kind}_any{count_name}" + ("_loud" if apart else "")
+        name = f"{self.kind}_any{count_name}"
         common = (arrays["bases"], bound, lines, shape[0], *tables.rows)
         ends = (tables.skip, work.map, arrays["rows"], arrays["columns"], arrays["slots"], arrays["line_slots"])
         args: tuple[Any, ...]
@@ -334,23 +329,6 @@ class Launcher:
         if i == 0 or np.array_equal(bank.occupied, job.occupied):
             return tables.away, 0
         return self._stage(lane, f"away{i}", distance(bank.occupied, tables.host.pad)[0]), 0
-
-    def _streams(
-        self, lane: Lane, job: Job, bank: Bank, i: int, templates: NDArray[np.int64], tables: DeviceTables,
-        loud: NDArray[np.bool_] | None, shape: Any, pointers: NDArray[np.uint64],
-    ) -> None:  # fmt: skip
-        """Rows of the quiet bins and of the loud ones, each with its own distances."""
-        host, count = tables.host, len(templates)
-        chosen = bank.part(templates)
-        apart = np.zeros((count, job.n), np.bool_) if loud is None else loud
-        for j, mine in enumerate((~apart, apart)):
-            antenna = np.where(mine[:, None], to_numpy(chosen.antenna), 0).astype(self.dtype)
-            data = np.where(mine[:, None], to_numpy(chosen.data), 0).astype(self.dtype)
-            away = self._stage(lane, f"away{i}{j}", distance(mine & bank.occupied, host.pad))
-            a, d = (self._stage(lane, f"{name}{i}{j}", x) for name, x in (("antenna", antenna), ("data", data)))
-            rows = lane.array(f"any{i}{j}", 8 * count * host.stored, self.dtype)
-            self._pack(shape, a, d, away, host.n, job, 1, self.dtype.type(1), rows, None, shared=False)
-            pointers[len(pointers) // 2 * j + i] = address(rows)
 
     # ------------------------------------------------------------------ what both share
     def _frame(
@@ -415,21 +393,22 @@ class Launcher:
 
     def _pack(
         self, shape: Any, antenna: Any, data: Any, away: Any, away_step: int, job: Job, together: int, factor: Any,
-        rows: Any, fine: Any, shared: bool | None = None,
+        rows: Any, fine: Any,
     ) -> None:  # fmt: skip
         s = shape[0]
         bins = max(int(s["stored"]), 0 if fine is None else 32 * int(s["step"]) * int(s["fine"]))
         grid = (-(-bins // 128), -(-int(s["templates"]) // together))
         pad = int(s["n"]) - job.n
-        one = job.shared if shared is None else shared
-        counts = (np.int32(away_step), np.int32(job.n), np.int32(pad), np.int32(one), np.int32(together))
+        counts = (np.int32(away_step), np.int32(job.n), np.int32(pad), np.int32(job.shared), np.int32(together))
         self.module("pack").launch("pack", grid, (128,), (antenna, data, away, *counts, factor, s, rows, fine))
 
     def _loud(self, lane: Lane, job: Job, antenna: Any, data: Any, count: int, again: bool = False) -> Any:
-        """Flags of templates that may have loud bins; `again` adds to those of another detector."""
+        """Flags of templates whose data are too loud for these sums; `again` adds to those of another detector."""
+        if self.spec.sums != "usual":
+            return None
         flags = lane.array("flags", count, np.int32)
         counts = (np.int32(job.n), np.int32(job.shared))
-        args = (antenna, data, *counts, self.dtype.type(LOUD), np.int32(again), flags)
+        args = (antenna, data, *counts, self.dtype.type(loud_limit(self.spec)), np.int32(again), flags)
         self.module("pack").launch("loud", (count,), (BEST_THREADS,), args, stream=lane.stream)
         return flags
 
@@ -454,10 +433,6 @@ def pitch(columns: int) -> int:
 def address(array: Any) -> int:
     """Where an array lies, on the device or (in tests) on the host."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
-
-
-def to_numpy(array: Any) -> NDArray[Any]:
-    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def line_struct(lines: Lines | None, dtype: np.dtype[Any], most: int = USUAL_DETECTORS) -> Any:

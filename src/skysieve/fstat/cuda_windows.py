@@ -108,12 +108,12 @@ class WindowLauncher(Launcher):
 
     def begin(
         self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
-        reference: NDArray[np.float64], loud: NDArray[np.bool_] | None = None, target: Any = None,
+        reference: NDArray[np.float64], target: Any = None,
     ) -> Work:  # fmt: skip
-        """See `Launcher.begin`; these sums leave no residue of loud bins."""
+        """See `Launcher.begin`."""
         with lane:
             held = self._held_of(job, tables)
-            if self.spec.window.kind == "sum":
+            if self.spec.window.kind == "sum" and self.spec.sums != "exact":
                 return self._sum(lane, job, tables, held, templates, reference, target)
             return self._any_shape(lane, job, tables, held, templates, reference, target)
 
@@ -136,18 +136,21 @@ class WindowLauncher(Launcher):
 
     def _rows(
         self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64], shape: Any
-    ) -> tuple[Any, int]:
-        """Atoms of all detectors together and of each, packed, with an empty bin after the last; and their number."""
+    ) -> tuple[Any, int, Any]:
+        """Atoms of all detectors together and of each, packed, with an empty bin after the last; their number; flags of
+        templates that are too loud."""
         host, count = tables.host, len(templates)
         banks = (job.bank, *job.detectors) if self.spec.lines else (job.bank,)
         shape["stored"] = stored = (host.n // ROWS + 1) * ROWS
+        flags = None
         rows = lane.array("window", 8 * len(banks) * count * stored, self.dtype)
         for i, bank in enumerate(banks):
             antenna, data = self._upload(lane, bank, templates, str(i))
+            flags = self._loud(lane, job, antenna, data, count, again=i > 0)
             away, step = self._away(lane, tables, bank, job, i)
             part = rows[8 * i * count * stored : 8 * (i + 1) * count * stored]
             self._pack(shape, antenna, data, away, step, job, 1, self.dtype.type(1), part, None)
-        return rows, len(banks)
+        return rows, len(banks), flags
 
     # ------------------------------------------------------------------ sums of exponentials
     def _sum(
@@ -163,7 +166,7 @@ class WindowLauncher(Launcher):
         slots = blocks * chunks * SUM_THREADS // 32
         work, shape, arrays = self._frame(lane, job, tables, templates, reference, slots, target)
         shape["low"], shape["high"], shape["chunk"] = 0, host.count, chunk
-        rows, banks = self._rows(lane, job, tables, templates, shape)
+        rows, banks, flags = self._rows(lane, job, tables, templates, shape)
         lines = line_struct(self.spec.lines, self.dtype, max(USUAL_DETECTORS, banks - 1))
         args = (
             rows, tables.length, held.taus, np.int32(job.tatom), held.terms, held.offsets, arrays["bases"],
@@ -173,7 +176,7 @@ class WindowLauncher(Launcher):
         module = self.module("sum", Terms(self.spec.window.function).defines(banks))
         shared = banks * 7 * SUM_TILE * SUM_COLUMNS * 8
         module.launch("sum_march", (blocks, count, chunks), (SUM_THREADS,), args, shared, lane.stream)
-        self._best(lane, shape, arrays, None)
+        self._best(lane, shape, arrays, flags)
         self._home(lane, work, arrays)
         return work
 
@@ -185,7 +188,7 @@ class WindowLauncher(Launcher):
         pieces = held.pieces
         slots = pieces[-1].slot0 + pieces[-1].slots
         work, shape, arrays = self._frame(lane, job, tables, templates, reference, slots, target)
-        rows, banks = self._rows(lane, job, tables, templates, shape)
+        rows, banks, flags = self._rows(lane, job, tables, templates, shape)
         module = self.module("cells", bank_defines(banks))
         lines = line_struct(self.spec.lines, self.dtype, max(USUAL_DETECTORS, banks - 1))
         spectra: Any = None
@@ -209,7 +212,7 @@ class WindowLauncher(Launcher):
             for t, sums in enumerate(self._correlations(spectra, weights, held.size)):
                 args = (rows, sums, np.int32(held.size), np.int32(t), *ends)
                 module.launch("cells", grid, (CELL_THREADS,), args, stream=lane.stream)
-        self._best(lane, shape, arrays, None)
+        self._best(lane, shape, arrays, flags)
         self._home(lane, work, arrays)
         return work
 
@@ -245,7 +248,7 @@ class Held:
         xp, spec = launcher.xp, launcher.spec
         self.tables, self.window, self.dtype, self.xp = tables, spec.window, launcher.dtype, xp
         self._runtime = launcher.runtime
-        if isinstance(spec.window.function, WindowSum):
+        if isinstance(spec.window.function, WindowSum) and spec.sums != "exact":
             self.taus, self.offsets = xp.asarray(job.taus), xp.asarray(job.schedule.offset.astype(np.int32))
             self.terms = xp.asarray(Terms(spec.window.function).values)
             return

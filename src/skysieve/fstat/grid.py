@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.fstat.atoms import positive_seconds, whole_seconds
 from skysieve.fstat.windows import Window
 
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["Binning", "Grid", "Schedule", "Times", "make_schedule"]
 
 MOST_CELLS = 2**62
+BYTES_T0, BYTES_TAU, BYTES_LENGTH = 80, 48, 32
+"""Bytes that are held for each start time and each duration, and for each duration of a group of starts (see
+`Schedule`), while a grid is searched."""
+SMALL_TABLES = 2**26
+"""Bytes of them that are taken unasked."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -47,6 +54,8 @@ class Grid:
     ------
     ValueError, TypeError
         For times that are not whole seconds, steps or durations that are not positive, or negative bands.
+    MemoryBudgetError
+        If the start times and durations alone do not fit into memory.
 
     Examples
     --------
@@ -161,6 +170,31 @@ def _band(value: Any, name: str) -> int:
 def _count(n_t0: int, n_tau: int) -> None:
     if n_t0 * n_tau > MOST_CELLS or max(n_t0, n_tau) > 2**31 - 1:
         raise ValueError(f"the grid has {n_t0} x {n_tau} cells: too many")
+    refuse_large(n_t0, n_tau, 0)
+
+
+def refuse_large(n_t0: int, n_tau: int, groups: int, memory: str | float | None = None) -> None:
+    """Raise `MemoryBudgetError` where the tables of a grid do not fit, before they are made.
+
+    Parameters
+    ----------
+    n_t0, n_tau : int
+    groups : int
+        Places of the start times between the bins.
+    memory : str or float, optional
+        Budget; 80% of what is free by default.
+    """
+    need = BYTES_T0 * n_t0 + BYTES_TAU * n_tau + BYTES_LENGTH * groups * n_tau
+    if need <= SMALL_TABLES:
+        return
+    budget = parse_budget(memory, available_host_memory(), default=0.8)
+    if need > budget:
+        raise MemoryBudgetError(
+            f"the grid of {n_t0} x {n_tau} cells (larger steps dt0 and dtau make it smaller; best are multiples of the "
+            "SFT length, or few durations of Grid.from_lists)",
+            need,
+            budget,
+        )
 
 
 def _rising(values: Any, name: str) -> NDArray[np.int64]:
@@ -226,6 +260,13 @@ class Schedule:
         """Number of cells that can be computed."""
         per_row = self.shape[1] - self.valid_from[self.group[~self.late]]
         return int(per_row.sum())
+
+
+def refuse_tables(grid: Grid, tatom: int, memory: str | float | None = None) -> None:
+    """`refuse_large` for a grid and data in bins of `tatom` seconds."""
+    n_t0, n_tau = grid.shape
+    if BYTES_T0 * n_t0 + BYTES_TAU * n_tau + BYTES_LENGTH * min(n_t0, tatom) * n_tau > SMALL_TABLES:
+        refuse_large(n_t0, n_tau, int(np.unique(grid.t0s % tatom).size), memory)
 
 
 class Binning(Protocol):

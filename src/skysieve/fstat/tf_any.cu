@@ -1,9 +1,9 @@
-// Windows of starts and durations anywhere (off the bins, lists, coarse grids), with loud bins, or with the line-robust
+// Windows of starts and durations anywhere (off the bins, lists, coarse grids), or with the line-robust
 // statistic of several detectors; for one template a thread.
 //
 // exp_any: a thread is one tau; it marches the start down through the bins and stops at every row.  The sums obey
-// S(c) = x_c + q S(c + 1) - q^L x_(c + L); rows of another group have one bin more at most.  Loud bins (see
-// workload.loud_bins) are a stream of their own, as their residue would drown the others.
+// S(c) = x_c + q S(c + 1) - q^L x_(c + L); rows of another group have one bin more at most.  In a gap, where windows lose
+// bin after bin, they are summed anew when few are left (see renewed in tf_common.cuh).
 // rect_any: a thread is one start; it marches the end up through the columns.
 // Operations a cell: about 45 a stream (exponential), 33 and 7 a bin (rectangular).  Limit: instruction issue.
 // With D detectors a cell is F of all together less ln(exp g + sum exp(l_X + F_X)), each F_X from sums of its own.
@@ -15,15 +15,12 @@
 // build: f64 -DREAL=double
 // budget: f32 kernel=rect_any0 regs<=72 smem<=0
 // budget: f32 kernel=exp_any0 regs<=72 smem<=0
-// budget: f32 kernel=exp_any1_loud spills<=16
-// budget: f32 kernel=exp_any2_loud spills<=16
 // budget: f64 kernel=exp_any1 spills<=32
-// budget: f64 kernel=exp_any2_loud spills<=32
-// budget: f64 kernel=exp_any_most_loud spills<=288
+// budget: f64 kernel=exp_any2 spills<=32
 #include "tf_common.cuh"
 #include "tf_lines.cuh"
 
-struct Banks { const Quad* quiet[1 + MOST_DETECTORS]; const Quad* loud[1 + MOST_DETECTORS]; };
+struct Banks { const Quad* rows[1 + MOST_DETECTORS]; };
 
 // ln B of a signal against noise and lines.
 template <int D> __device__ __forceinline__ T robust(T F, const T (&each)[D ? D : 1], const Lines& lines) {
@@ -39,7 +36,7 @@ template <int D> __device__ __forceinline__ T robust(T F, const T (&each)[D ? D 
 struct Decay { T p, w, p2, w2; };                                 // p = 1 - q, w = q^L, and of q^2
 __device__ __forceinline__ T decayed(T s, T p, T x) { return fma(-p, s, s) + x; }
 
-// One stream of bins (quiet or loud) of one template at one tau, and the bin that left.
+// One stream of bins of one template at one tau, and the bin that left.
 struct Stream {
   Sums s;
   Quad x, y;
@@ -64,7 +61,21 @@ struct Stream {
       s.A = fma(-d.w2, x.x, s.A); s.B = fma(-d.w2, x.y, s.B); s.C = fma(-d.w2, x.z, s.C);
       weigh(s.S, -d.w, y);
     }
-    if (rows[2 * (size_t)c].w >= (T)L) s.clear();      // no data in the window: leave no residue
+    const T away = rows[2 * (size_t)c].w;
+    if (away >= (T)L) s.clear();                       // no data in the window: leave no residue
+    else if (away >= (T)FEWEST && renewed(L, (int)away)) renew(rows, c, n, L, (int)away, d);
+  }
+  // The last bins of the window, summed by themselves; before them there is nothing.
+  __device__ __forceinline__ void renew(const Quad* rows, int c, int n, int L, int away, const Decay& d) {
+    T once = 1, twice = 1;                             // powers of q and q^2
+    s.clear();
+    for (int b = c + L - 1; b >= c + away; b--) {
+      if (b < n) enter(rows + 2 * (size_t)b, d);
+      once = fma(-d.p, once, once); twice = fma(-d.p2, twice, twice);
+    }
+    const T f = d.w / once, f2 = d.w2 / twice;
+    s.A *= f2; s.B *= f2; s.C *= f2;
+    scale(s.S, f);
   }
   __device__ __forceinline__ Sums with_one_more(bool more, const Decay& d) const {
     Sums o = s;
@@ -76,7 +87,7 @@ struct Stream {
   }
 };
 // rows: the map's row, the first bin and the group of each, in falling order of the first bin.
-template <int D, bool LOUD>
+template <int D>
 __device__ __forceinline__ void exp_any(const Banks& banks, const int* length, const T* weights, const T* bases, T bound,
                                         const Lines& lines, const Shape& s, const int* row_of, const int* first_of,
                                         const int* group_of, const unsigned char* more, const int* skip, T* map, T* row_sums,
@@ -89,23 +100,17 @@ __device__ __forceinline__ void exp_any(const Banks& banks, const int* length, c
   d.p = weights[m]; d.w = weights[s.columns + m]; d.p2 = weights[2 * s.columns + m]; d.w2 = weights[3 * s.columns + m];
   const T base = bases[t];
   const size_t mine = 2 * (size_t)t * s.stored;
-  Stream quiet[1 + D], loud[LOUD ? 1 + D : 1];
+  Stream stream[1 + D];
   Found<D> found;
   found.begin();
   const int begin = first_of[low] + 1, end = first_of[high - 1];   // bins from begin - 1 down to end
   const int from = min(s.n, begin + longest) - 1;
 #pragma unroll
-  for (int i = 0; i <= D; i++) {
-    quiet[i].warm(banks.quiet[i] + mine, from, begin, L, d);
-    if (LOUD) loud[i].warm(banks.loud[i] + mine, from, begin, L, d);
-  }
+  for (int i = 0; i <= D; i++) stream[i].warm(banks.rows[i] + mine, from, begin, L, d);
   int at = low;
   for (int c = begin - 1; c >= end; c--) {
 #pragma unroll
-    for (int i = 0; i <= D; i++) {
-      quiet[i].march(banks.quiet[i] + mine, c, s.n, L, d);
-      if (LOUD) loud[i].march(banks.loud[i] + mine, c, s.n, L, d);
-    }
+    for (int i = 0; i <= D; i++) stream[i].march(banks.rows[i] + mine, c, s.n, L, d);
     for (; at < high && first_of[at] == c; at++) {
       const int row = row_of[at], group = group_of[at];
       const bool wanted = n < s.columns && n >= skip[group], longer = more && more[(size_t)group * s.columns + m];
@@ -113,8 +118,7 @@ __device__ __forceinline__ void exp_any(const Banks& banks, const int* length, c
       bool good = false;
 #pragma unroll
       for (int i = 0; i <= D; i++) {
-        Sums o = quiet[i].with_one_more(longer, d);
-        if (LOUD) o.plus(loud[i].with_one_more(longer, d));
+        const Sums o = stream[i].with_one_more(longer, d);
         const Cell cell = cell_of(o, bound);
         if (i == 0) { F = fstat(cell, o.S); good = cell.good; }
         else each[i - 1] = fstat(cell, o.S);
@@ -160,7 +164,7 @@ __device__ __forceinline__ void rect_any(const Banks& banks, const int* length, 
     for (; done < until; done++) {
 #pragma unroll
       for (int i = 0; i <= D; i++) {
-        const Quad* p = banks.quiet[i] + mine + 2 * done;
+        const Quad* p = banks.rows[i] + mine + 2 * done;
         const Quad q = p[0];
         sums[i].A += q.x; sums[i].B += q.y; sums[i].C += q.z;
         add(sums[i].S, p[1]);
@@ -196,14 +200,10 @@ __device__ __forceinline__ void rect_any(const Banks& banks, const int* length, 
 #define EXP_NAMES                                                                                                           \
   banks, length, weights, bases, bound, lines, s, row_of, first_of, group_of, more, skip, map, row_sums, column_sums, slots, \
       line_slots
-extern "C" __global__ void __launch_bounds__(128) exp_any0(EXP_ARGUMENTS) { exp_any<0, false>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any0_loud(EXP_ARGUMENTS) { exp_any<0, true>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any1(EXP_ARGUMENTS) { exp_any<1, false>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any1_loud(EXP_ARGUMENTS) { exp_any<1, true>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any2(EXP_ARGUMENTS) { exp_any<2, false>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any2_loud(EXP_ARGUMENTS) { exp_any<2, true>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any_most(EXP_ARGUMENTS) { exp_any<MOST_DETECTORS, false>(EXP_NAMES); }
-extern "C" __global__ void __launch_bounds__(128) exp_any_most_loud(EXP_ARGUMENTS) { exp_any<MOST_DETECTORS, true>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(128) exp_any0(EXP_ARGUMENTS) { exp_any<0>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(128) exp_any1(EXP_ARGUMENTS) { exp_any<1>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(128) exp_any2(EXP_ARGUMENTS) { exp_any<2>(EXP_NAMES); }
+extern "C" __global__ void __launch_bounds__(128) exp_any_most(EXP_ARGUMENTS) { exp_any<MOST_DETECTORS>(EXP_NAMES); }
 
 #define RECT_ARGUMENTS                                                                                                    \
   Banks banks, const int *length, const T *bases, T bound, Lines lines, Shape s, const int *row_of, const int *first_of,  \

@@ -15,6 +15,8 @@ typedef REAL T;
 #define NONE ((T)-1e30)
 #define NOWHERE 0xffffffffu
 #define LOG2E ((T)1.4426950408889634)
+#define FEWEST 16        // bins of a gap in which recurrences start anew
+#define MANY 256
 
 // Antenna factors: a2, b2, ab and the distance to the next bin with data; data: Re Fa, Im Fa, Re Fb, Im Fb.
 struct __align__(16) Quad { T x, y, z, w; };
@@ -188,6 +190,13 @@ __device__ __forceinline__ void answer(Answer* to, const Gather& all, T F, unsig
   a.top = (double)all.top; a.sum = all.sum; a.lost = all.lost; a.flag = flag;
   a.cell = row == NOWHERE || all.row == NOWHERE ? NOWHERE : row * columns + column;
   *to = a;
+}
+
+// In a gap an exponential window loses bin after bin and gains none, until the rounding of all that has left is not small
+// beside what remains.  So it is summed anew when so many bins are left; `away` is the distance to the next bin with data.
+__device__ __forceinline__ bool renewed(int L, int away) {
+  const int left = L - away;
+  return left <= 4 || left == FEWEST || (left == MANY && away >= MANY);
 }
 
 // A window summed by a warp: lanes take bins by their number, so that equal windows have equal sums.

@@ -65,7 +65,7 @@ template <int K, int J, int MODE> struct March {
   static constexpr int APART = KEEP ? 1 : 32;   // from a column of a thread to its next one: a map is written in pairs
   const Shape& s;
   const Quad *mine, *tails;               // rows of this group, its copy sorted by phase
-  int t0, n0, low, high, reference, shortest, lane;
+  int t0, n0, low, high, reference, alone, lane;   // alone: a gap from which some windows hold little or nothing
   T base, bound, *row_sums;
   T (*part)[ROWS][PAD];                   // sums over the columns of a thread, one set a template
   T* out[KEEP ? K : 1];                   // of the row above the next one; a missing template is the last one again
@@ -100,6 +100,19 @@ template <int K, int J, int MODE> struct March {
 #pragma unroll
     for (int j = 0; j < J; j++)
       enter(j, other[j] > NONE && since < L[j] ? power_of_two(rate[j] * (T)(reference - c)) : (T)0, p[0], y);
+  }
+  // The last bins of a window, summed by themselves; `away` bins before them there is nothing.
+  __device__ __forceinline__ void renew(int j, int c, int away) {
+    clear(j);
+    const int end = min(s.n, c + L[j]);
+#pragma unroll 1
+    for (int b = c + away; b < end; b++) {
+      const Quad* const p = mine + (size_t)b * (K + 1);
+      Quad y[K];
+#pragma unroll
+      for (int k = 0; k < K; k++) y[k] = p[1 + k];
+      enter(j, other[j] > NONE ? power_of_two(rate[j] * (T)(reference - b)) : (T)0, p[0], y);
+    }
   }
   // Four bins of it from c0 down, which the windows of all columns hold.
   __device__ __forceinline__ void warm_group(int c0) {
@@ -158,10 +171,12 @@ template <int K, int J, int MODE> struct March {
           for (int k = 0; k < K; k++) weigh(S[k][j], u, q[32 * (k + 1)]);
         }
       }
-      if (WAY == SLOW && x.w >= (T)shortest) {        // no data in the window: leave no residue
+      if (WAY == SLOW && x.w >= (T)alone) {           // no data in the window, or little: leave no residue
 #pragma unroll
-        for (int j = 0; j < J; j++)
+        for (int j = 0; j < J; j++) {
           if (x.w >= (T)L[j]) clear(j);
+          else if (x.w >= (T)FEWEST && renewed(L[j], (int)x.w)) renew(j, c, (int)x.w);
+        }
       }
       Vector<T, J> values[KEEP ? K : 1];
 #pragma unroll
@@ -247,7 +262,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   const int shortest = __shfl_sync(FULL, m.L[0], 0), longest = length[min(block0 + 32 * J, s.columns) - 1];
   const T fastest = __shfl_sync(FULL, m.rate[0], 0);
   const int period = max(ROWS, (int)fmin(LARGEST / fastest, (T)1e6));
-  m.shortest = shortest;
+  m.alone = min(shortest, max(FEWEST, shortest - MANY));
   m.mine = rows + (size_t)g * s.stored * (K + 1);
   m.tails = fine + (size_t)g * s.step * (K + 1) * s.fine * 32;
   m.inside = n0 < s.pitch;
@@ -280,7 +295,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
       m.reference = last + 1;
     }
     if (b) fetch(m.mine + (size_t)(b - 1) * ROWS * (K + 1), ROWS * (K + 1) * (int)sizeof(Quad));
-    const bool edge = last >= high || b * ROWS < low || gaps[b] >= shortest;
+    const bool edge = last >= high || b * ROWS < low || gaps[b] >= m.alone;
     if (!edge && b * ROWS + shortest >= s.n) {
 #pragma unroll 1
       for (int i = 0; i < ROWS; i += GROUP) m.template group<FAST>(last - i);

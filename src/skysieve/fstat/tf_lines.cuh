@@ -11,7 +11,6 @@ struct Sums {
   T A, B, C;
   Quad S;
   __device__ __forceinline__ void clear() { A = B = C = 0; S = zero(); }
-  __device__ __forceinline__ void plus(const Sums& o) { A += o.A; B += o.B; C += o.C; add(S, o.S); }
 };
 __device__ __forceinline__ Cell cell_of(const Sums& s, T bound) { return cell_of(s.A, s.B, s.C, bound, (T)0, FALLBACK); }
 

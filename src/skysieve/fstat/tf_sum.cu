@@ -34,7 +34,7 @@
 #endif
 #define TILE 7
 #define RENEW 4
-#define FEWEST 64
+#define SOONEST 64
 
 #if COMPLEX
 struct Num { double re, im; };
@@ -156,7 +156,7 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
   const int lane = threadIdx.x & 31, stream = threadIdx.x >> 5, n = blockIdx.x * 32 + lane, t = blockIdx.y;
   const int m = min(n, s.columns - 1), last = min((int)(blockIdx.x * 32 + 32), s.columns) - 1;
   const int low = s.low + blockIdx.z * s.chunk, high = min(s.high, low + s.chunk);
-  const int L = length[m], longest = length[last], period = max(FEWEST, RENEW * min(longest, s.n));
+  const int L = length[m], longest = length[last], period = max(SOONEST, RENEW * min(longest, s.n));
   const double tau = taus[m];
   const T base = bases[t];
   const size_t bank = (size_t)s.templates * 8 * s.stored;

@@ -6,13 +6,14 @@ bins of every cell); ``cpu.Engine`` and ``cuda.Engine`` take them and give an `O
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from skysieve.core.arrays import array_module
+from skysieve.core.arrays import array_module, to_host
 from skysieve.fstat.atoms import Bins
 from skysieve.fstat.grid import Grid, Schedule, make_schedule
 from skysieve.fstat.windows import Window
@@ -27,9 +28,6 @@ MAX_CONDITION = 1e4
 CONDITION_BOUND = MAX_CONDITION / (MAX_CONDITION + 1) ** 2
 """The condition number ``(s + d) / (s - d)``, ``s = A + B``, ``d^2 = s^2 - 4 D``, is below its bound where
 ``D > CONDITION_BOUND * s^2``: no square root, no division, and false for an empty window."""
-
-LOUD = 30.0
-"""Amplitude over the median from which a bin is loud."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,9 @@ class Spec:
     ``keep_map`` asks for F of every cell, ``marginals`` for the sums over rows and columns: a search has both False
     and asks another engine for the marginals of its few best templates.  ``lines`` asks for the line-robust statistic
     (never with ``lal``).  ``lal`` reproduces LALPulsar's arithmetic: its order of operations in float32 and its table
-    of exponentials.
+    of exponentials.  ``sums`` says how the sums are formed: "usual" is the fastest way, and templates for which it is
+    not good enough (see ``care``) go to an engine with "double", the same in float64, or "exact", where nothing is ever
+    subtracted and every cell has a scale of its own; both with the `dtype` float64.
     """
 
     window: Window
@@ -72,6 +72,7 @@ class Spec:
     marginals: bool = True
     lal: bool = False
     lines: Lines | None = None
+    sums: str = "usual"
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,18 @@ class Bank:
     data : array, shape (B, 4, n)
         Rows Re Fa, Im Fa, Re Fb, Im Fb.
     occupied : numpy.ndarray of bool, shape (n,)
-        Bins that hold data.
+        Bins of positive weight in one template at least.
+    span : numpy.ndarray of float64, shape (2, 1) or (2, B), or None
+        Largest a2 + b2 of each point of the sky, and the smallest of an occupied bin and the one after it.
+    source : Bank or None
+        The same bins in the precision and the scale of the atoms; None where these are those of this bank.
     """
 
     antenna: Any
     data: Any
     occupied: NDArray[np.bool_]
+    span: NDArray[np.float64] | None = None
+    source: Bank | None = None
 
     @property
     def shared(self) -> bool:
@@ -110,7 +117,10 @@ class Bank:
 
     def part(self, chosen: Any) -> Bank:
         """Some of the templates: a slice or an array of numbers."""
-        return Bank(self.antenna if self.shared else self.antenna[chosen], self.data[chosen], self.occupied)
+        span = self.span if self.span is None or self.shared else self.span[:, chosen]
+        source = None if self.source is None else self.source.part(chosen)
+        antenna = self.antenna if self.shared else self.antenna[chosen]
+        return Bank(antenna, self.data[chosen], self.occupied, span, source)
 
 
 @dataclass(frozen=True)
@@ -262,44 +272,81 @@ def make_job(
     """
     first = templates[0]
     for i, b in enumerate(templates):
-        same = (b.t_start, b.tatom, b.n) == (first.t_start, first.tatom, first.n)
-        if not same or not np.array_equal(b.occupied, first.occupied):
+        if (b.t_start, b.tatom, b.n) != (first.t_start, first.tatom, first.n):
             raise ValueError(f"template {i} has other times than template 0: search them apart")
     shared = all(np.array_equal(first.x[:3], b.x[:3]) for b in templates[1:])
-    antenna = np.stack([b.x[:3] for b in templates[: 1 if shared else None]]).astype(dtype, copy=False)
-    data = np.stack([b.x[3:] for b in templates]).astype(dtype, copy=False)
-    power = powers(antenna)
-    bank = scaled(Bank(antenna, data, first.occupied), power)
+    antenna = np.stack([b.x[:3] for b in templates[: 1 if shared else None]])
+    data = np.stack([b.x[3:] for b in templates])
+    occupied = np.logical_or.reduce([b.occupied for b in templates])
     if schedule is None:
         schedule = make_schedule(grid, window, first)
+    (bank,) = prepared([Bank(antenna, data, occupied)], dtype)
     return Job(bank, first.tatom, grid.taus.astype(np.float64), schedule)
 
 
-def loud_bins(x: NDArray[Any]) -> NDArray[np.bool_]:
-    """Bins (of x, shape (7, n)) far above the median of those with data, in the data or in the antenna factors.
+def prepared(banks: Sequence[Bank], dtype: Any) -> list[Bank]:
+    """Banks as the backends take them: occupied where they have weight, scaled, of type `dtype`, with their spans.
 
-    Recurrences that subtract what departs sum them apart: a bin of ``A`` times the noise leaves ``1e-7 A`` of it in
-    float32, again at each step while it was inside.
+    The first is that of all detectors together: the scale of the others is its own.
     """
-    loud = np.zeros(x.shape[1], np.bool_)
-    for power, ratio in ((np.sum(x[3:].astype(np.float64) ** 2, axis=0), LOUD**2), (x[0] + x[1], LOUD)):
-        some = power if power.all() else power[power > 0]
-        if some.size:
-            middle = some.size // 2
-            loud |= power > ratio * np.partition(some, middle)[middle]
-    return loud
+    out: list[Bank] = []
+    power: NDArray[np.int32] = np.zeros(1, np.int32)
+    for i, b in enumerate(banks):
+        weight = weights_of_bins(b.antenna)
+        occupied = to_host((weight > 0) if len(weight) == 1 else (weight > 0).any(axis=0)).reshape(-1)
+        span = span_of(weight, occupied)
+        if i == 0:
+            power = powers(span[0])
+        given = Bank(b.antenna, b.data, occupied, span)
+        found = scaled(given, power if len(b.antenna) == len(power) else power[:1])
+        antenna, data = (x.astype(dtype, copy=False) for x in (found.antenna, found.data))
+        same = antenna is b.antenna and data is b.data
+        out.append(given if same else Bank(antenna, data, occupied, span, given))
+    return out
 
 
-def powers(antenna: Any) -> Any:
-    """Powers of two ``k`` of each point of the sky, shape (S,): ``2^(2k)`` brings the largest a2 + b2 to [1/4, 1)."""
-    xp = array_module(antenna)
-    largest = (antenna[:, 0] + antenna[:, 1]).max(axis=1)
-    return xp.where(largest > 0, -xp.frexp(largest)[1] // 2, 0).astype(np.int32)
+def weights_of_bins(antenna: Any) -> Any:
+    """``a2 + b2`` of every bin, shape (S, n); in float64 where it is too large for its own type."""
+    with np.errstate(over="ignore"):
+        weight = antenna[:, 0] + antenna[:, 1]
+    if not np.isfinite(float(weight.max())):
+        weight = antenna[:, 0].astype(np.float64) + antenna[:, 1]
+    return weight
 
 
-def scaled(bank: Bank, power: Any) -> Bank:
+def span_of(weight: Any, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """`Bank.span` from the weights of the bins, (S, n)."""
+    if len(weight) == 1 and occupied.all() and weight.shape[1] > 1:  # the usual case, and the fastest
+        least = min(float((weight[0, :-1] + weight[0, 1:]).min()), float(weight[0, -1]))
+        return np.array([[float(weight.max())], [least]])
+    if not occupied.any():
+        return np.zeros((2, len(weight)))
+    xp = array_module(weight)
+    pairs = weight.copy()
+    pairs[:, :-1] += weight[:, 1:]
+    if not occupied.all():
+        some = xp.asarray(np.flatnonzero(occupied))
+        weight, pairs = weight[:, some], pairs[:, some]
+    smallest = pairs.min(axis=1)
+    if len(weight) > 1:  # of one row the occupied bins are those with weight
+        smallest = xp.where(weight.min(axis=1) > 0, smallest, 0)
+    span = np.empty((2, len(weight)))
+    span[0], span[1] = to_host(weight.max(axis=1)), to_host(smallest)
+    return span
+
+
+def powers(largest: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Powers of two ``k`` of each point of the sky: ``2^(2k)`` brings the largest a2 + b2 to [1/4, 1)."""
+    if largest.size == 1:
+        return np.array([-math.frexp(largest[0])[1] // 2], np.int32)  # of 0 the exponent is 0
+    return np.where(largest > 0, -np.frexp(largest)[1] // 2, 0).astype(np.int32)
+
+
+def scaled(bank: Bank, power: NDArray[np.int32]) -> Bank:
     """Antenna factors times ``2^(2 power)``, data times ``2^power``: F does not change, not in one bit."""
     if not power.any():
         return bank
-    xp, at = array_module(bank.data), power[:, None, None]
-    return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))
+    xp = array_module(bank.data)
+    at = xp.asarray(power)[:, None, None]
+    with np.errstate(over="ignore"):  # data of any size: care.of_data finds what is infinite now
+        return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))
