@@ -447,11 +447,16 @@ class LombScarglePlan:
             normalization=spec.normalization,
             fit_mean=spec.fit_mean,
             has_dy=curves.source.has_dy,
+            parameters=self._parameters(curves),
             nterms=spec.nterms,
         )
         if out is not None and listed is not None and listed.position is not None:
             out[...] = getattr(result.power, "value", result.power)
         return result
+
+    def _parameters(self, curves: CurveSet) -> Any:
+        """Parameters of the fit at one frequency, the mean that is subtracted counted: of all objects, or of each."""
+        return 2 * self._spec.nterms + (self._spec.fit_mean or self._spec.center_data)
 
     def _power(self, curves: CurveSet, grids: Grids, n: int, out: Any, position: Any) -> Any:
         """A flat array for the powers, where the input lives: the user's own, or a new one if it fits."""
