@@ -36,7 +36,7 @@ _ROWS = ("pick*", "first_row*", "share*", "bands")
 _TABLES = ("first*", "second*", "fold*", "deconvolve*")
 ROWS = cs._struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
 CENTRE = cs._struct(
-    "y*", "dy*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "odd*", "bands",
+    "y*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "odd*", "bands",
     "scale_kind",
 )  # fmt: skip
 BANDS = cs._struct(*_ROWS)
@@ -166,7 +166,7 @@ class BandsWorker(Chi2Worker):
             "share": lane.array("share", n * bands, np.float64), "bands": bands,
         }  # fmt: skip
         args = cs.fill(
-            CENTRE, **{k: data[k] for k in ("y", "dy", "code", "offsets")}, row=row, wv=work["wv"], info=info,
+            CENTRE, **{k: data[k] for k in ("y", "code", "offsets")}, row=row, wv=work["wv"], info=info,
             odd=odd, scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
         )  # fmt: skip
         self.module("ls_bands_rows.cu").launch(
