@@ -64,6 +64,8 @@ def climb(state, x, power, slope, curvature):
         if state[LOW] <= to <= state[HIGH]:
             state[BEST], state[POWER] = to, state[POWER] + 0.5 * slope * (to - best)
         return np.nan
+    if abs(bound - best) <= CLOSE * state[WIDTH] and bound != best and bound != x and state[COUNT] < MOST:
+        return bound
     if slope == 0.0 or abs(bound - best) <= CLOSE * state[WIDTH] or state[COUNT] >= MOST:
         state[CURVATURE] = np.nan  # the power does not change, or rises up to the bound
         return np.nan
