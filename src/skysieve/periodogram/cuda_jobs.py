@@ -21,7 +21,7 @@ from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
 from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
 from skysieve.periodogram.cuda_cost import Costs
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, longest_first, make_part
-from skysieve.periodogram.cuda_refine import PEAK_BYTES, tries
+from skysieve.periodogram.cuda_refine import PEAK_BYTES, PROBE_BYTES, tries
 from skysieve.periodogram.cuda_samples import one_term
 from skysieve.periodogram.cuda_sinusoid import GUARD, LONG, SPREAD_CELLS
 from skysieve.periodogram.cuda_structs import UNLIKE
@@ -77,7 +77,7 @@ class Plan:
             narrow = 0 if size == 8 else size
             return (
                 samples + nf * (8.0 + narrow) + part.cap * CANDIDATE_BYTES[8] + 16 * part.edges + tasks + 12 * bands
-                + 276.0 + 28 * k + PEAK_BYTES * tries(self.spec)
+                + 276.0 + 28 * k + (PEAK_BYTES + PROBE_BYTES) * tries(self.spec)
             )  # fmt: skip
         return max(self._layout_bytes(self.layout(nf, cycles, points), nf, cycles) for points in (0, LONG + 1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,13 @@ TURNS = 20
 CLIMB_BYTES, SUMS = 144, 32
 WARPS = 4
 """Warps of a block of ``ls_refine``."""
+PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9
+"""Powers of a peak at once where a model's own kernel evaluates them, bytes of what is known of the peak, and how often at most:
+mostly four times."""
 PEAK_BYTES = 4 + 8 + 4 + 24 + 4
 """Device bytes of a peak that is tried."""
+PROBE_BYTES = 8 * PROBES + SEARCH_BYTES + 3 * 4 + cs.INFO.itemsize + 2 * 8 + 4 + 8
+"""Further ones where a model's own kernel evaluates its powers."""
 
 
 def tries(spec: Spec) -> int:
@@ -36,8 +42,10 @@ def harmonics(spec: Spec) -> int:
 
 
 def columns(spec: Spec) -> int:
-    """Columns of the model of one band."""
-    return 2 * spec.nterms + spec.fit_mean
+    """Columns of the model, of one band or of several without a penalty: as many points it fits exactly."""
+    if spec.model is None:
+        return 2 * spec.nterms + spec.fit_mean
+    return 0 if spec.model.regularised else spec.model.columns
 
 
 def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | None]:
@@ -81,3 +89,30 @@ def refine(
             module.launch(
                 "ls_refine_long", (slots * slices,), (256,), (args, np.int32(turn)), stream=lane.stream
             )  # fmt: skip
+
+
+def probe(
+    module: Module, lane: Lane, slots: int, offsets: Any, picks: dict[str, Any],
+    evaluate: Callable[[dict[str, Any]], None],
+) -> None:  # fmt: skip
+    """Peaks of other models: ``evaluate`` fills in exact powers of objects, each of which is a peak with a grid of its own."""
+    kinds = {
+        "order": np.int32, "owner": np.int32, "lo": np.int32, "probed": cs.INFO, "probe_f0": np.float64,
+        "probe_df": np.float64, "probe_nf": np.int32, "start": np.int64,
+    }  # fmt: skip
+    made = {name: lane.array(f"probes_{name}", slots, kind) for name, kind in kinds.items()}
+    made["power"] = lane.array("probes_power", slots * PROBES, np.float64)
+    searches = lane.array("searches", slots * SEARCH_BYTES, np.uint8)
+    for turn in range(PROBE_TURNS + 1):
+        if turn:
+            evaluate(
+                {
+                    "order": made["order"], "owner": made["owner"], "offsets": made["lo"], "info": made["probed"],
+                    "f0": made["probe_f0"], "df": made["probe_df"], "nf": made["probe_nf"], "start": made["start"],
+                    "power": made["power"], "grid_stride": 1,
+                }
+            )  # fmt: skip
+        args = cs.fill(
+            cs.PROBE, **picks, **made, offsets=offsets, searches=searches, slots=slots, turn=turn, turns=PROBE_TURNS
+        )
+        module.launch("ls_probe", (-(-slots // 128),), (128,), (args,), stream=lane.stream)

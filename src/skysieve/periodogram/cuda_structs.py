@@ -100,6 +100,10 @@ REFINE = _struct(
     *PICKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*", "mean", "few",
     "many", "slices", "turns",
 )  # fmt: skip
+PROBE = _struct(
+    *PICKS, "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*", "probe_df*", "probe_nf*", "start*",
+    "power*", "slots", "turn", "turns",
+)  # fmt: skip
 SELECT = _struct(
     "info*", "picked*", "refined*", "rank*", "index*", "frequency*", "best*", "curvature*", "tries", "wanted",
 )  # fmt: skip

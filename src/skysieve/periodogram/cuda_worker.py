@@ -354,7 +354,7 @@ class Worker(ABC):
         return {
             "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
             "count": lane.array("count", n, np.uint32), "floor": lane.array("floor", n, np.uint32),
-            "edge": lane.array("edge", n * job.edges * 2, t), "share": lane.array("share", n, np.float64), "cap": job.cap, "wanted": self.spec.n_peaks,
+            "edge": lane.array("edge", n * job.edges * 2, t), "share": lane.array("peak_share", n, np.float64), "cap": job.cap, "wanted": self.spec.n_peaks,
         }  # fmt: skip
 
     def _peaks(

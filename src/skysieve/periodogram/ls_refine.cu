@@ -10,6 +10,9 @@
 // ls_refine_block: one block = one peak of a series of up to VERY_LONG points.
 // ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
 // Launched once for each trial: peaks that are done return.
+// ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
+// grid of up to PROBES frequencies, a scan of its window first, then five around the maximum, from which follow two derivatives and the
+// next ones. A few operations; limit: the launch.
 // ls_select: one warp = one object: the best of its refined peaks, in falling order, straight to the host.
 //
 // archs: 75 80 86 89 90 100 120
@@ -17,6 +20,7 @@
 // budget: f64 kernel=ls_refine regs<=128 smem<=2048 spills<=64
 // budget: f64 kernel=ls_refine_block regs<=128 smem<=2048 spills<=64
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304 spills<=64
+// budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=64
 #include "ls_common.cuh"
 #include "ls_refine.cuh"
@@ -238,6 +242,107 @@ extern "C" __global__ void __launch_bounds__(THREADS) ls_refine_long(const __gri
   if (turn + 1 == A.turns) k.done = 1;
   if (k.done) conclude(A.picks, o, r, k);
   A.climbs[slot] = k;
+}
+
+// ---------------------------------------------------------------- other models
+#define PROBES 12
+#define WIDEST 0.05         // between five probes, over the harmonics, in the turn after the scan
+#define NARROWEST 0.004     // in the last ones: rounding of powers (1e-15) over its square is 1e-10 of a curvature
+#define FINEST 1e-4         // where the power changes faster than a model of so many harmonics does mostly
+#define NEXT 1e-5           // a step so short needs no further probes
+struct Search {
+  Frequency x; Window window;
+  double at, best;          // the highest power so far, and where
+  double first, step;       // of the probes
+  int many, scan, left, right;         // left, right: does the window end with the grid
+};
+static_assert(sizeof(Search) == 80, "cuda_refine.SEARCH_BYTES");
+struct Probe {
+  Picks picks; const int* offsets; Search* searches;
+  int* order; int* owner; int* lo; Info* info; double* f0; double* df; int* nf; long long* start; const double* power;      // of the probes
+  int slots, turn, turns;
+};
+__device__ __forceinline__ void ask(const Probe& A, int slot, int o, const Search& s) {
+  const double span = A.picks.info[o].span;
+  const Frequency f = moved(s.x, s.first / span);
+  A.f0[slot] = f.f + f.rest; A.df[slot] = s.step / span; A.nf[slot] = s.many;
+}
+// Next five probes, around a place of the window.
+__device__ __forceinline__ void look_around(Search& s, double place, double step) {
+  s.first = fmin(fmax(place, s.window.lo), s.window.hi) - 2 * step; s.step = step; s.many = 5; s.scan = 0;
+}
+extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant__ Probe A) {
+  const int slot = blockIdx.x * 128 + threadIdx.x;
+  if (slot >= A.slots) return;
+  const int o = slot / A.picks.tries, r = slot % A.picks.tries;
+  const double narrowest = NARROWEST / A.picks.harmonics;
+  if (!A.turn) {
+    Search s = {};
+    A.order[slot] = slot; A.owner[slot] = o; A.lo[slot] = A.offsets[o]; A.start[slot] = (long long)slot * PROBES;
+    Info info = A.picks.info[o];
+    const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
+    if (none) { info.status = 1; keep_none(A.picks, o, r); }
+    A.info[slot] = info;
+    s.left = s.window.lo == 0; s.right = s.window.hi == 0;
+    s.scan = trials_of(s.window, A.picks.harmonics);
+    s.many = s.scan ? s.scan : s.window.lo < s.window.hi ? 5 : 1;
+    s.first = s.window.lo; s.step = (s.window.hi - s.window.lo) / max(1, s.many - 1);
+    if (!s.scan) s.scan = 1;
+    s.best = -1;
+    A.searches[slot] = s;
+    if (none) { A.f0[slot] = A.df[slot] = 0; A.nf[slot] = 0; } else ask(A, slot, o, s);
+    return;
+  }
+  if (A.info[slot].status) return;
+  Search s = A.searches[slot];
+  const double* p = A.power + (size_t)slot * PROBES;
+  const double here = A.picks.here[(size_t)o * A.picks.tries + r];
+  auto place = [&](int i) { return fma((double)i, s.step, s.first); };
+  bool done = A.turn == A.turns;
+  double curvature = 0;
+  if (s.scan) {
+    int best = -1, summit = -1;
+    for (int i = 0; i < s.many; i++) {
+      if (!(p[i] == p[i])) continue;
+      if (best < 0 || p[i] > p[best]) best = i;
+      const bool rises = i ? !(p[i - 1] > p[i]) : s.left, falls = i + 1 < s.many ? !(p[i + 1] > p[i]) : s.right;
+      if (rises && falls && (summit < 0 || p[i] > p[summit])) summit = i;
+    }
+    const int i = s.scan > 1 && summit >= 0 ? summit : best;
+    if (i < 0 || s.many == 1) {        // no power anywhere, or no window
+      keep(A.picks, o, r, s.x, 0, i < 0 ? here : p[0], 0);
+      A.info[slot].status = 1;
+      return;
+    }
+    s.at = i + 1 == s.many ? s.window.hi : place(i); s.best = p[i];
+    s.window.lo = fmax(s.window.lo, s.at - s.step); s.window.hi = fmin(s.window.hi, s.at + s.step);
+    double to = s.at;
+    if (i > 0 && i + 1 < s.many && p[i - 1] == p[i - 1] && p[i + 1] == p[i + 1]) {
+      const double bend = p[i - 1] - 2 * p[i] + p[i + 1];
+      if (bend < 0) to += 0.5 * s.step * (p[i - 1] - p[i + 1]) / bend;
+    }
+    look_around(s, to, fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
+  } else {
+    const double middle = place(2), h = s.step, before = s.best;
+    bool sound = true;
+    for (int i = 0; i < 5; i++) {
+      sound = sound && p[i] == p[i];
+      if (!(p[i] > s.best) || place(i) < s.window.lo || place(i) > s.window.hi) continue;
+      s.best = p[i]; s.at = place(i);
+    }
+    const double slope = (8 * (p[3] - p[1]) - (p[4] - p[0])) / (12 * h), bend = (16 * (p[1] + p[3]) - 30 * p[2] - (p[0] + p[4])) / (12 * h * h);
+    const bool curved = sound && bend < 0;
+    const double wish = curved ? middle - slope / bend : middle;
+    const bool inside = wish >= s.window.lo && wish <= s.window.hi;
+    if (curved && inside && fabs(wish - middle) <= NEXT / A.picks.harmonics && p[2] >= before - 1e-13) {
+      const double by = wish - middle;
+      done = true; s.at = wish; s.best = fma(by, fma(0.5 * by, bend, slope), p[2]); curvature = bend;
+    } else if (!sound || p[2] < before - 1e-13) look_around(s, s.at, fmax(0.25 * h, FINEST / A.picks.harmonics));      // too far, or too coarse
+    else if (!curved || fabs(wish - middle) > 4 * h) look_around(s, s.at, h);
+    else look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
+  }
+  if (done) { keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature); A.info[slot].status = 1; }
+  else { A.searches[slot] = s; ask(A, slot, o, s); }
 }
 
 // ---------------------------------------------------------------- the best
