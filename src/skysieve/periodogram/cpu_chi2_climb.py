@@ -7,7 +7,21 @@ from numba import njit
 
 from .cpu_chi2 import COLUMN_NOISE, SINGULAR, direct, exact, product, turns, weights_of
 from .cpu_chi2_simd import WIDE
-from .cpu_climb import BEST, CELLS, CURVATURE, POWER, begin_climb, climb, highest, rank, trials, vertex, window, worth
+from .cpu_climb import (
+    BEST,
+    CELLS,
+    CURVATURE,
+    POWER,
+    begin_climb,
+    climb,
+    highest,
+    narrowed,
+    rank,
+    trials,
+    vertex,
+    window,
+    worth,
+)
 from .cpu_sums import TWO_PI, grid_point
 from .simd import outline
 
@@ -223,12 +237,11 @@ def exact_slopes(f, f_low, t, w, wy, n, bands, fit, middle, work, q, rest, along
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def look_over(f, f_low, at, step, m, t, w, wy, n, bands, highest_sum, fit, work, limit, trial):
-    """Powers at ``f + f_low + at + q step`` for ``q <= m`` into ``trial``."""
+def look_over(f, f_low, offset, count, t, w, wy, n, bands, highest_sum, fit, work, limit, trial):
+    """Powers at ``count`` offsets from ``f + f_low`` into ``trial``."""
     many, low = np.zeros(WIDE), np.zeros(WIDE)
-    count = m + 1
     for q in range(count):
-        many[q], low[q] = f, f_low + (at + q * step)
+        many[q], low[q] = f, f_low + offset[q]
     if direct(many, low, count, t, n, w, wy, bands, highest_sum, fit, work, limit, trial, 0):
         for q in range(count):
             if np.isnan(trial[q]):
@@ -253,7 +266,7 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
     places = np.empty(taken, np.int64)
     frequency, power, curvature = np.empty(taken), np.empty(taken), np.empty(taken)
     start, low, high = np.empty(taken), np.empty(taken), np.empty(taken)
-    state, trial = np.empty(CELLS), np.empty(WIDE)
+    state, trial, offset = np.empty(CELLS), np.empty(WIDE), np.empty(WIDE)
     wanted = answers.index.shape[1]
     looked = False
     weights_of(w, bands, fit, work)
@@ -263,17 +276,16 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
         places[k], power[k] = j, found[row, 2]
         low[k], high[k] = window(j, nf, df, grid.values, width)
         start[k] = vertex(found[row, 1], found[row, 2], found[row, 3], j, df, grid.values, low[k], high[k])
-        m = trials(low[k], high[k], width) if free else np.int64(0)
+        m = trials(low[k], high[k], width, offset) if free else 0
         if m == 0:
             continue
         looked = True
         f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
-        at, step = low[k], (high[k] - low[k]) / m
-        look_over(f, f_low, at, step, m, t, w, wy, n, bands, highest_sum, fit, work, limit, trial)
-        best = highest(trial, m + 1, j == 0, j + 1 == nf)
+        look_over(f, f_low, offset, m, t, w, wy, n, bands, highest_sum, fit, work, limit, trial)
+        best = highest(trial, m, low[k] == 0.0, high[k] == 0.0)
         if best >= 0:
-            start[k], power[k] = at + best * step, trial[best]
-            low[k], high[k] = max(low[k], start[k] - step), min(high[k], start[k] + step)
+            start[k], power[k] = offset[best], trial[best]
+            low[k], high[k] = narrowed(best, m, offset, low[k], high[k])
     least = worth(power, taken, wanted) if looked else -np.inf
     q = work.design if free else np.empty((0, 0))
     rest, along, bent = np.empty(n if free else 0), np.empty(n if free else 0), np.empty(n if free else 0)

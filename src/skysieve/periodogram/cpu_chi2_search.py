@@ -13,7 +13,7 @@ from .cpu_chi2 import band, direct, exact, hopeless, points, weights_of
 from .cpu_chi2_climb import refine
 from .cpu_chi2_simd import WIDE
 from .cpu_peaks import FULL, HERE, LEFT, begin, choose, copy_row, finish_candidates
-from .cpu_search import IRREGULAR_STRETCH, NUFFT, apart_of, deliver, room, share_behind
+from .cpu_search import IRREGULAR_STRETCH, NUFFT, apart_of, deliver, part_of, room, share_behind
 from .cpu_sums import grid_point
 from .simd import outline
 
@@ -72,7 +72,7 @@ def search(
 
     ``row_of_band[i]`` are the rows of each band of object ``i`` (first, and one past the last), from its own first one.
     """
-    chosen = room(answers)
+    space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
     seam = np.empty(4)
@@ -84,6 +84,7 @@ def search(
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
+        chosen = part_of(space, curves.n_used[i])
         begin(state)
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
@@ -141,5 +142,5 @@ def join(i, found, limit, curves, row_of_band, grid, fit, work, answers):
     conclude(
         i, f0, df, nf, curves, row_of_band[i], grid, fit, limit * np.sqrt(np.float64(curves.n_used[i])),
         apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit)), work, answers, found,
-        found.shape[0], room(answers),
+        found.shape[0], part_of(room(answers), curves.n_used[i]),
     )  # fmt: skip

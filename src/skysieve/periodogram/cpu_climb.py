@@ -23,6 +23,7 @@ MOST = 60
 CLOSE = 3e-6
 """Newton step in 1/(T harmonics) after which the power is not evaluated again: the neglected third-order term of the
 power is under 1e-14."""
+MOST_TRIALS = 2 * int(np.ceil(1 / STEP)) + 1
 SHARE = least_share(STEP, 1.0, 1)
 """Share of the best sample of a window, looked over in steps, that further windows must have."""
 share_of = njit(cache=True, nogil=True, error_model="numpy")(least_share)
@@ -103,9 +104,20 @@ def vertex(left, here, right, j, df, values, low, high):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def trials(low, high, width):
-    """Number of equal steps in which a window is looked over first; 0 where it is narrow."""
-    return np.int64(np.ceil((high - low) / (STEP * width))) if high - low > WIDE * width else np.int64(0)
+def trials(low, high, width, offset):
+    """Offsets at which a window is looked over first, the sample among them; their number, 0 where it is narrow."""
+    if not high - low > WIDE * width:
+        return 0
+    below, above = int(np.ceil(-low / (STEP * width))), int(np.ceil(high / (STEP * width)))
+    for q in range(below + above + 1):
+        offset[q] = low * (below - q) / below if q < below else high * (q - below) / max(above, 1)
+    return below + above + 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def narrowed(best, n, offset, low, high):
+    """What is left of a window beside the best trial."""
+    return (offset[best - 1] if best > 0 else low), (offset[best + 1] if best + 1 < n else high)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -209,7 +221,7 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
     places = np.empty(taken, np.int64)
     frequency, power, curvature = np.empty(taken), np.empty(taken), np.empty(taken)
     start, low, high = np.empty(taken), np.empty(taken), np.empty(taken)
-    state, trial = np.empty(CELLS), np.empty(np.int64(2.0 / STEP) + 2)
+    state, trial, offset = np.empty(CELLS), np.empty(MOST_TRIALS), np.empty(MOST_TRIALS)
     looked = False
     for k in range(taken):
         row = chosen[k]
@@ -217,18 +229,17 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
         places[k], power[k] = j, found[row, 2]
         low[k], high[k] = window(j, nf, df, grid.values, width)
         start[k] = vertex(found[row, 1], found[row, 2], found[row, 3], j, df, grid.values, low[k], high[k])
-        m = trials(low[k], high[k], width) if free else np.int64(0)
+        m = trials(low[k], high[k], width, offset) if free else 0
         if m == 0:
             continue
         looked = True
         f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
-        at, step = low[k], (high[k] - low[k]) / m
-        for q in range(m + 1):
-            trial[q] = exact_power(f, f_low + (at + q * step), t, w, wy, n, floating_mean, c, s)
-        best = highest(trial, m + 1, j == 0, j + 1 == nf)
+        for q in range(m):
+            trial[q] = exact_power(f, f_low + offset[q], t, w, wy, n, floating_mean, c, s)
+        best = highest(trial, m, low[k] == 0.0, high[k] == 0.0)
         if best >= 0:
-            start[k], power[k] = at + best * step, trial[best]
-            low[k], high[k] = max(low[k], start[k] - step), min(high[k], start[k] + step)
+            start[k], power[k] = offset[best], trial[best]
+            low[k], high[k] = narrowed(best, m, offset, low[k], high[k])
     least = worth(power, taken, wanted) if looked else -np.inf
     for k in range(taken):
         j = places[k]

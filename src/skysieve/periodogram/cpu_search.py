@@ -29,7 +29,7 @@ from .cpu_peaks import (
     finish_candidates,
 )
 from .cpu_sums import exact_power, grid_point
-from .peaks import MORE_TRIES
+from .peaks import MOST_TRIES, more_tries
 from .simd import outline
 from .workload import METHODS
 
@@ -124,10 +124,19 @@ def deliver(
     return found, count
 
 
+tries_of = njit(cache=True, nogil=True, error_model="numpy")(more_tries)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def room(answers):
-    """Place for the candidates that are chosen."""
-    return np.empty(answers.index.shape[1] + MORE_TRIES, np.int64)
+    """Place for the candidates that are chosen of any object."""
+    return np.empty(answers.index.shape[1] + MOST_TRIES, np.int64)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def part_of(space, n):
+    """Place for those of an object of ``n`` points."""
+    return space[: space.shape[0] - MOST_TRIES + tries_of(n)]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -202,7 +211,7 @@ def search(
     which the stretches ``first:last`` are done; its candidates come back, less those at the seams, with the
     first two and the last two samples: ``found, count, seam``.
     """
-    chosen = room(answers)
+    space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
     seam = np.empty(4)
@@ -211,6 +220,7 @@ def search(
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+        chosen = part_of(space, curves.n_used[i])
         begin(state)
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
@@ -247,7 +257,7 @@ def search(
 @njit(cache=True, nogil=True, error_model="numpy")
 def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):
     """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
-    chosen = room(answers)
+    space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
     begin(state)
@@ -255,6 +265,7 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
     j = 0 if grid.shared else i
     f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
     apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+    chosen = part_of(space, curves.n_used[i])
     limit = guard_of(guard, curves.n_used[i])
     for base in range(0, nf, IRREGULAR_STRETCH):
         n = min(IRREGULAR_STRETCH, nf - base)
@@ -292,5 +303,6 @@ def join(
     df, n = grid.df[j], int(curves.n_used[i])
     conclude(
         i, grid.f0[j], df, grid.nf[j], curves, grid, floating_mean, apart_of(curves, grid, i, df),
-        share_behind(curves, grid, i, df, 1), np.empty(n), np.empty(n), answers, found, len(found), room(answers),
+        share_behind(curves, grid, i, df, 1), np.empty(n), np.empty(n), answers, found, len(found),
+        part_of(room(answers), n),
     )  # fmt: skip

@@ -4,9 +4,9 @@ The rules that both backends follow:
 
 1. A candidate is a sample above its left and not below its right neighbour; the ends of the grid count.
 2. Candidates are chosen greedily by the *standard* power of the sample: the highest (ties to the lower frequency),
-   then the highest that is at least 1/T from all chosen ones.  ``n_peaks + MORE_TRIES`` are chosen at most, and
-   behind the first ``n_peaks`` only those whose sample is at least `least_share` of the sample of number ``n_peaks``:
-   their maximum may still be higher.
+   then the highest that is at least 1/T from all chosen ones.  ``n_peaks + more_tries(n)`` are chosen at most for n
+   points, and behind the first ``n_peaks`` only those whose sample is at least `least_share` of the sample of number
+   ``n_peaks``: their maximum may still be higher.
 3. Each is refined to the highest maximum of the exact standard power between its two neighbouring samples, but no
    farther than ``1 / (T * harmonics)`` from its sample, and as far as ``LEAST / (T * harmonics)`` where samples lie
    closer: rounding may move the highest of them.  The interval ends at the first and last frequency of the grid.
@@ -14,8 +14,8 @@ The rules that both backends follow:
 4. The ``n_peaks`` with the highest refined powers are the answer, in falling order (ties to the lower frequency).
 
 `harmonics` is the highest multiple of the frequency in the model.  Where the interval of rule 3 is wider than
-``WIDE / (T * harmonics)``, it may hold several maxima: it is sampled in equal steps of at most
-``STEP / (T * harmonics)`` first, and the highest sample is refined between its neighbours.
+``WIDE / (T * harmonics)``, it may hold several maxima: to either side of the sample it is looked over in equal steps
+of at most ``STEP / (T * harmonics)`` first, and the highest trial is refined between its neighbours.
 
 The engines give the standard power and its curvature; the other normalisations and the errors follow here.
 """
@@ -31,12 +31,20 @@ if TYPE_CHECKING:
 
 MORE_TRIES = 15
 """Candidates refined beside the peaks that are wanted."""
+FEW, MOST_TRIES = 32, 63
+"""The same for up to so many points: their periodogram has high peaks everywhere, and refining is cheap.  (At 2 samples
+a peak, the highest maximum of 8 to 13 points was not among 16 candidates in 6% of draws.)"""
 LEAST = 0.1
 """Least reach of an interval to either side, in 1/(T harmonics)."""
 WIDE = 0.6
 """Widths of 1/(T harmonics) up to which an interval is taken to hold one maximum."""
 STEP = 0.2
 """Step between trial frequencies in a wider interval, in 1/(T harmonics)."""
+
+
+def more_tries(n: int) -> int:
+    """Candidates refined beside the peaks that are wanted, for a light curve of ``n`` points."""
+    return MOST_TRIES if n <= FEW else MORE_TRIES
 
 
 def least_share(step: float, span: float, harmonics: int) -> float:

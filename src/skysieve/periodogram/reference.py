@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from skysieve.periodogram.peaks import LEAST, MORE_TRIES
+from skysieve.periodogram.peaks import LEAST, MOST_TRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +177,7 @@ def peaks(
     ``power`` are standard powers.  A sample is a candidate when it is above the one before it and not below the one
     after it (a missing or NaN neighbour is below everything).  Candidates are tried in falling order of power,
     ties to the lower frequency; one nearer than ``1/span`` to a peak already taken is passed over.
-    ``exact`` gives the standard power at any frequencies: with it ``n_peaks + MORE_TRIES`` candidates are refined by
+    ``exact`` gives the standard power at any frequencies: with it ``n_peaks + MOST_TRIES`` candidates are refined by
     looking over what lies beside them, and the highest maxima are the peaks.  Without it samples are the peaks.
     Missing peaks are index -1 and NaN.
     """
@@ -195,7 +195,7 @@ def peaks(
     apart = (1 - 1e-9) / span
     taken: list[int] = []
     for j in candidates:
-        if len(taken) == n_peaks + (MORE_TRIES if exact is not None else 0):
+        if len(taken) == n_peaks + (MOST_TRIES if exact is not None else 0):
             break
         if all(abs(freq[j] - freq[a]) >= apart for a in taken):
             taken.append(j)
@@ -229,7 +229,7 @@ def refine(
         trial = np.linspace(low, high, 41)
         power = np.asarray(exact(trial), np.float64)
         k = int(np.nanargmax(power)) if np.isfinite(power).any() else 0
-        if not power[k] > top:
+        if not power[k] >= top:
             break
         best, top = float(trial[k]), float(power[k])
         low, high = trial[max(k - 1, 0)], trial[min(k + 1, 40)]
