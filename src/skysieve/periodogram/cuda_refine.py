@@ -18,7 +18,7 @@ LONG, VERY_LONG, SLICE = 1024, 16_384, 4096
 """Points up to which a warp and a block refine a peak, and points of each block of a longer series, as in the kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
-CLIMB_BYTES, SUMS = 144, 32
+CLIMB_BYTES, SUMS = 152, 32
 WARPS = 4
 """Warps of a block of ``ls_refine``."""
 PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9

@@ -11,8 +11,8 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_prepare regs<=64 smem<=18432 spills<=192
-// budget: f32 kernel=ls_prepare regs<=64 smem<=18432 spills<=192
+// budget: f64 kernel=ls_prepare regs<=64 smem<=18432 spills<=224
+// budget: f32 kernel=ls_prepare regs<=64 smem<=18432 spills<=224
 // budget: f64 kernel=ls_weights regs<=96
 // budget: f32 kernel=ls_weights regs<=96
 #include "ls_common.cuh"

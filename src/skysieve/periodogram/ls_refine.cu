@@ -17,9 +17,9 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=2048 spills<=64
-// budget: f64 kernel=ls_refine_block regs<=128 smem<=2048 spills<=64
-// budget: f64 kernel=ls_refine_long regs<=128 smem<=2304 spills<=64
+// budget: f64 kernel=ls_refine regs<=128 smem<=1024 spills<=128
+// budget: f64 kernel=ls_refine_block regs<=128 smem<=2048
+// budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=64
 #include "ls_common.cuh"
@@ -91,36 +91,39 @@ struct Climb {
   double at, trial;         // the best place so far, and the next one
   Jet best;                 // there
   Jet last, summit;         // of a wide window: the power at the place before, and the highest that no neighbour exceeds
-  double top;               // where that is
-  int trials, rising, turn, done;      // trials: places left of a wide window's, counted down; rising: to the place before
+  Places places;            // of a wide window
+  int tried, highest, top, rising;     // of these: how many are done, which is the highest, which the summit; does the power rise to the last
+  int turn, done;
 };
-static_assert(sizeof(Climb) == 144, "cuda_refine.CLIMB_BYTES");
+static_assert(sizeof(Climb) == 152, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
   Climb k = {};
   k.done = !window_of(A, o, r, k.x, k.window);
   if (k.done) return k;
   k.best.v = k.summit.v = NONE;
-  k.trials = trials_of(k.window, A.harmonics);
-  k.trial = k.trials ? k.window.lo : 0.0;
+  k.places = places_of(k.window, A.harmonics);
+  k.trial = k.places.all() ? k.window.lo : 0.0;
   return k;
 }
 // Takes the power at the trial place, and says which is next or that the climb is done.
 __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
   const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);      // rounding of two powers at the top
   k.turn++;
-  if (k.trials) {
-    const int all = trials_of(k.window, harmonics);
-    const double step = (k.window.hi - k.window.lo) / (all - 1);
-    const bool first = k.trials == all, falls = first || !(p.v > k.last.v);
-    if (k.rising && falls && !first && k.last.v > k.summit.v) { k.summit = k.last; k.top = k.trial - step; }
-    k.rising = first ? k.window.lo == 0 : !(k.last.v > p.v);
+  const int all = k.places.all();
+  if (k.tried < all) {
+    const int i = k.tried++;
+    const bool falls = !(p.v > k.last.v);
+    if (i && k.rising && falls && k.last.v > k.summit.v) { k.summit = k.last; k.top = i - 1; }
+    k.rising = i ? !(k.last.v > p.v) : k.window.lo == 0;
     k.last = p;
-    if (p.v > k.best.v) { k.best = p; k.at = k.trial; }
-    if (--k.trials) { k.trial = k.trials == 1 ? k.window.hi : fma((double)(all - k.trials), step, k.window.lo); return; }
+    if (p.v > k.best.v) { k.best = p; k.highest = i; }
+    if (k.tried < all) { k.trial = k.places.at(k.window, k.tried); return; }
     if (k.best.v == NONE) { k.done = 1; return; }
-    if (k.rising && k.window.hi == 0 && p.v > k.summit.v) { k.summit = p; k.top = k.trial; }
-    if (k.summit.v > NONE) { k.best = k.summit; k.at = k.top; }
-    k.window.lo = fmax(k.window.lo, k.at - step); k.window.hi = fmin(k.window.hi, k.at + step);
+    if (k.rising && k.window.hi == 0 && p.v > k.summit.v) { k.summit = p; k.top = i; }
+    if (k.summit.v > NONE) { k.best = k.summit; k.highest = k.top; }
+    const Window whole = k.window;
+    k.at = k.places.at(whole, k.highest);
+    k.window.lo = k.places.at(whole, max(k.highest - 1, 0)); k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
   } else if (higher) { k.best = p; k.at = k.trial; }
   else if (k.best.v == NONE) { k.done = 1; return; }                         // nothing to climb: the sample's power is missing
   else {
@@ -189,7 +192,7 @@ template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, in
   }
   if (!tid) conclude(A.picks, o, r, k);
 }
-extern "C" __global__ void __launch_bounds__(32 * WARPS) ls_refine(const __grid_constant__ Refine A) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) ls_refine(const __grid_constant__ Refine A) {
   __shared__ double part[WARPS][1][32];
   const int warp = threadIdx.x >> 5;
   const unsigned count = *A.tried;
@@ -199,14 +202,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) ls_refine(const __grid_
   }
 }
 // Blocks of (object of `order`, try).
-extern "C" __global__ void __launch_bounds__(THREADS) ls_refine_block(const __grid_constant__ Refine A) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_block(const __grid_constant__ Refine A) {
   __shared__ double part[THREADS / 32][32];
   const int o = A.order[blockIdx.x / A.picks.tries], n = A.picks.info[o].n;
   if (n > A.few && n <= A.many) refine<true>(A, o, blockIdx.x % A.picks.tries, part);
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
-extern "C" __global__ void __launch_bounds__(THREADS) ls_refine_long(const __grid_constant__ Refine A, int turn) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __grid_constant__ Refine A, int turn) {
   __shared__ double part[THREADS / 32][32];
   __shared__ bool last;
   const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
@@ -284,10 +287,14 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     if (none) { info.status = 1; keep_none(A.picks, o, r); }
     A.info[slot] = info;
     s.left = s.window.lo == 0; s.right = s.window.hi == 0;
-    s.scan = trials_of(s.window, A.picks.harmonics);
-    s.many = s.scan ? s.scan : s.window.lo < s.window.hi ? 5 : 1;
+    const Places k = places_of(s.window, A.picks.harmonics);
+    s.scan = 1 + (k.all() > 0);        // 2: of a wide window
+    s.many = k.all() ? k.all() : s.window.lo < s.window.hi ? 5 : 1;
     s.first = s.window.lo; s.step = (s.window.hi - s.window.lo) / max(1, s.many - 1);
-    if (!s.scan) s.scan = 1;
+    if (k.all()) {                     // equal steps through the sample; places past an end do not count
+      s.step = fmax(k.below ? -s.window.lo / k.below : 0, k.above ? s.window.hi / k.above : 0);
+      s.first = -k.below * s.step;
+    }
     s.best = -1;
     A.searches[slot] = s;
     if (none) { A.f0[slot] = A.df[slot] = 0; A.nf[slot] = 0; } else ask(A, slot, o, s);
@@ -302,10 +309,11 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
   double curvature = 0;
   if (s.scan) {
     int best = -1, summit = -1;
+    auto counts = [&](int i) { return i >= 0 && i < s.many && place(i) >= s.window.lo - 1e-9 && place(i) <= s.window.hi + 1e-9; };
     for (int i = 0; i < s.many; i++) {
-      if (!(p[i] == p[i])) continue;
+      if (!(p[i] == p[i]) || !counts(i)) continue;
       if (best < 0 || p[i] > p[best]) best = i;
-      const bool rises = i ? !(p[i - 1] > p[i]) : s.left, falls = i + 1 < s.many ? !(p[i + 1] > p[i]) : s.right;
+      const bool rises = counts(i - 1) ? !(p[i - 1] > p[i]) : s.left, falls = counts(i + 1) ? !(p[i + 1] > p[i]) : s.right;
       if (rises && falls && (summit < 0 || p[i] > p[summit])) summit = i;
     }
     const int i = s.scan > 1 && summit >= 0 ? summit : best;
@@ -314,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       A.info[slot].status = 1;
       return;
     }
-    s.at = i + 1 == s.many ? s.window.hi : place(i); s.best = p[i];
+    s.at = fmin(fmax(place(i), s.window.lo), s.window.hi); s.best = p[i];
     s.window.lo = fmax(s.window.lo, s.at - s.step); s.window.hi = fmin(s.window.hi, s.at + s.step);
     double to = s.at;
     if (i > 0 && i + 1 < s.many && p[i - 1] == p[i - 1] && p[i + 1] == p[i + 1]) {

@@ -47,11 +47,19 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequenc
   if (A.info[o].n <= A.columns) w.lo = w.hi = 0;
   return true;
 }
-// Trial places of a window, both ends included: 0 where it has one maximum, and the climb begins at the sample. Of several places the
-// climb begins at the highest that no neighbour exceeds; an end counts where it is the grid's.
-__device__ __forceinline__ int trials_of(const Window& w, int harmonics) {
-  const double width = (w.hi - w.lo) * harmonics;
-  return width > WIDE * (1 + 1e-9) ? (int)ceil(width / STEP * (1 - 1e-9)) + 1 : 0;
+// Trial places of a window, of both ends, the sample, and in between; none where the window has one maximum, and the climb begins at the
+// sample. Of several places it begins at the highest that no neighbour exceeds; an end counts where it is the grid's.
+struct Places {
+  int below, above;
+  __device__ __forceinline__ int all() const { return below + above ? below + above + 1 : 0; }
+  __device__ __forceinline__ double at(const Window& w, int i) const {
+    return i < below ? w.lo * (below - i) / below : i > below ? w.hi * (i - below) / above : 0.0;
+  }
+};
+__device__ __forceinline__ Places places_of(const Window& w, int harmonics) {
+  if ((w.hi - w.lo) * harmonics <= WIDE * (1 + 1e-9)) return Places{0, 0};
+  const double step = STEP / harmonics * (1 + 1e-9);
+  return Places{(int)ceil(-w.lo / step), (int)ceil(w.hi / step)};
 }
 __device__ __forceinline__ Frequency moved(Frequency x, double by) {
   const double f = x.f + by, part = f - x.f;
