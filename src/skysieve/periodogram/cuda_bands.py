@@ -69,7 +69,7 @@ COMB = _with_bands(
 EXACT = _with_bands(
     ("tp*", "wv*"),
     (
-        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "owner*", "penalty.", "band_penalty.", "members",
+        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "owner*", "tried*", "penalty.", "band_penalty.", "members",
         "blocks", "spans", "grid_stride", "all", "regularised",
     ),
 )  # fmt: skip
@@ -240,7 +240,7 @@ class BandsWorker(Chi2Worker):
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=blocks, spans=spans,
             penalty=self.model.penalty, band_penalty=self.model.band_penalty, all=int(bare),
-            regularised=int(self.model.regularised), **{"owner": None, **more},
+            regularised=int(self.model.regularised), **{"owner": None, "tried": None, **more},
         )  # fmt: skip
         launches = len(part.order) * blocks if part.exact[0] is None else len(part.exact[0])
         self.bands("ls_bands_exact.cu").launch(

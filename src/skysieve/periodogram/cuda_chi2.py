@@ -48,8 +48,8 @@ REFIT = cs._struct(
 )  # fmt: skip
 EXACT = cs._struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    *_TOPS, "left*", "n_left*", "room#", "doubted*", "limit.", "members", "blocks", "total", "grid_stride", "mean",
-    "all", "few",
+    *_TOPS, "left*", "n_left*", "room#", "doubted*", "tried*", "limit.", "members", "blocks", "total", "grid_stride",
+    "mean", "all", "few",
 )  # fmt: skip
 FIND = cs._struct(
     "info*", "order*", "tasks*", "nf*", "start*", "power*", *_TOPS, *cs._PEAKS, "members", "many", "grid_stride",
@@ -239,9 +239,10 @@ class Chi2Worker(Worker):
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
             total=total, mean=int(self.spec.fit_mean), all=int(part.fit is None), limit=EXACT_LIMIT,
-            few=self._few if doubts else 0, **some, **more,
+            few=self._few if doubts else 0, **some, **{"tried": None, **more},
         )  # fmt: skip
-        blocks = min(total, 8 * self.runtime.device.sm_count) if doubts else total
+        looped = doubts or "tried" in more
+        blocks = min(total, 8 * self.runtime.device.sm_count) if looped else total
         self.chi2.launch(
             "chi2_exact", (blocks,), (32 * warps,), (args,),
             shared_mem=warps * (16 * entries + 8 * (32 * (columns + 1) + columns)), stream=lane.stream,
@@ -256,7 +257,7 @@ class Chi2Worker(Worker):
         def evaluate(peaks: dict[str, Any]) -> None:
             self._at_peaks(lane, slots, work, peaks)
 
-        probe(self.refiner, lane, slots, data["offsets"], picks, evaluate)
+        probe(self.refiner, lane, slots, data["offsets"], picks, tried, evaluate)
 
     def _at_peaks(self, lane: Lane, slots: int, work: dict[str, Any], peaks: dict[str, Any]) -> None:
         """Exact powers of peaks, each an object with a grid of its own."""

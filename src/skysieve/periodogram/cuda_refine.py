@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from skysieve.core.kernels import Module
 from skysieve.core.staging import Lane
 from skysieve.periodogram import cuda_structs as cs
-from skysieve.periodogram.peaks import MORE_TRIES
+from skysieve.periodogram.peaks import MORE_TRIES, MOST_TRIES
 from skysieve.periodogram.workload import Spec
 
 LONG, VERY_LONG, SLICE = 1024, 16_384, 4096
@@ -31,8 +31,8 @@ PROBE_BYTES = 8 * PROBES + SEARCH_BYTES + 3 * 4 + cs.INFO.itemsize + 2 * 8 + 4 +
 
 
 def tries(spec: Spec) -> int:
-    """Peaks of an object that are refined, of which the highest are kept."""
-    return spec.n_peaks + MORE_TRIES
+    """Most peaks of an object that are refined, of which the highest are kept."""
+    return spec.n_peaks + MOST_TRIES
 
 
 def harmonics(spec: Spec) -> int:
@@ -60,22 +60,21 @@ def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | 
 
 
 def refine(
-    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], n_tries: int, multiprocessors: int,
-    fit_mean: bool, picks: dict[str, Any], **rows: Any,
+    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int, picks: dict[str, Any], **rows: Any,
 ) -> None:  # fmt: skip
     """Peaks of one sinusoid; ``data`` has the arrays of `longer_objects`."""
     common: dict[str, Any] = {
-        **picks, **rows, "mean": fit_mean, "order": None, "climbs": None, "sums": None, "counters": None, "slices": 0,
+        **picks, **rows, "each": spec.n_peaks + MORE_TRIES, "mean": spec.fit_mean, "order": None, "climbs": None, "sums": None, "counters": None, "slices": 0,
         "turns": 0,
     }  # fmt: skip
-    blocks = min(-(-len(lengths) * n_tries // WARPS), 4 * multiprocessors)
+    blocks = min(-(-len(lengths) * tries(spec) // WARPS), 4 * multiprocessors)
     args = cs.fill(cs.REFINE, **common | {"few": 0, "many": LONG})
     module.launch("ls_refine", (blocks,), (32 * WARPS,), (args,), stream=lane.stream)
     if data["longer"] is not None:
         args = cs.fill(cs.REFINE, **common | {"few": LONG, "many": VERY_LONG, "order": data["longer"]})
-        module.launch("ls_refine_block", (data["longer"].size * n_tries,), (256,), (args,), stream=lane.stream)
+        module.launch("ls_refine_block", (data["longer"].size * common["each"],), (256,), (args,), stream=lane.stream)
     if data["longest"] is not None:
-        slots, slices = data["longest"].size * n_tries, -(-int(lengths.max()) // SLICE)
+        slots, slices = data["longest"].size * common["each"], -(-int(lengths.max()) // SLICE)
         args = cs.fill(
             cs.REFINE,
             **common | {
@@ -92,7 +91,7 @@ def refine(
 
 
 def probe(
-    module: Module, lane: Lane, slots: int, offsets: Any, picks: dict[str, Any],
+    module: Module, lane: Lane, slots: int, offsets: Any, picks: dict[str, Any], tried: dict[str, Any],
     evaluate: Callable[[dict[str, Any]], None],
 ) -> None:  # fmt: skip
     """Peaks of other models: ``evaluate`` fills in exact powers of objects, each of which is a peak with a grid of its own."""
@@ -109,10 +108,18 @@ def probe(
                 {
                     "order": made["order"], "owner": made["owner"], "offsets": made["lo"], "info": made["probed"],
                     "f0": made["probe_f0"], "df": made["probe_df"], "nf": made["probe_nf"], "start": made["start"],
-                    "power": made["power"], "grid_stride": 1,
+                    "power": made["power"], "tried": tried["tried"], "grid_stride": 1,
                 }
             )  # fmt: skip
         args = cs.fill(
-            cs.PROBE, **picks, **made, offsets=offsets, searches=searches, slots=slots, turn=turn, turns=PROBE_TURNS
+            cs.PROBE,
+            **picks,
+            **tried,
+            **made,
+            offsets=offsets,
+            searches=searches,
+            slots=slots,
+            turn=turn,
+            turns=PROBE_TURNS,
         )
         module.launch("ls_probe", (-(-slots // 128),), (128,), (args,), stream=lane.stream)

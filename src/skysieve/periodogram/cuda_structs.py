@@ -90,18 +90,18 @@ DIRECT = _struct(
 )  # fmt: skip
 BEST = _struct(
     "info*", "limit*", "nf*", "frequencies*", *_PEAKS, "told*", "flags*", "index*", "here*", "tried*", "tries_list*",
-    "tries", "grid_stride", "edges", "held",
+    "tries", "fewer", "few", "grid_stride", "edges", "held",
 )  # fmt: skip
 PICKS = (
     "info*", "f0*", "df*", "nf*", "frequencies*", "index*", "here*", "refined*", "tries", "wanted", "grid_stride",
     "harmonics", "columns",
 )  # fmt: skip
 REFINE = _struct(
-    *PICKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*", "mean", "few",
+    *PICKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*", "each", "mean", "few",
     "many", "slices", "turns",
 )  # fmt: skip
 PROBE = _struct(
-    *PICKS, "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*", "probe_df*", "probe_nf*", "start*",
+    *PICKS, "tried*", "tries_list*", "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*", "probe_df*", "probe_nf*", "start*",
     "power*", "slots", "turn", "turns",
 )  # fmt: skip
 SELECT = _struct(

@@ -25,6 +25,7 @@ from skysieve.periodogram.cuda_recorded import Launches, Recorded, bytes_of, gat
 from skysieve.periodogram.cuda_refine import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda_samples import Sampler, one_term
 from skysieve.periodogram.cuda_tables import Layout, layouts, make_tables, spreading_kernel
+from skysieve.periodogram.peaks import FEW, MORE_TRIES
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
@@ -372,7 +373,7 @@ class Worker(ABC):
         threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
         args = cs.fill(
             cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **peaks, **told, **found, **tried,
-            frequencies=values, tries=m, grid_stride=stride, edges=job.edges, held=held,
+            frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
         self.module("ls_peaks.cu").launch(
             "ls_peaks", (n,), (threads,), (args,), shared_mem=held * (self.itemsize + 4), stream=lane.stream
@@ -404,8 +405,7 @@ class Worker(ABC):
     ) -> None:  # fmt: skip
         """Picked peaks to the maxima of the exact periodogram."""
         refine(
-            self.refiner, lane, data, np.diff(job.offsets), tries(self.spec), self.runtime.device.sm_count, self.spec.fit_mean,
-            picks, **tried, tp=work["tp"], wv=work["wv"], offsets=data["offsets"],
+            self.refiner, lane, data, np.diff(job.offsets), self.spec, self.runtime.device.sm_count, picks, **tried, tp=work["tp"], wv=work["wv"], offsets=data["offsets"],
         )  # fmt: skip
 
     def _weights(

@@ -82,6 +82,7 @@ struct Exact {
   const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power; Tops tops;
   Doubts some;                         // these alone, where they are all that is wanted; else its list is null
   const unsigned* doubted;             // how many chi2_refit was given; where there was no room for all it did nothing
+  const unsigned* tried;               // null, or how many objects there are: no more than members
   double limit;                        // as in chi2_refit
   int members, blocks, total, grid_stride, mean, all, few;      // few: series of so many points have had their sums
 };
@@ -315,7 +316,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS 
       return;
     }
   }
-  for (int task = blockIdx.x; task < A.total; task += gridDim.x) {
+  const int tasks = A.tried ? min(A.total, (int)*A.tried * A.blocks) : A.total;
+  for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
     int o, block;                      // the shortest objects first: theirs are the most fits
     if (A.tasks) { const int2 t = A.tasks[A.total - 1 - task]; o = t.x; block = t.y; }
     else { o = A.order[A.members - 1 - task / A.blocks]; block = task % A.blocks; }

@@ -25,9 +25,9 @@ typedef decltype(rank_of(T())) Rank;
 struct Best {
   const Info* info; const Limit* limit; const int* nf; const double* frequencies;
   Peaks peaks; Info* told; int* flags;   // told and flags: on the host
-  int* index; double* here;              // numbers and powers of the peaks, `tries` an object
+  int* index; double* here;              // numbers and powers of the peaks, up to `tries` an object
   unsigned* tried; int* list;      // how many there are, and where
-  int tries, grid_stride, edges, held;   // held: candidates that fit in shared memory
+  int tries, fewer, few, grid_stride, edges, held;      // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
 };
 
 // The lane with the highest rank, of equal ones with the lowest frequency's number; -1 where none has a rank.
@@ -45,7 +45,7 @@ template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int nu
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept;
-  const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted, tries = A.tries;
+  const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted;
   // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
   int number[4]; T here[4];            // of a thread's candidates, four at a time
@@ -59,6 +59,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   fetch(tid);
   const Info info = A.info[o];
   const int gi = o * A.grid_stride, nf = A.nf[gi], stretch = (int)A.limit[o].stretch;
+  const int tries = info.n <= A.few ? A.tries : A.fewer;
   const unsigned counted = A.peaks.count[o], lowest = A.peaks.floor[o];
   const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
   const int n = (int)min(count, (unsigned)A.peaks.cap);
@@ -174,8 +175,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   __shared__ unsigned at;
   if (!tid && found) at = atomicAdd(A.tried, (unsigned)found);
   if (few) __syncwarp(); else __syncthreads();
-  for (int r = tid; r < tries; r += few ? 32 : step) {
-    const size_t out = (size_t)o * tries + r;
+  for (int r = tid; r < A.tries; r += few ? 32 : step) {
+    const size_t out = (size_t)o * A.tries + r;
     A.index[out] = -1;
     if (r >= found) continue;
     const Candidate& c = list[few ? numbers[r] : list[r].pick];

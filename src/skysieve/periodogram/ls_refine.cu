@@ -38,7 +38,7 @@ struct Refine {
   const unsigned* tried; const int* list;      // how many peaks there are, and which: number of the object times `tries`, plus the try
   const int* order;                    // objects of longer series
   struct Climb* climbs; double* sums; unsigned* counters;      // of long series
-  int mean, few, many, slices, turns;  // series of more than `few` points and up to `many`; launches of ls_refine_long
+  int each, mean, few, many, slices, turns;      // each: tries of an object of `order`; series of more than `few` points and up to `many`; launches of ls_refine_long
 };
 
 // ---------------------------------------------------------------- the power at one frequency
@@ -204,8 +204,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) ls_refine(const __gr
 // Blocks of (object of `order`, try).
 extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_block(const __grid_constant__ Refine A) {
   __shared__ double part[THREADS / 32][32];
-  const int o = A.order[blockIdx.x / A.picks.tries], n = A.picks.info[o].n;
-  if (n > A.few && n <= A.many) refine<true>(A, o, blockIdx.x % A.picks.tries, part);
+  const int o = A.order[blockIdx.x / A.each], r = blockIdx.x % A.each, n = A.picks.info[o].n;
+  if (n > A.few && n <= A.many && A.picks.index[(size_t)o * A.picks.tries + r] >= 0) refine<true>(A, o, r, part);
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __
   __shared__ double part[THREADS / 32][32];
   __shared__ bool last;
   const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int o = A.order[slot / A.picks.tries], r = slot % A.picks.tries, n = A.picks.info[o].n, lo = A.offsets[o];
+  const int o = A.order[slot / A.each], r = slot % A.each, n = A.picks.info[o].n, lo = A.offsets[o];
   if (A.picks.info[o].status || n <= A.few) return;
   Climb k = turn ? A.climbs[slot] : climb_from(A.picks, o, r);
   const int slices = (n + SLICE - 1) / SLICE;
@@ -261,31 +261,32 @@ struct Search {
 };
 static_assert(sizeof(Search) == 80, "cuda_refine.SEARCH_BYTES");
 struct Probe {
-  Picks picks; const int* offsets; Search* searches;
+  Picks picks; const unsigned* tried; const int* list; const int* offsets; Search* searches;
   int* order; int* owner; int* lo; Info* info; double* f0; double* df; int* nf; long long* start; const double* power;      // of the probes
   int slots, turn, turns;
 };
-__device__ __forceinline__ void ask(const Probe& A, int slot, int o, const Search& s) {
+__device__ __forceinline__ void ask(const Probe& A, int i, int o, const Search& s) {
   const double span = A.picks.info[o].span;
   const Frequency f = moved(s.x, s.first / span);
-  A.f0[slot] = f.f + f.rest; A.df[slot] = s.step / span; A.nf[slot] = s.many;
+  A.f0[i] = f.f + f.rest; A.df[i] = s.step / span; A.nf[i] = s.many;
 }
 // Next five probes, around a place of the window.
 __device__ __forceinline__ void look_around(Search& s, double place, double step) {
   s.first = fmin(fmax(place, s.window.lo), s.window.hi) - 2 * step; s.step = step; s.many = 5; s.scan = 0;
 }
 extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant__ Probe A) {
-  const int slot = blockIdx.x * 128 + threadIdx.x;
-  if (slot >= A.slots) return;
-  const int o = slot / A.picks.tries, r = slot % A.picks.tries;
+  const int number = blockIdx.x * 128 + threadIdx.x;
+  if (number >= A.slots || (unsigned)number >= *A.tried) return;
+  const int o = A.list[number] / A.picks.tries, r = A.list[number] % A.picks.tries;
   const double narrowest = NARROWEST / A.picks.harmonics;
   if (!A.turn) {
     Search s = {};
-    A.order[slot] = slot; A.owner[slot] = o; A.lo[slot] = A.offsets[o]; A.start[slot] = (long long)slot * PROBES;
+    A.order[A.slots - 1 - number] = number;      // the kernels of exact fits begin with the last
+    A.owner[number] = o; A.lo[number] = A.offsets[o]; A.start[number] = (long long)number * PROBES;
     Info info = A.picks.info[o];
     const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
     if (none) { info.status = 1; keep_none(A.picks, o, r); }
-    A.info[slot] = info;
+    A.info[number] = info;
     s.left = s.window.lo == 0; s.right = s.window.hi == 0;
     const Places k = places_of(s.window, A.picks.harmonics);
     s.scan = 1 + (k.all() > 0);        // 2: of a wide window
@@ -296,13 +297,13 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       s.first = -k.below * s.step;
     }
     s.best = -1;
-    A.searches[slot] = s;
-    if (none) { A.f0[slot] = A.df[slot] = 0; A.nf[slot] = 0; } else ask(A, slot, o, s);
+    A.searches[number] = s;
+    if (none) { A.f0[number] = A.df[number] = 0; A.nf[number] = 0; } else ask(A, number, o, s);
     return;
   }
-  if (A.info[slot].status) return;
-  Search s = A.searches[slot];
-  const double* p = A.power + (size_t)slot * PROBES;
+  if (A.info[number].status) return;
+  Search s = A.searches[number];
+  const double* p = A.power + (size_t)number * PROBES;
   const double here = A.picks.here[(size_t)o * A.picks.tries + r];
   auto place = [&](int i) { return fma((double)i, s.step, s.first); };
   bool done = A.turn == A.turns;
@@ -319,7 +320,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     const int i = s.scan > 1 && summit >= 0 ? summit : best;
     if (i < 0 || s.many == 1) {        // no power anywhere, or no window
       keep(A.picks, o, r, s.x, 0, i < 0 ? here : p[0], 0);
-      A.info[slot].status = 1;
+      A.info[number].status = 1;
       return;
     }
     s.at = fmin(fmax(place(i), s.window.lo), s.window.hi); s.best = p[i];
@@ -349,8 +350,8 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     else if (!curved || fabs(wish - middle) > 4 * h) look_around(s, s.at, h);
     else look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
   }
-  if (done) { keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature); A.info[slot].status = 1; }
-  else { A.searches[slot] = s; ask(A, slot, o, s); }
+  if (done) { keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature); A.info[number].status = 1; }
+  else { A.searches[number] = s; ask(A, number, o, s); }
 }
 
 // ---------------------------------------------------------------- the best
