@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.periodogram import cuda, cuda_refine
+from skysieve.periodogram import cuda
 from skysieve.periodogram.workload import Grids
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
 from tests.gpu.peak_truth import Exact, check_refined
@@ -54,7 +54,7 @@ def test_the_highest_maximum_may_belong_to_a_lower_sample():
     missed = 0
     for i in range(30):
         truth = Exact(*rows_of(source, i))
-        best, power = truth.highest(grids.frequency()[0], grids.frequency()[-1], 2401)
+        _, power = truth.highest(grids.frequency()[0], grids.frequency()[-1], 2401)
         missed += abs(out.peak_power[i, 0] - power) > 1e-9
     assert missed == 0
 
@@ -96,7 +96,9 @@ def test_very_long_series():
 @pytest.mark.parametrize("method", ["nufft", "direct"])
 def test_every_normalisation_has_the_same_peaks(normalization, dtype, method):
     source, grids = batch([40, 11], seed=11), shared_grid(0.2, 0.1 / 120, 2500)
-    plain, other = (run(engine(dtype=dtype, method=method, normalization=n), source, grids) for n in ("standard", normalization))
+    plain, other = (
+        run(engine(dtype=dtype, method=method, normalization=n), source, grids) for n in ("standard", normalization)
+    )
     for name in ("peak_index", "peak_frequency", "peak_power", "peak_curvature"):
         assert np.array_equal(getattr(plain, name), getattr(other, name), equal_nan=True)
     assert not np.array_equal(plain.power, other.power)

@@ -69,7 +69,8 @@ COMB = _with_bands(
 EXACT = _with_bands(
     ("tp*", "wv*"),
     (
-        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "owner*", "tried*", "penalty.", "band_penalty.", "members",
+        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "owner*", "tried*", "penalty.",
+        "band_penalty.", "members",
         "blocks", "spans", "grid_stride", "all", "regularised",
     ),
 )  # fmt: skip

@@ -91,7 +91,15 @@ class Plan:
             g, i = self.grids, int(np.argmax(self.grids.nf))
             cells = sample_bytes(one_term(layout), g.f0[i : i + 1], g.df[i : i + 1], g.nf[i : i + 1], True)
             cells += 0 if g.shared else 16 * layout.taps + 8 * (1 + layout.parts)
-        return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 264.0 + 28 * k + PEAK_BYTES * tries(self.spec)
+        return (
+            power
+            + cells
+            + part.cap * CANDIDATE_BYTES[size]
+            + 2 * part.edges * size
+            + 264.0
+            + 28 * k
+            + PEAK_BYTES * tries(self.spec)
+        )
 
     def some_grids(self) -> NDArray[np.intp]:
         """Numbers of the longest grid and of some others."""

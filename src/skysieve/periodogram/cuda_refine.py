@@ -15,15 +15,15 @@ from skysieve.periodogram.peaks import MORE_TRIES, MOST_TRIES
 from skysieve.periodogram.workload import Spec
 
 LONG, VERY_LONG, SLICE = 1024, 16_384, 4096
-"""Points up to which a warp and a block refine a peak, and points of each block of a longer series, as in the kernels."""
+"""Points up to which a warp and a block refine a peak, and points of a block of a longer series, as in the kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
 CLIMB_BYTES, SUMS = 152, 32
 WARPS = 4
 """Warps of a block of ``ls_refine``."""
 PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9
-"""Powers of a peak at once where a model's own kernel evaluates them, bytes of what is known of the peak, and how often at most:
-mostly four times."""
+"""Where a model's own kernel evaluates powers: of a peak at once, bytes of what is known of the peak, and how often at
+most (mostly four times)."""
 PEAK_BYTES = 4 + 8 + 4 + 24 + 4
 """Device bytes of a peak that is tried."""
 PROBE_BYTES = 8 * PROBES + SEARCH_BYTES + 3 * 4 + cs.INFO.itemsize + 2 * 8 + 4 + 8
@@ -60,11 +60,13 @@ def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | 
 
 
 def refine(
-    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int, picks: dict[str, Any], **rows: Any,
+    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int,
+    picks: dict[str, Any], **rows: Any,
 ) -> None:  # fmt: skip
     """Peaks of one sinusoid; ``data`` has the arrays of `longer_objects`."""
     common: dict[str, Any] = {
-        **picks, **rows, "each": spec.n_peaks + MORE_TRIES, "mean": spec.fit_mean, "order": None, "climbs": None, "sums": None, "counters": None, "slices": 0,
+        **picks, **rows, "each": spec.n_peaks + MORE_TRIES, "mean": spec.fit_mean, "order": None,
+        "climbs": None, "sums": None, "counters": None, "slices": 0,
         "turns": 0,
     }  # fmt: skip
     blocks = min(-(-len(lengths) * tries(spec) // WARPS), 4 * multiprocessors)
@@ -94,7 +96,7 @@ def probe(
     module: Module, lane: Lane, slots: int, offsets: Any, picks: dict[str, Any], tried: dict[str, Any],
     evaluate: Callable[[dict[str, Any]], None],
 ) -> None:  # fmt: skip
-    """Peaks of other models: ``evaluate`` fills in exact powers of objects, each of which is a peak with a grid of its own."""
+    """Peaks of other models: ``evaluate`` fills in exact powers of objects, each a peak with a grid of its own."""
     kinds = {
         "order": np.int32, "owner": np.int32, "lo": np.int32, "probed": cs.INFO, "probe_f0": np.float64,
         "probe_df": np.float64, "probe_nf": np.int32, "start": np.int64,

@@ -174,8 +174,8 @@ class SinusoidWorker(Worker):
             "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
         )
         if more["scaled"]:
-            names = ("power", "start", "info", "nf", "order", "grid_stride", "norm")
-            args = cs.fill(cs.SCALE, blocks=blocks, **{k: more[k] for k in names})
+            which = ("power", "start", "info", "nf", "order", "grid_stride", "norm")
+            args = cs.fill(cs.SCALE, blocks=blocks, **{k: more[k] for k in which})
             self.module("ls_peaks.cu").launch(
                 "ls_scale", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
             )

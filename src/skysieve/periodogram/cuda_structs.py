@@ -97,11 +97,13 @@ PICKS = (
     "harmonics", "columns",
 )  # fmt: skip
 REFINE = _struct(
-    *PICKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*", "each", "mean", "few",
+    *PICKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*", "each",
+    "mean", "few",
     "many", "slices", "turns",
 )  # fmt: skip
 PROBE = _struct(
-    *PICKS, "tried*", "tries_list*", "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*", "probe_df*", "probe_nf*", "start*",
+    *PICKS, "tried*", "tries_list*", "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*",
+    "probe_df*", "probe_nf*", "start*",
     "power*", "slots", "turn", "turns",
 )  # fmt: skip
 SELECT = _struct(

@@ -355,14 +355,15 @@ class Worker(ABC):
         return {
             "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
             "count": lane.array("count", n, np.uint32), "floor": lane.array("floor", n, np.uint32),
-            "edge": lane.array("edge", n * job.edges * 2, t), "share": lane.array("peak_share", n, np.float64), "cap": job.cap, "wanted": self.spec.n_peaks,
+            "edge": lane.array("edge", n * job.edges * 2, t), "share": lane.array("peak_share", n, np.float64),
+            "cap": job.cap, "wanted": self.spec.n_peaks,
         }  # fmt: skip
 
     def _peaks(
         self, lane: Lane, job: Job, data: dict[str, Any], info: Any, values: Any, peaks: dict[str, Any],
         work: dict[str, Any],
     ) -> None:  # fmt: skip
-        """The best candidates of every object, and what becomes of them: the answers, which kernels write to the host."""
+        """The best candidates of every object, refined: the answers, which kernels write to the host."""
         n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
         told = {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
         found = {"index": lane.array("picked", n * m, np.int32), "here": lane.array("picked_power", n * m, np.float64)}
@@ -405,7 +406,8 @@ class Worker(ABC):
     ) -> None:  # fmt: skip
         """Picked peaks to the maxima of the exact periodogram."""
         refine(
-            self.refiner, lane, data, np.diff(job.offsets), self.spec, self.runtime.device.sm_count, picks, **tried, tp=work["tp"], wv=work["wv"], offsets=data["offsets"],
+            self.refiner, lane, data, np.diff(job.offsets), self.spec, self.runtime.device.sm_count, picks,
+            **tried, tp=work["tp"], wv=work["wv"], offsets=data["offsets"],
         )  # fmt: skip
 
     def _weights(

@@ -17,8 +17,8 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=1024 spills<=128
-// budget: f64 kernel=ls_refine_block regs<=128 smem<=2048
+// budget: f64 kernel=ls_refine regs<=128 smem<=1664
+// budget: f64 kernel=ls_refine_block regs<=128 smem<=2304
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=64
@@ -180,32 +180,42 @@ template <bool WHOLE> __device__ __forceinline__ void add_up(const double* t, co
   if (!warp) part[0][lane] = all;
   __syncthreads();
 }
-// One peak from its sample to its maximum.
-template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, int o, int r, double (*part)[32]) {
+// One peak from its sample to its maximum; k: in shared memory.
+template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
   const int n = A.picks.info[o].n, lo = A.offsets[o], tid = WHOLE ? threadIdx.x : threadIdx.x & 31;
   const double span = A.picks.info[o].span;
-  Climb k = climb_from(A.picks, o, r);
-  if (k.done) { if (!tid) keep_none(A.picks, o, r); return; }
+  auto all = [] { if (WHOLE) __syncthreads(); else __syncwarp(); };
+  all();
+  if (!tid) {
+    k = climb_from(A.picks, o, r);
+    if (k.done) keep_none(A.picks, o, r);
+  }
+  all();
   while (!k.done) {                    // all threads alike
     add_up<WHOLE>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.mean != 0, part);
-    advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
+    if (!tid) {
+      advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
+      if (k.done) conclude(A.picks, o, r, k);
+    }
+    all();
   }
-  if (!tid) conclude(A.picks, o, r, k);
 }
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) ls_refine(const __grid_constant__ Refine A) {
   __shared__ double part[WARPS][1][32];
+  __shared__ Climb climbs[WARPS];
   const int warp = threadIdx.x >> 5;
   const unsigned count = *A.tried;
   for (unsigned i = blockIdx.x * WARPS + warp; i < count; i += gridDim.x * WARPS) {
     const int o = A.list[i] / A.picks.tries, r = A.list[i] % A.picks.tries;
-    if (A.picks.info[o].n <= A.many) refine<false>(A, o, r, part[warp]);
+    if (A.picks.info[o].n <= A.many) refine<false>(A, o, r, part[warp], climbs[warp]);
   }
 }
 // Blocks of (object of `order`, try).
 extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_block(const __grid_constant__ Refine A) {
   __shared__ double part[THREADS / 32][32];
+  __shared__ Climb climb;
   const int o = A.order[blockIdx.x / A.each], r = blockIdx.x % A.each, n = A.picks.info[o].n;
-  if (n > A.few && n <= A.many && A.picks.index[(size_t)o * A.picks.tries + r] >= 0) refine<true>(A, o, r, part);
+  if (n > A.few && n <= A.many && A.picks.index[(size_t)o * A.picks.tries + r] >= 0) refine<true>(A, o, r, part, climb);
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
