@@ -260,7 +260,11 @@ template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int 
     if (!(threadIdx.x & 31)) give(A, o, k, p);
     return;
   }
-  double p = n > A.few && !(ALL && SUMMED) ? exact_fit<false, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW) : missing64();
+  double p = missing64();
+#if SUMMED
+  if (!ALL && A.tried && n > MANY) p = summed_fit(A.tp + lo, A.wv + lo, n, f, A.limit, A.mean);      // faster, and no fit before has doubted it
+#endif
+  if (!(p == p) && n > A.few && !(ALL && SUMMED)) p = exact_fit<false, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW);
   bool again = !(p == p);
   if (ALL) again = __syncthreads_or(threadIdx.x < 32 && again);
   __syncwarp();
