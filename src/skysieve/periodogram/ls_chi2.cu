@@ -17,7 +17,7 @@
 // budget: t4 kernel=chi2_refit regs<=168 smem<=64 spills<=128
 // budget: t0 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t2 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
-// budget: t4 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
+// budget: t4 kernel=chi2_exact regs<=168 smem<=2048 spills<=96
 // budget: t4 kernel=chi2_find regs<=64 smem<=19456
 #include "ls_common.cuh"
 #include "ls_chi2_solve.cuh"
@@ -260,11 +260,7 @@ template <bool ALL> __device__ __forceinline__ void fit_one(const Exact& A, int 
     if (!(threadIdx.x & 31)) give(A, o, k, p);
     return;
   }
-  double p = missing64();
-#if SUMMED
-  if (!ALL && A.tried && n > MANY) p = summed_fit(A.tp + lo, A.wv + lo, n, f, A.limit, A.mean);      // faster, and no fit before has doubted it
-#endif
-  if (!(p == p) && n > A.few && !(ALL && SUMMED)) p = exact_fit<false, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW);
+  double p = n > A.few && !(ALL && SUMMED) ? exact_fit<false, ALL>(A.tp + lo, A.wv + lo, n, f, mean, rows, matrix, rows + 32 * ROW) : missing64();
   bool again = !(p == p);
   if (ALL) again = __syncthreads_or(threadIdx.x < 32 && again);
   __syncwarp();
@@ -340,7 +336,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS 
       if (!(p == p)) list[atomicAdd(&many, 1)] = i;
     }
     __syncthreads();
-    for (int k = warp; k < many; k += WARPS) fit_one<false>(A, o, base + list[k], info.n, rows, matrix);
+    for (int k = warp; k < many; k += WARPS) {
+#if SUMMED
+      if (A.tried && info.n > MANY) {  // faster
+        const double p = summed_fit(A.tp + A.offsets[o], A.wv + A.offsets[o], info.n, frequency_at(A, o, base + list[k]), A.limit, A.mean);
+        if (!(tid & 31) && p == p) give(A, o, base + list[k], p);
+        if (p == p) continue;
+      }
+#endif
+      fit_one<false>(A, o, base + list[k], info.n, rows, matrix);
+    }
   }
 }
 
