@@ -257,6 +257,8 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
             x = climb(state, x, p, slope, bend)
         if state[POWER] > -np.inf:
             frequency[k], power[k], curvature[k] = f + (f_low + state[BEST]), state[POWER], state[CURVATURE]
+            if grid.values.shape[0] == 0:  # rounding may pass an end of the grid
+                frequency[k] = min(max(frequency[k], f0), f0 + df * (nf - 1))
     rank(
         taken, places, frequency, power, curvature, answers.index[i], answers.frequency[i], answers.peak_power[i],
         answers.curvature[i],
