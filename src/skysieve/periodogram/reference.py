@@ -229,8 +229,7 @@ def refine(
         trial = np.linspace(low, high, 41)
         power = np.asarray(exact(trial), np.float64)
         k = int(np.nanargmax(power)) if np.isfinite(power).any() else 0
-        if not power[k] >= top:
-            break
-        best, top = float(trial[k]), float(power[k])
+        if power[k] > top:
+            best, top = float(trial[k]), float(power[k])
         low, high = trial[max(k - 1, 0)], trial[min(k + 1, 40)]
     return best, top if np.isfinite(top) else float("nan")
