@@ -113,7 +113,7 @@ def lombscargle(
     normalization : {"standard", "model", "log", "psd", "scargle"}
         The four of astropy, and the unnormalised power of Gowanlock et al. ``N/2 sum(w y^2) P``.
     n_peaks : int
-        Peaks to return: the highest local maxima at least 1/T apart; at least the best is always found.
+        Peaks to return: the highest local maxima of the exact periodogram, at least 1/T apart; at least one.
     return_power : bool
         Keep the powers.  Without them nothing of size objects x frequencies is ever held.
     nan_policy : {"omit", "raise"}
@@ -418,11 +418,10 @@ class LombScarglePlan:
         if curves.on_device and self._device.kind == "cpu":
             raise TypeError("t, y or dy is on a GPU, but the search runs on the CPU; use device='cuda' or NumPy arrays")
         grids, scan = self._grids(engine, curves)
-        rule = self._rule(curves.units)
+        rule, n = self._rule(curves.units), curves.source.n_objects
+        listed = rule.frequencies
         if scan is not None:
             _warn(rule, grids, scan.span, scan.status, stacklevel)
-        listed = rule.frequencies
-        n = curves.source.n_objects
         power = self._power(curves, grids, n, out, None if listed is None else listed.position)
         checks.refuse_many_peaks(n, spec.n_peaks)
         output = Output.allocate(n, spec.n_peaks, power)
