@@ -305,6 +305,8 @@ def same_maxima(out, expected):
     np.testing.assert_allclose(out.peak_power, expected.peak_power, rtol=0, atol=1e-9)
     gaps = np.abs(np.diff(expected.peak_power, axis=1, prepend=np.inf, append=-np.inf))
     clear = ~(np.minimum(gaps[:, :-1], gaps[:, 1:]) < 1e-8)
+    if clear.shape[1] > 1:
+        clear[:, -1] = False  # the next one, which was left out, may be as high
     assert np.array_equal(out.peak_index[clear], expected.peak_index[clear])
     slack = 1e-5 / expected.span[:, None]
     assert not (np.abs(out.peak_frequency - expected.peak_frequency) > slack)[clear].any()

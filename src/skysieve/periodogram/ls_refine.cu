@@ -263,6 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __
 #define NARROWEST 0.004     // in the last ones: rounding of powers (1e-15) over its square is 1e-10 of a curvature
 #define FINEST 1e-4         // where the power changes faster than a model of so many harmonics does mostly
 #define NEXT 1e-5           // a step so short needs no further probes
+#define FLAT 1e-12          // a bend that is rounding alone
 struct Search {
   Frequency x; Window window;
   double at, best;          // the highest power so far, and where
@@ -350,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       s.best = p[i]; s.at = place(i);
     }
     const double slope = (8 * (p[3] - p[1]) - (p[4] - p[0])) / (12 * h), bend = (16 * (p[1] + p[3]) - 30 * p[2] - (p[0] + p[4])) / (12 * h * h);
-    const bool curved = sound && bend < 0;
+    const bool curved = sound && bend < -FLAT;
     const double wish = curved ? middle - slope / bend : middle;
     const bool inside = wish >= s.window.lo && wish <= s.window.hi;
     if (curved && inside && fabs(wish - middle) <= NEXT / A.picks.harmonics && p[2] >= before - 1e-13) {
