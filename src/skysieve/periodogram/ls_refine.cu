@@ -1,7 +1,7 @@
 // From peaks of the grid to maxima of the exact periodogram, for one sinusoid: Newton's steps on exact float64 sums.
 //
 // At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives: columns
-// less their values at the middle of the span, so that nothing is lost where all cosines are alike. A power and its two derivatives
+// less their values at the middle point, so that nothing is lost where all cosines are alike. A power and its two derivatives
 // follow by arithmetic on triples.
 //
 // ls_refine: one warp = one peak of a series of up to LONG points. Some 40 operations for cosine and sine and 50 for the 21 sums a point
@@ -58,7 +58,7 @@ __device__ __forceinline__ Column column_at(Frequency f, double t, double u) {
   double s, c; sincos_cycles(cycles(f, t), s, c);
   return Column{c, -u * s, -u * u * c, s, u * c, -u * u * s};
 }
-// A point's part of the sums. base: columns at the middle of the span, or zeros.
+// A point's part of the sums. base: columns at the middle point, or zeros.
 __device__ __forceinline__ void add_point(double (&m)[32], Column p, const Column& base, double2 wv) {
   p.c -= base.c; p.c1 -= base.c1; p.c2 -= base.c2; p.s -= base.s; p.s1 -= base.s1; p.s2 -= base.s2;
   const double wc = wv.x * p.c, ws = wv.x * p.s, wc1 = wv.x * p.c1, ws1 = wv.x * p.s1, wc2 = wv.x * p.c2, ws2 = wv.x * p.s2;
@@ -160,13 +160,13 @@ __device__ __forceinline__ double spread_sums(double (&m)[32]) {
   return m[0];
 }
 // The sums of points first, first + step, ... at one frequency, of a warp or of the WHOLE block: in part[0], with room for 32 of each warp.
-template <bool WHOLE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, bool mean, double (*part)[32]) {
+template <bool WHOLE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double (*part)[32]) {
   double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
   Column base = {0, 0, 0, 0, 0, 0};
   const double inverse = 1 / span;
-  if (mean) base = column_at(f, 0.5 * span, 0.5);
+  if (mean) base = column_at(f, middle, middle * inverse);
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
   const double mine = spread_sums(m);
   const int lane = threadIdx.x & 31, warp = WHOLE ? threadIdx.x >> 5 : 0;
@@ -192,7 +192,7 @@ template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, in
   }
   all();
   while (!k.done) {                    // all threads alike
-    add_up<WHOLE>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.mean != 0, part);
+    add_up<WHOLE>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
     if (!tid) {
       advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
       if (k.done) conclude(A.picks, o, r, k);
@@ -233,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __
     return;
   }
   const double span = A.picks.info[o].span;
-  add_up<true>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), THREADS, moved(k.x, k.trial / span), span, A.mean != 0, part);
+  add_up<true>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
     mine[slice * 32 + lane] = part[0][lane];
