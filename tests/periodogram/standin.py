@@ -81,9 +81,16 @@ class StandIn:
             output.method[i] = METHODS.index("direct")
             if output.power is not None:
                 output.power[bounds[i] : bounds[i + 1]] = power
-            found = reference.peaks(frequency, power, self.spec.n_peaks, output.span[i])
+            options = {"fit_mean": self.spec.fit_mean, "center_data": self.spec.center_data, "precision": np.float64}
+
+            def exact(f, rows=(t, y, dy), options=options):
+                return reference.power(*rows, frequency=f, **options).power
+
+            found = reference.peaks(frequency, exact(frequency), self.spec.n_peaks, output.span[i], exact)
             output.peak_index[i], output.peak_frequency[i] = found.index, found.frequency
             output.peak_power[i] = found.power
+            output.weight[i] = len(t) if dy is None else np.sum(dy**-2.0)
+            output.mean_square[i] = reference.power(t, y, dy, frequency=frequency[:1], **options).yy
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
         return {"method": "direct", "seconds": 0.0}

@@ -44,10 +44,13 @@ def test_one_light_curve():
     assert result.power.shape == result.frequency.shape == (600,)
     np.testing.assert_allclose(result.power, truth.astype(float), atol=TOLERANCE)
     np.testing.assert_array_equal(result.frequency, frequencies())
-    peaks = reference.peaks(frequencies(), truth, 4, np.ptp(t))
+    peaks = reference.peaks(
+        frequencies(), truth, 4, np.ptp(t), lambda f: reference.power(t, y, dy, frequency=f, precision=np.float64).power
+    )
     np.testing.assert_array_equal(result.peaks.index, peaks.index)
     np.testing.assert_allclose(result.peaks.frequency, peaks.frequency, rtol=1e-7)
     np.testing.assert_allclose(result.peaks.period, 1 / peaks.frequency, rtol=1e-7)
+    np.testing.assert_allclose(result.peaks.power, peaks.power, rtol=0, atol=1e-12)
     assert result.period == pytest.approx(0.7, rel=5e-3)
     assert result.period == result.peaks.period[0] == 1 / result.best_frequency
     assert result.best_power == result.peaks.power[0]

@@ -313,7 +313,8 @@ def test_peaks():
     expected = ls.false_alarm_probability(peaks.power.value, maximum_frequency=5 / u.d).value
     np.testing.assert_allclose(peaks.fap, expected, rtol=1e-2)  # the last frequency of the grid is not exactly 5
     assert "fap (baluev)" in repr(peaks)
-    assert peaks.to_table().colnames[:4] == ["period", "frequency", "power", "fap"]
+    names = ["period", "period_error", "frequency", "frequency_error", "power", "fap"]
+    assert peaks.to_table().colnames[:6] == names
     raw = ours(t, y).peaks(2, normalization="scargle", maximum_frequency=5.0)
     assert raw.fap is None
     assert "unknown scatter" in raw.reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import astropy
@@ -65,6 +66,11 @@ def simulated(test_data: Path) -> SimulatedLightCurves:
     return benchmark_batch(lcper, lcamp, obsno, absmag=absmag)
 
 
+def exact_power(t: Any, y: Any, dy: Any, frequency: NDArray[np.float64]) -> NDArray[Any]:
+    """Standard power of one light curve by direct sums."""
+    return reference.power(t, y, dy, frequency=frequency, precision=np.float64).power
+
+
 def part(made: SimulatedLightCurves, chosen: NDArray[np.int64]) -> tuple[list[Any], list[Any], list[Any]]:
     """Some objects of a batch as lists."""
     slices = [slice(int(made.offsets[i]), int(made.offsets[i + 1])) for i in chosen]
@@ -93,32 +99,39 @@ def test_object_8205(test_data: Path, dtype: str, device: str) -> None:
 
 
 def test_stripe_82_stars(stripe82: Stripe82, device: str) -> None:
-    """105 of 136 within 1% of the catalogue, 92 within 1/T in frequency; the other 13 are yearly aliases."""
+    """100 of 136 within 1% of the catalogue, 88 within 1/T in frequency; the other 12 are yearly aliases.
+
+    So it is on a grid ten times finer, too: the highest samples of this grid, 105 and 92, are luck.
+    """
     grid: dict[str, Any] = {"fmin": 1 / 1.2, "fmax": 1 / 0.15, "nf": 100_000}
     options: dict[str, Any] = {**grid, "return_power": False, "device": device}
     double = skysieve.lombscargle(stripe82.t, stripe82.y, stripe82.dy, **options)
     single = skysieve.lombscargle(stripe82.t, stripe82.y, stripe82.dy, dtype="float32", **options)
     np.testing.assert_array_equal(double.peaks.index[:, 0], single.peaks.index[:, 0])
-    best = np.linspace(grid["fmin"], grid["fmax"], grid["nf"])[double.peaks.index[:, 0]]
+    best = double.best_frequency
+    np.testing.assert_allclose(best, single.best_frequency, rtol=0, atol=1e-9)
     span = np.array([np.ptp(t) for t in stripe82.t])
-    assert np.count_nonzero(np.abs(1 / best - stripe82.period) < 0.01 * stripe82.period) == 105
-    assert np.count_nonzero(np.abs(best - 1 / stripe82.period) <= 1 / span) == 92
+    assert np.count_nonzero(np.abs(1 / best - stripe82.period) < 0.01 * stripe82.period) == 100
+    assert np.count_nonzero(np.abs(best - 1 / stripe82.period) <= 1 / span) == 88
     alias = int(np.flatnonzero(stripe82.ids == 2794912)[0])
     assert 1 / best[alias] == pytest.approx(0.52953, abs=5e-6)
     assert double.period[alias] == pytest.approx(0.52953, abs=5e-6)
 
 
-def same_index_as_astropy(simulated: SimulatedLightCurves, chosen: NDArray[np.int64]) -> int:
+def at_or_above_astropys(simulated: SimulatedLightCurves, chosen: NDArray[np.int64]) -> int:
+    """Objects whose best peak has astropy's power there, at least that of astropy's highest sample."""
     from astropy.timeseries import LombScargle
 
     t, y, dy = part(simulated, chosen)
     found = skysieve.lombscargle(t, y, dy, return_power=False, **BATCH_GRID)
     frequency = np.linspace(BATCH_GRID["fmin"], BATCH_GRID["fmax"], BATCH_GRID["nf"])
-    same = 0
+    good = 0
     for i in range(len(chosen)):
-        power = LombScargle(t[i], y[i], dy[i]).power(frequency, method="fast", assume_regular_frequency=True)
-        same += int(found.peaks.index[i, 0] == np.argmax(power))
-    return same
+        theirs = LombScargle(t[i], y[i], dy[i])
+        highest = theirs.power(frequency, method="fast", assume_regular_frequency=True).max()
+        there = theirs.power(found.best_frequency[i : i + 1], method="cython")[0]
+        good += int(abs(found.best_power[i] - there) < 1e-9 and there > highest - 1e-9)
+    return good
 
 
 @pytest.mark.skipif(astropy.version.major < 8, reason="the fast method of astropy before 8.0 is inexact")
@@ -126,12 +139,12 @@ def test_simulated_batch_has_astropys_peaks(simulated: SimulatedLightCurves) -> 
     """60 of the 1,000 objects, every size of light curve among them."""
     chosen = np.argsort(simulated.n_obs, kind="stable")[::17]
     assert len(chosen) == 59
-    assert same_index_as_astropy(simulated, chosen) == 59
+    assert at_or_above_astropys(simulated, chosen) == 59
 
 
 @pytest.mark.slow
 def test_whole_simulated_batch_has_astropys_peaks(simulated: SimulatedLightCurves) -> None:
-    assert same_index_as_astropy(simulated, np.arange(1000)) >= 999
+    assert at_or_above_astropys(simulated, np.arange(1000)) == 1000
 
 
 def test_weights_matter(simulated: SimulatedLightCurves) -> None:
@@ -170,7 +183,9 @@ def test_peak_at_an_end_of_the_grid(method: str, end: str, device: str) -> None:
     found = skysieve.lombscargle(t, y, dy, fmin=fmin, fmax=fmax, nf=1601, n_peaks=3, method=method, device=device)
     assert found.peaks.index[0] == (0 if end == "first" else 1600)
     assert found.peaks.frequency[0] == pytest.approx(fmin if end == "first" else fmax, rel=1e-15)
-    assert found.peaks.power[0] == found.power[found.peaks.index[0]]
+    assert found.peaks.power[0] == pytest.approx(found.power[found.peaks.index[0]], abs=1e-9)
+    assert np.isnan(found.peaks.period_error[0])  # no maximum of the range
+    assert np.all(found.peaks.period_error[1:] > 0)
     assert found.period == 1 / found.peaks.frequency[0]
 
 
@@ -185,10 +200,11 @@ def test_k_peaks_are_those_of_the_full_power(
     found = skysieve.lombscargle(t, y, dy, dtype=dtype, n_peaks=8, return_power=keep, device=device, **BATCH_GRID)
     assert (found.power is not None) is keep
     for i in range(len(t)):
-        expected = reference.peaks(full.frequency, full.power[i], 8, float(np.ptp(t[i])))
+        exact = partial(exact_power, t[i], y[i], dy[i])
+        expected = reference.peaks(full.frequency, full.power[i], 8, float(np.ptp(t[i])), exact)
         np.testing.assert_array_equal(found.peaks.index[i], expected.index)
-        np.testing.assert_allclose(found.peaks.frequency[i], expected.frequency, rtol=1e-7)
-        np.testing.assert_allclose(found.peaks.power[i], expected.power, rtol=1e-12 if dtype == "float64" else 1e-6)
+        np.testing.assert_allclose(found.peaks.frequency[i], expected.frequency, rtol=0, atol=1e-7 / np.ptp(t[i]))
+        np.testing.assert_allclose(found.peaks.power[i], expected.power, rtol=0, atol=1e-12)
         distance = np.abs(np.subtract.outer(found.peaks.index[i], found.peaks.index[i])) * (23.84 / 28607)
         assert np.min(distance[~np.eye(8, dtype=bool)]) >= (1 - 1e-9) / np.ptp(t[i])
 
@@ -196,7 +212,7 @@ def test_k_peaks_are_those_of_the_full_power(
 def test_more_peaks_wanted_than_there_are(device: str) -> None:
     t, y, dy = random_curve(40, 10.0, 2)
     found = skysieve.lombscargle(t, y, dy, fmin=1, fmax=2, nf=50, n_peaks=30, device=device)
-    expected = reference.peaks(found.frequency, found.power, 30, float(np.ptp(t)))
+    expected = reference.peaks(found.frequency, found.power, 30, float(np.ptp(t)), partial(exact_power, t, y, dy))
     np.testing.assert_array_equal(found.peaks.index, expected.index)
     assert np.isnan(found.peaks.power[-1])
     assert found.peaks.index[-1] == -1

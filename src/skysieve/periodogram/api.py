@@ -114,7 +114,7 @@ def lombscargle(
     normalization : {"standard", "model", "log", "psd", "scargle"}
         The four of astropy, and the unnormalised power of Gowanlock et al. ``N/2 sum(w y^2) P``.
     n_peaks : int
-        Peaks to return: the highest local maxima at least 1/T apart; at least the best is always found.
+        Peaks to return: the highest local maxima of the exact periodogram, at least 1/T apart; at least one.
     return_power : bool
         Keep the powers.  Without them nothing of size objects x frequencies is ever held.
     nan_policy : {"omit", "raise"}
@@ -421,11 +421,10 @@ class LombScarglePlan:
         if curves.on_device and self._device.kind == "cpu":
             raise TypeError("t, y or dy is on a GPU, but the search runs on the CPU; use device='cuda' or NumPy arrays")
         grids, scan = self._grids(engine, curves)
-        rule = self._rule(curves.units)
+        rule, n = self._rule(curves.units), curves.source.n_objects
+        listed = rule.frequencies
         if scan is not None:
             _warn(rule, grids, scan, stacklevel)
-        listed = rule.frequencies
-        n = curves.source.n_objects
         power = self._power(curves, grids, n, out, None if listed is None else listed.position)
         checks.refuse_many_peaks(n, spec.n_peaks)
         output = Output.allocate(n, spec.n_peaks, power)
@@ -450,11 +449,16 @@ class LombScarglePlan:
             normalization=spec.normalization,
             fit_mean=spec.fit_mean,
             has_dy=curves.source.has_dy,
+            parameters=self._parameters(curves),
             nterms=spec.nterms,
         )
         if out is not None and listed is not None and listed.position is not None:
             out[...] = getattr(result.power, "value", result.power)
         return result
+
+    def _parameters(self, curves: CurveSet) -> Any:
+        """Parameters of the fit at one frequency, the mean that is subtracted counted: of all objects, or of each."""
+        return 2 * self._spec.nterms + (self._spec.fit_mean or self._spec.center_data)
 
     def _power(self, curves: CurveSet, grids: Grids, n: int, out: Any, position: Any) -> Any:
         """A flat array for the powers, where the input lives: the user's own, or a new one if it fits."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BATCH_VALUES = 2**25
 """Values of y in one batch (256 MiB, as much again of dy)."""
 BLOCK_VALUES = 2**18
+PEAKS = 16
+"""Peaks of a resample among which the one with the highest sample of the grid is looked for."""
 
 
 def resamples(
@@ -53,13 +55,14 @@ def bootstrap_maxima(
     t, y, dy : numpy.ndarray, shape (n_points,)
         The light curve; `dy` may be None.
     search : callable
-        ``search(t, y, dy)`` with `y` and `dy` of shape (k, n_points) gives a result of k objects on one grid.
+        ``search(t, y, dy)`` with `y` and `dy` of shape (k, n_points) gives a result of k objects on one grid; with
+        `refined` one peak is enough, else some are wanted (`PEAKS`), of which one has the highest sample.
     n : int
         Resamples.
     seed : int, SeedSequence, Generator or None
         For `numpy.random.default_rng`.
     refined : bool
-        Peaks refined between the frequencies of the grid, or the highest sample of the grid (computed anew in
+        Maxima between the frequencies of the grid, or the highest sample of the grid (computed anew in
         float64 at that frequency).
     model : dict
         Arguments of `power_at` that tell the model.
@@ -72,15 +75,16 @@ def bootstrap_maxima(
     found = []
     for ys, dys in resamples(y, dy, n, seed):
         result = search(t, ys, dys)
-        status, index = np.asarray(result.status), result.peaks.index[:, 0]
-        highest = np.full(len(ys), np.nan)
-        good = (status == Status.OK) & (index >= 0)
-        if refined:
-            highest[good] = np.asarray(result.best_power, np.float64)[good]
-        elif good.any():
-            frequency = np.asarray(result.frequency, np.float64)[index[good]]
-            errors = None if dys is None else dys[good]
-            highest[good] = power_at(t, ys[good], errors, frequency, **model)
+        status = np.asarray(result.status)
+        highest = np.asarray(result.best_power, np.float64).copy()
+        if not refined:
+            frequency = np.asarray(result.frequency, np.float64)
+            first = np.flatnonzero((status == Status.OK) & (result.peaks.index[:, 0] >= 0))
+            highest[first] = _at_samples(t, ys, dys, frequency, first, result.peaks.index[first, 0], model)
+            # a peak behind the first may have the higher sample
+            row, k = np.nonzero(np.asarray(result.peaks.power, np.float64)[:, 1:] > highest[:, None])
+            more = _at_samples(t, ys, dys, frequency, row, result.peaks.index[row, k + 1], model)
+            np.maximum.at(highest, row, more)
         highest[status == Status.CONSTANT_Y] = 0.0  # the same value drawn every time: nothing to fit
         found.append(highest)
     maxima = np.concatenate(found)
@@ -88,6 +92,19 @@ def bootstrap_maxima(
     if maxima.size == 0:
         raise SkysieveError(f"none of {n} resamples could be searched: {Status(int(status[0])).text}")
     return maxima
+
+
+def _at_samples(
+    t: NDArray[Any],
+    y: NDArray[Any],
+    dy: NDArray[Any] | None,
+    frequency: NDArray[np.float64],
+    row: NDArray[np.int64],
+    index: NDArray[np.int64],
+    model: dict[str, Any],
+) -> NDArray[np.float64]:
+    """Powers of light curves ``row`` at frequencies of the grid."""
+    return power_at(t, y[row], None if dy is None else dy[row], frequency[index], **model)
 
 
 def exceeding(maxima: NDArray[np.float64], power: Any) -> NDArray[np.float64]:
@@ -190,26 +207,3 @@ def normalized(reduced: Any, reference: Any, total: Any, n: int, normalization: 
         if normalization == "log":
             return np.asarray(-np.log1p(-reduced / reference))
         return np.asarray(reduced / reference)
-
-
-def at_most_one(
-    power: NDArray[np.float64],
-    frequency: NDArray[np.float64],
-    t: NDArray[np.float64],
-    y: NDArray[np.float64],
-    dy: NDArray[np.float64] | None,
-    **model: Any,
-) -> NDArray[np.float64]:
-    """Heights of peaks of one light curve; those above 1, where a parabola through few powers may rise, by fits.
-
-    >>> at_most_one(np.array([0.4, np.nan]), np.array([1.0, 2.0]), np.arange(9.0), np.arange(9.0), None)
-    array([0.4, nan])
-    """
-    above = np.flatnonzero(power > 1)
-    if above.size == 0:
-        return power
-    errors = None if dy is None else np.broadcast_to(dy, (above.size, len(t)))
-    out = power.copy()
-    fitted = power_at(t, np.broadcast_to(y, (above.size, len(t))), errors, frequency[above], **model)
-    out[above] = np.where(np.isnan(fitted), power[above], fitted)
-    return out

@@ -164,6 +164,7 @@ class Engine:
             lambda a, b: prepare(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),
         )
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
+        output.mean_square[start:stop], output.weight[start:stop] = yy, weight
         if self.spec.normalization == "scargle":
             weight = output.n_used[start:stop].astype(np.float64)
         return cpu_state.Curves(
@@ -183,6 +184,7 @@ class Engine:
         answers = cpu_state.Answers(
             power, power_start[start : stop + 1] - first,
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
+            output.peak_curvature[start:stop],
         )  # fmt: skip
         good = (output.status[start:stop] == Status.OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
         ok = np.flatnonzero(good)
@@ -298,8 +300,8 @@ class _Job:
             [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
         )
         bounds = np.minimum(edges * length, nf)
-        found, seams = np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts])
-        cpu_search.join(i, found, seams, bounds, self.grid, self.curves, self.answers)
+        found = cpu_search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
+        cpu_search.join(i, found, self.curves, self.grid, self.mean, self.answers)
 
 
 def _kept(name: str, dtype: np.dtype[Any], make: Callable[..., cpu_state.Work], *sizes: int) -> cpu_state.Work:

@@ -167,6 +167,7 @@ class MultibandEngine(Engine):
             ),
         )  # fmt: skip
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
+        output.mean_square[start:stop], output.weight[start:stop] = yy, weight
         if self.spec.normalization == "scargle":
             weight = output.n_used[start:stop].astype(np.float64)
         self._row_of_band = row_of_band

@@ -231,5 +231,9 @@ class Chi2Job:
             [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
         )
         bounds = np.minimum(edges * length, nf)
-        found, seams = np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts])
-        cpu_search.join(i, found, seams, bounds, self.grid, self.curves, self.answers)
+        found = cpu_search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
+        work = make_work(self.tables, int(self.curves.n_used[i]), 1, False, length, getattr(_scratch, "work", None))
+        _scratch.work = work
+        cpu_chi2_search.join(
+            i, found, LIMIT[DIRECT], self.curves, self.row_of_band, self.grid, self.fit, work, self.answers
+        )

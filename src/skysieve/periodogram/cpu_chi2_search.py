@@ -10,9 +10,10 @@ from numba import njit
 
 from .comb import M
 from .cpu_chi2 import band, direct, exact, hopeless, points, weights_of
+from .cpu_chi2_climb import refine
 from .cpu_chi2_simd import WIDE
-from .cpu_peaks import FULL, HERE, LEFT, begin, copy_row, finish_candidates
-from .cpu_search import IRREGULAR_STRETCH, NUFFT, apart_of, conclude, deliver
+from .cpu_peaks import FULL, HERE, LEFT, begin, choose, copy_row, finish_candidates
+from .cpu_search import IRREGULAR_STRETCH, NUFFT, apart_of, deliver, part_of, room, share_behind
 from .cpu_sums import grid_point
 from .simd import outline
 
@@ -45,6 +46,23 @@ def stretch(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def terms_of(fit):
+    """Highest multiple of the frequency in the model."""
+    terms = np.int64(0)
+    for k in range(fit.column.shape[0]):
+        terms = max(terms, fit.column[k, 1])
+    return terms
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def conclude(i, f0, df, nf, curves, bands, grid, fit, limit, apart, share, work, answers, found, count, chosen):
+    """The best of an object's candidates, refined, into ``answers``."""
+    outline()
+    taken = choose(found, count, grid.values, apart, answers.index.shape[1], share, chosen)
+    refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen, work, answers)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def search(
     method, which, first, last, length, n_combs, modes, curves, row_of_band, grid, fit, combs, work, answers, form,
     limit, floating_mean,
@@ -54,7 +72,7 @@ def search(
 
     ``row_of_band[i]`` are the rows of each band of object ``i`` (first, and one past the last), from its own first one.
     """
-    chosen = np.empty(answers.index.shape[1], np.int64)
+    space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
     seam = np.empty(4)
@@ -65,7 +83,8 @@ def search(
     for i in which:
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
-        apart = apart_of(curves, grid, i, df)
+        apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
+        chosen = part_of(space, curves.n_used[i])
         begin(state)
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
@@ -98,14 +117,14 @@ def search(
                             f, f_low = grid_point(f0, df, np.float64(base + q))
                         work.block[q] = exact(f, f_low, t, w, wy, n, bands, highest, fit, work)
             found, count = deliver(
-                work.block, m, base, False, i, f0, df, curves, grid, form, floating_mean, apart, work, answers,
-                state, found, count, chosen,
+                work.block, m, base, False, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+                answers, state, found, count, chosen,
             )  # fmt: skip
             if last >= 0 and k == first:
                 seam[0], seam[1] = work.block[0], work.block[1]
         if last < 0:
             found, count = finish_candidates(nf, state, found, count)
-            conclude(i, f0, df, grid, apart, answers, found, count, chosen)
+            conclude(i, f0, df, nf, curves, bands, grid, fit, own, apart, share, work, answers, found, count, chosen)
     if last >= 0:
         seam[2], seam[3] = state[LEFT], state[HERE]
         if first > 0 and count > 0 and found[0, 0] == first * length:
@@ -113,3 +132,15 @@ def search(
             for k in range(count):
                 copy_row(found, k + 1, found, k)
     return found, count, seam
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def join(i, found, limit, curves, row_of_band, grid, fit, work, answers):
+    """Conclude an object whose candidates come from several stretches."""
+    j = 0 if grid.shared else i
+    f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+    conclude(
+        i, f0, df, nf, curves, row_of_band[i], grid, fit, limit * np.sqrt(np.float64(curves.n_used[i])),
+        apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit)), work, answers, found,
+        found.shape[0], part_of(room(answers), curves.n_used[i]),
+    )  # fmt: skip

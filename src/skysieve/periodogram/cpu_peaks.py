@@ -2,11 +2,13 @@
 
 A candidate is a sample above its left and not below its right neighbour (the ends of the grid count).  Peaks are
 chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``apart`` samples
-from all chosen.  Candidates are kept as rows of ``index, left, power, right`` until the object is complete.
+from all chosen, and behind those that are wanted some more (see :mod:`skysieve.periodogram.peaks`).  Candidates are
+kept as rows of ``index, left, power, right``, powers being standard ones, until the object is complete.
 
 Candidates come in order of frequency, and then dropping some early is exact: once the k-th choice among those seen
 has power p, later candidates can only raise the k-th choice (each choice they displace makes room for one at least
-as high), and a candidate below it can neither be chosen nor suppress one that is.
+as high), and a candidate below it can neither be chosen nor suppress one that is.  The same holds for a candidate
+below the share of p that a further choice must have.
 """
 
 from __future__ import annotations
@@ -98,17 +100,18 @@ def position(index, values):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def choose(found, count, values, apart, chosen):
+def choose(found, count, values, apart, wanted, share, chosen):
     """Greedy choice: rows of ``found`` into ``chosen``; returns how many.
 
-    ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.
+    ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.  Behind the
+    first ``wanted`` only those follow whose power is at least ``share`` of that of the last of these.
     """
     outline()
     alive = np.empty(count, np.bool_)
     for i in range(count):
         alive[i] = True
     taken = 0
-    last = -1.0
+    last, least = -1.0, -np.inf
     while taken < chosen.shape[0]:
         best, power = -1, -np.inf
         for i in range(count):
@@ -118,53 +121,33 @@ def choose(found, count, values, apart, chosen):
                 alive[i] = False
             elif found[i, 2] > power:
                 best, power = i, found[i, 2]
-        if best < 0:
+        if best < 0 or power < least:
             break
         chosen[taken] = best
         last = position(found[best, 0], values)
         taken += 1
+        if taken == wanted:
+            least = share * power
     return taken
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def drop_hopeless(found, count, values, apart, chosen, state):
+def drop_hopeless(found, count, values, apart, wanted, share, chosen, state):
     """Keep the candidates that can still matter, and raise the floor; returns their number."""
     outline()
-    taken = choose(found, count, values, apart, chosen)
+    taken = choose(found, count, values, apart, wanted, share, chosen)
     kept = count
+    floor = -np.inf
+    if taken >= wanted:
+        floor = share * found[chosen[wanted - 1], 2]
     if taken == chosen.shape[0]:
-        state[FLOOR] = found[chosen[taken - 1], 2]
+        floor = found[chosen[taken - 1], 2]
+    if floor > -np.inf:
+        state[FLOOR] = floor
         kept = 0
         for i in range(count):
-            if found[i, 2] >= state[FLOOR]:
+            if found[i, 2] >= floor:
                 copy_row(found, i, found, kept)
                 kept += 1
     state[LIMIT] = 2 * kept + FULL
     return kept
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def refine(found, taken, chosen, f0, df, values, index, frequency, power):
-    """Chosen rows to ``index, frequency, power``, by the parabola through three samples where there are three."""
-    outline()
-    for k in range(taken):
-        row = chosen[k]
-        i, left, here, right = found[row, 0], found[row, 1], found[row, 2], found[row, 3]
-        j = np.int64(i)
-        shift, top = 0.0, here
-        # steps to the neighbours, in units of df (regular) or of frequency
-        below, above, middle, step = 1.0, 1.0, f0 + i * df, df
-        if values.shape[0] > 0:
-            middle, step = values[j], 1.0
-            below = values[j] - values[j - 1] if j > 0 else 1.0
-            above = values[j + 1] - values[j] if j + 1 < values.shape[0] else 1.0
-        if np.isfinite(left) and np.isfinite(right) and below > 0.0 and above > 0.0:
-            rise, fall = (here - left) / below, (right - here) / above
-            curvature = (fall - rise) / (below + above)
-            if curvature < 0.0:
-                slope = (rise * above + fall * below) / (below + above)
-                shift = min(0.5 * above, max(-0.5 * below, -0.5 * slope / curvature))
-                top = here + shift * (slope + shift * curvature)
-        index[k] = j
-        frequency[k] = middle + shift * step
-        power[k] = top

@@ -7,10 +7,13 @@ are dealt to threads.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from numba import njit
 
 from .comb import TAPS, M
+from .cpu_climb import refine, share_of
 from .cpu_comb import comb_band, comb_setup
 from .cpu_direct import COARSE, PER_COARSE, direct_range
 from .cpu_peaks import (
@@ -24,11 +27,16 @@ from .cpu_peaks import (
     drop_hopeless,
     find_candidates,
     finish_candidates,
-    refine,
 )
 from .cpu_sums import exact_power, grid_point
+from .peaks import MOST_TRIES, more_tries
 from .simd import outline
 from .workload import METHODS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .cpu_state import Answers, Curves, Frequencies
 
 STANDARD, MODEL, LOG, SCALED = range(4)
 FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
@@ -38,27 +46,28 @@ DIRECT_STRETCH = COARSE * PER_COARSE
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def normalize(block, n, form, scale):
-    """Standard power to the form wanted, in place (VanderPlas 2018, section 5; astropy's names).
+def normalize(block, n, form, scale, out, at):
+    """Standard powers to the form wanted, into ``out[at:]`` (VanderPlas 2018, section 5; astropy's names).
 
     "model" and "log" grow without bound as the power goes to 1, which rounding can reach or pass: the power is
     taken as the largest number below 1 there.
     """
     outline()
-    if form in (MODEL, LOG):
-        top = 1.0 - 2.0**-53 if block.itemsize == 8 else 1.0 - 2.0**-24
-        for k in range(n):
-            if block[k] > top:
-                block[k] = top
+    top = 1.0 - 2.0**-53 if block.itemsize == 8 else 1.0 - 2.0**-24
     if form == MODEL:
         for k in range(n):
-            block[k] = block[k] / (1 - block[k])
+            p = top if block[k] > top else block[k]
+            out[at + k] = p / (1 - p)
     elif form == LOG:
         for k in range(n):
-            block[k] = -np.log(1 - block[k])
+            p = top if block[k] > top else block[k]
+            out[at + k] = -np.log(1 - p)
     elif form == SCALED:
         for k in range(n):
-            block[k] = block[k] * scale
+            out[at + k] = block[k] * scale
+    else:
+        for k in range(n):
+            out[at + k] = block[k]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -88,6 +97,7 @@ def deliver(
     form,
     floating_mean,
     apart,
+    share,
     work,
     answers,
     state,
@@ -95,7 +105,7 @@ def deliver(
     count,
     chosen,
 ):
-    """Take the standard powers of samples ``base:base + n`` of object ``i``: mend, normalise, store, look for peaks."""
+    """Take the standard powers of samples ``base:base + n`` of object ``i``: mend, store normalised, look for peaks."""
     outline()
     lo = curves.start[i]
     hi = lo + curves.n_used[i]
@@ -106,23 +116,41 @@ def deliver(
                 block[k] = exact_power(
                     f, f_low, curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi], hi - lo, floating_mean, work.c, work.s
                 )
-    normalize(block, n, form, curves.scale[i])
     if answers.power.shape[0] > 0:
-        at = answers.power_start[i] + base
-        for k in range(n):
-            answers.power[at + k] = block[k]
+        normalize(block, n, form, curves.scale[i], answers.power, answers.power_start[i] + base)
     found, count = find_candidates(block, n, base, state, found, count)
     if count > state[LIMIT]:
-        count = drop_hopeless(found, count, grid.values, apart, chosen, state)
+        count = drop_hopeless(found, count, grid.values, apart, answers.index.shape[1], share, chosen, state)
     return found, count
 
 
+tries_of = njit(cache=True, nogil=True, error_model="numpy")(more_tries)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def conclude(i, f0, df, grid, apart, answers, found, count, chosen):
-    """The k best of an object's candidates into ``answers``."""
+def room(answers):
+    """Place for the candidates that are chosen of any object."""
+    return np.empty(answers.index.shape[1] + MOST_TRIES, np.int64)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def part_of(space, n):
+    """Place for those of an object of ``n`` points."""
+    return space[: space.shape[0] - MOST_TRIES + tries_of(n)]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def share_behind(curves, grid, i, df, harmonics):
+    """Share of the power of the last peak wanted that further candidates must have; all are tried on a list."""
+    return 0.0 if grid.values.shape[0] > 0 else share_of(df, curves.span[i], harmonics)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def conclude(i, f0, df, nf, curves, grid, floating_mean, apart, share, c, s, answers, found, count, chosen):
+    """The best of an object's candidates, refined, into ``answers``; ``c`` and ``s`` are scratch."""
     outline()
-    taken = choose(found, count, grid.values, apart, chosen)
-    refine(found, taken, chosen, f0, df, grid.values, answers.index[i], answers.frequency[i], answers.peak_power[i])
+    taken = choose(found, count, grid.values, apart, answers.index.shape[1], share, chosen)
+    refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -183,7 +211,7 @@ def search(
     which the stretches ``first:last`` are done; its candidates come back, less those at the seams, with the
     first two and the last two samples: ``found, count, seam``.
     """
-    chosen = np.empty(answers.index.shape[1], np.int64)
+    space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
     seam = np.empty(4)
@@ -191,7 +219,8 @@ def search(
     for i in which:
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
-        apart = apart_of(curves, grid, i, df)
+        apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+        chosen = part_of(space, curves.n_used[i])
         begin(state)
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
@@ -206,14 +235,16 @@ def search(
                 method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, limit
             )
             found, count = deliver(
-                work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers,
-                state, found, count, chosen,
+                work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+                answers, state, found, count, chosen,
             )  # fmt: skip
             if last >= 0 and k == first:
                 seam[0], seam[1] = work.block[0], work.block[1]
         if last < 0:
             found, count = finish_candidates(nf, state, found, count)
-            conclude(i, f0, df, grid, apart, answers, found, count, chosen)
+            conclude(
+                i, f0, df, nf, curves, grid, floating_mean, apart, share, work.c, work.s, answers, found, count, chosen
+            )
     if last >= 0:
         seam[2], seam[3] = state[LEFT], state[HERE]
         if first > 0 and count > 0 and found[0, 0] == first * length:
@@ -226,28 +257,29 @@ def search(
 @njit(cache=True, nogil=True, error_model="numpy")
 def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):
     """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
-    chosen = np.empty(answers.index.shape[1], np.int64)
+    space = room(answers)
     found = np.empty((2 * FULL, 4))
     state = np.empty(4)
     begin(state)
     count = np.int64(0)
     j = 0 if grid.shared else i
     f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
-    apart = apart_of(curves, grid, i, df)
+    apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+    chosen = part_of(space, curves.n_used[i])
     limit = guard_of(guard, curves.n_used[i])
     for base in range(0, nf, IRREGULAR_STRETCH):
         n = min(IRREGULAR_STRETCH, nf - base)
         flagged = sums_to_powers(work.block, n, sums[:, base : base + n], scale, floating_mean, limit)
         found, count = deliver(
-            work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, work, answers,
-            state, found, count, chosen,
+            work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+            answers, state, found, count, chosen,
         )  # fmt: skip
     found, count = finish_candidates(nf, state, found, count)
-    conclude(i, f0, df, grid, apart, answers, found, count, chosen)
+    conclude(i, f0, df, nf, curves, grid, floating_mean, apart, share, work.c, work.s, answers, found, count, chosen)
 
 
-def join(i, parts, seams, bounds, grid, curves, answers):
-    """Conclude an object from its stretches: ``parts`` are their candidates one after another, ``seams`` the
+def joined(parts: Any, seams: Any, bounds: Any) -> NDArray[np.float64]:
+    """Candidates of an object from those of its stretches: ``parts`` are theirs one after another, ``seams`` the
     first two and last two samples of each, ``bounds`` where they start (and the end of the grid)."""
     n = len(seams)
     rows = [parts]
@@ -260,8 +292,17 @@ def join(i, parts, seams, bounds, grid, curves, answers):
             if here > -np.inf and not here <= left and not right > here:
                 rows.append(np.array([[at, left, here, right]], np.float64))
     found = np.concatenate(rows)
-    found = found[np.argsort(found[:, 0])]
-    chosen = np.empty(answers.index.shape[1], np.int64)
+    return found[np.argsort(found[:, 0])]
+
+
+def join(
+    i: int, found: NDArray[np.float64], curves: Curves, grid: Frequencies, floating_mean: bool, answers: Answers
+) -> None:
+    """Conclude an object whose candidates come from several stretches."""
     j = 0 if grid.shared else i
-    apart = apart_of(curves, grid, i, grid.df[j])
-    conclude(i, grid.f0[j], grid.df[j], grid, apart, answers, found, len(found), chosen)
+    df, n = grid.df[j], int(curves.n_used[i])
+    conclude(
+        i, grid.f0[j], df, grid.nf[j], curves, grid, floating_mean, apart_of(curves, grid, i, df),
+        share_behind(curves, grid, i, df, 1), np.empty(n), np.empty(n), answers, found, len(found),
+        part_of(room(answers), n),
+    )  # fmt: skip

@@ -44,6 +44,7 @@ class Answers(NamedTuple):
     index: Any
     frequency: Any
     peak_power: Any
+    curvature: Any
 
 
 class Constants(NamedTuple):

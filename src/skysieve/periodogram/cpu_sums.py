@@ -68,7 +68,7 @@ def cos_sin(f, f_low, t, first, n, c, s):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
-def _weighted_sums(w, wy, c, s, n):
+def weighted_sums(w, wy, c, s, n):
     sc, ss, yc, ys = 0.0, 0.0, 0.0, 0.0
     for j in range(n):
         sc += w[j] * c[j]
@@ -79,7 +79,7 @@ def _weighted_sums(w, wy, c, s, n):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
-def _centred_sums(w, wy, c, s, n, mc, ms):
+def centred_sums(w, wy, c, s, n, mc, ms):
     cc, ss, cs, yc, ys = 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(n):
         dc, ds = c[j] - mc, s[j] - ms
@@ -102,8 +102,8 @@ def exact_power(f, f_low, t, w, wy, n, fit_mean, c, s):
     cos_sin(f, f_low, t, np.int64(0), n, c, s)
     mc, ms = 0.0, 0.0
     if fit_mean:
-        mc, ms, _, _ = _weighted_sums(w, wy, c, s, n)
-    cc, ss, cs, yc, ys = _centred_sums(w, wy, c, s, n, mc, ms)
+        mc, ms, _, _ = weighted_sums(w, wy, c, s, n)
+    cc, ss, cs, yc, ys = centred_sums(w, wy, c, s, n, mc, ms)
     det = cc * ss - cs * cs
     if not det > SINGULAR * cc * ss + COLUMN_NOISE * (cc + ss):
         return np.nan

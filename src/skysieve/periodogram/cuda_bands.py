@@ -36,7 +36,7 @@ _ROWS = ("pick*", "first_row*", "share*", "bands")
 _TABLES = ("first*", "second*", "fold*", "deconvolve*")
 ROWS = cs._struct("t*", "y*", "dy*", "code*", "offsets*", "kept*", "row*", "bands", "fewest")
 CENTRE = cs._struct(
-    "y*", "dy*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "odd*", "bands",
+    "y*", "code*", "offsets*", "row*", "wv*", "info*", "pick*", "first_row*", "share*", "odd*", "bands",
     "scale_kind",
 )  # fmt: skip
 BANDS = cs._struct(*_ROWS)
@@ -69,7 +69,8 @@ COMB = _with_bands(
 EXACT = _with_bands(
     ("tp*", "wv*"),
     (
-        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "penalty.", "band_penalty.", "members",
+        *_GRID, *_FREQUENCIES, "frequencies*", "start*", "power*", "odd*", "owner*", "tried*", "penalty.",
+        "band_penalty.", "members",
         "blocks", "spans", "grid_stride", "all", "regularised",
     ),
 )  # fmt: skip
@@ -167,7 +168,7 @@ class BandsWorker(Chi2Worker):
             "share": lane.array("share", n * bands, np.float64), "bands": bands,
         }  # fmt: skip
         args = cs.fill(
-            CENTRE, **{k: data[k] for k in ("y", "dy", "code", "offsets")}, row=row, wv=work["wv"], info=info,
+            CENTRE, **{k: data[k] for k in ("y", "code", "offsets")}, row=row, wv=work["wv"], info=info,
             odd=odd, scale_kind=SCALE_KIND.get(self.spec.normalization, 0), **by,
         )  # fmt: skip
         self.module("ls_bands_rows.cu").launch(
@@ -214,6 +215,11 @@ class BandsWorker(Chi2Worker):
             name, (part.launches,), (threads,), (args,), shared_mem=fit.shared_bytes, stream=lane.stream
         )
 
+    def _at_peaks(self, lane: Lane, slots: int, work: dict[str, Any], peaks: dict[str, Any]) -> None:
+        part = Chi2Part("direct", np.zeros(slots, np.int32), 1, None, 0, 0, fit=None, exact=(None, 1), find=(None, 1))
+        some = {k: v for k, v in peaks.items() if k != "order"}
+        self._one_by_one(lane, part, peaks["order"], None, None, **work["common"], **some)
+
     def _exact_bytes(self) -> int:
         """Dynamic shared memory of a block of ``bands_exact``."""
         if is_offset(self.model):
@@ -236,7 +242,7 @@ class BandsWorker(Chi2Worker):
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=blocks, spans=spans,
             penalty=self.model.penalty, band_penalty=self.model.band_penalty, all=int(bare),
-            regularised=int(self.model.regularised), **more,
+            regularised=int(self.model.regularised), **{"owner": None, "tried": None, **more},
         )  # fmt: skip
         launches = len(part.order) * blocks if part.exact[0] is None else len(part.exact[0])
         self.bands("ls_bands_exact.cu").launch(

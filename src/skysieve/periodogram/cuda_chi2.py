@@ -17,6 +17,7 @@ from skysieve.periodogram import cuda_structs as cs
 from skysieve.periodogram.cuda_chi2_grid import Cut, cut
 from skysieve.periodogram.cuda_chi2_parts import FIND_SPAN, Chi2Layout, Chi2Part, tables
 from skysieve.periodogram.cuda_parts import Part
+from skysieve.periodogram.cuda_refine import probe, tries
 from skysieve.periodogram.cuda_samples import BINS, NAMES, small_arrays
 from skysieve.periodogram.cuda_tables import Layout
 from skysieve.periodogram.cuda_worker import NORM, PACKAGE, SEARCH_MANY, Job, Worker
@@ -47,8 +48,8 @@ REFIT = cs._struct(
 )  # fmt: skip
 EXACT = cs._struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
-    *_TOPS, "left*", "n_left*", "room#", "doubted*", "limit.", "members", "blocks", "total", "grid_stride", "mean",
-    "all", "few",
+    *_TOPS, "left*", "n_left*", "room#", "doubted*", "tried*", "limit.", "members", "blocks", "total", "grid_stride",
+    "mean", "all", "few",
 )  # fmt: skip
 FIND = cs._struct(
     "info*", "order*", "tasks*", "nf*", "start*", "power*", *_TOPS, *cs._PEAKS, "members", "many", "grid_stride",
@@ -118,7 +119,7 @@ class Chi2Worker(Worker):
                     lane, part, data[f"order{i}"], data[f"find{i}"], edges=job.edges, grid_stride=stride, **peaks, **to,
                     **self._tops(lane, job, part),
                 )  # fmt: skip
-            self._peaks(lane, job, data, info, values, peaks)
+            self._peaks(lane, job, data, info, values, peaks, work)
             self._deliver_power(lane, job, power)
 
     def _cuts(self, job: Job) -> list[Cut | None]:
@@ -238,13 +239,32 @@ class Chi2Worker(Worker):
         args = cs.fill(
             EXACT, order=order, tasks=tasks, frequencies=values, members=len(part.order), blocks=part.exact[1],
             total=total, mean=int(self.spec.fit_mean), all=int(part.fit is None), limit=EXACT_LIMIT,
-            few=self._few if doubts else 0, **some, **more,
+            few=self._few if doubts else 0, **some, **{"tried": None, **more},
         )  # fmt: skip
-        blocks = min(total, 8 * self.runtime.device.sm_count) if doubts else total
+        looped = doubts or "tried" in more
+        blocks = min(total, 8 * self.runtime.device.sm_count) if looped else total
         self.chi2.launch(
             "chi2_exact", (blocks,), (32 * warps,), (args,),
             shared_mem=warps * (16 * entries + 8 * (32 * (columns + 1) + columns)), stream=lane.stream,
         )  # fmt: skip
+
+    def _refine(
+        self, lane: Lane, job: Job, data: dict[str, Any], work: dict[str, Any], picks: dict[str, Any],
+        tried: dict[str, Any],
+    ) -> None:  # fmt: skip
+        slots = job.n_objects * tries(self.spec)
+
+        def evaluate(peaks: dict[str, Any]) -> None:
+            self._at_peaks(lane, slots, work, peaks)
+
+        probe(self.refiner, lane, slots, data["offsets"], picks, tried, evaluate)
+
+    def _at_peaks(self, lane: Lane, slots: int, work: dict[str, Any], peaks: dict[str, Any]) -> None:
+        """Exact powers of peaks, each an object with a grid of its own."""
+        part = Chi2Part("direct", np.zeros(slots, np.int32), 1, None, 0, 0, fit=None, exact=(None, 1), find=(None, 1))
+        nowhere = {"tops": None, "bins": None, "width": 0}
+        order, some = peaks["order"], {k: v for k, v in peaks.items() if k not in ("order", "owner")}
+        self._exact(lane, part, order, None, None, {}, tp=work["tp"], wv=work["wv"], **some, **nowhere)
 
     def _find(self, lane: Lane, part: Chi2Part, order: Any, tasks: Any, **more: Any) -> None:
         many = MANY if more["tops"] is not None else 1

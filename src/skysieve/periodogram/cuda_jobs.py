@@ -21,6 +21,7 @@ from skysieve.periodogram.cuda_chi2_parts import class_bounds as chi2_bounds
 from skysieve.periodogram.cuda_chi2_parts import layouts as chi2_layouts
 from skysieve.periodogram.cuda_cost import Costs
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, DIRECT_SPAN, longest_first, make_part
+from skysieve.periodogram.cuda_refine import PEAK_BYTES, PROBE_BYTES, tries
 from skysieve.periodogram.cuda_samples import one_term
 from skysieve.periodogram.cuda_sinusoid import GUARD, LONG, SPREAD_CELLS
 from skysieve.periodogram.cuda_structs import UNLIKE
@@ -76,7 +77,7 @@ class Plan:
             narrow = 0 if size == 8 else size
             return (
                 samples + nf * (8.0 + narrow) + part.cap * CANDIDATE_BYTES[8] + 16 * part.edges + tasks + 12 * bands
-                + 244.0 + 20 * k
+                + 276.0 + 28 * k + (PEAK_BYTES + PROBE_BYTES) * tries(self.spec)
             )  # fmt: skip
         return max(self._layout_bytes(self.layout(nf, cycles, points), nf, cycles) for points in (0, LONG + 1))
 
@@ -90,7 +91,15 @@ class Plan:
             g, i = self.grids, int(np.argmax(self.grids.nf))
             cells = sample_bytes(one_term(layout), g.f0[i : i + 1], g.df[i : i + 1], g.nf[i : i + 1], True)
             cells += 0 if g.shared else 16 * layout.taps + 8 * (1 + layout.parts)
-        return power + cells + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 232.0 + 20 * k
+        return (
+            power
+            + cells
+            + part.cap * CANDIDATE_BYTES[size]
+            + 2 * part.edges * size
+            + 264.0
+            + 28 * k
+            + PEAK_BYTES * tries(self.spec)
+        )
 
     def some_grids(self) -> NDArray[np.intp]:
         """Numbers of the longest grid and of some others."""
@@ -423,3 +432,6 @@ def deliver(job: Job, plan: Plan, output: Output, again: Again) -> None:
     output.peak_index[objects] = index
     output.peak_frequency[objects] = job.results["frequency"].reshape(index.shape)
     output.peak_power[objects] = job.results["best"].reshape(index.shape)
+    output.peak_curvature[objects] = job.results["curvature"].reshape(index.shape)
+    output.mean_square[objects] = info["mean_square"]
+    output.weight[objects] = info["weight"]

@@ -116,7 +116,7 @@ class SinusoidWorker(Worker):
                     self._comb(lane, stream, i, part, spread, **each[i])
             if len(job.parts) > 1:
                 lane.join()
-            self._peaks(lane, job, data, info, values, peaks)
+            self._peaks(lane, job, data, info, values, peaks, work)
             if job.host_power is not None and job.n_powers:
                 lane.to_host(job.host_power, power[: job.n_powers])
 
@@ -166,9 +166,16 @@ class SinusoidWorker(Worker):
         module.launch("ls_list", (part.launches,), (LIST_SPAN,), (args,), stream=stream)
         blocks = -(-(part.stretches * LIST_SPAN) // SEARCH_SPAN)
         names = (
-            "power", "start", "info", "nf", "order", "count", "floor", "edge", "cap", "wanted", "list", "grid_stride",
+            "power", "start", "info", "nf", "order", "count", "floor", "edge", "share", "cap", "wanted", "list",
+            "grid_stride",
         )  # fmt: skip
         args = cs.fill(cs.SEARCH, blocks=blocks, **{k: more[k] for k in names})
         self.module("ls_peaks.cu").launch(
             "ls_candidates", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
         )
+        if more["scaled"]:
+            which = ("power", "start", "info", "nf", "order", "grid_stride", "norm")
+            args = cs.fill(cs.SCALE, blocks=blocks, **{k: more[k] for k in which})
+            self.module("ls_peaks.cu").launch(
+                "ls_scale", (len(part.order) * blocks,), (SEARCH_SPAN,), (args,), stream=stream
+            )

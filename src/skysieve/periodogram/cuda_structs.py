@@ -20,6 +20,9 @@ INFO = np.dtype(
         ("t_min", "f8"),
         ("span", "f8"),
         ("scale", "f8"),
+        ("mean_square", "f8"),
+        ("weight", "f8"),
+        ("share", "f8"),
     ]
 )
 """``struct Info``: what prepare leaves for one object."""
@@ -41,7 +44,7 @@ cells, neighbouring indices between edge values (0: no edges) and window."""
 UNLIKE = 100
 """Status of an object that is not what its part was made for; never leaves the backend."""
 
-_PEAKS = ("list*", "count*", "floor*", "edge*", "cap", "wanted")
+_PEAKS = ("list*", "count*", "floor*", "edge*", "share*", "cap", "wanted")
 
 
 def _struct(*fields: str) -> np.dtype[Any]:
@@ -54,7 +57,7 @@ def _struct(*fields: str) -> np.dtype[Any]:
 
 PREPARE = _struct(
     "t*", "y*", "dy*", "offsets*", "df*", "limit*", "tp*", "wv*", "owner*", "row*", "info*", "count*", "floor*",
-    "bins*", "centre", "scale_kind", "grid_stride", "scan_only", "fewest",
+    "bins*", "share*", "tried*", "centre", "scale_kind", "grid_stride", "harmonics", "scan_only", "fewest",
 )  # fmt: skip
 WEIGHTS = _struct(
     "tp*", "owner*", "taps*", "df*", "limit*", "cell*", "at_f*", "at_2f*", "correction*", "rows", "grid_stride",
@@ -86,9 +89,27 @@ DIRECT = _struct(
     *_PEAKS, "guard.", "few#", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges", "each",
 )  # fmt: skip
 BEST = _struct(
-    "info*", "limit*", "f0*", "df*", "nf*", "frequencies*", *_PEAKS, "told*", "index*", "frequency*", "best*", "flags*",
-    "grid_stride", "edges", "held",
+    "info*", "limit*", "nf*", "frequencies*", *_PEAKS, "told*", "flags*", "index*", "here*", "tried*", "tries_list*",
+    "tries", "fewer", "few", "grid_stride", "edges", "held",
 )  # fmt: skip
+PICKS = (
+    "info*", "f0*", "df*", "nf*", "frequencies*", "index*", "here*", "refined*", "tries", "wanted", "grid_stride",
+    "harmonics", "columns",
+)  # fmt: skip
+REFINE = _struct(
+    *PICKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*", "each",
+    "mean", "few",
+    "many", "slices", "turns",
+)  # fmt: skip
+PROBE = _struct(
+    *PICKS, "tried*", "tries_list*", "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*",
+    "probe_df*", "probe_nf*", "start*",
+    "power*", "slots", "turn", "turns",
+)  # fmt: skip
+SELECT = _struct(
+    "info*", "picked*", "refined*", "rank*", "index*", "frequency*", "best*", "curvature*", "tries", "wanted",
+)  # fmt: skip
+SCALE = _struct("power*", "start*", "info*", "nf*", "order*", "blocks", "grid_stride", "norm")
 SEARCH = _struct("power*", "start*", "info*", "nf*", "order*", *_PEAKS, "blocks", "grid_stride")
 
 

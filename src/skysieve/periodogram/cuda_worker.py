@@ -22,8 +22,10 @@ from skysieve.periodogram.cuda_chi2_parts import Chi2Layout
 from skysieve.periodogram.cuda_coarse import corrections, make_coarse_tables
 from skysieve.periodogram.cuda_parts import CANDIDATE_BYTES, Part
 from skysieve.periodogram.cuda_recorded import Launches, Recorded, bytes_of, gathered, place_of, places_of
+from skysieve.periodogram.cuda_refine import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda_samples import Sampler, one_term
 from skysieve.periodogram.cuda_tables import Layout, layouts, make_tables, spreading_kernel
+from skysieve.periodogram.peaks import FEW, MORE_TRIES
 from skysieve.periodogram.workload import Scan, Spec
 
 PACKAGE = "skysieve.periodogram"
@@ -122,7 +124,8 @@ class Worker(ABC):
         compiled when it is launched.
         """
         names = ["ls_prepare.cu", "ls_peaks.cu"]
-        self.runtime.compile_ahead([*((PACKAGE, name, self.build) for name in names), *self._kernels(layouts)])
+        refining = (PACKAGE, "ls_refine.cu", "f64")
+        self.runtime.compile_ahead([*((PACKAGE, n, self.build) for n in names), refining, *self._kernels(layouts)])
 
     def _kernels(self, layouts: Iterable[tuple[Layout | None, bool, int]]) -> list[tuple[Any, ...]]:
         """Further ones than those of rows and peaks."""
@@ -230,12 +233,13 @@ class Worker(ABC):
     def _prepare(self, lane: Lane, data: dict[str, Any], n: int, info: Any, **more: Any) -> None:
         given: dict[str, Any] = {
             "df": None, "limit": None, "tp": None, "wv": None, "owner": None, "row": None, "count": None, "floor": None,
-            "bins": None, "grid_stride": 0, "scan_only": False,
+            "bins": None, "share": None, "tried": None, "grid_stride": 0, "scan_only": False,
         } | more  # fmt: skip
         kind = SCALE_KIND.get(self.spec.normalization, 0)
         args = cs.fill(
             cs.PREPARE, t=data["t"], y=data["y"], dy=data["dy"], offsets=data["offsets"], info=info,
-            centre=self.spec.centred, scale_kind=kind, fewest=self.spec.min_points, **given,
+            centre=self.spec.centred, scale_kind=kind, harmonics=harmonics(self.spec), fewest=self.spec.min_points,
+            **given,
         )  # fmt: skip
         threads = WIDE if n <= 2 * self.runtime.device.sm_count else NARROW
         self.module("ls_prepare.cu").launch("ls_prepare", (n,), (threads,), (args,), stream=lane.stream)
@@ -326,7 +330,7 @@ class Worker(ABC):
         """The small arrays that kernels are given of every object; ``start``: where its powers begin."""
         return {
             "offsets": job.offsets.astype(np.int32), "f0": job.f0, "df": job.df, "nf": job.nf.astype(np.int32),
-            "start": start, "limit": job.limits.view(np.uint8),
+            "start": start, "limit": job.limits.view(np.uint8), **longer_objects(job.offsets),
         }  # fmt: skip
 
     def _clean(
@@ -340,7 +344,8 @@ class Worker(ABC):
         }  # fmt: skip
         self._prepare(
             lane, data, job.n_objects, info, df=data["df"], limit=data["limit"], grid_stride=0 if job.shared else 1,
-            row=lane.array("row", rows, np.int32), count=peaks["count"], floor=peaks["floor"], bins=bins, **work,
+            row=lane.array("row", rows, np.int32), count=peaks["count"], floor=peaks["floor"], share=peaks["share"],
+            tried=lane.array("tried", 1, np.uint32), bins=bins, **work,
         )  # fmt: skip
         return work
 
@@ -350,27 +355,60 @@ class Worker(ABC):
         return {
             "list": lane.array("list", n * job.cap * CANDIDATE_BYTES[t.itemsize], np.uint8),
             "count": lane.array("count", n, np.uint32), "floor": lane.array("floor", n, np.uint32),
-            "edge": lane.array("edge", n * job.edges * 2, t), "cap": job.cap, "wanted": self.spec.n_peaks,
+            "edge": lane.array("edge", n * job.edges * 2, t), "share": lane.array("peak_share", n, np.float64),
+            "cap": job.cap, "wanted": self.spec.n_peaks,
         }  # fmt: skip
 
-    def _peaks(self, lane: Lane, job: Job, data: dict[str, Any], info: Any, values: Any, peaks: dict[str, Any]) -> None:
-        """The best candidates of every object: the answers, which the kernel writes to the host itself."""
-        n, k = job.n_objects, self.spec.n_peaks
-        kinds = {"frequency": np.float64, "best": np.float64, "index": np.int32}
-        answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
-        answers |= {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
+    def _peaks(
+        self, lane: Lane, job: Job, data: dict[str, Any], info: Any, values: Any, peaks: dict[str, Any],
+        work: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """The best candidates of every object, refined: the answers, which kernels write to the host."""
+        n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
+        told = {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
+        found = {"index": lane.array("picked", n * m, np.int32), "here": lane.array("picked_power", n * m, np.float64)}
+        tried = {"tried": lane.array("tried", 1, np.uint32), "tries_list": lane.array("tries", n * m, np.int32)}
         search = SEARCH_MANY if k > FLOORED else self.search
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW
-        threads, held = search[0], min(job.cap, search[1])
+        threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
         args = cs.fill(
-            cs.BEST, info=info, limit=data["limit"], **{name: data[name] for name in ("f0", "df", "nf")}, **peaks,
-            **answers, frequencies=values, grid_stride=0 if job.shared else 1, edges=job.edges, held=held,
+            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **peaks, **told, **found, **tried,
+            frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
         self.module("ls_peaks.cu").launch(
             "ls_peaks", (n,), (threads,), (args,), shared_mem=held * (self.itemsize + 4), stream=lane.stream
         )
-        job.results = answers
+        refined = lane.array("refined", 3 * n * m, np.float64)
+        picks = {
+            "info": info, **{name: data[name] for name in ("f0", "df", "nf")}, "frequencies": values, **found,
+            "refined": refined, "tries": m, "wanted": k, "grid_stride": stride, "harmonics": harmonics(self.spec),
+            "columns": columns(self.spec),
+        }  # fmt: skip
+        self._refine(lane, job, data, work, picks, tried)
+        kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
+        answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
+        args = cs.fill(
+            cs.SELECT, info=info, picked=found["index"], refined=refined, rank=lane.array("rank", n * m, np.int32),
+            tries=m, wanted=k, **answers,
+        )  # fmt: skip
+        self.refiner.launch("ls_select", (n,), (32,), (args,), stream=lane.stream)
+        job.results = told | answers
+
+    @property
+    def refiner(self) -> Module:
+        """The kernels of ``ls_refine.cu``: float64 in every search."""
+        return self.module("ls_refine.cu", "f64")
+
+    def _refine(
+        self, lane: Lane, job: Job, data: dict[str, Any], work: dict[str, Any], picks: dict[str, Any],
+        tried: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Picked peaks to the maxima of the exact periodogram."""
+        refine(
+            self.refiner, lane, data, np.diff(job.offsets), self.spec, self.runtime.device.sm_count, picks,
+            **tried, tp=work["tp"], wv=work["wv"], offsets=data["offsets"],
+        )  # fmt: skip
 
     def _weights(
         self, lane: Lane, data: dict[str, Any], work: dict[str, Any], rows: int, stride: int

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FORMATS = (".npz", ".parquet", ".csv", ".ecsv", ".fits")
+PEAK_COLUMNS = ("period", "period_error", "frequency", "frequency_error", "power")
 _VERSION = 1
 
 
@@ -35,7 +36,7 @@ def _columns(result: LombScargleResult, what: str | None) -> dict[str, Any]:
         return {"frequency": result.frequency, "power": attach(to_host(_bare(result.power)), result.power_unit)}
     peaks = result.peaks
     if what == "peaks" and result.single:
-        return {"period": peaks.period, "frequency": peaks.frequency, "power": peaks.power}
+        return {name: getattr(peaks, name) for name in PEAK_COLUMNS}
     if what == "peaks":
         raise ValueError("what='peaks' is for one light curve; the table of a batch holds the peaks of each object")
     n = 1 if result.single else len(result)
@@ -49,9 +50,8 @@ def _columns(result: LombScargleResult, what: str | None) -> dict[str, Any]:
     columns["method"] = np.full(n, method) if isinstance(method, str) else method
     for j in range(len(peaks)):
         suffix = "" if j == 0 else f"_{j + 1}"
-        columns[f"period{suffix}"] = np.atleast_1d(peaks.period[..., j])
-        columns[f"frequency{suffix}"] = np.atleast_1d(peaks.frequency[..., j])
-        columns[f"power{suffix}"] = np.atleast_1d(peaks.power[..., j])
+        for name in PEAK_COLUMNS:
+            columns[name + suffix] = np.atleast_1d(getattr(peaks, name)[..., j])
     return columns
 
 
@@ -138,6 +138,8 @@ def _save_npz(result: LombScargleResult, path: Path) -> None:
         "peak_frequency": _bare(result.peaks.frequency),
         "peak_period": _bare(result.peaks.period),
         "peak_power": _bare(result.peaks.power),
+        "peak_frequency_error": _bare(result.peaks.frequency_error),
+        "peak_period_error": _bare(result.peaks.period_error),
         "status": np.asarray(result.status, np.uint8),
         "n_used": np.asarray(result.n_used),
         "n_dropped": np.asarray(result.n_dropped),
@@ -191,11 +193,14 @@ def load(path: str | os.PathLike[str]) -> LombScargleResult:
     if power is not None:
         n = held["peak_index"].shape[0]
         power = attach(power, power_unit) if grids.shared else Ragged(power, grids.offsets(n), power_unit)
+    unknown = np.full(held["peak_index"].shape, np.nan)  # files of earlier versions have no errors
     peaks = Peaks(
         held["peak_index"],
         units.with_frequency(held["peak_frequency"]),
         units.with_time(held["peak_period"]),
         attach(held["peak_power"], power_unit),
+        units.with_frequency(held.get("peak_frequency_error", unknown)),
+        units.with_time(held.get("peak_period_error", unknown)),
     )
     ids, method = held.get("ids"), held["method"]
     return LombScargleResult(

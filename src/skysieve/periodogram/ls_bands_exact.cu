@@ -21,9 +21,9 @@
 // ---------------------------------------------------------------- exact fits
 struct Exact {
   const double* tp; const double2* wv; Bands rows; const int* offsets; const Info* info; const int* order; const int2* tasks;
-  const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power; const int* odd;
+  const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power; const int* odd; const int* owner; const unsigned* tried;
   double penalty, band_penalty;
-  int members, blocks, spans, grid_stride, all, regularised;      // spans: stretches of a block
+  int members, blocks, spans, grid_stride, all, regularised;      // spans: stretches of a block; owner: whose rows an object has, or null for its own; tried: how many objects there are, or null for all
 };
 #define SPAN 256
 #define FRONT (OWN + COMMON)                                    // columns of a band's front; the right-hand side is its last row
@@ -245,13 +245,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands_exact(const Exact
   __shared__ int list[SPAN];
   __shared__ int many;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, B = A.rows.bands;
+  if (A.tried && blockIdx.x / A.blocks >= *A.tried) return;
   int o, block;                        // the shortest objects first: theirs are the most fits
   if (A.tasks) { const int2 t = A.tasks[gridDim.x - 1 - blockIdx.x]; o = t.x; block = t.y; if (block % A.spans) return; }
   else { o = A.order[A.members - 1 - blockIdx.x / A.blocks]; block = blockIdx.x % A.blocks * A.spans; }
   if (!A.all && !A.odd[o]) return;
   const Info info = A.info[o];
   const int gi = o * A.grid_stride, nf = A.nf[gi], lo = A.offsets[o];
-  const Bands by = {A.rows.pick + lo, A.rows.first + (size_t)o * (B + 1), A.rows.share + (size_t)o * B, B};
+  const size_t whose = A.owner ? A.owner[o] : o;
+  const Bands by = {A.rows.pick + lo, A.rows.first + whose * (B + 1), A.rows.share + whose * B, B};
   const double* t = A.tp + lo; const double2* wv = A.wv + lo;
   bool hopeless = info.status != 0;
   if (!hopeless && !A.regularised) {   // fewer points than columns

@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(256) bands_rows(const Rows A) {
 }
 
 struct Centre {
-  const double* y; const double* dy; const int* code; const int* offsets; const int* row; double2* wv; Info* info;
+  const double* y; const int* code; const int* offsets; const int* row; double2* wv; Info* info;
   int* pick; int* first; double* share; int* odd; int bands, scale_kind;
 };
 #define WARPS_CENTRE 8
@@ -110,17 +110,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_CENTRE) bands_centre(con
   const double yy = over_block<false>(v, part), root = 1 / sqrt(yy);
   if (!(yy > 0)) { if (!tid) A.info[o].status = 4; return; }
   for (int i = tid; i < n; i += blockDim.x) A.wv[lo + i].y *= root;
-  double weight = n;
-  if (A.scale_kind == 1 && A.dy) {                      // the sum of dy^-2, relative to the smallest error: no unit overflows
-    v = 0;
-    for (int i = tid; i < n; i += blockDim.x) v = fmax(v, 1 / A.dy[lo + A.row[lo + i]]);
-    const double best = over_block<true>(v, part);
-    v = 0;
-    for (int i = tid; i < n; i += blockDim.x) { const double r = 1 / A.dy[lo + A.row[lo + i]] / best; v += r * r; }
-    weight = over_block<false>(v, part) * best * best;
-  }
-  if (!tid) {
-    const double back = 1 / unit / shrink;
-    A.info[o].scale = A.scale_kind ? 0.5 * weight * (yy * back * back) : 1.0;
-  }
+  if (tid) return;
+  const double back = 1 / unit / shrink, square = yy * back * back;
+  A.info[o].mean_square = square;
+  A.info[o].scale = A.scale_kind == 1 ? 0.5 * A.info[o].weight * square : A.scale_kind ? 0.5 * n * square : 1.0;
 }

@@ -1,4 +1,4 @@
-// Series of several Fourier terms: exact fits of single frequencies, normalised powers and their peaks. The powers that are
+// Series of several Fourier terms: exact fits of single frequencies, peaks, and normalised powers. The powers that are
 // fitted again are those that ls_chi2_grid.cu did not trust.
 //
 // chi2_refit: one thread = one frequency of a series of few points: sums over all points, normal equations as in ls_chi2_grid.cu. What
@@ -8,7 +8,7 @@
 // orthogonal, a point a lane, half a warp for up to 16 points. Others from sums over all points; where that matrix is next to singular
 // too, from sums in pairs of float64, so that what the squaring loses is there.
 // chi2_find: one block = 16 stretches of 2048 powers, of which those that may have one of the best peaks are read again; one stretch,
-// all of it, where nobody has kept the tops of powers or where powers are normalised.
+// all of it, where nobody has kept the tops of powers or where they are written in another normalisation.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t0 -DREAL=double -DTERMS=0
@@ -17,7 +17,7 @@
 // budget: t4 kernel=chi2_refit regs<=168 smem<=64 spills<=128
 // budget: t0 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
 // budget: t2 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
-// budget: t4 kernel=chi2_exact regs<=168 smem<=2048 spills<=64
+// budget: t4 kernel=chi2_exact regs<=168 smem<=2048 spills<=96
 // budget: t4 kernel=chi2_find regs<=64 smem<=19456
 #include "ls_common.cuh"
 #include "ls_chi2_solve.cuh"
@@ -82,6 +82,7 @@ struct Exact {
   const double* f0; const double* df; const int* nf; const double* frequencies; const long long* start; double* power; Tops tops;
   Doubts some;                         // these alone, where they are all that is wanted; else its list is null
   const unsigned* doubted;             // how many chi2_refit was given; where there was no room for all it did nothing
+  const unsigned* tried;               // null, or how many objects there are: no more than members
   double limit;                        // as in chi2_refit
   int members, blocks, total, grid_stride, mean, all, few;      // few: series of so many points have had their sums
 };
@@ -315,7 +316,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS 
       return;
     }
   }
-  for (int task = blockIdx.x; task < A.total; task += gridDim.x) {
+  const int tasks = A.tried ? min(A.total, (int)*A.tried * A.blocks) : A.total;
+  for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
     int o, block;                      // the shortest objects first: theirs are the most fits
     if (A.tasks) { const int2 t = A.tasks[A.total - 1 - task]; o = t.x; block = t.y; }
     else { o = A.order[A.members - 1 - task / A.blocks]; block = task % A.blocks; }
@@ -334,11 +336,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, TERMS <= 4 ? 4 : TERMS 
       if (!(p == p)) list[atomicAdd(&many, 1)] = i;
     }
     __syncthreads();
-    for (int k = warp; k < many; k += WARPS) fit_one<false>(A, o, base + list[k], info.n, rows, matrix);
+    for (int k = warp; k < many; k += WARPS) {
+#if SUMMED
+      if (A.tried && info.n > MANY) {  // faster
+        const double p = summed_fit(A.tp + A.offsets[o], A.wv + A.offsets[o], info.n, frequency_at(A, o, base + list[k]), A.limit, A.mean);
+        if (!(tid & 31) && p == p) give(A, o, base + list[k], p);
+        if (p == p) continue;
+      }
+#endif
+      fit_one<false>(A, o, base + list[k], info.n, rows, matrix);
+    }
   }
 }
 
-// ---------------------------------------------------------------- normalised powers and their peaks
+// ---------------------------------------------------------------- peaks, and normalised powers
 struct Find {
   const Info* info; const int* order; const int2* tasks; const int* nf; const long long* start; double* power; Tops tops; Peaks peaks;
   int members, many, grid_stride, norm, scaled, edges;
@@ -363,16 +374,15 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
   if (info.status != 0 || block % A.many) return;
   double* out = A.power + A.start[o];
   unsigned known = floor_now(A.peaks, o);
-  auto power = [&](int k) { const double p = out[k]; return A.scaled ? normalise(p, info.scale, A.norm) : p; };
   for (int i = tid; i < 2 * A.many; i += 256) {
     const int base = (block + i / 2) * FIND;
-    if (base < nf) A.peaks.edge[((size_t)o * A.edges + block) * 2 + i] = power(i & 1 ? min(base + FIND, nf) - 1 : base);
+    if (base < nf) A.peaks.edge[((size_t)o * A.edges + block) * 2 + i] = out[i & 1 ? min(base + FIND, nf) - 1 : base];
   }
   const int mine = block * FIND + (warp + 8 * lane) * OWN;      // a lane's, of those that the warp may search
   bool wanted = lane < A.many && mine < nf;
   if (A.tops.list) {
     if (2 * info.apart <= REGION) {
-      const unsigned raised = kth_highest(A.tops.bins[(size_t)o * BINS + lane], 0, A.peaks.wanted);      // each is a peak of its own
+      const unsigned raised = lowered(kth_highest(A.tops.bins[(size_t)o * BINS + lane], 0, A.peaks.wanted), A.peaks.share[o]);      // each is a peak of its own
       if (raised > known) {
         if (!tid) atomicMax(A.peaks.floor + o, raised);
         known = raised;
@@ -388,7 +398,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
   auto stage = [&](int first) {
     for (int i = lane; i < OWN + 2; i += 32) {
       const int k = first + i - 1;
-      if (k >= max(0, first / FIND * FIND) && k < min(nf, first / FIND * FIND + FIND)) held[at(i)] = power(k);
+      if (k >= max(0, first / FIND * FIND) && k < min(nf, first / FIND * FIND + FIND)) held[at(i)] = out[k];
     }
   };
   unsigned all = __ballot_sync(FULL, wanted);
@@ -396,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
     const int first = block * FIND + warp * OWN;
     if (all) stage(first);
     __syncthreads();
-    if (all) for (int i = lane; i < min(OWN, nf - first); i += 32) out[first + i] = held[at(i + 1)];
+    if (all) for (int i = lane; i < min(OWN, nf - first); i += 32) out[first + i] = normalise(held[at(i + 1)], info.scale, A.norm);
   }
   for (; all; all &= all - 1) {
     const int first = block * FIND + (warp + 8 * (__ffs(all) - 1)) * OWN, base = first / FIND * FIND, total = min(FIND, nf - base);

@@ -271,18 +271,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
 #pragma unroll
       for (int e = 0; e < ND; e++) if (e == d) p[e] = here;
     }
-    if (A.scaled) {
-      const double scale = A.info[o].scale;
-#pragma unroll 1
-      for (int d = 0; d < ND; d++) {
-        T here = 0;
-#pragma unroll
-        for (int e = 0; e < ND; e++) if (e == d) here = p[e];
-        here = normalise(here, scale, A.norm);
-#pragma unroll
-        for (int e = 0; e < ND; e++) if (e == d) p[e] = here;
-      }
-    }
     const bool inside = base + 2 * band + P <= nf;         // all powers here exist
     T* now = ring + (s & 1) * (32 * ND);
     T* old = ring + (~s & 1) * (32 * ND);
@@ -344,15 +332,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       mend(columns << LG, (int*)exchange, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0,
            [&](int i) -> T& { return stage.flat(i); }, index, [&](int i) { return (i & (GROUP - 1)) < count && index(i) < nf; });
     }
-    if (A.scaled) {                       // another normalisation than the standard one
-      const double scale = A.info[o].scale;
-      for (int i = tid; i < columns << LG; i += THREADS) stage.flat(i) = normalise(stage.flat(i), scale, A.norm);
-      __syncthreads();
-    }
+    const double scale = A.info[o].scale;
+    auto written = [&](int i) { return A.scaled ? normalise(stage.flat(i), scale, A.norm) : stage.flat(i); };
     // ---- staged powers: write them, look for local maxima
 #ifndef COLUMNS
     const int total = min(columns << LG, nf - base);
-    if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = stage.flat(i); }
+    if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = tid; i < total; i += THREADS) out[i] = written(i); }
     auto staged_at = [&](int i) { return stage.flat(i); };
     leave_edges(A.peaks.edge + ((size_t)o * A.edges + pair) * 2, total, staged_at);
     // Thread = four columns. Bits of `found`: not below either neighbour, nor below the floor known when the block began.
@@ -383,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       T* out = A.power + A.start[o];
       for (int i = tid; i < columns << LG; i += THREADS) {
         const int g = i & (GROUP - 1), k = base + (i >> LG) * P + r0 + done + g;
-        if (done + g < send && k < nf) out[k] = stage.flat(i);
+        if (done + g < send && k < nf) out[k] = written(i);
       }
     }
     unsigned best = 0;

@@ -96,7 +96,9 @@ template <int LANES = 32> __device__ __forceinline__ double warp_sum(double v) {
 #define LONG 1024          // series of more points are spread by ls_spread where several blocks share their cells
 
 // What prepare leaves for one object; n is 0 unless status is 0.
-struct Info { int n, dropped, status, apart; double t_min, span, scale; };
+// mean_square and weight: of y about its constant model, and the sum of 1 / dy^2, in the user's units. share: the least power of the
+// sample nearest to a maximum, in parts of that.
+struct Info { int n, dropped, status, apart; double t_min, span, scale, mean_square, weight, share; };
 
 // What an object must be for the part it was put in: df * span in (least, most], few to many points. circle: cells of one
 // circle times combs, so that cells a unit of time is this times df; 0 where sums are direct. stretch: neighbouring indices
@@ -240,8 +242,8 @@ __device__ __forceinline__ void mend(int total, int* list, int* many, const doub
 // before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edge values.
 struct Candidate { int index, pick; T here, before, after; };      // pick: where the list has its peak of this rank (ls_peaks)
 struct Peaks {                 // where candidates of object o go: list[o * cap ...], counted in count[o]
-  Candidate* list; unsigned* count; unsigned* floor; T* edge; int cap, wanted;
-};
+  Candidate* list; unsigned* count; unsigned* floor; T* edge; const double* share; int cap, wanted;
+};      // share: of the k-th peak's power, which others must have to count
 __device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
 __device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long long index, T before, T here, T after) {
   if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.pick = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
@@ -260,12 +262,19 @@ __device__ __forceinline__ unsigned kth_highest(unsigned top, unsigned next, int
   }
   return v;
 }
-// A floor under the k-th accepted peak of object o. best, other: this lane's highest peaks in two places (0: none). Those of lanes
+// The floor that follows from one under the k-th accepted peak: what falls below it cannot have one of the k highest maxima.
+__device__ __forceinline__ unsigned lowered(unsigned floor, double share) {
+  const double v = (sizeof(T) == 8 ? __hiloint2double((int)floor, 0) : (double)__int_as_float((int)floor)) * share;
+  const unsigned key = sizeof(T) == 8 ? (unsigned)__double2hiint(v) : (unsigned)__float_as_int((float)v);
+  return key ? key - 1 : 0;
+}
+// A floor under the k-th accepted peak of object o, lowered for maxima between samples. best, other: this lane's highest peaks in two places (0: none). Those of lanes
 // whose `place` is a multiple of `stride`, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can
 // shade two of them: the k-th highest is a valid floor.
 __device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride, int place = threadIdx.x & 31) {
   if (64 / stride < k.wanted || stride > 32) return 0;
-  const unsigned v = kth_highest(place % stride ? 0 : max(best, other), place % stride ? 0 : min(best, other), k.wanted);
+  unsigned v = kth_highest(place % stride ? 0 : max(best, other), place % stride ? 0 : min(best, other), k.wanted);
+  if (v) v = lowered(v, k.share[o]);
   if (v && !(threadIdx.x & 31)) atomicMax(k.floor + o, v);           // nobody waits for it
   return v;
 }

@@ -272,14 +272,6 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
 #pragma unroll
       for (int j = 0; j < 8; j++) p[j] = staged(number(j));
     }
-    if (A.scaled) {                     // another normalisation than the standard one
-      stage();
-#pragma unroll 1
-      for (int i = lane; i < STRIPE; i += 32) staged(i) = normalise(staged(i), A.info[o].scale, A.norm);
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 8; j++) p[j] = staged(number(j));
-    }
     if (total < STRIPE) {
 #pragma unroll
       for (int j = 0; j < 8; j++) if (number(j) >= total) p[j] = missing();
@@ -294,7 +286,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
     const bool hot = __any_sync(FULL, top >= least);
     unsigned best = 0, keep = 0;        // highest peak that no accepted one can shade together with another stripe's best; all peaks
     if (hot || A.power) stage();
-    if (A.power) for (int i = lane; i < total; i += 32) A.power[A.start[o] + base + i] = staged(i);
+    if (A.power)
+      for (int i = lane; i < total; i += 32) A.power[A.start[o] + base + i] = A.scaled ? normalise(staged(i), A.info[o].scale, A.norm) : staged(i);
     if (hot) {                          // the first and last of a stripe are looked at in the end
       const int reach = STRIPE - 2 * min(info.apart, STRIPE);
 #pragma unroll
@@ -380,12 +373,11 @@ extern "C" __global__ void __launch_bounds__(128) ls_list(const Direct A) {
   if (!A.fit_mean) c1 = s1 = 0;
   T p;
   if (!power_from((T)0.5 * c2, (T)0.5 * s2, c1, s1, ch, sh, guard_of(A.guard, n), p)) p = missing();
-  p = normalise(p, info.scale, A.norm);
   unsigned todo = __ballot_sync(FULL, !(p == p));
   while (todo) {
     const int bit = __ffs(todo) - 1; todo &= todo - 1;
     const double exact = better_power<32>(A.tp + lo, A.wv + lo, n, Frequency{__shfl_sync(FULL, f, bit), 0}, A.fit_mean != 0);
-    if (lane == bit) p = (T)normalise(exact, info.scale, A.norm);
+    if (lane == bit) p = (T)exact;
   }
   if (j < nf) out[j] = p;
 }

@@ -235,10 +235,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
           if (todo) p[e] = mend_lanes(A, lo, n, gi, number(e), todo, p[e]);
         }
       }
-      if (A.scaled) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) p[e] = normalise(p[e], scale, A.norm);
-      }
       if (k0 + 8 * width > nf) {
 #pragma unroll
         for (int e = 0; e < 4; e++) if (number(e) >= nf) p[e] = missing();
@@ -246,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_fine(const __grid_co
       if (A.power) {
         T* out = A.power + A.start[o];
 #pragma unroll
-        for (int e = 0; e < 4; e++) if (number(e) < nf) out[number(e)] = p[e];
+        for (int e = 0; e < 4; e++) if (number(e) < nf) out[number(e)] = A.scaled ? normalise(p[e], scale, A.norm) : p[e];
       }
       const int top = max(max(high_of(p[0]), high_of(p[1])), max(high_of(p[2]), high_of(p[3])));
       const bool hot = __any_sync(FULL, top >= (int)known);

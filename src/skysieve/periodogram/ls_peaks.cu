@@ -2,10 +2,12 @@
 //
 // ls_peaks: one block = one object. Candidates below the final floor fall away at once (of hundreds some tens are left); missing
 // neighbours of those at the ends of a block's stretch come from the edge values. Then k rounds of: drop what is nearer than 1/T to
-// the last accepted, take the highest (ties to the lower frequency). Where what is left is little, one warp does, whose lanes hold it
-// all: limited by latency (11 us for 1,000 objects, at some 350 candidates each, on an H100). It writes answers, and what is known
-// of the object, to the host itself: few bytes, which a copy after it would take longer for.
+// the last accepted, take the highest (ties to the lower frequency); then further ones, as long as their maxima between samples may
+// be higher than that of the k-th. Where what is left is little, one warp does, whose lanes hold it all: limited by latency (11 us for
+// 1,000 objects, at some 350 candidates each, on an H100). It writes what is known of the object to the host itself: few bytes, which
+// a copy after it would take longer for. What becomes of the peaks: ls_refine.cu.
 // ls_candidates: one thread = one power, read with its neighbours; limited by memory (4 or 8 bytes a power).
+// ls_scale: one thread = one power, from the standard one to another; limited by memory (twice 4 or 8 bytes a power).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -13,6 +15,7 @@
 // budget: f64 kernel=ls_peaks regs<=64 smem<=1088
 // budget: f32 kernel=ls_peaks regs<=64 smem<=800
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
+// budget: f64 kernel=ls_scale regs<=64 smem<=0
 #include "ls_common.cuh"
 #include "ls_order.cuh"
 
@@ -20,27 +23,12 @@
 #define LANES_EACH (FEW / 32)
 typedef decltype(rank_of(T())) Rank;
 struct Best {
-  const Info* info; const Limit* limit; const double* f0; const double* df; const int* nf; const double* frequencies;
-  Peaks peaks; Info* told; int* index; double* frequency; double* best; int* flags;      // the answers, on the host
-  int grid_stride, edges, held;          // held: candidates that fit in shared memory
+  const Info* info; const Limit* limit; const int* nf; const double* frequencies;
+  Peaks peaks; Info* told; int* flags;   // told and flags: on the host
+  int* index; double* here;              // numbers and powers of the peaks, up to `tries` an object
+  unsigned* tried; int* list;      // how many there are, and where
+  int tries, fewer, few, grid_stride, edges, held;      // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
 };
-
-// The frequency and height of a peak: the vertex of a parabola, where it has both neighbours.
-__device__ __forceinline__ void refine(const Best& A, int gi, int nf, const Candidate& c, double& f, double& best) {
-  const double* list = A.frequencies;
-  const int j = c.index;
-  const double df = list ? 0 : A.df[gi], x0 = list ? list[j] : A.f0[gi] + j * df, here = c.here;
-  f = x0; best = here;
-  if (j > 0 && j + 1 < nf && isfinite((double)c.before) && isfinite((double)c.after)) {
-    const double h0 = list ? x0 - list[j - 1] : df, h1 = list ? list[j + 1] - x0 : df;
-    const double d0 = here - c.before, d1 = (double)c.after - here;
-    const double bend = (d1 / h1 - d0 / h0) / (h0 + h1), slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1);
-    if (bend < 0) {
-      const double step = fmin(fmax(-slope / (2 * bend), -h0 / 2), h1 / 2);
-      f = x0 + step; best = here + slope * step + bend * step * step;
-    }
-  }
-}
 
 // The lane with the highest rank, of equal ones with the lowest frequency's number; -1 where none has a rank.
 template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int number) {
@@ -71,6 +59,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   fetch(tid);
   const Info info = A.info[o];
   const int gi = o * A.grid_stride, nf = A.nf[gi], stretch = (int)A.limit[o].stretch;
+  const int tries = info.n <= A.few ? A.tries : A.fewer;
   const unsigned counted = A.peaks.count[o], lowest = A.peaks.floor[o];
   const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
   const int n = (int)min(count, (unsigned)A.peaks.cap);
@@ -120,6 +109,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   }
   const bool few = held && kept <= FEW;
   int last = -1, found = 0;
+  double least = 0;                    // of further peaks
   if (few) {                           // one warp, whose lanes hold them; it leaves the peaks where numbers were
     if (warp) return;
     const int m = kept;
@@ -132,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       rank[e] = i < m ? rank_of(heights[i]) : 0;
     }
     __syncwarp();
-    for (; found < k; found++) {
+    for (; found < tries; found++) {
       Rank best = 0;
       int j = 0, s = 0;
 #pragma unroll
@@ -143,13 +133,16 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       }
       const int who = winner(best, j);
       if (who < 0) break;
+      const double height = heights[__shfl_sync(FULL, s, who)];
+      if (found == k - 1) least = A.peaks.share[o] * height;
+      if (found >= k && height < least) break;
       last = __shfl_sync(FULL, j, who);
       if (lane == who) numbers[found] = places[s];
     }
     __syncwarp();
   } else {                             // the whole block: what is dropped has its number's complement; peaks are left in the list
     const int m = held ? kept : n, warps = step >> 5;
-    for (; found < k; found++) {
+    for (; found < tries; found++) {
       Rank best = 0;
       int j = 0, s = 0;
       for (int i0 = tid; i0 < m; i0 += 4 * step) {
@@ -171,23 +164,24 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       __syncthreads();
       const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
       if (who < 0) break;
+      const double height = list[slots[turn][who]].here;
+      if (found == k - 1) least = A.peaks.share[o] * height;
+      if (found >= k && height < least) break;
       last = where[turn][who];
       if (!tid) list[found].pick = slots[turn][who];
     }
     __syncthreads();
   }
-  for (int r = tid; r < k; r += few ? 32 : step) {
-    Candidate c = {};
-    c.index = -1;
-    double f = missing64(), best = missing64();
-    if (r < found) {
-      c = list[few ? numbers[r] : list[r].pick];
-      if (c.index < 0) c.index = ~c.index;
-      complete(c.index, c.before, c.after);
-      refine(A, gi, nf, c, f, best);
-    }
-    const size_t out = (size_t)o * k + r;
-    A.index[out] = c.index; A.frequency[out] = f; A.best[out] = best;
+  __shared__ unsigned at;
+  if (!tid && found) at = atomicAdd(A.tried, (unsigned)found);
+  if (few) __syncwarp(); else __syncthreads();
+  for (int r = tid; r < A.tries; r += few ? 32 : step) {
+    const size_t out = (size_t)o * A.tries + r;
+    A.index[out] = -1;
+    if (r >= found) continue;
+    const Candidate& c = list[few ? numbers[r] : list[r].pick];
+    A.index[out] = c.index < 0 ? ~c.index : c.index; A.here[out] = c.here;
+    A.list[at + r] = (int)out;
   }
 }
 
@@ -201,4 +195,14 @@ extern "C" __global__ void __launch_bounds__(256) ls_candidates(const Search A) 
   if (j >= nf) return;
   const T x = j ? p[j - 1] : missing(), y = p[j], z = j + 1 < nf ? p[j + 1] : missing();
   if (is_peak(x, y, z)) emit(A.peaks, o, j, x, y, z);
+}
+
+// Powers in device memory as they are written: block = (object, 256 powers).
+struct Scale { T* power; const long long* start; const Info* info; const int* nf; const int* order; int blocks, grid_stride, norm; };
+extern "C" __global__ void __launch_bounds__(256) ls_scale(const Scale A) {
+  const int o = A.order[blockIdx.x / A.blocks];
+  const long long j = (long long)(blockIdx.x % A.blocks) * 256 + threadIdx.x;
+  if (A.info[o].status || j >= A.nf[o * A.grid_stride]) return;
+  T& p = A.power[A.start[o] + j];
+  p = normalise(p, A.info[o].scale, A.norm);
 }

@@ -32,7 +32,7 @@ __device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block
   unsigned* place = A.bins + ((size_t)o * BINS + lane);
   unsigned top = *(volatile unsigned*)place;
   if (lane == region / 2 % BINS && best > top) { top = best; atomicMax(place, best); }
-  const unsigned raised = kth_highest(top, 0, A.peaks.wanted);
+  const unsigned raised = lowered(kth_highest(top, 0, A.peaks.wanted), A.peaks.share[o]);
   if (raised <= known) return known;
   if (!lane) atomicMax(A.peaks.floor + o, raised);
   return raised;
@@ -68,24 +68,23 @@ __device__ __forceinline__ void brought(unsigned long long* done) {
 #endif
 }
 
-// What becomes of a block's staged powers before peaks are looked for: suspicious ones (NaN) are taken again, where any is `odd`; another
-// normalisation than the standard one; written; first and last value left for the blocks beside. list: room for all of them, idle now.
+// What becomes of a block's staged powers before peaks are looked for: suspicious ones (NaN) are taken again, where any is `odd`; written, in
+// the normalisation wanted; first and last value left for the blocks beside. list: room for all of them, idle now.
 // Have some changed?
 template <typename Staged> __device__ __forceinline__ bool settle(const Sampled& A, int o, int n, int block, int total, bool odd, void* list, const Staged& staged) {
   __shared__ int many;
   const int base = block * SPAN;
-  bool changed = A.scaled;
+  bool changed = false;
   if (__syncthreads_or(odd)) {
     const int lo = A.offsets[o], gi = o * A.grid_stride;
     mend(total, (int*)list, &many, A.tp + lo, A.wv + lo, n, A.f0[gi], A.df[gi], A.mean != 0, staged, [&](int i) { return base + i; }, [](int) { return true; });
     changed = true;
   }
-  if (A.scaled) {
+  if (A.power) {
+    T* out = A.power + (A.start[o] + base);
     const double scale = A.info[o].scale;
-    for (int i = threadIdx.x; i < total; i += THREADS) staged(i) = normalise(staged(i), scale, A.norm);
-    __syncthreads();
+    for (int i = threadIdx.x; i < total; i += THREADS) out[i] = A.scaled ? normalise(staged(i), scale, A.norm) : staged(i);
   }
-  if (A.power) { T* out = A.power + (A.start[o] + base); for (int i = threadIdx.x; i < total; i += THREADS) out[i] = staged(i); }
   leave_edges(A.peaks.edge + ((size_t)o * A.edges + block) * 2, total, staged);
   return changed;
 }

@@ -11,8 +11,8 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_prepare regs<=64 smem<=18432 spills<=192
-// budget: f32 kernel=ls_prepare regs<=64 smem<=18432 spills<=192
+// budget: f64 kernel=ls_prepare regs<=64 smem<=18432 spills<=224
+// budget: f32 kernel=ls_prepare regs<=64 smem<=18432 spills<=224
 // budget: f64 kernel=ls_weights regs<=96
 // budget: f32 kernel=ls_weights regs<=96
 #include "ls_common.cuh"
@@ -44,7 +44,8 @@ struct Prepare {
   const double* df; const Limit* limit;
   double* tp; double2* wv; int* owner; int* row; Info* info;
   unsigned* count; unsigned* floor; unsigned* bins;      // of the candidates: cleared here; bins, where there are any: 32 an object
-  int centre, scale_kind, grid_stride, scan_only, fewest;
+  double* share; unsigned* tried;        // of the candidates; how many peaks there are to refine
+  int centre, scale_kind, grid_stride, harmonics, scan_only, fewest;      // harmonics: highest multiple of the frequency in the model
 };
 
 // Two sums over a warp at once: the first is left in lanes 0 to 15, the second in the others.
@@ -187,12 +188,13 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   const int m = (int)s.used;
   const bool dirty = s.flags & DISORDER;
   Info info;
-  info.n = m; info.dropped = n - m; info.apart = 1; info.t_min = tmin; info.span = span; info.scale = 1;
+  info.n = m; info.dropped = n - m; info.apart = 1; info.t_min = tmin; info.span = span; info.scale = 1; info.mean_square = info.weight = missing64(); info.share = 0;
   const bool flat = ymax == ymin && (A.centre || ymax == 0);      // nothing is left to fit
   info.status = m == 0 ? 1 : s.flags & BAD_ERROR ? 3 : m < A.fewest ? 2 : !(span >= SHORTEST_SPAN) ? 5 : !isfinite(span) ? 6 : flat ? 4 : 0;
   if (m == 0) { info.t_min = missing64(); info.span = missing64(); }
   if (A.scan_only) { if (!tid) A.info[o] = info; return; }
   if (!tid) { A.count[o] = 0; A.floor[o] = 0; }
+  if (!o && !tid) *A.tried = 0;
   if (A.bins && tid < 32) A.bins[o * 32 + tid] = 0;
   // The origin of times is the first one rounded down to the spacing of the largest: t - origin is then exact for times of one sign.
   const double largest = fmax(fabs(tmin), fabs(tmax)), step = __longlong_as_double(__double_as_longlong(largest) + 1) - largest;
@@ -202,6 +204,8 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
     if (!warp) {
       const double apart = ceil(1 / (span * df) - 1e-9);
       info.apart = apart < 1 ? 1 : apart > 1e9 ? 1000000000 : (int)apart;
+      const double turns = df * span * A.harmonics, c = df > 0 && turns < 1 ? cospi(0.5 * turns) : 0;
+      info.share = c * c;
     }
   }
   if (info.status != 0) {
@@ -296,10 +300,11 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
     }
   }
   if (!tid) {
-    if (A.scale_kind) {
-      const double inverse = dy ? sw / (emin * emin) : sw, back = 1 / unit / shrink, square = yy * back * back;
-      info.scale = A.scale_kind == 1 ? 0.5 * inverse * square : 0.5 * m * square;
-    }
+    const double back = 1 / unit / shrink;
+    info.mean_square = yy * back * back; info.weight = dy ? sw / emin / emin : (double)m;
+    if (A.scale_kind == 1) info.scale = 0.5 * (dy ? sw / (emin * emin) : sw) * info.mean_square;
+    if (A.scale_kind == 2) info.scale = 0.5 * m * info.mean_square;
+    A.share[o] = info.share;
     A.info[o] = info;
   }
 }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from skysieve.core.device import Device
+    from skysieve.periodogram.series import CurveSet
     from skysieve.periodogram.workload import Engine
 
 __all__ = ["MultibandResult", "lombscargle_multiband", "multiband_bootstrap"]
@@ -382,3 +383,17 @@ class _BandsPlan(LombScarglePlan):
             raise ValueError("method='finufft' has one band; use 'auto', 'direct' or 'nufft'")
         self._spec = replace(self._spec, model=self.model, fewest=self._fewest)
         return super()._make_engine(device, memory, threads)
+
+    def _parameters(self, curves: CurveSet) -> Any:
+        """Parameters of the fit, by the bands that each object has; what a penalty hardly holds counts in full."""
+        m, source = self.model, curves.source
+        n_rows = np.diff(source.offsets)
+        out = np.empty(source.n_objects, np.int64)
+        step = max(1, BATCH_VALUES // max(1, m.n_bands, int(n_rows.max(initial=1))))
+        for first in range(0, source.n_objects, step):
+            last = min(first + step, source.n_objects)
+            codes = source.bands(first, last)  # type: ignore[attr-defined]
+            owner = np.repeat(np.arange(last - first), n_rows[first:last])
+            rows = np.bincount(owner * m.n_bands + codes, minlength=(last - first) * m.n_bands)
+            out[first:last] = (rows.reshape(-1, m.n_bands) >= self._fewest).sum(axis=1)
+        return out * (m.band_constant + 2 * m.band_terms) + 2 * max(0, m.terms - m.band_terms)

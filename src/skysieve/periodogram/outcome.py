@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.periodogram.peaks import frequency_error, normalize
 from skysieve.periodogram.result import LombScargleResult, Peaks, Ragged
 from skysieve.periodogram.units import Units, attach
 from skysieve.periodogram.workload import METHODS, Grids, Output, Scan, Status
@@ -25,7 +26,8 @@ def settle(output: Output, grids: Grids, scan: Scan | None) -> None:
             getattr(output, name)[without] = getattr(scan, name)[without]
     bad = np.flatnonzero(output.status != Status.OK)
     output.peak_index[bad] = -1
-    output.peak_frequency[bad] = output.peak_power[bad] = np.nan
+    for values in (output.peak_frequency, output.peak_power, output.peak_curvature, output.mean_square, output.weight):
+        values[bad] = np.nan
     if output.power is not None and bad.size:
         bounds = grids.offsets(n)
         for i in bad:
@@ -45,36 +47,45 @@ def assemble(
     normalization: str,
     fit_mean: bool,
     has_dy: bool,
+    parameters: Any,
     nterms: int = 1,
 ) -> LombScargleResult:
-    """Make the result out of a settled output; ``frequencies`` are those that the user listed."""
+    """Make the result out of a settled output; ``frequencies`` are those that the user listed, ``parameters`` the
+    number of parameters of the fit, one for all objects or one each."""
     unit = units.power(normalization, has_dy)
     index = output.peak_index
     position = None if frequencies is None else frequencies.position
     if frequencies is not None and frequencies.first is not None:
         index = np.where(index < 0, -1, frequencies.first[index])
-    with np.errstate(divide="ignore"):
+    square, weight, n_used = (np.asarray(a)[:, None] for a in (output.mean_square, output.weight, output.n_used))
+    fitted = np.broadcast_to(np.asarray(parameters), output.n_used.shape)[:, None]
+    power = normalize(output.peak_power, normalization, square, weight, n_used)
+    error = frequency_error(output.peak_power, output.peak_curvature, square, weight, n_used, fitted, has_dy)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         period = 1.0 / output.peak_frequency
+        period_error = error * period**2
     pick: Any = 0 if single else slice(None)
     peaks = Peaks(
         index[pick],
         units.with_frequency(output.peak_frequency[pick]),
         units.with_time(period[pick]),
-        attach(output.peak_power[pick], unit),
+        attach(power[pick], unit),
+        units.with_frequency(error[pick]),
+        units.with_time(period_error[pick]),
     )
     names = np.array(METHODS)[output.method]
     used = np.unique(output.method[output.status == Status.OK])
     method: Any = METHODS[int(used[0])] if used.size == 1 else ("none" if used.size == 0 else names)
-    power = output.power
-    if power is not None:
+    samples = output.power
+    if samples is not None:
         if not grids.shared:
-            power = Ragged(power, grids.offsets(len(output.status)), unit)
+            samples = Ragged(samples, grids.offsets(len(output.status)), unit)
         else:
-            power = power.reshape(len(output.status), int(grids.nf[0]))
-            power = power if position is None else power[:, position]
-            power = attach(power[pick], unit)
+            samples = samples.reshape(len(output.status), int(grids.nf[0]))
+            samples = samples if position is None else samples[:, position]
+            samples = attach(samples[pick], unit)
     return LombScargleResult(
-        power=power,
+        power=samples,
         peaks=peaks,
         status=Status(int(output.status[0])) if single else output.status,
         n_used=int(output.n_used[0]) if single else output.n_used,

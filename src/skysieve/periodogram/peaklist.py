@@ -9,8 +9,9 @@ import numpy as np
 
 from skysieve.periodogram import fap
 from skysieve.periodogram.aliases import days_in, find_aliases
-from skysieve.periodogram.bootstrap import at_most_one, exceeding, no_keywords
+from skysieve.periodogram.bootstrap import exceeding, no_keywords
 from skysieve.periodogram.curve import has_unit
+from skysieve.periodogram.export import PEAK_COLUMNS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class PeakList:
-    """The highest peaks of a periodogram, in falling order of power on the grid; shape (k,).
+    """The highest peaks of a periodogram, in falling order of power; shape (k,).
 
     Attributes
     ----------
     index : numpy.ndarray, int64
-        Place of the highest sample in the grid.
+        Place in the grid of the sample from which a peak was found.
     frequency, period, power : numpy.ndarray or Quantity
-        Refined by a parabola.
+        Place and height of the maximum of the exact periodogram; see `skysieve.periodogram.result.Peaks`.
+    frequency_error, period_error : numpy.ndarray or Quantity
+        Standard errors (1 sigma); see there.
     fap : numpy.ndarray or None
         Probability that the highest peak of noise is as high: for peaks behind the first an upper bound.  None
         where no formula holds or none was asked for.
@@ -48,6 +51,8 @@ class PeakList:
     frequency: Any
     period: Any
     power: Any
+    frequency_error: Any
+    period_error: Any
     fap: Any
     fap_method: str | None
     reason: str
@@ -59,13 +64,14 @@ class PeakList:
         return len(self.index)
 
     def __repr__(self) -> str:
-        head = f"<PeakList: period, frequency, power, fap ({self.fap_method or 'none'}), alias"
+        head = f"<PeakList: period, error, frequency, power, fap ({self.fap_method or 'none'}), alias"
         rows = []
         for k in range(len(self)):
             chance = "-" if self.fap is None else f"{float(self.fap[k]):.2g}"
             alias = "" if self.alias_text is None else str(self.alias_text[k])
             rows.append(
-                f"  {self.period[k]:.8g}  {self.frequency[k]:.8g}  {self.power[k]:.5g}  {chance}  {alias}".rstrip()
+                f"  {self.period[k]:.8g}  {self.period_error[k]:.2g}  {self.frequency[k]:.8g}  {self.power[k]:.5g}  "
+                f"{chance}  {alias}".rstrip()
             )
         return "\n".join([head, *rows]) + ">"
 
@@ -73,7 +79,7 @@ class PeakList:
         """An astropy table, one row a peak."""
         from astropy.table import Table
 
-        columns = {"period": self.period, "frequency": self.frequency, "power": self.power}
+        columns = {name: getattr(self, name) for name in PEAK_COLUMNS}
         if self.fap is not None:
             columns["fap"] = np.asarray(self.fap)
         if self.alias is not None:
@@ -106,15 +112,7 @@ def make_peaks(
         chance = exceeding(maxima, power)
     elif false_alarm is not None and not reason:
         no_keywords(false_alarm, keywords)
-        height = power
-        if normalization == "standard":
-            model: dict[str, Any] = {
-                "fit_mean": curve.fit_mean,
-                "center_data": curve.center_data,
-                "nterms": curve.nterms,
-            }
-            height = at_most_one(power, f, *curve._rows(), **model)
-        chance = curve._noise(grid, normalization, True).probability(height, false_alarm)
+        chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
     told: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
     if aliases:
         scale = days_in(getattr(curve._relative, "unit", None))
@@ -122,13 +120,16 @@ def make_peaks(
         flags = find_aliases(t * scale, f / scale, float(np.ptp(t)) * scale, dy)
         told = {"alias": flags.flag, "alias_of": flags.of, "alias_text": flags.text}
     frequency_unit = 1 / curve._relative.unit if has_unit(curve._relative) else 1
-    with np.errstate(divide="ignore"):
-        period = 1 / f
+    period, period_error, error = (
+        np.asarray(getattr(result.peaks, name)[found]) for name in ("period", "period_error", "frequency_error")
+    )
     return PeakList(
         index,
         f * frequency_unit,
         period / frequency_unit,
         power * curve._power_unit(normalization),
+        error * frequency_unit,
+        period_error / frequency_unit,
         chance,
         false_alarm,
         reason,

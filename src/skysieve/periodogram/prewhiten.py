@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.bootstrap import at_most_one
 from skysieve.periodogram.curve import has_unit, plain, unit_of
 from skysieve.periodogram.fap import Noise
 
@@ -141,9 +140,7 @@ def prewhiten(curve: LombScargle, n: int, grid: NDArray[np.float64], fap_limit: 
             break
         result = curve._search(grid, "standard", "auto", True, (t, left, dy), return_power=False)
         height = float(result.best_power)
-        best = np.array([height]), np.array([float(result.best_frequency)])
-        fitted = at_most_one(*best, t, left, dy, fit_mean=curve.fit_mean, center_data=curve.center_data)
-        probability = float(noise.probability(fitted[0]))
+        probability = float(noise.probability(height))
         if fap_limit is not None and probability > fap_limit:
             break
         power.append(height)

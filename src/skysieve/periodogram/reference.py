@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from skysieve.periodogram.peaks import LEAST, MOST_TRIES
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
 LONG = np.longdouble
@@ -31,7 +35,7 @@ class ReferencePower(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferencePeaks:
-    """Peaks in falling order of power: grid index, and frequency and power refined by a parabola."""
+    """Peaks in falling order of power: grid index, and frequency and power of the maximum."""
 
     index: NDArray[np.int64]
     frequency: NDArray[np.float64]
@@ -160,12 +164,21 @@ def power_by_least_squares(
     return found
 
 
-def peaks(frequency: ArrayLike, power: ArrayLike, n_peaks: int, span: float) -> ReferencePeaks:
-    """The ``n_peaks`` best local maxima at least ``1/span`` apart, from the whole periodogram.
+def peaks(
+    frequency: ArrayLike,
+    power: ArrayLike,
+    n_peaks: int,
+    span: float,
+    exact: Callable[[NDArray[np.float64]], ArrayLike] | None = None,
+    harmonics: int = 1,
+) -> ReferencePeaks:
+    """The ``n_peaks`` highest maxima at least ``1/span`` apart, from the whole periodogram, by the rules of ``peaks``.
 
-    A sample is a candidate when it is above the one before it and not below the one after it (a
-    missing or NaN neighbour is below everything).  Candidates are tried in falling order of power,
+    ``power`` are standard powers.  A sample is a candidate when it is above the one before it and not below the one
+    after it (a missing or NaN neighbour is below everything).  Candidates are tried in falling order of power,
     ties to the lower frequency; one nearer than ``1/span`` to a peak already taken is passed over.
+    ``exact`` gives the standard power at any frequencies: with it ``n_peaks + MOST_TRIES`` candidates are refined by
+    looking over what lies beside them, and the highest maxima are the peaks.  Without it samples are the peaks.
     Missing peaks are index -1 and NaN.
     """
     freq, height = np.asarray(frequency, np.float64), np.asarray(power, np.float64)
@@ -182,33 +195,41 @@ def peaks(frequency: ArrayLike, power: ArrayLike, n_peaks: int, span: float) -> 
     apart = (1 - 1e-9) / span
     taken: list[int] = []
     for j in candidates:
-        if len(taken) == n_peaks:
+        if len(taken) == n_peaks + (MOST_TRIES if exact is not None else 0):
             break
         if all(abs(freq[j] - freq[a]) >= apart for a in taken):
             taken.append(j)
-    missing = n_peaks - len(taken)
-    refined = [refine(freq, height, j) for j in taken] + [(np.nan, np.nan)] * missing
+    found = [(j, float(freq[j]), float(height[j])) for j in taken]
+    if exact is not None:
+        found = [(j, *refine(freq, j, 1 / (span * harmonics), exact)) for j in taken]
+        found.sort(key=lambda peak: (-peak[2], peak[0]))
+    found = found[:n_peaks] + [(-1, np.nan, np.nan)] * (n_peaks - len(found))
     return ReferencePeaks(
-        np.array(taken + [-1] * missing, np.int64),
-        np.array([f for f, _ in refined], np.float64),
-        np.array([p for _, p in refined], np.float64),
+        np.array([j for j, _, _ in found], np.int64),
+        np.array([f for _, f, _ in found], np.float64),
+        np.array([p for _, _, p in found], np.float64),
     )
 
 
-def refine(frequency: NDArray[np.float64], power: NDArray[np.float64], j: int) -> tuple[float, float]:
-    """Vertex of the parabola through samples ``j-1, j, j+1``; the sample itself at an end or beside a NaN.
+def refine(
+    frequency: NDArray[np.float64], j: int, width: float, exact: Callable[[NDArray[np.float64]], ArrayLike]
+) -> tuple[float, float]:
+    """Frequency and power of the highest maximum beside sample ``j``: 41 powers, and again between the neighbours of
+    the highest, until they lie 1e-9 of ``width`` apart.
 
-    On a regular grid the vertex stays within half a step of the sample.  On an irregular one the
-    maximum of a parabola through a local maximum lies between the midpoints to its neighbours.
+    The power is known to some 1e-15, so the frequency of a maximum is to some 1e-8 of ``width``.
     """
-    x, p = float(frequency[j]), float(power[j])
-    if j == 0 or j == len(power) - 1 or not np.all(np.isfinite(power[j - 1 : j + 2])):
-        return x, p
-    h0, h1 = x - float(frequency[j - 1]), float(frequency[j + 1]) - x
-    d0, d1 = p - float(power[j - 1]), float(power[j + 1]) - p
-    curvature = (d1 / h1 - d0 / h0) / (h0 + h1)
-    slope = (d0 / h0 * h1 + d1 / h1 * h0) / (h0 + h1)
-    if not curvature < 0:
-        return x, p
-    step = min(max(-slope / (2 * curvature), -h0 / 2), h1 / 2)
-    return x + step, p + slope * step + curvature * step**2
+    x = float(frequency[j])
+    below = x - float(frequency[j - 1]) if j > 0 else 0.0
+    above = float(frequency[j + 1]) - x if j + 1 < len(frequency) else 0.0
+    low = max(x - min(max(below, LEAST * width), width), float(frequency[0]))
+    high = min(x + min(max(above, LEAST * width), width), float(frequency[-1]))
+    best, top = x, -np.inf
+    while high - low > 1e-9 * width:
+        trial = np.linspace(low, high, 41)
+        power = np.asarray(exact(trial), np.float64)
+        k = int(np.nanargmax(power)) if np.isfinite(power).any() else 0
+        if power[k] > top:
+            best, top = float(trial[k]), float(power[k])
+        low, high = trial[max(k - 1, 0)], trial[min(k + 1, 40)]
+    return best, top if np.isfinite(top) else float("nan")

@@ -115,7 +115,7 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
         table.add_column("file", overflow="fold")
     table.add_column("peak" if one else "id", overflow="fold")
     twice = [f"doubled [{request.unit}]", "delta chi2"] if request.both_readings else []
-    for name in (heading, *twice, "frequency [1/d]", "power", "FAP"):
+    for name in (heading, "+/-", *twice, "frequency [1/d]", "power", "FAP"):
         table.add_column(escape(name), justify="right", no_wrap=True)
     table.add_column("alias", overflow="fold")
     if not one:
@@ -130,13 +130,15 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
                 nu = f.frequency[i, k]
                 if one and not np.isfinite(nu):
                     continue
-                cells = [""] * (5 + len(twice))
+                cells = [""] * (6 + len(twice))
                 if np.isfinite(nu):
                     chance = f"{f.fap[i, k]:.1e}" if np.isfinite(f.fap[i, k]) else "-"
                     period = request.scale / nu
                     both = [f"{2 * period:.7g}", f"{f.delta_chi2[i]:.4g}" if k == 0 else ""] if twice else []
                     alias = str(f.alias_text[i, k]) if one else f.ambiguity(i)
-                    cells = [f"{period:.7g}", *both, f"{nu:.8g}", f"{f.power[i, k]:.5f}", chance, escape(alias)]
+                    error = period * f.frequency_error[i, k] / nu
+                    spread = f"{error:.1e}" if np.isfinite(error) else "-"
+                    cells = [f"{period:.7g}", spread, *both, f"{nu:.8g}", f"{f.power[i, k]:.5f}", chance, escape(alias)]
                 row = [str(k + 1) if one else escape(str(f.ids[i])), *cells]
                 if not one:
                     row += [f"{f.n_used[i]:,}", "" if text[i] == "ok" else str(text[i])]

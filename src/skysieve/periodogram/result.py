@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,34 +82,46 @@ def _within(i: Any, n: int) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Peaks:
-    """The best peaks in falling order of power on the grid; shape (k,) for one light curve, (n, k) for a batch.
+    """The best peaks in falling order of power; shape (k,) for one light curve, (n, k) for a batch.
+
+    Each is the maximum of the exact periodogram next to a high sample of the grid, found in float64 whatever the
+    `dtype` of the powers is.  A peak never leaves the searched range: where the power still rises at an end of the
+    range, that end is the peak, and its error is NaN.
 
     Attributes
     ----------
     index : numpy.ndarray, int64
-        Place of the highest sample in the frequency grid; -1 past the last peak found.
+        Place in the frequency grid of the sample from which the peak was found; -1 past the last peak found.
     frequency, period, power : numpy.ndarray or Quantity, float64
-        Refined by a parabola through the highest sample and its neighbours; NaN past the last.  With few points
-        or a coarse grid the parabola may rise above 1, which no standard power does: false-alarm probabilities
-        take the power at that frequency instead.
+        Place and height of the maximum; NaN past the last.  A standard power is never above 1.
+    frequency_error, period_error : numpy.ndarray or Quantity, float64
+        Standard errors (1 sigma): the distance at which chi-square exceeds its minimum by 1
+        (``sqrt(2 / (chi2_0 |P''|))`` with the chi-square ``chi2_0`` of the constant model and the standard power P),
+        and that times the square of the period.  Without `dy` the scatter of the residuals stands for it.  Where
+        chi-square of the residuals exceeds the degrees of freedom by more than 5 standard deviations, `dy` cannot be
+        the scatter about this model, and the errors are multiplied by the root of chi-square per degree of freedom.
+        They tell how sharp a peak is, not whether it is the right one.  NaN without a degree of freedom.
     """
 
     index: NDArray[np.int64]
     frequency: Any
     period: Any
     power: Any
+    frequency_error: Any
+    period_error: Any
 
     def __len__(self) -> int:
         return int(self.index.shape[-1])
 
     def __getitem__(self, key: Any) -> Peaks:
-        return Peaks(self.index[key], self.frequency[key], self.period[key], self.power[key])
+        return Peaks(*(getattr(self, f.name)[key] for f in fields(self)))
 
     def __repr__(self) -> str:
         if self.index.ndim > 1:
             return f"<Peaks: {self.index.shape[0]} objects, up to {len(self)} each>"
-        rows = [f"  {p:.8g}  {f:.8g}  {h:.5g}" for p, f, h in zip(self.period, self.frequency, self.power, strict=True)]
-        return "\n".join(["<Peaks: period, frequency, power", *rows]) + ">"
+        columns = (self.period, self.period_error, self.frequency, self.power)
+        rows = [f"  {p:.8g}  {e:.2g}  {f:.8g}  {h:.5g}" for p, e, f, h in zip(*columns, strict=True)]
+        return "\n".join(["<Peaks: period, error, frequency, power", *rows]) + ">"
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,6 +190,11 @@ class LombScargleResult:
     def period(self) -> Any:
         """Best period, refined: one number, or shape (n,) for a batch (NaN for failed objects)."""
         return self.peaks.period[0] if self.single else self.peaks.period[:, 0]
+
+    @property
+    def period_error(self) -> Any:
+        """Standard error of the best period: one number, or shape (n,) for a batch; see `Peaks`."""
+        return self.peaks.period_error[0] if self.single else self.peaks.period_error[:, 0]
 
     @property
     def best_frequency(self) -> Any:
@@ -334,7 +351,7 @@ class LombScargleResult:
         >>> t = np.linspace(0, 30, 200) ** 1.1
         >>> r = skysieve.lombscargle(t, np.sin(2 * np.pi * t / 3), n_peaks=2)
         >>> r.to_table().colnames
-        ['period', 'frequency', 'power']
+        ['period', 'period_error', 'frequency', 'frequency_error', 'power']
         """
         from skysieve.periodogram import export
 

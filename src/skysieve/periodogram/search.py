@@ -12,7 +12,7 @@ import numpy as np
 
 from skysieve.periodogram import fap
 from skysieve.periodogram.aliases import Alias, clean_rows, find_aliases
-from skysieve.periodogram.bootstrap import at_most_one, power_at
+from skysieve.periodogram.bootstrap import power_at
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
 from skysieve.periodogram.workload import Status
 
@@ -91,10 +91,17 @@ class Request:
         name = "rotation_period" if self.asteroid else "period"
         return name if self.unit == "d" else f"{name}_{self.unit}"
 
+    @property
+    def error_name(self) -> str:
+        """Column of the standard errors of the periods."""
+        name = "rotation_period_error" if self.asteroid else "period_error"
+        return name if self.unit == "d" else f"{name}_{self.unit}"
+
 
 @dataclass(frozen=True)
 class Found:
-    """Answers for a run of objects; ``frequency`` (1/d), ``power``, ``fap`` and the aliases have one column a peak.
+    """Answers for a run of objects; ``frequency`` and its error (1/d), ``power``, ``fap`` and the aliases have one
+    column a peak.
 
     ``delta_chi2`` is chi-square at the best frequency less that at half of it, where both readings are wanted.
     """
@@ -105,6 +112,7 @@ class Found:
     n_dropped: NDArray[Any]
     method: NDArray[Any]
     frequency: NDArray[np.float64]
+    frequency_error: NDArray[np.float64]
     power: NDArray[np.float64]
     fap: NDArray[np.float64]
     alias: NDArray[np.uint8]
@@ -139,7 +147,9 @@ class Found:
         for k in range(self.frequency.shape[1]):
             end = "" if k == 0 else f"_{k + 1}"
             columns[request.period_name + end] = request.scale / self.frequency[:, k]
+            columns[request.error_name + end] = request.scale / self.frequency[:, k] ** 2 * self.frequency_error[:, k]
             columns["frequency" + end] = self.frequency[:, k]
+            columns["frequency_error" + end] = self.frequency_error[:, k]
             columns["power" + end] = self.power[:, k]
             columns["fap" + end] = self.fap[:, k]
             columns["alias" + end] = self.alias_text[:, k]
@@ -151,7 +161,8 @@ class Found:
     def units(self, request: Request) -> dict[str, str]:
         """Units of the output columns, for the formats that keep them."""
         names = self.table(request)
-        return {n: request.unit for n in names if n.startswith(request.period_name)} | {
+        periods = (request.period_name, request.error_name)
+        return {n: request.unit for n in names if n.startswith(periods)} | {
             n: "1 / d" for n in names if n.startswith("frequency")
         }
 
@@ -238,19 +249,12 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
         highest[:, None],
         request.arguments.get("normalization", "standard"),
     )
-    height = power.copy()
-    if noise.normalization == "standard":
-        frequency = np.asarray(result.peaks.frequency, np.float64).reshape(power.shape)
-        fit_mean = bool(request.arguments.get("fit_mean", True))
-        for i in np.flatnonzero((power > 1).any(axis=1)):
-            o = int(i)
-            height[o] = at_most_one(power[o], frequency[o], *rows.one(o), fit_mean=fit_mean, band=rows.band_of(o))
     terms = request.terms(rows.band is not None)
     if terms == 1:
-        out[ok] = noise.probability(height[ok])
+        out[ok] = noise.probability(power[ok])
     else:  # the penalty is in parts of the trace, 3, and a column's square is half the weight
         kept = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
-        out[ok] = fap.series_probability(height[ok], noise, terms, kept)
+        out[ok] = fap.series_probability(power[ok], noise, terms, kept)
     return out
 
 
@@ -356,6 +360,7 @@ def search(
                 n_dropped=np.asarray(result.n_dropped),
                 method=np.where(np.asarray(result.status) == Status.OK, result.method, "none").astype(str),
                 frequency=frequency,
+                frequency_error=np.asarray(result.peaks.frequency_error, np.float64).reshape(n, -1),
                 power=power,
                 fap=chances(rows, power, result, request),
                 alias=aliases.flag,

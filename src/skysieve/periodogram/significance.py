@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram import fap
-from skysieve.periodogram.bootstrap import bootstrap_maxima, exceeding, no_keywords
+from skysieve.periodogram.bootstrap import PEAKS, bootstrap_maxima, exceeding, no_keywords
 from skysieve.periodogram.curve import has_unit
 from skysieve.periodogram.fitted import FittedCurve
 
@@ -197,7 +197,15 @@ class Significance(FittedCurve, ABC):
         model = {"fit_mean": bool(self.fit_mean), "center_data": bool(self.center_data), "nterms": self.nterms}
         return bootstrap_maxima(
             *self._rows(),
-            lambda t, y, dy: self._search(frequency, normalization, "auto", regular, (t, y, dy), return_power=False),
+            lambda t, y, dy: self._search(
+                frequency,
+                normalization,
+                "auto",
+                regular,
+                (t, y, dy),
+                n_peaks=1 if refined else PEAKS,
+                return_power=False,
+            ),
             n=int(n),
             seed=seed,
             refined=refined,

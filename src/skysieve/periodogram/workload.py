@@ -159,10 +159,21 @@ class Source(Protocol):
 class Output:
     """Arrays that a backend fills; row ``i`` belongs to object ``i``.
 
-    ``power`` is flat, object after object as ``Grids.offsets`` tells, of ``Spec.dtype``; None when
-    powers are not wanted.  Peaks are in falling order of power, NaN (index -1) past the last one
-    found.  ``peak_frequency`` and ``peak_power`` are refined by a parabola through the highest
-    sample and its two neighbours; at the ends of a grid they are the sample itself.
+    ``power`` is flat, object after object as ``Grids.offsets`` tells, of ``Spec.dtype`` and normalised as ``Spec``
+    says; None when powers are not wanted.
+
+    Peaks are exact: an engine moves each to the maximum of the exact periodogram, whatever ``Spec.dtype`` and
+    ``Spec.normalization`` are (see ``peaks``).  Row ``i`` of the peak arrays is in falling order of refined power;
+    index is -1 and the others NaN past the last peak found.  ``peak_index`` is the sample of the grid from which the
+    refinement started.  ``peak_power`` is the *standard* power at ``peak_frequency``, in float64 and never above 1.
+    ``peak_curvature`` is the second derivative of the standard power with respect to frequency there; it is negative,
+    or NaN where the peak is no maximum (at the end of the grid, with the power still rising outwards) or the second
+    derivative is not defined.
+
+    ``mean_square`` is the weighted mean of the squared residuals of ``y`` about its constant model (the weighted mean
+    of ``y`` where it is subtracted, that of its band in several bands, otherwise 0) and ``weight`` is
+    the sum of ``dy**-2`` (``n_used`` without ``dy``), both of the used rows in the units of the input.  Their product
+    is the chi-square of the constant model.  They may be inf for extreme ``y`` or ``dy``.
     """
 
     status: NDArray[np.uint8]
@@ -174,6 +185,9 @@ class Output:
     peak_index: NDArray[np.int64]
     peak_frequency: NDArray[np.float64]
     peak_power: NDArray[np.float64]
+    peak_curvature: NDArray[np.float64]
+    mean_square: NDArray[np.float64]
+    weight: NDArray[np.float64]
     power: Any = None
 
     @classmethod
@@ -190,6 +204,9 @@ class Output:
             peak_index=np.full(k, -1, np.int64),
             peak_frequency=np.full(k, np.nan),
             peak_power=np.full(k, np.nan),
+            peak_curvature=np.full(k, np.nan),
+            mean_square=np.full(n_objects, np.nan),
+            weight=np.full(n_objects, np.nan),
             power=power,
         )
 

@@ -1,0 +1,78 @@
+// How a peak of the grid becomes the maximum of the exact periodogram: its window, its climb, and what is kept of it.
+//
+// Places are offsets from the peak's sample times the span. A window ends at the neighbouring samples, LEAST to FARTHEST from the
+// sample (over the harmonics of the model), and at the ends of the grid. Rules and numbers: peaks.py.
+#pragma once
+
+#define WIDE 0.6            // over the harmonics: a window up to which it has one maximum
+#define STEP 0.2            // between trial places in a wider one
+#define LEAST 0.1
+#define FARTHEST 1.0
+#define SAME 0.1            // maxima nearer than this are one
+#define LEAP 0.25           // longest step of a climb
+#define CLOSE 1e-6          // a step so short needs no further evaluation
+
+// What is given for every peak tried, `tries` of an object, of which the first `wanted` are kept.
+struct Picks {
+  const Info* info; const double* f0; const double* df; const int* nf; const double* frequencies;
+  const int* index; const double* here;      // from ls_peaks: number of the sample, -1 for none, and its power
+  double* refined;                           // frequency, power, curvature
+  int tries, wanted, grid_stride, harmonics, columns;      // columns of the model: as many points are fitted exactly everywhere
+};
+struct Window { double lo, hi; };
+// Is there a peak to refine, and where? x: its sample's frequency.
+__device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequency& x, Window& w) {
+  const size_t slot = (size_t)o * A.tries + r;
+  const int j = A.index[slot], gi = o * A.grid_stride, nf = A.nf[gi];
+  if (A.info[o].status || j < 0) return false;
+  const double span = A.info[o].span, least = LEAST / A.harmonics, most = FARTHEST / A.harmonics;
+  double below, above;
+  if (A.frequencies) {
+    const double* f = A.frequencies + j;
+    x = Frequency{*f, 0};
+    below = j ? (f[0] - f[-1]) * span : 0; above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
+    if (r >= A.wanted) {               // of a regular grid ls_peaks gives those alone that may be high enough
+      const double turns = fmax(below, above) * A.harmonics, c = turns < 1 ? cos(1.5707963267948966 * turns) : 0;
+      if (A.here[slot] < c * c * A.here[slot - r + A.wanted - 1]) return false;
+    }
+    w.lo = -fmin(fmin(fmax(below, least), most), (*f - A.frequencies[0]) * span);
+    w.hi = fmin(fmin(fmax(above, least), most), (A.frequencies[nf - 1] - *f) * span);
+    if (A.info[o].n <= A.columns) w.lo = w.hi = 0;
+    return true;
+  }
+  x = frequency_of(A.f0[gi], (double)j, A.df[gi]);
+  below = above = A.df[gi] * span;
+  w.lo = -fmin(fmin(fmax(below, least), most), j * below);
+  w.hi = fmin(fmin(fmax(above, least), most), (nf - 1 - j) * above);
+  if (A.info[o].n <= A.columns) w.lo = w.hi = 0;
+  return true;
+}
+// Trial places of a window, of both ends, the sample, and in between; none where the window has one maximum, and the climb begins at the
+// sample. Of several places it begins at the highest that no neighbour exceeds; an end counts where it is the grid's.
+struct Places {
+  int below, above;
+  __device__ __forceinline__ int all() const { return below + above ? below + above + 1 : 0; }
+  __device__ __forceinline__ double at(const Window& w, int i) const {
+    return i < below ? w.lo * (below - i) / below : i > below ? w.hi * (i - below) / above : 0.0;
+  }
+};
+__device__ __forceinline__ Places places_of(const Window& w, int harmonics) {
+  if ((w.hi - w.lo) * harmonics <= WIDE * (1 + 1e-9)) return Places{0, 0};
+  const double step = STEP / harmonics * (1 + 1e-9);
+  return Places{(int)ceil(-w.lo / step), (int)ceil(w.hi / step)};
+}
+__device__ __forceinline__ Frequency moved(Frequency x, double by) {
+  const double f = x.f + by, part = f - x.f;
+  return Frequency{f, ((x.f - (f - part)) + (by - part)) + x.rest};
+}
+// What is kept of a peak; at: its place. curvature: in units of the span squared.
+__device__ __forceinline__ void keep(const Picks& A, int o, int r, Frequency x, double at, double power, double curvature) {
+  double* to = A.refined + 3 * ((size_t)o * A.tries + r);
+  const double span = A.info[o].span;
+  const Frequency f = moved(x, at / span);
+  to[0] = f.f + f.rest; to[1] = fmin(power, 1.0);
+  to[2] = curvature < 0 ? curvature * span * span : missing64();
+}
+__device__ __forceinline__ void keep_none(const Picks& A, int o, int r) {
+  for (int k = 0; k < 3; k++) A.refined[3 * ((size_t)o * A.tries + r) + k] = missing64();
+}

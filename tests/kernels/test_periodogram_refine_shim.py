@@ -1,0 +1,172 @@
+"""Peaks of the grid to maxima of the exact periodogram, on the host shim, against brute force in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from skysieve.periodogram import cuda
+from skysieve.periodogram.workload import Grids
+from tests.conformance.peaks_truth import check_peaks
+from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
+from tests.gpu.peak_truth import Exact, check_refined
+from tests.kernels.shim import shim_runtime
+
+F32 = np.dtype(np.float32)
+
+
+def engine(order="forwards", sm=(9, 0), **spec):
+    return cuda.Engine(default_spec(**spec), runtime=shim_runtime(order, sm))
+
+
+def rows_of(source, i):
+    rows = slice(*source.offsets[i : i + 2])
+    return source.t[rows], source.y[rows], None if source.dy is None else source.dy[rows]
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
+@pytest.mark.parametrize("spec", [{}, {"fit_mean": False}, {"fit_mean": False, "center_data": False}])
+def test_peaks_are_maxima(dtype, order, spec):
+    e = engine(order, dtype=dtype, **spec)
+    source, grids = batch([7, 25, 60], seed=5), shared_grid(0.16, 0.2 / 120, 600)
+    out = run(e, source, grids, power=False)
+    for i in range(3):
+        truth = Exact(*rows_of(source, i), **spec)
+        assert check_refined(truth, grids.frequency(), out, i) == 5
+
+
+@pytest.mark.parametrize("df", [0.5 / 120, 0.9 / 120, 0.002 / 120])
+def test_coarse_and_fine_grids(df):
+    """Two samples a peak, whose windows are looked over; and so fine that float32 powers cannot tell neighbours."""
+    nf = min(4000, int(1.5 / df))
+    e, source = engine(dtype=F32, n_peaks=3), batch([30, 12], seed=6)
+    grids = shared_grid(0.3, df, nf)
+    out = run(e, source, grids, power=False)
+    for i in range(2):
+        assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) >= 1
+
+
+def test_the_highest_maximum_may_belong_to_a_lower_sample():
+    """Two samples a peak: the best of many objects is that of brute force over the whole grid."""
+    e, source = engine(n_peaks=1), batch([40] * 30, seed=8)
+    grids = shared_grid(0.3, 0.5 / 119.4, 240)
+    out = run(e, source, grids, power=False)
+    missed = 0
+    for i in range(30):
+        truth = Exact(*rows_of(source, i))
+        _, power = truth.highest(grids.frequency()[0], grids.frequency()[-1], 2401)
+        missed += abs(out.peak_power[i, 0] - power) > 1e-9
+    assert missed == 0
+
+
+def test_list_of_frequencies():
+    rng = np.random.default_rng(3)
+    values = np.sort(np.concatenate([rng.random(300) * 2 + 0.1, [2.5, 2.50001, 2.9]]))
+    grids = Grids(values[:1], np.zeros(1), np.array([len(values)]), True, values)
+    e, source = engine(), batch([50, 9], seed=7)
+    out = run(e, source, grids, power=False)
+    for i in range(2):
+        assert check_refined(Exact(*rows_of(source, i)), values, out, i) == 5
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+def test_longer_series(order, monkeypatch):
+    """By a block, and by several blocks, what a warp does."""
+    source, grids = batch([1500, 30, 5000], seed=9), shared_grid(0.9, 0.3 / 119.4, 150)
+    e = engine(order, n_peaks=2)
+    out = run(e, source, grids, power=False)
+    assert {launch[0] for launch in e.workers[0].runtime.launches} >= {"ls_refine", "ls_refine_block"}
+    for i in range(3):
+        assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) == 2
+    alone = run(e, batch([1500, 30, 5000], seed=9), grids)
+    assert np.array_equal(alone.peak_power, out.peak_power)
+
+
+def test_very_long_series():
+    source, grids = batch([17_000, 20], seed=10), shared_grid(1.0, 0.6 / 119.4, 40)
+    e = engine(n_peaks=1)
+    out = run(e, source, grids, power=False)
+    assert "ls_refine_long" in {launch[0] for launch in e.workers[0].runtime.launches}
+    for i in range(2):
+        assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) == 1
+
+
+@pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
+@pytest.mark.parametrize("method", ["nufft", "direct"])
+def test_every_normalisation_has_the_same_peaks(normalization, dtype, method):
+    source, grids = batch([40, 11], seed=11), shared_grid(0.2, 0.1 / 120, 2500)
+    plain, other = (
+        run(engine(dtype=dtype, method=method, normalization=n), source, grids) for n in ("standard", normalization)
+    )
+    for name in ("peak_index", "peak_frequency", "peak_power", "peak_curvature"):
+        assert np.array_equal(getattr(plain, name), getattr(other, name), equal_nan=True)
+    assert not np.array_equal(plain.power, other.power)
+
+
+def test_chi_square_of_the_constant_is_told():
+    source = batch([40, 11], seed=12, offset=1e4)
+    out = run(engine(), source, shared_grid(0.2, 0.1 / 120, 300))
+    for i in range(2):
+        _, y, dy = rows_of(source, i)
+        w = dy**-2.0
+        mean = np.average(y, weights=w)
+        np.testing.assert_allclose(out.weight[i], w.sum(), rtol=1e-12)
+        np.testing.assert_allclose(out.mean_square[i], np.average((y - mean) ** 2, weights=w), rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+@pytest.mark.parametrize(("terms", "dtype"), [(2, F32), (4, np.dtype(np.float64))])
+def test_series_of_several_terms(terms, dtype, order):
+    e = engine(order, nterms=terms, dtype=dtype, n_peaks=3)
+    source, grids = batch([30, 60, 14], seed=13), shared_grid(0.2, 0.2 / 120, 400)
+    out = run(e, source, grids, power=False)
+    for i in range(3):
+        assert check_refined(Exact(*rows_of(source, i), terms=terms), grids.frequency(), out, i) == 3
+
+
+def test_a_constant_has_no_maxima():
+    out = run(engine(nterms=0), batch([30], seed=13), shared_grid(0.2, 0.2 / 120, 100), power=False)
+    assert out.peak_power[0, 0] <= 1e-12
+    assert np.isnan(out.peak_curvature).all()
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+def test_several_bands(order):
+    source, grids = in_bands(batch([40, 90], seed=14), bands=5), shared_grid(0.2, 0.2 / 120, 300)
+    e = bands_engine("offsets", 5, shim_runtime(order, (9, 0)), n_peaks=3)
+    out = run(e, source, grids, power=False)
+    for i in range(2):
+        rows = slice(*source.offsets[i : i + 2])
+        truth = Exact(*rows_of(source.source, i), band=source.codes[rows])
+        assert check_refined(truth, grids.frequency(), out, i) == 3
+
+
+@pytest.mark.parametrize("model", ["offsets, 2 terms", "separate", "flexible, 2 terms"])
+def test_other_models_of_bands(model):
+    """Against the powers of a grid through each peak, which the backend computes."""
+    source, grids = in_bands(batch([60, 90], seed=15), bands=3), shared_grid(0.2, 0.2 / 120, 200)
+    e = bands_engine(model, 3, shim_runtime("forwards", (9, 0)), n_peaks=2)
+    out = run(e, source, grids, power=False)
+    for i in range(2):
+        for r in range(2):
+            if out.peak_index[i, r] == 199 and out.peak_frequency[i, r] == grids.frequency()[199]:
+                assert np.isnan(out.peak_curvature[i, r])  # the power rises beyond the end of the grid
+                continue
+            step = 1e-3 / out.span[i]
+            values = out.peak_frequency[i, r] + step * np.arange(-2, 3)
+            near = run(e, source, Grids(values[:1], np.zeros(1), np.array([5]), True, values))
+            p = near.power[5 * i : 5 * i + 5]
+            assert abs(p[2] - out.peak_power[i, r]) <= 1e-9
+            curvature = (16 * (p[1] + p[3]) - 30 * p[2] - p[0] - p[4]) / (12 * step**2)
+            assert abs(curvature / out.peak_curvature[i, r] - 1) <= 1e-3
+            slope = (8 * (p[3] - p[1]) - p[4] + p[0]) / (12 * step)
+            assert abs(slope / curvature) * out.span[i] <= 1e-6
+
+
+@pytest.mark.parametrize("spec", [{}, {"nterms": 2}, {"normalization": "log", "dtype": F32}])
+def test_by_the_judge_of_every_engine(spec):
+    e = engine(n_peaks=2, **spec)
+    source, grids = batch([14, 60], seed=16), shared_grid(0.16, 0.2 / 120, 300)
+    assert check_peaks(e.spec, source, grids, run(e, source, grids, power=False)) == 4
