@@ -24,7 +24,7 @@ from benchmarks.harness import Report, interleaved
 
 from skysieve.dedispersion import Filterbank, fake, plan, search, write_fil
 from skysieve.dedispersion.api import make_engine
-from skysieve.dedispersion.tables import make_table
+from skysieve.dedispersion.dm_plan.delay_tables import make_table
 
 PACKAGES = ("skysieve", "numpy", "numba")
 SETUPS = {

@@ -18,17 +18,19 @@ import numpy as np
 from benchmarks.harness import Report
 
 from skysieve.core.device import Device, resolve
-from skysieve.core.kernels import CudaRuntime
-from skysieve.dedispersion import Filterbank, cuda, cuda_worker, fake, plan, search
-from skysieve.dedispersion.cuda_plan import make_plan
-from skysieve.dedispersion.searching import WIDTHS
-from skysieve.dedispersion.tables import make_table
-from skysieve.dedispersion.workload import Detection, Packed, Table
+from skysieve.core.gpu.runtime import CudaRuntime
+from skysieve.dedispersion import Filterbank, fake, plan, search
+from skysieve.dedispersion.contract import Detection, Packed, Table
+from skysieve.dedispersion.cuda import engine as cuda
+from skysieve.dedispersion.cuda import worker as cuda_worker
+from skysieve.dedispersion.cuda.tensor_plan import make_plan
+from skysieve.dedispersion.dm_plan.delay_tables import make_table
+from skysieve.dedispersion.single_pulse.search import WIDTHS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.observation import Observation
+    from skysieve.dedispersion.data.observation import Observation
 
 PACKAGES = ("skysieve", "numpy", "cupy-cuda13x", "cupy-cuda12x")
 SETUPS = {

@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 from harness import Report, interleaved
+from tests.truth import fstat as reference
 
-from skysieve.fstat import AtomsBatch, Grid, TransientPlan, from_lal, reference, register_pyfstat, search, synth_atoms
-from skysieve.fstat.atoms import bin_atoms
-from skysieve.fstat.windows import resolve_window
+from skysieve.fstat import AtomsBatch, Grid, TransientPlan, from_lal, register_pyfstat, search, synth_atoms
+from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
 
 PACKAGES = ("skysieve", "numpy", "numba", "scipy")
 PEER = """

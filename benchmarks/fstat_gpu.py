@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks.harness import Report
+from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
-from skysieve.fstat import Grid, TransientPlan, WindowSum, cuda, reference, synth_atoms
-from skysieve.fstat.atoms import Bins, bin_atoms
-from skysieve.fstat.grid import Times
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Bank, Job, Spec, make_schedule
+from skysieve.fstat import Grid, TransientPlan, WindowSum, synth_atoms
+from skysieve.fstat.contract import Bank, Job, Spec, make_schedule
+from skysieve.fstat.cuda import engine as cuda
+from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.grid import Times
+from skysieve.fstat.inputs.windows import resolve_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable

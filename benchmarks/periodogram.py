@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from harness import Report, interleaved
+from tests.truth import periodogram as reference
 
 import skysieve
-from skysieve.periodogram import reference, simulate
+from skysieve.periodogram.lightcurves import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.cuda_sinusoid import LONG
-from skysieve.periodogram.cuda_tables import COARSE, MATRIX_UNITS, Layout, Samples, choose_layouts, layouts
+from skysieve.periodogram.cuda.layouts import COARSE, MATRIX_UNITS, Layout, Samples, choose_layouts, layouts
+from skysieve.periodogram.cuda.sinusoid.worker import LONG
 
 if TYPE_CHECKING:
     from tests.gpu.batches import FlatSource

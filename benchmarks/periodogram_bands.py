@@ -8,9 +8,9 @@ import numpy as np
 from benchmarks.periodogram_gpu import device_ms, kernel_ms, on_device
 from tests.gpu.batches import BAND_MODELS, FlatSource, bands_engine
 
-from skysieve.core.kernels import CudaRuntime
-from skysieve.periodogram.banded import BandedSource
-from skysieve.periodogram.workload import Output
+from skysieve.core.gpu.runtime import CudaRuntime
+from skysieve.periodogram.contract import Output
+from skysieve.periodogram.lightcurves.banded import BandedSource
 
 
 def bands(bench: Any, batch: FlatSource, grids: Any) -> None:

@@ -27,10 +27,11 @@ from tests.gpu.batches import FlatSource, log_normal_lengths, shared_grid
 from tests.gpu.batches import batch as made
 
 from skysieve.core.device import resolve
-from skysieve.core.kernels import CudaModule
-from skysieve.periodogram import cuda, simulate
-from skysieve.periodogram.cuda_jobs import Chunk, make_job
-from skysieve.periodogram.workload import Output, Spec
+from skysieve.core.gpu.runtime import CudaModule
+from skysieve.periodogram.contract import Output, Spec
+from skysieve.periodogram.cuda import engine as cuda
+from skysieve.periodogram.cuda.chunks import Chunk, make_job
+from skysieve.periodogram.lightcurves import simulate
 
 HERE = Path(__file__).parent
 PACKAGES = ("numpy", "scipy", "cupy-cuda13x", "nifty-ls")

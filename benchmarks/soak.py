@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
-from skysieve.dedispersion.losses import Losses, live_of
+from skysieve.dedispersion.clean.missing import Losses, live_of
 from skysieve.dedispersion.stream.beams import Options
-from skysieve.dedispersion.stream.emulate import Faults, emulate, source_geometry, source_steps, stretch
+from skysieve.dedispersion.stream.command.emulate import Faults, emulate, source_geometry, source_steps, stretch
+from skysieve.dedispersion.stream.command.warm_up import warm
 from skysieve.dedispersion.stream.intake import Feed, Intake, SocketFeed
-from skysieve.dedispersion.stream.packets import SkysieveParser, packets
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.receive import UdpReceiver
-from skysieve.dedispersion.stream.sink import Sink
-from skysieve.dedispersion.stream.warming import warm
+from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
+from skysieve.dedispersion.stream.receive.udp import UdpReceiver
+from skysieve.dedispersion.stream.report.sink import Sink
 
 NCHAN, TSAMP, PACKET = 64, 1e-3, 1024
 THRESHOLD, WIDTH, EVERY = 7.0, 8e-3, 2.5
@@ -253,7 +253,7 @@ def compare(
     check(ratio < 0.05, f"S/N differ by {ratio:.1%}")
     for r in rows:
         check(float(r["live"]) >= 0.5, f"a candidate of which {r['live']} came")
-    from skysieve.dedispersion.tables import make_table
+    from skysieve.dedispersion.dm_plan.delay_tables import make_table
 
     table = make_table(fb.observation, np.array([100.0]), dm_constant=dms.dm_constant)
     width = round(WIDTH / TSAMP)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from harness import Report
+from tests.truth import sphere as reference
 
-from skysieve.core.pipeline import usable_cores
-from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, TopHat, reference
-from skysieve.sphere.ringweights import healpix_ring_weights
+from skysieve.core.tasks import usable_cores
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, TopHat
+from skysieve.sphere.grids.ring_weights import healpix_ring_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benchmarks.harness import Report
 
-from skysieve.core.pipeline import usable_cores
+from skysieve.core.tasks import usable_cores
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
-from skysieve.sphere.pairs import reach
-from skysieve.sphere.radial import make_radial
+from skysieve.sphere.kernels.radial import make_radial
+from skysieve.sphere.ring_pairs import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable

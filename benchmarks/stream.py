@@ -23,16 +23,16 @@ import numpy as np
 from benchmarks.harness import Report
 
 from skysieve.dedispersion import Filterbank, fake, plan, write_fil
-from skysieve.dedispersion.observation import Observation
+from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.stream.beams import Options, Segment
-from skysieve.dedispersion.stream.channelise import Channeliser
-from skysieve.dedispersion.stream.dada import write_dada
-from skysieve.dedispersion.stream.emulate import opened_source
+from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
+from skysieve.dedispersion.stream.command.emulate import opened_source
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
-from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.receive import UdpReceiver
-from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.receive.dada_file import write_dada
+from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, SkysieveParser, packets
+from skysieve.dedispersion.stream.receive.udp import UdpReceiver
+from skysieve.dedispersion.stream.report.sink import Sink
 
 PACKAGES = ("skysieve", "numpy", "numba")
 NSUB, TSAMP, FCH1, FOFF = 256, 12.8e-6, 620.0 - 20 / 512, -20 / 256

@@ -23,17 +23,17 @@ from benchmarks.harness import Report
 from benchmarks.stream import BUFFER, DMS, FCH1, FOFF, NSUB, PAPER, TSAMP, voltages
 
 from skysieve.core.device import resolve
-from skysieve.core.kernels import CudaRuntime
+from skysieve.core.gpu.runtime import CudaRuntime
 from skysieve.dedispersion.stream.beams import Options, Segment
-from skysieve.dedispersion.stream.channelise import Channeliser
-from skysieve.dedispersion.stream.cuda_channelise import DeviceChanneliser
-from skysieve.dedispersion.stream.dada import write_dada
+from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
+from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 from skysieve.dedispersion.stream.intake import Feed, Intake, SocketFeed
-from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.receive import UdpReceiver
-from skysieve.dedispersion.stream.ring import Loan
-from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.receive.dada_file import write_dada
+from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, SkysieveParser, packets
+from skysieve.dedispersion.stream.receive.ring import Loan
+from skysieve.dedispersion.stream.receive.udp import UdpReceiver
+from skysieve.dedispersion.stream.report.sink import Sink
 
 PACKAGES = ("skysieve", "numpy", "cupy-cuda13x")
 CASES = ("stages", "chain", "live", "channelisers")
@@ -41,7 +41,7 @@ GEOMETRY = Geometry(VOLTAGE, 8, 1, 16, NSUB, 1, 10**18, TSAMP, FCH1, FOFF)
 SECONDS = BUFFER * TSAMP
 SENDER = """
 import sys
-from skysieve.dedispersion.stream.emulate import emulate, opened_source
+from skysieve.dedispersion.stream.command.emulate import emulate, opened_source
 emulate(opened_source(sys.argv[1]), "127.0.0.1", int(sys.argv[2]), repeat=0, seconds=float(sys.argv[3]))
 """
 

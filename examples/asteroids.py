@@ -3,7 +3,7 @@
 import numpy as np
 
 import skysieve
-from skysieve.periodogram.simulate import simulate_asteroids
+from skysieve.periodogram.lightcurves.simulate import simulate_asteroids
 
 made = simulate_asteroids(60, seed=5)
 result = skysieve.lombscargle(

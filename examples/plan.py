@@ -1,7 +1,7 @@
 """Night after night on one grid: a plan keeps its tables, buffers and compiled code between calls."""
 
 import skysieve
-from skysieve.periodogram.simulate import simulate_asteroids
+from skysieve.periodogram.lightcurves.simulate import simulate_asteroids
 
 with skysieve.LombScarglePlan(fmin=0.16, fmax=24, nf=28_608, n_peaks=3, return_power=False) as plan:
     for night in range(3):

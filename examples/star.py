@@ -1,8 +1,8 @@
 """Period of one real star, its five best periods, and a picture."""
 
 import skysieve
-from skysieve.periodogram.demo import star_file
-from skysieve.periodogram.io import read_light_curves
+from skysieve.periodogram.command.demo import star_file
+from skysieve.periodogram.lightcurves.io import read_light_curves
 
 star = read_light_curves(star_file())
 result = skysieve.lombscargle(star.t, star.y, star.dy, fmin=0.1, fmax=10, samples_per_peak=10, n_peaks=5)

@@ -63,7 +63,7 @@ def test_wheel_is_pure_and_holds_the_kernels(tmp_path):
     source = ROOT / "src"
     expected = {p.relative_to(source).as_posix() for p in source.rglob("*") if p.suffix in (".py", ".cu", ".cuh")}
     assert expected <= names
-    assert {"skysieve/py.typed", "skysieve/core/selftest.cu"} <= names
+    assert {"skysieve/py.typed", "skysieve/core/gpu/selftest.cu"} <= names
 
 
 def _sources() -> list[Path]:

@@ -35,7 +35,7 @@ def main() -> None:
         else:
             report(what)
 
-    from skysieve.cli import main as run
+    from .cli import main as run
 
     sys.unraisablehook = unraisable
     try:
@@ -64,7 +64,7 @@ def _end(code: Any) -> None:
 
 
 def _run() -> None:
-    from skysieve.cli import main as run
+    from .cli import main as run
 
     run()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 if __name__ == "__main__":  # python -m skysieve.cli
-    from skysieve.__main__ import main as _main
+    from .__main__ import main as _main
 
     _main()
 
@@ -16,11 +16,11 @@ from typing import Annotated
 import typer
 
 from skysieve import __version__
-from skysieve.dedispersion.cli import dedisp
-from skysieve.dedispersion.stream.commands import emulate, stream, watch
-from skysieve.fstat.cli import fstat
-from skysieve.periodogram.cli import period
-from skysieve.sphere.cli import smooth
+from skysieve.dedispersion.command.cli import dedisp
+from skysieve.dedispersion.stream.command.commands import emulate, stream, watch
+from skysieve.fstat.command.cli import fstat
+from skysieve.periodogram.command.cli import period
+from skysieve.sphere.command.cli import smooth
 
 COMMANDS: dict[str, Callable[..., None]] = {"period": period, "smooth": smooth}
 """Commands of the domains."""
@@ -29,18 +29,18 @@ GROUPS = {"dedisp": dedisp, "fstat": fstat}
 """Groups of commands: one typer application a domain, whose modules are imported when a command runs."""
 
 DEMOS = {
-    "periodogram": "skysieve.periodogram.demo:run",
-    "fstat": "skysieve.fstat.demo:run",
-    "dedispersion": "skysieve.dedispersion.demo:run",
-    "sphere": "skysieve.sphere.demo:run",
+    "periodogram": "skysieve.periodogram.command.demo:run",
+    "fstat": "skysieve.fstat.command.demo:run",
+    "dedispersion": "skysieve.dedispersion.command.demo:run",
+    "sphere": "skysieve.sphere.command.demo:run",
 }
 """Parts of the demo: ``run(out, console, device)`` returns what fell short, one line each."""
 
 METHODS = {
-    "periodogram": "skysieve.periodogram.workload:METHODS",
-    "fstat": "skysieve.fstat.windows:METHODS",
-    "dedispersion": "skysieve.dedispersion.workload:METHODS",
-    "sphere": "skysieve.sphere.workload:METHODS",
+    "periodogram": "skysieve.periodogram.contract:METHODS",
+    "fstat": "skysieve.fstat.inputs.windows:METHODS",
+    "dedispersion": "skysieve.dedispersion.contract:METHODS",
+    "sphere": "skysieve.sphere.contract:METHODS",
 }
 """Methods of each domain, for ``skysieve info``."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from tests.conformance.fstat_truth import T0, T
+from tests.truth.fstat import Truth
 
 from skysieve.fstat import Atoms, synth_atoms
-from skysieve.fstat.grid import make_schedule
-from skysieve.fstat.reference import Truth
+from skysieve.fstat.inputs.grid import make_schedule
 
 L = np.longdouble
 LIMIT = {"float64": 1e-9, "float32": 3e-4}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from tests.truth import periodogram as reference
 
-from skysieve.periodogram import reference
-from skysieve.periodogram.workload import Grids, Output, Source, Spec
+from skysieve.periodogram.contract import Grids, Output, Source, Spec
 
 POWER = 1e-9
 """Required agreement of powers."""

@@ -17,7 +17,7 @@ from skysieve.sphere import (
     Window,
     from_function,
 )
-from skysieve.sphere.radial import make_radial
+from skysieve.sphere.kernels.radial import make_radial
 
 METHODS = ["ring", "direct"]
 GRIDS = {

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.truth import dedispersion as reference
 
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.dedispersion import Filterbank, Mask, dedisperse, plan, reference
-from skysieve.dedispersion.grid import delay_seconds, sample_delays
+from skysieve.dedispersion import Filterbank, Mask, dedisperse, plan
+from skysieve.dedispersion.data.delays import delay_seconds, sample_delays
 
 EXACT = ("brute", "exact-subband", "auto")
 KINDS = ("u1", "u2", "i1", "i2", "f4")

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.conformance.fstat_truth import GRIDS, T0, WINDOWS, T, compare, patchy_atoms
+from tests.truth import fstat as reference
 
-from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, reference, synth_atoms, transient_map
-from skysieve.fstat.atoms import bin_atoms
-from skysieve.fstat.windows import resolve_window
+from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, synth_atoms, transient_map
+from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
 
 # ---------------------------------------------------------------- properties
 
@@ -175,8 +176,8 @@ def test_a_signal_without_noise_has_its_snr():
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_a_batch_is_a_loop_of_singles(window):
     """The CPU's engine on five templates of different skies."""
-    from skysieve.fstat import cpu
-    from skysieve.fstat.workload import Spec, make_job
+    from skysieve.fstat.contract import Spec, make_job
+    from skysieve.fstat.cpu import engine as cpu
 
     bins = [bin_atoms(synth_atoms(T0, 60 * T, ra=0.3 * i, seed=i, gaps=[(T0, T0 + 9 * T)])) for i in range(5)]
     w, grid = resolve_window(WINDOWS[window], 3), Grid(t0=T0, t0_band=40 * T, dt0=T, tau=2 * T, tau_band=30 * T)

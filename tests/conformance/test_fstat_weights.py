@@ -8,11 +8,11 @@ from tests.conformance.fstat_truth import T0, WINDOWS, T
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, kept, long_map, weighed
 
 from skysieve.fstat import BSGL, Atoms, AtomsBatch, Grid, TransientPlan, care, merge, search, synth_atoms, transient_map
-from skysieve.fstat.atoms import Bins, bin_atoms
-from skysieve.fstat.batch import bin_batch
-from skysieve.fstat.cells import F_of_sums
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Spec, make_job
+from skysieve.fstat.contract import Spec, make_job
+from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.template_search.batch import bin_batch
+from skysieve.fstat.template_search.cells import F_of_sums
 
 CPU = {"device": "cpu", "strict": False}
 

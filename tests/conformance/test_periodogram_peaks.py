@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.peaks_truth import check_peaks
 
 from skysieve.core.device import resolve
-from skysieve.periodogram.workload import Grids, Output, Spec
+from skysieve.periodogram.contract import Grids, Output, Spec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.conformance.sphere_truth import GRIDS, HARD, KERNELS, METHODS, fast, sky, some
+from tests.truth import sphere as reference
 
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Window, reference
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Window
 
 
 def test_what_a_plan_tells():
@@ -58,7 +59,7 @@ def test_memory_is_as_told(method, dtype):
 @pytest.mark.parametrize("kernel", ["narrow", "wide", "needlet", "top hat"])
 def test_ones_are_convolved_to_twelve_digits(grid, kernel):
     """What a large offset becomes: the mean's series and the modes beyond, or the direct sum band by band."""
-    from skysieve.sphere.cpu_offset import Ones
+    from skysieve.sphere.cpu.offset import Ones
 
     k, table = (KERNELS | HARD)[kernel], GRIDS[grid].table()
     ones = Ones(table, [k], 1e-6, 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.conformance.sphere_truth import EPS, ERROR, METHODS, error, sky, some
+from tests.truth import sphere as reference
 
-from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Needlet, Window, reference
-from skysieve.sphere.radial import make_radial
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Needlet, Window
+from skysieve.sphere.kernels.radial import make_radial
 
 SPIN_GRIDS = {
     "healpix 8": Healpix(8),

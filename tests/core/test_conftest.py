@@ -15,7 +15,7 @@ def test_hashes_see_every_kernel_file(tmp_path):
     (tmp_path / "h.cuh").write_text("y")
     (tmp_path / "n.py").write_text("z")
     assert list(kernel_hashes(tmp_path)) == ["a/k.cu", "h.cuh"]
-    assert "core/selftest.cu" in kernel_hashes()
+    assert "core/gpu/selftest.cu" in kernel_hashes()
 
 
 def test_changed_kernels(tmp_path):

@@ -9,12 +9,12 @@ import types
 import numpy as np
 import pytest
 
-from skysieve.core import kernels
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, KernelError
-from skysieve.core.kernel_source import Budget, load_source
-from skysieve.core.kernels import CudaRuntime, check_launch
-from skysieve.core.selftest import run_selftest
+from skysieve.core.gpu import runtime as kernels
+from skysieve.core.gpu.runtime import CudaRuntime, check_launch
+from skysieve.core.gpu.selftest import run_selftest
+from skysieve.core.gpu.source import Budget, load_source
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_headers_are_put_in_with_their_lines(package):
     ("text", "message"),
     [
         ("#include <stdint.h>", r"k.cu:1: <stdint.h> cannot be included"),
-        ('\n#include "lost.cuh"', r"k.cu:2: header lost.cuh is neither in kernelpack nor in skysieve.core"),
+        ('\n#include "lost.cuh"', r"k.cu:2: header lost.cuh is neither in kernelpack nor in skysieve.core.gpu"),
         ('#include "k.cu"', "k.cu includes itself: k.cu -> k.cu"),
         ("// build: f64 REAL=double", "not 'REAL=double'"),
         ("// budget: f64 kernel=k regs<40", "cannot read 'regs<40'"),
@@ -192,9 +192,9 @@ def runtime(fake, monkeypatch):
 
 
 def test_launch(runtime, fake):
-    module = runtime.module("skysieve.core", "selftest.cu", "f32", {"N": 3})
-    assert runtime.module("skysieve.core", "selftest.cu", "f32", {"N": 3}) is module
-    assert runtime.module("skysieve.core", "selftest.cu", "f32", {"N": 4}) is not module
+    module = runtime.module("skysieve.core.gpu", "selftest.cu", "f32", {"N": 3})
+    assert runtime.module("skysieve.core.gpu", "selftest.cu", "f32", {"N": 3}) is module
+    assert runtime.module("skysieve.core.gpu", "selftest.cu", "f32", {"N": 4}) is not module
     code, options, backend = fake.made[0]
     assert code.startswith("#define REAL float\n#define N 3\n#line 1")
     assert (options, backend, len(fake.made)) == (kernels.COMPILE_OPTIONS, "nvrtc", 2)
@@ -232,7 +232,7 @@ def test_compiling_fails(runtime, fake, error, expected, message):
 
     fake.compile = fail
     with pytest.raises(expected, match=message):
-        runtime.module("skysieve.core", "selftest.cu")
+        runtime.module("skysieve.core.gpu", "selftest.cu")
 
 
 def test_compiling_ahead(runtime, fake, monkeypatch):
@@ -240,7 +240,7 @@ def test_compiling_ahead(runtime, fake, monkeypatch):
     monkeypatch.setattr(kernels, "usable_cores", lambda: 2)
     together = threading.Barrier(2, timeout=60)
     fake.compile = together.wait
-    wanted = [("skysieve.core", "selftest.cu", build) for build in ("f64", "f32")]
+    wanted = [("skysieve.core.gpu", "selftest.cu", build) for build in ("f64", "f32")]
     runtime.compile_ahead([*wanted, wanted[0]])
     made = [runtime.module(*each) for each in wanted]
     runtime.compile_ahead(wanted)
@@ -251,7 +251,7 @@ def test_compiling_ahead(runtime, fake, monkeypatch):
         raise fake.cuda.compiler.CompileException("selftest.cu(3): error")
 
     fake.compile = fail
-    third = ("skysieve.core", "selftest.cu", "f64", {"N": 3})
+    third = ("skysieve.core.gpu", "selftest.cu", "f64", {"N": 3})
     runtime.compile_ahead([third])
     for _ in range(2):
         with pytest.raises(KernelError, match=r"selftest.cu does not compile"):
@@ -265,7 +265,7 @@ def test_a_runtime_that_cannot_load_the_compiler(runtime, fake, text):
 
     fake.compile = fail
     with pytest.raises(DeviceUnavailable, match="NVRTC"):
-        runtime.module("skysieve.core", "selftest.cu")
+        runtime.module("skysieve.core.gpu", "selftest.cu")
 
 
 @pytest.mark.gpu
@@ -273,7 +273,7 @@ def test_selftest_on_every_gpu():
     for device in resolve("cuda:all"):
         runtime = CudaRuntime(device)
         run_selftest(runtime)
-        a = runtime.module("skysieve.core", "selftest.cu", "f64").attributes("block_sum")
+        a = runtime.module("skysieve.core.gpu", "selftest.cu", "f64").attributes("block_sum")
         assert 0 < a["registers"] <= 40
         assert a["shared"] == 64
         assert device.free_memory > 0
@@ -286,7 +286,7 @@ def test_errors_of_a_gpu(package):
     with pytest.raises(KernelError, match=r"bad\.cu\(2\)"):
         runtime.module(name, "bad.cu")
     with pytest.raises(KernelError, match="has no kernel 'lost'"):
-        runtime.module("skysieve.core", "selftest.cu").launch("lost", (1,), (1,), ())
+        runtime.module("skysieve.core.gpu", "selftest.cu").launch("lost", (1,), (1,), ())
 
 
 @pytest.mark.gpu

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from skysieve.core.pipeline import Cancelled, TaskPool, usable_cores
 from skysieve.core.progress import Reporter
+from skysieve.core.tasks import Cancelled, TaskPool, usable_cores
 
 WORKERS = pytest.mark.parametrize("workers", [1, 3])
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from skysieve.core.staging import Copier, CudaLane, make_current
+from skysieve.core.gpu.staging import Copier, CudaLane, make_current
 
 
 class Context:

@@ -18,7 +18,8 @@ from tests.dedispersion.test_outputs import mask_bytes
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.dedispersion import DMPlan, Filterbank, demo, plan, write_fil
+from skysieve.dedispersion import DMPlan, Filterbank, plan, write_fil
+from skysieve.dedispersion.command import demo
 
 
 def run(*words, code=0):
@@ -314,7 +315,7 @@ def test_a_command_that_is_ended_leaves_nothing_half_written(tmp_path, monkeypat
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
-    monkeypatch.setattr("skysieve.dedispersion.io.pack", end)
+    monkeypatch.setattr("skysieve.dedispersion.data.write.pack", end)
     assert "interrupted" in run("fake", tmp_path / "a.fil", "--nchan", 8, "--duration", 1, code=130)
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

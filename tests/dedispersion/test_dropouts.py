@@ -19,8 +19,8 @@ from skysieve.dedispersion import (
     write_fil,
     zero_dm,
 )
-from skysieve.dedispersion.dropouts import Watch
-from skysieve.dedispersion.workload import Resident
+from skysieve.dedispersion.clean.dropouts import Watch
+from skysieve.dedispersion.contract import Resident
 
 TSAMP, NCHAN, NSAMP, TOP, STEP = 1e-3, 128, 16000, 1500.0, -2.4
 DMS = np.arange(0, 401, 8.0)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from skysieve.dedispersion import BadFile, Filterbank, write_dat, write_fil, write_tim
-from skysieve.dedispersion.observation import degrees_to_packed, packed_to_degrees
-from skysieve.dedispersion.psrfits import PsrfitsReader
-from skysieve.dedispersion.sigproc import header_bytes, pack
+from skysieve.dedispersion.data.observation import degrees_to_packed, packed_to_degrees
+from skysieve.dedispersion.data.psrfits import PsrfitsReader
+from skysieve.dedispersion.data.sigproc import header_bytes, pack
 
 
 def word(text):

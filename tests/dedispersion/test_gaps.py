@@ -8,7 +8,7 @@ from astropy.io import fits
 from tests.dedispersion.test_formats import data, psrfits
 
 from skysieve.dedispersion import Filterbank, dedisperse, fake, search, write_dat
-from skysieve.dedispersion.sigproc import BadFile
+from skysieve.dedispersion.data.sigproc import BadFile
 
 
 def with_offsets(tmp_path, offsets, **keys):

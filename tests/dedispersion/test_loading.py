@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.dedispersion.test_formats import data, fil, psrfits
+from tests.truth import dedispersion as reference
 
-from skysieve.dedispersion import Filterbank, cpu, cpu_load, dedisperse, reference
-from skysieve.dedispersion.grid import sample_delays
-from skysieve.dedispersion.masks import Cleaned
-from skysieve.dedispersion.sigproc import pack
-from skysieve.dedispersion.workload import Table
+from skysieve.dedispersion import Filterbank, dedisperse
+from skysieve.dedispersion.clean.masks import Cleaned
+from skysieve.dedispersion.contract import Table
+from skysieve.dedispersion.cpu import engine as cpu
+from skysieve.dedispersion.cpu import load as cpu_load
+from skysieve.dedispersion.data.delays import sample_delays
+from skysieve.dedispersion.data.sigproc import pack
 
 
 def held(fb, cuts=(0, 301, 700)):

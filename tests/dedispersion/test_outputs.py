@@ -22,8 +22,8 @@ from skysieve.dedispersion import (
     write_fil,
     zero_dm,
 )
-from skysieve.dedispersion.cutouts import write_cutouts
-from skysieve.dedispersion.observation import packed_to_degrees
+from skysieve.dedispersion.data.observation import packed_to_degrees
+from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import DM_CONSTANT, DMPlan, Filterbank, Observation, plan
-from skysieve.dedispersion.grid import delay_seconds, kept, reference_frequency, sample_delays, tolerance_dms
+from skysieve.dedispersion.data.delays import delay_seconds, kept, reference_frequency, sample_delays, tolerance_dms
 
 BAND_300 = Observation(308 - np.arange(1024) / 64, 64e-6)
 TABLE_1 = [(0, 53.46, 0.03, 1, 0.66), (53.46, 88.26, 0.05, 2, 1.2), (88.26, 150.66, 0.10, 4, 2.4)]

@@ -7,7 +7,7 @@ import pytest
 from tests.dedispersion.test_formats import psrfits
 
 from skysieve.dedispersion import Filterbank, fake, inject, requantise, search
-from skysieve.dedispersion.requantise import COUNTS, LEVEL, LOSS
+from skysieve.dedispersion.data.requantise import COUNTS, LEVEL, LOSS
 
 
 def floats(x, tsamp=1e-3):

@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from tests.truth import dedispersion as reference
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import Filterbank, Mask, fake, inject, plan, reference, search
-from skysieve.dedispersion.clusters import friends
-from skysieve.dedispersion.grid import delay_seconds, kept, sample_delays
-from skysieve.dedispersion.searching import WIDTHS
+from skysieve.dedispersion import Filterbank, Mask, fake, inject, plan, search
+from skysieve.dedispersion.data.delays import delay_seconds, kept, sample_delays
+from skysieve.dedispersion.single_pulse.grouping import friends
+from skysieve.dedispersion.single_pulse.search import WIDTHS
 
 NOISES = ("robust", "moments", "clipped")
 
@@ -241,7 +242,7 @@ def test_a_pulse_at_the_very_end_is_found_at_low_dm():
 
 def test_noise_is_normal_at_every_width():
     """Required: mean 0, standard deviation 1 +- 1% (and the scatter of 2e5 / width independent windows)."""
-    from skysieve.dedispersion.cpu_search import BINS, NOISE_KINDS, normalise
+    from skysieve.dedispersion.cpu.detect import BINS, NOISE_KINDS, normalise
 
     fb = in_memory(fake(nchan=64, duration=200, tsamp=1e-3, fch1=1500, foff=-1, period=None, seed=4))
     y = fb.read().sum(axis=0, dtype=np.uint32)
@@ -260,7 +261,7 @@ def test_noise_is_normal_at_every_width():
 
 
 def test_ranks_of_floats_are_those_of_sorting():
-    from skysieve.dedispersion.cpu_search import BINS, float_ranks
+    from skysieve.dedispersion.cpu.detect import BINS, float_ranks
 
     rng = np.random.default_rng(3)
     cases = [
@@ -423,7 +424,7 @@ def test_arrival_times_do_not_depend_on_the_reference(pulses, ref_freq):
 
 
 def test_more_events_than_memory_stop_the_search(pulses, monkeypatch):
-    monkeypatch.setattr("skysieve.dedispersion.searching.EVENT_BYTES", 2**20)
+    monkeypatch.setattr("skysieve.dedispersion.single_pulse.search.EVENT_BYTES", 2**20)
     with pytest.raises(ValueError, match=r"threshold=0\.5: more than 64 events"):
         search(pulses, [0.0, 5.0], threshold=0.5, threads=1, memory="64 MiB")
 

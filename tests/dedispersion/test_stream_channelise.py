@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from skysieve.dedispersion.sigproc import BadFile
-from skysieve.dedispersion.stream.channelise import Channeliser, disjoint, prototype
-from skysieve.dedispersion.stream.dada import DadaFile, is_dada, write_dada
+from skysieve.dedispersion.data.sigproc import BadFile
+from skysieve.dedispersion.stream.channelise.channeliser import Channeliser, disjoint, prototype
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile, is_dada, write_dada
 
 NSUB, POLS, TSAMP = 6, 2, 1e-6
 

@@ -20,14 +20,14 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, search
-from skysieve.dedispersion.stream.commands import ignored, parser_of, place, show, times_rate
-from skysieve.dedispersion.stream.emulate import emulate
+from skysieve.dedispersion.stream.command.commands import ignored, parser_of, place, show, times_rate
+from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
-from skysieve.dedispersion.stream.metrics import MetricsServer
-from skysieve.dedispersion.stream.packets import SkysieveParser
 from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
-from skysieve.dedispersion.stream.sink import Sink
-from skysieve.dedispersion.stream.tables import COLUMNS
+from skysieve.dedispersion.stream.receive.packets import SkysieveParser
+from skysieve.dedispersion.stream.report.metrics import MetricsServer
+from skysieve.dedispersion.stream.report.sink import Sink
+from skysieve.dedispersion.stream.report.tables import COLUMNS
 
 __all__ = ["data"]
 
@@ -50,7 +50,7 @@ def test_metrics(data, tmp_path):
 
 def test_a_client_that_dawdles_does_not_stay(monkeypatch):
     """Bytes that trickle in, which no timeout of a single read ends; the server serves others and closes."""
-    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 0.2)
+    monkeypatch.setattr("skysieve.dedispersion.stream.report.metrics.SECONDS", 0.2)
     over = threading.Event()
     with MetricsServer(lambda: {"a": ("A.", "gauge", 1.0)}, "127.0.0.1", 0) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
@@ -65,15 +65,15 @@ def test_a_client_that_dawdles_does_not_stay(monkeypatch):
             thread = threading.Thread(target=trickle, daemon=True)
             thread.start()
             assert over.wait(120)
-        monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
+        monkeypatch.setattr("skysieve.dedispersion.stream.report.metrics.SECONDS", 1e9)
         text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=120).read().decode()
     assert text.endswith("skysieve_stream_a 1\n")
 
 
 def test_a_scrape_waits_for_nobody(monkeypatch):
     """Any number of connections that send nothing, or half a request, for as long as they like: the oldest go."""
-    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
-    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.MOST_OPEN", 8)
+    monkeypatch.setattr("skysieve.dedispersion.stream.report.metrics.SECONDS", 1e9)
+    monkeypatch.setattr("skysieve.dedispersion.stream.report.metrics.MOST_OPEN", 8)
     links = []
     with MetricsServer(lambda: {"a": ("A.", "gauge", 1.0)}, "127.0.0.1", 0) as server:
         for i in range(60):
@@ -104,7 +104,7 @@ def test_scrapes_at_the_same_time(monkeypatch):
             assert go.wait(300)
         return {"a": ("A.", "gauge", float(len(came)))}
 
-    monkeypatch.setattr("skysieve.dedispersion.stream.metrics.SECONDS", 1e9)
+    monkeypatch.setattr("skysieve.dedispersion.stream.report.metrics.SECONDS", 1e9)
     with MetricsServer(read, "127.0.0.1", 0) as server:
         url, texts = f"http://127.0.0.1:{server.port}/metrics", []
         first = threading.Thread(target=lambda: texts.append(urllib.request.urlopen(url, timeout=300).read()))
@@ -233,8 +233,8 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("long work, before the mistake is told")
 
-    monkeypatch.setattr("skysieve.dedispersion.stream.warming.power_packets", never)
-    monkeypatch.setattr("skysieve.dedispersion.stream.warming._through", never)
+    monkeypatch.setattr("skysieve.dedispersion.stream.command.warm_up.power_packets", never)
+    monkeypatch.setattr("skysieve.dedispersion.stream.command.warm_up._through", never)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used, socket.create_server(("127.0.0.1", 0)) as server:
         used.bind(("127.0.0.1", 0))
         for arguments, message in [

@@ -21,11 +21,20 @@ from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, data, rows_of
 from tests.dedispersion.test_stream_sink import wait_for
 
 from skysieve.dedispersion import Filterbank, search, write_fil
-from skysieve.dedispersion.stream import dada_ipc
-from skysieve.dedispersion.stream.dada import DadaFile, DadaHeader, header_text, write_dada
-from skysieve.dedispersion.stream.dada_emulate import emulate_ring
-from skysieve.dedispersion.stream.dada_ipc import EODACK, FULL, SODACK, NewSync, OldSync, RingError, RingGone, Sync
-from skysieve.dedispersion.stream.dada_ring import DadaFeed, DadaReader, DadaRings, DadaWriter, key_of
+from skysieve.dedispersion.stream.command.emulate_dada import emulate_ring
+from skysieve.dedispersion.stream.receive import dada_ipc
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile, DadaHeader, header_text, write_dada
+from skysieve.dedispersion.stream.receive.dada_ipc import (
+    EODACK,
+    FULL,
+    SODACK,
+    NewSync,
+    OldSync,
+    RingError,
+    RingGone,
+    Sync,
+)
+from skysieve.dedispersion.stream.receive.dada_ring import DadaFeed, DadaReader, DadaRings, DadaWriter, key_of
 
 __all__ = ["data"]
 
@@ -223,7 +232,7 @@ def test_a_reader_that_is_killed_leaves_the_ring_to_the_next(data, tmp_path):
     """kill -9 in the middle of a transfer: the next reader goes on at the true sample, and the transfer ends."""
     code = """if True:
         import os, sys
-        from skysieve.dedispersion.stream.dada_ring import DadaReader
+        from skysieve.dedispersion.stream.receive.dada_ring import DadaReader
         reader = DadaReader(int(sys.argv[1]))
         assert reader.header(60)
         for _ in range(3):
@@ -380,7 +389,7 @@ def test_a_file_emulated_into_a_ring(data, tmp_path, monkeypatch):
             parts.append(reader.data.next(10).tobytes())
             reader.data.done()
         assert b"".join(parts) == 2 * np.ascontiguousarray(x.transpose(0, 2, 1, 3)).tobytes()
-    monkeypatch.setattr("skysieve.dedispersion.stream.dada_emulate.PATIENCE", 0.05)
+    monkeypatch.setattr("skysieve.dedispersion.stream.command.emulate_dada.PATIENCE", 0.05)
     for arguments, message in [
         (["--to", f"dada:{key:x}", "--loss", "0.1"], "a ring loses nothing"),
         (["--to", "dada:x"], "--to x: expected a hexadecimal key"),

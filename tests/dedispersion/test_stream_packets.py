@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import fake
-from skysieve.dedispersion.stream.emulate import schedule, source_geometry, source_steps
-from skysieve.dedispersion.stream.packets import (
+from skysieve.dedispersion.stream.command.emulate import schedule, source_geometry, source_steps
+from skysieve.dedispersion.stream.receive.packets import (
     POWER,
     REASONS,
     VOLTAGE,
@@ -23,8 +23,8 @@ from skysieve.dedispersion.stream.packets import (
     mjd_of,
     packets,
 )
-from skysieve.dedispersion.stream.ring import HIGHEST, OPEN, Ring, Unpacker
-from skysieve.dedispersion.stream.vdif import VdifParser, vdif_frame
+from skysieve.dedispersion.stream.receive.ring import HIGHEST, OPEN, Ring, Unpacker
+from skysieve.dedispersion.stream.receive.vdif import VdifParser, vdif_frame
 
 G = Geometry(POWER, 8, 1, 4, 16, 2, 10**18, 1e-3, 1500.0, -1.0)
 PARSER = SkysieveParser()

@@ -8,8 +8,8 @@ import threading
 import pytest
 from tests.dedispersion.test_stream_sink import fb, row, wait_for
 
-from skysieve.dedispersion.stream.drawing import Painter
-from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.report.drawing import Painter
+from skysieve.dedispersion.stream.report.sink import Sink
 
 __all__ = ["fb"]
 
@@ -26,7 +26,7 @@ def test_a_folder_with_modules_names_in_it(fb, tmp_path, monkeypatch):
 
 
 def test_samples_that_a_disk_takes_too_long_for_are_counted(fb, tmp_path, monkeypatch):
-    from skysieve.dedispersion.stream import pictures as module
+    from skysieve.dedispersion.stream.report import pictures as module
 
     go_on, said = threading.Event(), []
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.2)

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
-from skysieve.dedispersion.losses import Losses
+from skysieve.dedispersion.clean.missing import Losses
 from skysieve.dedispersion.stream.beams import Options
-from skysieve.dedispersion.stream.channelise import Channeliser
-from skysieve.dedispersion.stream.dada import DadaFile, write_dada
-from skysieve.dedispersion.stream.emulate import emulate, source_geometry, source_steps
+from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
+from skysieve.dedispersion.stream.command.emulate import emulate, source_geometry, source_steps
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
-from skysieve.dedispersion.stream.packets import SkysieveParser, packets
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.receive import UdpReceiver
-from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile, write_dada
+from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
+from skysieve.dedispersion.stream.receive.udp import UdpReceiver
+from skysieve.dedispersion.stream.report.sink import Sink
 
 SEARCH = {"threshold": 7.0, "block": 0.6, "threads": 1}
 TIMES = [0.4, 1.3, 2.4, 3.1]
@@ -115,7 +115,7 @@ def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(dat
     assert counts["late"] == 0
     assert counts["accepted"] == 500 - result.lost
     kept = np.ones(500, bool)
-    from skysieve.dedispersion.stream.emulate import schedule
+    from skysieve.dedispersion.stream.command.emulate import schedule
 
     kept[schedule(500, np.random.default_rng(3), 0.05, 0.2, 0.1, 4)[0]] = False  # those never sent
     gone = np.flatnonzero(kept)
@@ -153,7 +153,7 @@ def test_voltages_to_candidates(tmp_path):
 
 def test_beams_and_interference(data, tmp_path, monkeypatch):
     """What all three beams see is flagged; what one sees is not; a fourth beam is too many."""
-    monkeypatch.setattr("skysieve.dedispersion.stream.coincidence.HOLD", 1e9)
+    monkeypatch.setattr("skysieve.dedispersion.stream.search.coincidence.HOLD", 1e9)
     quiet = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=100, times=[], width=4e-3, seed=9)
     made = [packets_of(fb)[1] for fb in (data.fb, quiet, quiet, quiet)]
     both = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=0, times=[2.0], width=4e-3, snr=40, seed=7)
@@ -356,7 +356,7 @@ def test_an_error_of_the_sink_ends_it(data, tmp_path):
 
 
 def test_a_terminal_that_has_gone_away(monkeypatch):
-    from skysieve.dedispersion.stream.commands import Screen
+    from skysieve.dedispersion.stream.command.commands import Screen
 
     class Gone:
         def write(self, text):

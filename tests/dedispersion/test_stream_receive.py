@@ -10,8 +10,8 @@ import pytest
 from tests.dedispersion.test_stream_packets import parse
 
 from skysieve.dedispersion import fake
-from skysieve.dedispersion.stream.emulate import emulate, source_geometry
-from skysieve.dedispersion.stream.receive import UdpReceiver
+from skysieve.dedispersion.stream.command.emulate import emulate, source_geometry
+from skysieve.dedispersion.stream.receive.udp import UdpReceiver
 
 
 def receive_all(receiver, expected, seconds=60.0):

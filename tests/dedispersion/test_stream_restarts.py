@@ -14,10 +14,10 @@ from tests.dedispersion.test_stream_commands import start_stream, wait_for
 from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, run_feed
 
 from skysieve.dedispersion import Filterbank, fake, search
-from skysieve.dedispersion.stream.earlier import Earlier, Gap, Mark
-from skysieve.dedispersion.stream.emulate import emulate
+from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import RESTART, Intake
-from skysieve.dedispersion.stream.packets import SkysieveParser
+from skysieve.dedispersion.stream.receive.packets import SkysieveParser
+from skysieve.dedispersion.stream.report.earlier import Earlier, Gap, Mark
 
 __all__ = ["data"]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import Filterbank, Mask, fake, plan, search
-from skysieve.dedispersion.losses import LEAST_LIVE, Losses
+from skysieve.dedispersion.clean.missing import LEAST_LIVE, Losses
 from skysieve.dedispersion.stream import StreamSearch
 
 NCHAN, TSAMP = 64, 1e-3
@@ -239,7 +239,7 @@ def test_a_pulse_that_lost_some_of_its_samples(fb):
 
 def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     """A plan cut into parts by its delays: the same candidates, those of DM 100 long before DM 1000's delay is over."""
-    from skysieve.dedispersion.stream import series
+    from skysieve.dedispersion.stream.search import series
 
     monkeypatch.setattr(series, "LEAST_ROWS", 8)
     dms = np.concatenate([np.arange(0, 201, 10.0), np.arange(220, 1001, 20.0)])
@@ -286,7 +286,7 @@ def test_bad_input(fb):
 
 def test_a_storm_of_events_is_bounded(fb, monkeypatch):
     """More events than may wait: the loudest are kept, groups that go on for too long are given out in pieces."""
-    from skysieve.dedispersion.stream import search as module
+    from skysieve.dedispersion.stream.search import search as module
 
     monkeypatch.setattr(module, "MOST_WAITING", 40)
     monkeypatch.setattr(module, "LONGEST", 0.5)

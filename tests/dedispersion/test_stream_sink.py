@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, fake
 from skysieve.dedispersion.stream.beams import Cut, Row
-from skysieve.dedispersion.stream.coincidence import Coincidence
-from skysieve.dedispersion.stream.drawing import Painter, undrawn
-from skysieve.dedispersion.stream.sink import Sink
-from skysieve.dedispersion.stream.tables import COLUMNS
+from skysieve.dedispersion.stream.report.drawing import Painter, undrawn
+from skysieve.dedispersion.stream.report.sink import Sink
+from skysieve.dedispersion.stream.report.tables import COLUMNS
+from skysieve.dedispersion.stream.search.coincidence import Coincidence
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_pictures_and_raw_samples(fb, tmp_path):
 
 
 def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
-    from skysieve.dedispersion.stream import coincidence
+    from skysieve.dedispersion.stream.search import coincidence
 
     monkeypatch.setattr(coincidence, "HOLD", 1e9)
     c = Coincidence(0.5)
@@ -180,7 +180,7 @@ def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
 
 def test_coincidence_counts_the_beams_that_could_see(fb, monkeypatch):
     """Beams that fell silent see nothing: what all others have is interference; beams that have ended count still."""
-    from skysieve.dedispersion.stream import coincidence
+    from skysieve.dedispersion.stream.search import coincidence
 
     monkeypatch.setattr(coincidence, "HOLD", -1.0)  # they are waited for in vain
     start = fb.observation.tstart * 86400
@@ -239,7 +239,7 @@ def test_two_runs_do_not_share_a_folder(fb, tmp_path):
 
 def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
     """Where more wait than there is room for, candidates keep their lines and lose their pictures, and that is told."""
-    from skysieve.dedispersion.stream import sink as module
+    from skysieve.dedispersion.stream.report import sink as module
 
     raw = fb.block(1000, 400).T.copy()
     monkeypatch.setattr(module, "MOST_RAW", 2 * raw.nbytes)
@@ -274,7 +274,7 @@ def test_a_process_that_draws_is_killed(fb, tmp_path):
 def test_what_is_not_drawn_in_time_can_be_drawn_later(fb, tmp_path, monkeypatch):
     """The end waits as long as it is told, and no longer; samples are on the disk, and the command draws the rest."""
     pytest.importorskip("matplotlib")
-    from skysieve.dedispersion.stream import pictures as module
+    from skysieve.dedispersion.stream.report import pictures as module
 
     monkeypatch.setattr(module, "MOST_WAITING", 4)
     monkeypatch.setattr(Painter, "draw", lambda painter, task, over: wait_for(over))
@@ -333,7 +333,7 @@ def test_what_a_command_hears_is_json(fb, tmp_path):
 
 
 def test_triggers_that_hang_hold_nothing_up(fb, tmp_path, monkeypatch):
-    from skysieve.dedispersion.stream import sink as module
+    from skysieve.dedispersion.stream.report import sink as module
 
     monkeypatch.setattr(module, "MOST_TRIGGERS", 2)
     sink = Sink(tmp_path, pictures=False, raw=False, command="sleep 20")
@@ -359,7 +359,7 @@ def test_ctrl_c_at_the_terminal_ends_no_drawing(fb, tmp_path):
 
 
 def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypatch):
-    from skysieve.dedispersion.stream import pictures as module
+    from skysieve.dedispersion.stream.report import pictures as module
 
     raw, said = fb.block(1000, 400).T.copy(), []
     monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=module.LEAST_FREE))

@@ -12,8 +12,8 @@ from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, pack
 
 from skysieve.dedispersion import Filterbank, search
 from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.command.warm_up import warm
 from skysieve.dedispersion.stream.intake import Intake
-from skysieve.dedispersion.stream.warming import warm
 
 __all__ = ["data"]
 
@@ -57,10 +57,10 @@ from dataclasses import replace
 from numba.core.dispatcher import Dispatcher
 from skysieve.dedispersion.stream.beams import Options, Segment
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
-from skysieve.dedispersion.stream.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
+from skysieve.dedispersion.stream.receive.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.sink import Sink
-from skysieve.dedispersion.stream.warming import warm
+from skysieve.dedispersion.stream.report.sink import Sink
+from skysieve.dedispersion.stream.command.warm_up import warm
 
 class Given(FileFeed):
     def __init__(self, intake, made):
@@ -105,7 +105,7 @@ def test_long_spectra_are_loaded_for_too(monkeypatch):
     end = Intake.end
     monkeypatch.setattr(Intake, "end", lambda intake: (ended.append(intake.counts()), end(intake)))
     options = Options(dm_max=30.0, search={"threads": 1}, channelise={"channels": 4096, "integrate": 16})
-    monkeypatch.setattr("skysieve.dedispersion.stream.ring.available_host_memory", lambda: 2**30)
+    monkeypatch.setattr("skysieve.dedispersion.stream.receive.ring.available_host_memory", lambda: 2**30)
     warm(options)
     assert len(ended) == 5
     assert all(counts["accepted"] and not counts["refused"] for counts in ended)

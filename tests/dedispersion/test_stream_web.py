@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dedispersion.test_stream_sink import wait_for
 
-from skysieve.dedispersion.stream import web_folder, web_page
-from skysieve.dedispersion.stream.status import NAME, StatusFile
-from skysieve.dedispersion.stream.tables import COLUMNS, Table, line_of
-from skysieve.dedispersion.stream.web_folder import FolderReader, View, parsed
+from skysieve.dedispersion.stream.report.status import NAME, StatusFile
+from skysieve.dedispersion.stream.report.tables import COLUMNS, Table, line_of
+from skysieve.dedispersion.stream.web import folder as web_folder
+from skysieve.dedispersion.stream.web import page as web_page
+from skysieve.dedispersion.stream.web.folder import FolderReader, View, parsed
 
 bokeh = pytest.importorskip("bokeh", reason="the extra 'web' is not installed")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.dedispersion.test_stream_commands import start_stream
 from tests.dedispersion.test_stream_pipeline import data, rows_of
 
-from skysieve.dedispersion.stream.emulate import emulate
+from skysieve.dedispersion.stream.command.emulate import emulate
 
 __all__ = ["data"]
 

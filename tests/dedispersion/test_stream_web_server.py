@@ -15,7 +15,7 @@ from tests.dedispersion.test_stream_commands import command
 from tests.dedispersion.test_stream_sink import wait_for
 from tests.dedispersion.test_stream_web import folder
 
-from skysieve.dedispersion.stream import web
+from skysieve.dedispersion.stream.web import process as web
 
 bokeh = pytest.importorskip("bokeh", reason="the extra 'web' is not installed")
 __all__ = ["folder"]
@@ -23,7 +23,7 @@ __all__ = ["folder"]
 
 @pytest.fixture
 def port(folder, monkeypatch):
-    from skysieve.dedispersion.stream.web_server import serve, settle
+    from skysieve.dedispersion.stream.web.server import serve, settle
 
     monkeypatch.setenv("BOKEH_RESOURCES", "cdn")
     monkeypatch.setenv("BOKEH_ALLOW_WS_ORIGIN", "evil.example")
@@ -107,7 +107,7 @@ def visit(port):
 
 def test_visitors_are_those_with_a_socket(port, monkeypatch):
     """Pages that were asked for and not looked at keep nobody out; visitors do, until they leave."""
-    monkeypatch.setattr("skysieve.dedispersion.stream.web_server.MOST_VISITORS", 2)
+    monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_VISITORS", 2)
     assert [get(port)[0].status for _ in range(8)] == [200] * 8
     first, second = visit(port), visit(port)
     answer, body = get(port)
@@ -140,7 +140,7 @@ def test_pages_that_nobody_looks_at_are_forgotten(port, monkeypatch):
         return made
 
     monkeypatch.setattr(ApplicationContext, "create_session_if_needed", creates)
-    monkeypatch.setattr("skysieve.dedispersion.stream.web_server.MOST_UNUSED", 3)
+    monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_UNUSED", 3)
     name = "a" * 44
     assert get(port, f"/?bokeh-session-id={name}")[0].status == 200
     for _ in range(10):
@@ -161,7 +161,7 @@ def closed(link):
 
 
 def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
-    monkeypatch.setattr("skysieve.dedispersion.stream.web_server.MOST_WAITING", 8)
+    monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_WAITING", 8)
     parts = [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "]
     links = []
     for i in range(20):
@@ -182,7 +182,7 @@ def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
 
 @pytest.mark.parametrize("part", [b"", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"])
 def test_connections_that_dawdle_are_closed(folder, monkeypatch, request, part):
-    monkeypatch.setattr("skysieve.dedispersion.stream.web_server.IDLE", 0.2)
+    monkeypatch.setattr("skysieve.dedispersion.stream.web.server.IDLE", 0.2)
     port = request.getfixturevalue("port")
     with socket.create_connection(("127.0.0.1", port)) as link:
         link.sendall(part)

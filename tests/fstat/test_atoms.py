@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skysieve.fstat import Atoms, Grid, from_lal, load_atoms, merge, read_atoms, save_atoms, synth_atoms, write_atoms
-from skysieve.fstat.atoms import bin_atoms
+from skysieve.fstat.inputs.atoms import bin_atoms
 
 T = 1800
 T0 = 1_000_000_000

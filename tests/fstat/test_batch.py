@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.truth import fstat as reference
 
-from skysieve.fstat import Atoms, AtomsBatch, Grid, Injection, WindowSum, reference, synth_atoms
-from skysieve.fstat.atoms import Bins, bin_atoms
-from skysieve.fstat.batch import bin_batch, groups
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat import Atoms, AtomsBatch, Grid, Injection, WindowSum, synth_atoms
+from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.template_search.batch import bin_batch, groups
 
 T = 1800
 T0 = 1_000_000_000
@@ -134,7 +135,7 @@ def ln_bsgl(F, FX, lines=LINES):
 @pytest.mark.parametrize("window", ["rect", "exp", "sum"])
 @pytest.mark.parametrize("grid", list(GRIDS))
 def test_lines_against_the_truth(grid, window):
-    from skysieve.fstat import cpu
+    from skysieve.fstat.cpu import engine as cpu
 
     w = resolve_window(WindowSum([(1, 1), (-1, 6)]) if window == "sum" else window, 3)
     made = templates(2)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from skysieve.fstat.cpu_crew import Crew
+from skysieve.fstat.cpu.crew import Crew
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from skysieve.cli import DEMOS
-from skysieve.fstat import demo
+from skysieve.fstat.command import demo
 
 
 def run(folder, templates):
@@ -20,7 +20,7 @@ def test_demo_finds_the_signal(tmp_path):
     assert short == []
     assert "exp: loudest template 17" in text
     assert "tau found" in text
-    assert DEMOS["fstat"] == "skysieve.fstat.demo:run"
+    assert DEMOS["fstat"] == "skysieve.fstat.command.demo:run"
 
 
 def test_demo_tells_what_fell_short(tmp_path):

@@ -17,7 +17,7 @@ from skysieve.fstat import (
     synth_atoms,
     transient_map,
 )
-from skysieve.fstat.simulate import DETECTORS, antenna_patterns
+from skysieve.fstat.inputs.simulate import DETECTORS, antenna_patterns
 
 T = 1800
 T0 = 1_000_000_000
@@ -97,8 +97,8 @@ def test_grids_that_cannot_fit_are_refused_before_anything_is_made(monkeypatch):
     import tracemalloc
 
     start = int(ATOMS[0].t[0])
-    monkeypatch.setattr("skysieve.fstat.grid.available_host_memory", lambda: 8 << 30)
-    monkeypatch.setattr("skysieve.fstat.checks.available_host_memory", lambda: 8 << 30)
+    monkeypatch.setattr("skysieve.fstat.inputs.grid.available_host_memory", lambda: 8 << 30)
+    monkeypatch.setattr("skysieve.fstat.inputs.checks.available_host_memory", lambda: 8 << 30)
     tracemalloc.start()
     with pytest.raises(MemoryBudgetError, match=r"1000000001 x 1000000001 cells.*larger steps"):
         Grid(t0=start, t0_band=10**9, dt0=1, tau=3600, tau_band=10**9, dtau=1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from skysieve.fstat import Atoms, Grid, from_lal, register_pyfstat, synth_atoms, transient_map
-from skysieve.fstat.bsgl import BSGL
+from skysieve.fstat.template_search.bsgl import BSGL
 
 lp = pytest.importorskip("lalpulsar", reason="lalsuite is not installed")
 
@@ -52,7 +52,7 @@ GRIDS = {
 
 
 def test_atoms_come_at_once_and_atom_by_atom():
-    from skysieve.fstat import interop
+    from skysieve.fstat import pyfstat as interop
 
     multi = multi_atoms(ATOMS)
     assert from_lal(multi, ["H1", "L1"]) == ATOMS
@@ -161,7 +161,7 @@ def test_maps_as_pyfstat_calls_them(pyfstat, grid, window):
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_uneven_noise_weights_as_lalpulsar_sees_them(window, weight, dtype):
     """Noise in which 40 SFTs have little weight or none: LALPulsar sums every window anew.  As the plug-in calls us."""
-    from skysieve.fstat.interop import MapMaker
+    from skysieve.fstat.pyfstat import MapMaker
 
     whole = synth_atoms(T0, 100 * T, detectors=["H1"], seed=2)[0]
     factor = np.ones(100, np.float32)

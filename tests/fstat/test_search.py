@@ -10,21 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.truth import fstat as reference
 
-from skysieve.fstat import (
-    BSGL,
-    Atoms,
-    AtomsBatch,
-    Grid,
-    Injection,
-    WindowSum,
-    reference,
-    search,
-    synth_atoms,
-    transient_map,
-)
-from skysieve.fstat.atoms import bin_atoms
-from skysieve.fstat.windows import resolve_window
+from skysieve.fstat import BSGL, Atoms, AtomsBatch, Grid, Injection, WindowSum, search, synth_atoms, transient_map
+from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
 
 T = 1800
 T0 = 1_000_000_000
@@ -117,7 +107,8 @@ def test_on_the_kernels_of_a_gpu(monkeypatch, window, bsgl):
     """The GPU's engine, on the host: the same templates, cells and numbers as the CPU's."""
     from tests.kernels.shim import shim_runtime
 
-    from skysieve.fstat import cuda, searching
+    from skysieve.fstat.cuda import engine as cuda
+    from skysieve.fstat.template_search import search as searching
 
     options = {"windows": window, "topk": 6, "posteriors": 1, "bsgl": bsgl}
     a = run(**options)

@@ -7,8 +7,8 @@ import pytest
 from tests.fstat.test_search import GRID, T0, TEMPLATES, Stopped, T, batches, run, same
 
 from skysieve.fstat import AtomsBatch, search, synth_atoms
-from skysieve.fstat.ledger import Ledger
-from skysieve.fstat.searchresult import SearchResult
+from skysieve.fstat.template_search.ledger import Ledger
+from skysieve.fstat.template_search.result import SearchResult
 
 
 @pytest.fixture(scope="module")

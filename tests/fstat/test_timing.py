@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from skysieve.core import kept
+from skysieve.core import measured as kept
 from skysieve.fstat import Grid, TransientPlan, synth_atoms, timing
-from skysieve.fstat.windows import resolve_window
+from skysieve.fstat.inputs.windows import resolve_window
 
 T = 1800
 RECT, EXP = resolve_window("rect", 3), resolve_window("exp", 3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skysieve.periodogram.workload import Grids, Output, Spec
+from skysieve.periodogram.contract import Grids, Output, Spec
 
 
 @dataclass
@@ -56,7 +56,7 @@ def batch(lengths, span=120.0, seed=1, offset=0.0, errors=True):
 
 def in_bands(source, bands=3, seed=3, codes=None):
     """The same light curves with a band for each row, at random unless ``codes`` are given."""
-    from skysieve.periodogram.banded import BandedSource
+    from skysieve.periodogram.lightcurves.banded import BandedSource
 
     codes = np.random.default_rng(seed).integers(0, bands, len(source.t)) if codes is None else codes
     return BandedSource(source, np.asarray(codes, np.int64))
@@ -108,7 +108,7 @@ def direct_power(source, i, frequency, fit_mean=True, center_data=True):
 
 def only_samples(monkeypatch):
     """Let every comb that samples could serve be made of them, whatever it costs."""
-    from skysieve.periodogram import cuda_jobs
+    from skysieve.periodogram.cuda import chunks as cuda_jobs
 
     choose = cuda_jobs.choose_layouts
 
@@ -129,8 +129,9 @@ def host(a):
 
 def check_peaks(frequency, power, exact, output, i):
     """Peaks of object ``i`` against maxima that the reference climbs to from the samples of highest ``power``."""
-    from skysieve.periodogram import reference
-    from skysieve.periodogram.peaks import least_share, more_tries
+    from tests.truth import periodogram as reference
+
+    from skysieve.periodogram.numerics.peaks import least_share, more_tries
 
     found, span, k = output.peak_power[i], float(output.span[i]), output.peak_index.shape[1]
     tried = reference.peaks(frequency, power, k + more_tries(int(output.n_used[i])), span)
@@ -266,7 +267,7 @@ BAND_MODELS = {
 
 def bands_engine(model, bands, runtime, memory=None, **spec):
     """A GPU engine for one of `BAND_MODELS`."""
-    from skysieve.periodogram import cuda
+    from skysieve.periodogram.cuda import engine as cuda
     from skysieve.periodogram.multiband import _model
 
     made, fewest = _model(*BAND_MODELS[model], bands, 0.02 if model == "default" else None)
@@ -278,7 +279,7 @@ def check_bands(engine, source, grids, tolerance):
     powers."""
     from dataclasses import replace
 
-    from skysieve.periodogram.cpu_chi2_bands import MultibandEngine
+    from skysieve.periodogram.cpu.fourier.bands import MultibandEngine
 
     judge = MultibandEngine(replace(engine.spec, method="direct", dtype=np.dtype(np.float64)))
     out, expected = run(engine, source, grids), run(judge, source, grids)

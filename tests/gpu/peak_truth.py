@@ -57,7 +57,7 @@ def check_refined(truth, frequency, output, i, n_peaks=None):
 
     Returns the number of peaks checked.
     """
-    from skysieve.periodogram.peaks import LEAST
+    from skysieve.periodogram.numerics.peaks import LEAST
 
     h = 1 / (truth.span * truth.terms)
     checked = 0

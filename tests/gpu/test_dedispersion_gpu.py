@@ -11,10 +11,12 @@ import pytest
 
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import Filterbank, Mask, cpu, cuda, dedisperse, fake, plan, search
-from skysieve.dedispersion.grid import sample_delays
-from skysieve.dedispersion.masks import Cleaned
-from skysieve.dedispersion.workload import Table
+from skysieve.dedispersion import Filterbank, Mask, dedisperse, fake, plan, search
+from skysieve.dedispersion.clean.masks import Cleaned
+from skysieve.dedispersion.contract import Table
+from skysieve.dedispersion.cpu import engine as cpu
+from skysieve.dedispersion.cuda import engine as cuda
+from skysieve.dedispersion.data.delays import sample_delays
 
 KINDS = ("u1", "u2", "i1", "i2", "f4")
 

@@ -11,23 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
-from skysieve.fstat import (
-    Atoms,
-    Grid,
-    Injection,
-    TransientPlan,
-    cuda,
-    cuda_launch,
-    reference,
-    synth_atoms,
-    transient_map,
-)
-from skysieve.fstat.atoms import Bins, bin_atoms
-from skysieve.fstat.batch import AtomsBatch, bin_batch, groups
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Bank, Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, synth_atoms, transient_map
+from skysieve.fstat.contract import Bank, Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.cuda import engine as cuda
+from skysieve.fstat.cuda import launch as cuda_launch
+from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 
 pytestmark = pytest.mark.gpu
 

@@ -10,24 +10,15 @@ import functools
 import numpy as np
 import pytest
 from tests.gpu.test_fstat_gpu import CELL, GRIDS, T0, T, patchy
+from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
-from skysieve.fstat import (
-    BSGL,
-    Grid,
-    TransientPlan,
-    WindowSum,
-    cuda,
-    reference,
-    search,
-    synth_atoms,
-    timing,
-    transient_map,
-)
-from skysieve.fstat.atoms import Bins, bin_atoms
-from skysieve.fstat.batch import AtomsBatch, bin_batch, groups
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat import BSGL, Grid, TransientPlan, WindowSum, search, synth_atoms, timing, transient_map
+from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.cuda import engine as cuda
+from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 
 pytestmark = pytest.mark.gpu
 

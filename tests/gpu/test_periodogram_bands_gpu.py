@@ -22,9 +22,9 @@ from tests.gpu.batches import (
 
 import skysieve
 from skysieve.core.device import resolve
-from skysieve.core.kernels import CudaRuntime
+from skysieve.core.gpu.runtime import CudaRuntime
 from skysieve.periodogram import multiband_bootstrap
-from skysieve.periodogram.workload import Grids, Status
+from skysieve.periodogram.contract import Grids, Status
 
 pytestmark = pytest.mark.gpu
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import skysieve
-from skysieve.periodogram.bootstrap import power_at
+from skysieve.periodogram.analysis.bootstrap import power_at
 
 pytestmark = pytest.mark.gpu
 

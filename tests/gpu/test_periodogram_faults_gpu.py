@@ -14,9 +14,9 @@ from tests.gpu.batches import batch, default_spec, run, shared_grid
 
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.core.kernels import CudaRuntime
-from skysieve.periodogram import cuda
-from skysieve.periodogram.workload import Grids
+from skysieve.core.gpu.runtime import CudaRuntime
+from skysieve.periodogram.contract import Grids
+from skysieve.periodogram.cuda import engine as cuda
 
 pytestmark = pytest.mark.gpu
 

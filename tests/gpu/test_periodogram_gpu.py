@@ -29,13 +29,16 @@ from tests.gpu.batches import (
     shared_grid,
 )
 
-from skysieve.core import kept
+from skysieve.core import measured as kept
 from skysieve.core.device import resolve
-from skysieve.core.kernels import CudaRuntime
-from skysieve.core.selftest import run_selftest
-from skysieve.periodogram import cuda, cuda_calibrate, cuda_recorded, cuda_worker
-from skysieve.periodogram.cuda_cost import DEFAULTS
-from skysieve.periodogram.workload import Grids, Output
+from skysieve.core.gpu.runtime import CudaRuntime
+from skysieve.core.gpu.selftest import run_selftest
+from skysieve.periodogram.contract import Grids, Output
+from skysieve.periodogram.cuda import calibrate as cuda_calibrate
+from skysieve.periodogram.cuda import engine as cuda
+from skysieve.periodogram.cuda import graphs as cuda_recorded
+from skysieve.periodogram.cuda import worker as cuda_worker
+from skysieve.periodogram.cuda.cost import DEFAULTS
 
 pytestmark = pytest.mark.gpu
 

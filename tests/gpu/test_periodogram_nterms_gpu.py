@@ -22,9 +22,9 @@ from tests.gpu.batches import (
 )
 
 from skysieve.core.device import resolve
-from skysieve.core.kernels import CudaRuntime
-from skysieve.periodogram import cuda
-from skysieve.periodogram.workload import Grids
+from skysieve.core.gpu.runtime import CudaRuntime
+from skysieve.periodogram.contract import Grids
+from skysieve.periodogram.cuda import engine as cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -43,7 +43,7 @@ def engine(runtime, memory=None, **spec):
 
 def check(e, source, grids, tolerance):
     """Powers against the CPU's direct sums (NaN at the same places), maxima against the CPU's."""
-    from skysieve.periodogram import cpu
+    from skysieve.periodogram.cpu import engine as cpu
 
     judge = cpu.Engine(replace(e.spec, method="direct", dtype=F64))
     out, expected = run(e, source, grids), run(judge, source, grids)

@@ -8,9 +8,10 @@ from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, 
 from tests.gpu.peak_truth import Exact, check_refined
 
 from skysieve.core.device import resolve
-from skysieve.core.kernels import CudaRuntime
-from skysieve.periodogram import cpu, cuda
-from skysieve.periodogram.workload import Grids
+from skysieve.core.gpu.runtime import CudaRuntime
+from skysieve.periodogram.contract import Grids
+from skysieve.periodogram.cpu import engine as cpu
+from skysieve.periodogram.cuda import engine as cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -62,7 +63,7 @@ def test_list_of_frequencies(runtime):
 
 @pytest.mark.parametrize("model", ["offsets", "flexible"])
 def test_bands(runtime, model):
-    from skysieve.periodogram.cpu_chi2_bands import MultibandEngine
+    from skysieve.periodogram.cpu.fourier.bands import MultibandEngine
 
     e, source = bands_engine(model, 5, runtime), in_bands(batch([100, 165, 800]), bands=5)
     grids, judge = shared_grid(0.16, 1 / 1200, 3000), MultibandEngine(e.spec)

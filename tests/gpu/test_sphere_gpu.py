@@ -14,10 +14,10 @@ import skysieve
 from skysieve.core.device import resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Rings, TopHat, Window
-from skysieve.sphere import cuda_spin as spin
-from skysieve.sphere.healpix import UNSEEN, nest2ring
-from skysieve.sphere.pairs import reach
-from skysieve.sphere.radial import make_radial
+from skysieve.sphere.cuda.direct import spin
+from skysieve.sphere.grids.healpix import UNSEEN, nest2ring
+from skysieve.sphere.kernels.radial import make_radial
+from skysieve.sphere.ring_pairs import reach
 
 pytestmark = pytest.mark.gpu
 

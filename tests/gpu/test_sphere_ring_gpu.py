@@ -7,10 +7,11 @@ import pytest
 from tests.gpu.test_sphere_gpu import brute_near, sky, some
 
 from skysieve.core.device import resolve
-from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, cuda
-from skysieve.sphere.cuda_several import SeveralEngine
-from skysieve.sphere.radial import make_radial
-from skysieve.sphere.workload import Spec
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+from skysieve.sphere.contract import Spec
+from skysieve.sphere.cuda import engine as cuda
+from skysieve.sphere.cuda.several import SeveralEngine
+from skysieve.sphere.kernels.radial import make_radial
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ from tests.kernels.test_stream_chain_shim import run, same_runs, write_voltages
 from tests.kernels.test_stream_channelise_shim import CASES, both, check, geometry, packets_of, same
 
 from skysieve.core.device import resolve
-from skysieve.core.kernels import CudaRuntime
+from skysieve.core.gpu.runtime import CudaRuntime
 from skysieve.dedispersion import Filterbank, Losses, fake, plan, search
 from skysieve.dedispersion.stream import StreamSearch
 
@@ -138,7 +138,7 @@ from pathlib import Path
 import cupy
 
 from skysieve.core.errors import DeviceLost
-from skysieve.dedispersion.stream.cuda_channelise import DeviceChanneliser
+from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 from tests.kernels.test_stream_chain_shim import run
 
 begin, calls = DeviceChanneliser.begin, []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import skysieve
-from skysieve.core.kernel_source import KernelSource, load_source
-from skysieve.core.kernels import COMPILE_OPTIONS
+from skysieve.core.gpu.runtime import COMPILE_OPTIONS
+from skysieve.core.gpu.source import KernelSource, load_source
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)\w?'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
@@ -30,10 +30,14 @@ class Usage:
 def package_sources() -> list[KernelSource]:
     """Every ``.cu`` of the package."""
     root = Path(skysieve.__file__).parent
-    return [
-        load_source(".".join(["skysieve", *path.relative_to(root).parent.parts]), path.name)
-        for path in sorted(root.rglob("*.cu"))
-    ]
+    return [load_source(*package_and_name(path.relative_to(root))) for path in sorted(root.rglob("*.cu"))]
+
+
+def package_and_name(path: Path) -> tuple[str, str]:
+    """Package that names a kernel, and its name there: files below a folder ``cuda`` are named from that folder."""
+    parts = path.parts
+    depth = parts.index("cuda") + 1 if "cuda" in parts else len(parts) - 1
+    return ".".join(["skysieve", *parts[:depth]]), "/".join(parts[depth:])
 
 
 def compile_for(code: str, name: str, arch: int) -> dict[str, Usage]:

@@ -1,6 +1,6 @@
 """A device made of the host: runs the package's own ``.cu`` files and ``cuda.py`` on NumPy arrays.
 
-``ShimRuntime`` stands in for `skysieve.core.kernels.CudaRuntime`.  Sources are compiled by g++ behind
+``ShimRuntime`` stands in for `skysieve.core.gpu.runtime.CudaRuntime`.  Sources are compiled by g++ behind
 ``shim/cuda_shim.h`` (see there what it checks) and kept in ``build/shim``.  Typical use::
 
     runtime = shim_runtime()            # skips the test, with the reason, without g++
@@ -27,8 +27,8 @@ import pytest
 
 from skysieve.core.device import Device
 from skysieve.core.errors import KernelError
-from skysieve.core.kernel_source import load_source
-from skysieve.core.kernels import check_launch
+from skysieve.core.gpu.runtime import check_launch
+from skysieve.core.gpu.source import load_source
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADERS = Path(__file__).resolve().parent / "shim"
@@ -54,7 +54,7 @@ def compiler() -> str | None:
 
 
 class ShimRuntime:
-    """See `skysieve.core.kernels.Runtime`; ``xp`` is NumPy."""
+    """See `skysieve.core.gpu.runtime.Runtime`; ``xp`` is NumPy."""
 
     xp = np
 
@@ -83,7 +83,7 @@ class ShimRuntime:
 
 
 class ShimModule:
-    """See `skysieve.core.kernels.Module`."""
+    """See `skysieve.core.gpu.runtime.Module`."""
 
     def __init__(self, runtime: ShimRuntime, name: str, text: str, kernels: tuple[str, ...]) -> None:
         self._runtime = runtime

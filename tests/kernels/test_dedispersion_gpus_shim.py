@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import cpu, cuda
-from skysieve.dedispersion.masks import Cleaned
-from skysieve.dedispersion.workload import Detection
+from skysieve.dedispersion.clean.masks import Cleaned
+from skysieve.dedispersion.contract import Detection
+from skysieve.dedispersion.cpu import engine as cpu
+from skysieve.dedispersion.cuda import engine as cuda
 from tests.kernels.shim import shim_runtime
 from tests.kernels.test_dedispersion_shim import bank, table
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.core.staging import Copier, HostLane
-from skysieve.dedispersion import cuda, cuda_rows, reference
-from skysieve.dedispersion.workload import Resident
+from skysieve.core.gpu.staging import Copier, HostLane
+from skysieve.dedispersion.contract import Resident
+from skysieve.dedispersion.cuda import engine as cuda
+from skysieve.dedispersion.cuda import rows as cuda_rows
 from tests.kernels.shim import shim_runtime
 from tests.kernels.test_dedispersion_shim import bank, table
+from tests.truth import dedispersion as reference
 
 
 @pytest.mark.parametrize("kind", ["u1", "i2", "f4"])

@@ -9,23 +9,20 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import (
-    Filterbank,
-    Mask,
-    cpu,
-    cuda,
-    cuda_plan,
-    cuda_rows,
-    cuda_search,
-    cuda_worker,
-    reference,
-)
+from skysieve.dedispersion import Filterbank, Mask
 from skysieve.dedispersion.api import Place, engine_that_fits
-from skysieve.dedispersion.grid import sample_delays
-from skysieve.dedispersion.masks import Cleaned
-from skysieve.dedispersion.searching import WIDTHS
-from skysieve.dedispersion.workload import Detection, Packed, Table
+from skysieve.dedispersion.clean.masks import Cleaned
+from skysieve.dedispersion.contract import Detection, Packed, Table
+from skysieve.dedispersion.cpu import engine as cpu
+from skysieve.dedispersion.cuda import detect as cuda_search
+from skysieve.dedispersion.cuda import engine as cuda
+from skysieve.dedispersion.cuda import rows as cuda_rows
+from skysieve.dedispersion.cuda import tensor_plan as cuda_plan
+from skysieve.dedispersion.cuda import worker as cuda_worker
+from skysieve.dedispersion.data.delays import sample_delays
+from skysieve.dedispersion.single_pulse.search import WIDTHS
 from tests.kernels.shim import shim_runtime
+from tests.truth import dedispersion as reference
 
 TURING = (7, 5)
 

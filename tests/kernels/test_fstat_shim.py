@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.fstat import Atoms, Grid, cpu, cuda, cuda_launch, reference, synth_atoms
-from skysieve.fstat.atoms import Bins, bin_atoms
-from skysieve.fstat.batch import AtomsBatch, bin_batch, groups
-from skysieve.fstat.simulate import Injection
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat import Atoms, Grid, synth_atoms
+from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.cpu import engine as cpu
+from skysieve.fstat.cuda import engine as cuda
+from skysieve.fstat.cuda import launch as cuda_launch
+from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.simulate import Injection
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 from tests.kernels.shim import shim_runtime
+from tests.truth import fstat as reference
 
 T = 1800
 T0 = 1_000_000_000

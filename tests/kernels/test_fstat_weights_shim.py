@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.fstat import Atoms, AtomsBatch, Grid, WindowSum, care, cuda, synth_atoms
-from skysieve.fstat.atoms import Bins, bin_atoms
-from skysieve.fstat.batch import bin_batch, groups
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat import Atoms, AtomsBatch, Grid, WindowSum, care, synth_atoms
+from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.cuda import engine as cuda
+from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.template_search.batch import bin_batch, groups
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, kept, long_map, weighed
 from tests.kernels.shim import shim_runtime
 

@@ -8,14 +8,17 @@ import functools
 import numpy as np
 import pytest
 
-from skysieve.core import kept
-from skysieve.fstat import Grid, WindowSum, cuda, cuda_windows, reference, synth_atoms, timing
-from skysieve.fstat.atoms import Bins, bin_atoms
-from skysieve.fstat.batch import AtomsBatch, bin_batch, groups
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Job, Lines, Spec, make_job, make_schedule
+from skysieve.core import measured as kept
+from skysieve.fstat import Grid, WindowSum, synth_atoms, timing
+from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.cuda import engine as cuda
+from skysieve.fstat.cuda import windows as cuda_windows
+from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 from tests.kernels.shim import shim_runtime
 from tests.kernels.test_fstat_shim import CELL, GRIDS, T0, T, check, runtime, templates
+from tests.truth import fstat as reference
 
 __all__ = ["runtime"]
 
@@ -84,8 +87,8 @@ def test_tiles_and_chunks_do_not_change_the_answer(runtime, monkeypatch, window)
     monkeypatch.setattr(cuda_windows, "TILE_BYTES", 1)
     monkeypatch.setattr(cuda_windows, "KEPT", 0.0)
     monkeypatch.setattr(cuda_windows, "FOURIER", cuda_windows.DIRECT["float64"] * 1000 / 7460)  # from 1000 bins on
-    monkeypatch.setattr("skysieve.fstat.cuda_launch.FEWEST_BINS", 7)
-    monkeypatch.setattr("skysieve.fstat.cuda_windows.SUM_RESIDENT", 10**4)
+    monkeypatch.setattr("skysieve.fstat.cuda.launch.FEWEST_BINS", 7)
+    monkeypatch.setattr("skysieve.fstat.cuda.windows.SUM_RESIDENT", 10**4)
     out = engine(runtime, window, "float64").execute(make_job(templates(1), grid, w, np.float64))
     check(out, 0, truth_of("full", window), "float64", bound=BOUND)
     if window == "function":

@@ -1,4 +1,4 @@
-"""Several bands on the host shim: ``ls_bands.cu`` and its launches against the CPU's exact fits.
+"""Several bands on the host shim: ``bands/bands.cu`` and its launches against the CPU's exact fits.
 
 1e-8 is what is asked of powers from the combs; exact fits agree to 1e-9 (with pairs of float64 against Gram-Schmidt).
 """
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import SkysieveError
-from skysieve.periodogram.cuda_bands_parts import layouts
+from skysieve.periodogram.contract import Grids, Status
+from skysieve.periodogram.cuda.bands.layouts import layouts
 from skysieve.periodogram.multiband import _model
-from skysieve.periodogram.workload import Grids, Status
 from tests.gpu.batches import BAND_MODELS, FlatSource, bands_engine, batch, check_bands, in_bands, run, shared_grid
 from tests.kernels.shim import run_sanitized, shim_runtime
 

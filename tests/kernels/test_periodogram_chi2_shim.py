@@ -1,4 +1,4 @@
-"""Series of several terms on the host shim: ``ls_chi2.cu`` and its launches against the CPU's exact fits.
+"""Series of several terms on the host shim: ``fourier/exact.cu`` and its launches against the CPU's exact fits.
 
 1e-8 is what is asked of powers from the combs; exact fits agree to 1e-9 (with pairs of float64 against Gram-Schmidt).
 """
@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skysieve.periodogram import cuda, cuda_chi2
-from skysieve.periodogram.cuda_chi2_grid import cut, stretches
-from skysieve.periodogram.cuda_chi2_parts import layouts
-from skysieve.periodogram.workload import Grids, Status
+from skysieve.periodogram.contract import Grids, Status
+from skysieve.periodogram.cuda import engine as cuda
+from skysieve.periodogram.cuda.fourier import worker as cuda_chi2
+from skysieve.periodogram.cuda.fourier.layouts import layouts
+from skysieve.periodogram.cuda.samples.stretches import cut, stretches
 from tests.gpu.batches import FlatSource, batch, default_spec, run, same_maxima, same_peaks, shared_grid
 from tests.kernels.shim import run_sanitized, shim_runtime
 
@@ -27,7 +28,7 @@ def engine(order="forwards", **spec):
 
 def on_the_cpu(spec, source, grids):
     """The CPU's powers by direct sums."""
-    from skysieve.periodogram import cpu
+    from skysieve.periodogram.cpu import engine as cpu
 
     e = cpu.Engine(replace(spec, method="direct", dtype=np.dtype(np.float64)), threads=1)
     out = run(e, source, grids)

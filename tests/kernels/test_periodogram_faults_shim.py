@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.periodogram import cuda, cuda_jobs, cuda_parts, cuda_run
-from skysieve.periodogram.cuda_run import Run
-from skysieve.periodogram.workload import Grids, Output, Status
+from skysieve.periodogram.contract import Grids, Output, Status
+from skysieve.periodogram.cuda import chunks as cuda_jobs
+from skysieve.periodogram.cuda import engine as cuda
+from skysieve.periodogram.cuda import parts as cuda_parts
+from skysieve.periodogram.cuda import run as cuda_run
+from skysieve.periodogram.cuda.run import Run
 from tests.gpu.batches import FaultyRuntime, FlatSource, bands_engine, batch, default_spec, in_bands, run, shared_grid
 from tests.kernels.shim import shim_runtime
 

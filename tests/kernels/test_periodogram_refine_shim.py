@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.periodogram import cuda
-from skysieve.periodogram.workload import Grids
+from skysieve.periodogram.contract import Grids
+from skysieve.periodogram.cuda import engine as cuda
 from tests.conformance.peaks_truth import check_peaks
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, run, shared_grid
 from tests.gpu.peak_truth import Exact, check_refined

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.periodogram import cuda, cuda_worker
-from skysieve.periodogram.workload import Grids, Output, Status
+from skysieve.periodogram.contract import Grids, Output, Status
+from skysieve.periodogram.cuda import engine as cuda
+from skysieve.periodogram.cuda import worker as cuda_worker
 from tests.gpu.batches import (
     FaultyRuntime,
     FlatSource,
@@ -306,7 +307,7 @@ def test_a_span_hidden_by_unsorted_times_is_taken_again():
 
 
 def test_every_candidate_when_there_is_no_room(monkeypatch):
-    from skysieve.periodogram import cuda_parts
+    from skysieve.periodogram.cuda import parts as cuda_parts
 
     source, grids = batch([60, 40]), shared_grid(0.16, STEP, 1500)
     expected = run(engine(n_peaks=12), source, grids)
@@ -317,7 +318,7 @@ def test_every_candidate_when_there_is_no_room(monkeypatch):
         object.__setattr__(part, "cap", part.cap if len(args) < 8 or args[7] else 5)
         return part
 
-    monkeypatch.setattr("skysieve.periodogram.cuda_jobs.make_part", tight)
+    monkeypatch.setattr("skysieve.periodogram.cuda.chunks.make_part", tight)
     out = run(engine(n_peaks=12), source, grids)
     assert np.array_equal(out.peak_index, expected.peak_index)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import KernelError
-from skysieve.core.selftest import run_selftest
+from skysieve.core.gpu.selftest import run_selftest
 from tests.kernels import shim
 from tests.kernels.nvrtc import package_sources
 

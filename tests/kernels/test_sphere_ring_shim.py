@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Rings, cuda, cuda_plan, reference
-from skysieve.sphere.cuda_ring import RingEngine
-from skysieve.sphere.cuda_rows import longest_transform
-from skysieve.sphere.cuda_several import SeveralEngine
-from skysieve.sphere.radial import make_radial
-from skysieve.sphere.workload import Spec
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Rings
+from skysieve.sphere.contract import Spec
+from skysieve.sphere.cuda import engine as cuda
+from skysieve.sphere.cuda.direct import ways as cuda_plan
+from skysieve.sphere.cuda.ring.engine import RingEngine
+from skysieve.sphere.cuda.ring.rows import longest_transform
+from skysieve.sphere.cuda.several import SeveralEngine
+from skysieve.sphere.kernels.radial import make_radial
 from tests.gpu.batches import FaultyRuntime
 from tests.kernels.shim import shim_runtime
+from tests.truth import sphere as reference
 
 BOUND = {"float32": 2e-6, "float64": 1e-6}
 """Of the largest value: float32 rounds, float64 has the shares that eps=1e-6 allows modes and grid."""

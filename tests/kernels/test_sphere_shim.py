@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.core.pipeline import TaskPool
-from skysieve.sphere import ECP, Gaussian, Healpix, MexicanHat, Rings, TopHat, cuda, from_function, reference
-from skysieve.sphere.cpu_spin import SpinEngine
-from skysieve.sphere.cuda_profile import make_profile
-from skysieve.sphere.cuda_spin import turning
-from skysieve.sphere.healpix import nest2ring
-from skysieve.sphere.pairs import NotBandLimited
-from skysieve.sphere.radial import make_radial
-from skysieve.sphere.workload import Spec
+from skysieve.core.tasks import TaskPool
+from skysieve.sphere import ECP, Gaussian, Healpix, MexicanHat, Rings, TopHat, from_function
+from skysieve.sphere.contract import Spec
+from skysieve.sphere.cpu.spin import SpinEngine
+from skysieve.sphere.cuda import engine as cuda
+from skysieve.sphere.cuda.direct.profile import make_profile
+from skysieve.sphere.cuda.direct.spin import turning
+from skysieve.sphere.grids.healpix import nest2ring
+from skysieve.sphere.kernels.radial import make_radial
+from skysieve.sphere.ring_pairs import NotBandLimited
 from tests.kernels.shim import shim_runtime
+from tests.truth import sphere as reference
 
 ERROR = {"float64": 1e-10, "float32": 2e-6}
 """Of the largest value of the result, as in tests/conformance/test_sphere.py."""

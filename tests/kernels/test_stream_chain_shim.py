@@ -9,15 +9,16 @@ import pytest
 
 from skysieve.core.device import Device
 from skysieve.core.errors import DeviceLost
-from skysieve.dedispersion import cuda
-from skysieve.dedispersion.stream import beams, pagelock
-from skysieve.dedispersion.stream import search as search_module
+from skysieve.dedispersion.cuda import engine as cuda
+from skysieve.dedispersion.stream import beams
 from skysieve.dedispersion.stream.beams import Options
-from skysieve.dedispersion.stream.dada import DadaFile, write_dada
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
-from skysieve.dedispersion.stream.packets import SkysieveParser
 from skysieve.dedispersion.stream.pipeline import Pipeline
-from skysieve.dedispersion.stream.sink import Sink
+from skysieve.dedispersion.stream.receive import page_lock as pagelock
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile, write_dada
+from skysieve.dedispersion.stream.receive.packets import SkysieveParser
+from skysieve.dedispersion.stream.report.sink import Sink
+from skysieve.dedispersion.stream.search import search as search_module
 from tests.kernels.shim import ShimRuntime, shim_runtime
 
 SEARCH = {"threshold": 7.0, "block": 0.6, "threads": 1, "widths": [1, 4, 16]}

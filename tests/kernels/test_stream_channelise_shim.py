@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion.cuda_plan import to_numpy
-from skysieve.dedispersion.stream import cuda_channelise
-from skysieve.dedispersion.stream.channelise import Channeliser
-from skysieve.dedispersion.stream.cuda_channelise import DeviceChanneliser
-from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry
-from skysieve.dedispersion.stream.ring import Ring, Unpacker
+from skysieve.dedispersion.cuda.tensor_plan import to_numpy
+from skysieve.dedispersion.stream.channelise import cuda_channeliser as cuda_channelise
+from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
+from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
+from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry
+from skysieve.dedispersion.stream.receive.ring import Ring, Unpacker
 from tests.kernels.shim import shim_runtime
 
 NSUB, TSAMP = 6, 1e-6

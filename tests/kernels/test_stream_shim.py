@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.dedispersion import Filterbank, Losses, cuda, fake, plan, search
+from skysieve.dedispersion import Filterbank, Losses, fake, plan, search
+from skysieve.dedispersion.cuda import engine as cuda
 from skysieve.dedispersion.stream import StreamSearch
-from skysieve.dedispersion.stream import search as module
+from skysieve.dedispersion.stream.search import search as module
 from tests.kernels.shim import shim_runtime
 
 DMS = np.arange(0, 201, 40.0)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tests.truth import periodogram as reference
 
-from skysieve.periodogram import reference
-from skysieve.periodogram.workload import METHODS, Grids, Output, Scan, Source, Spec, Status
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, Status
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 class StandIn:
-    """Fulfils `skysieve.periodogram.workload.Engine`; reads one object at a time and notes what it was asked."""
+    """Fulfils `skysieve.periodogram.contract.Engine`; reads one object at a time and notes what it was asked."""
 
     def __init__(self, spec: Spec, fail: tuple[int, ...] = ()) -> None:
         self.spec, self.fail = spec, fail

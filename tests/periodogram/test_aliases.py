@@ -9,7 +9,7 @@ import pytest
 
 import skysieve
 from skysieve.periodogram import Alias, find_aliases
-from skysieve.periodogram.aliases import rhythms, window_power
+from skysieve.periodogram.result.aliases import rhythms, window_power
 
 
 def times(rhythm, n=400, cycles=60, seed=0, share=0.25):
@@ -131,7 +131,7 @@ def test_window_power_in_blocks(monkeypatch):
         for i, x in zip(which, f, strict=True)
     ]
     for rows in (1, 45, 10**6):
-        monkeypatch.setattr("skysieve.periodogram.aliases.BLOCK_ROWS", rows)
+        monkeypatch.setattr("skysieve.periodogram.result.aliases.BLOCK_ROWS", rows)
         np.testing.assert_allclose(window_power(t, w, offsets, which, f), expected, rtol=1e-9)
 
 
@@ -147,7 +147,7 @@ def test_rhythms_are_what_their_names_say():
 
 def test_stripe_82(test_data):
     """Where the catalogue's period is among the five best peaks but not the first, the flags lead to it."""
-    from skysieve.periodogram.io import read_light_curves
+    from skysieve.periodogram.lightcurves.io import read_light_curves
 
     folder = test_data / "lomb_scargle"
     curves = read_light_curves(folder / "SDSS_stripe82_band_z.txt")

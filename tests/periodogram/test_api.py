@@ -14,12 +14,12 @@ from astropy.time import Time
 from astropy.timeseries import LombScargle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.truth import periodogram as reference
 
 from skysieve.core import device
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, SkysieveError
-from skysieve.periodogram import reference
 from skysieve.periodogram.api import LombScarglePlan, lombscargle
-from skysieve.periodogram.workload import Status
+from skysieve.periodogram.contract import Status
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 600}
 TOLERANCE = 1e-9

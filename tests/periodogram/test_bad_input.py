@@ -8,7 +8,7 @@ from astropy import units as u
 
 from skysieve.periodogram import lombscargle_multiband
 from skysieve.periodogram.api import lombscargle
-from skysieve.periodogram.workload import Status
+from skysieve.periodogram.contract import Status
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 200}
 T = np.sort(np.random.default_rng(0).uniform(0, 20, 25))

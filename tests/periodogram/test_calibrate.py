@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from skysieve.core import kept
-from skysieve.periodogram import cuda_calibrate
-from skysieve.periodogram.cuda_calibrate import costs_of, measure, name_of, needed, plausible
-from skysieve.periodogram.cuda_cost import DEFAULTS
-from skysieve.periodogram.workload import Spec
+from skysieve.core import measured as kept
+from skysieve.periodogram.contract import Spec
+from skysieve.periodogram.cuda import calibrate as cuda_calibrate
+from skysieve.periodogram.cuda.calibrate import costs_of, measure, name_of, needed, plausible
+from skysieve.periodogram.cuda.cost import DEFAULTS
 
 SPEC = Spec(method="auto")
 LAUNCH = 50e-6

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skysieve.periodogram.cuda_cost import DEFAULTS
-from skysieve.periodogram.cuda_jobs import Plan
-from skysieve.periodogram.cuda_tables import layouts
-from skysieve.periodogram.workload import Grids, Spec
+from skysieve.periodogram.contract import Grids, Spec
+from skysieve.periodogram.cuda.chunks import Plan
+from skysieve.periodogram.cuda.cost import DEFAULTS
+from skysieve.periodogram.cuda.layouts import layouts
 
 H100 = {"multiprocessors": 132, "shared": 232_448}
 TIMES = np.genfromtxt(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import skysieve
 from skysieve.periodogram import find_aliases
-from skysieve.periodogram.fap import FORMULAS, SHAPES, Noise
+from skysieve.periodogram.analysis.fap import FORMULAS, SHAPES, Noise
 
 F = np.linspace(0.05, 3.0, 120)
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
-from skysieve.periodogram.io import write_table
-from skysieve.periodogram.report import clock
-from skysieve.periodogram.simulate import simulate_light_curves
+from skysieve.periodogram.command.report import clock
+from skysieve.periodogram.lightcurves.io import write_table
+from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
 
 PERIODS = np.array([0.31, 0.77, 1.9])
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000")
@@ -192,7 +192,7 @@ def test_the_data_are_not_overwritten(batch: Path) -> None:
 
 
 def test_chunks_give_what_one_search_gives(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skysieve.periodogram import search
+    from skysieve.periodogram.command import survey as search
 
     out = tmp_path / "p.csv"
     run("period", batch, "--max-period", "10", "-q", "-o", out)
@@ -234,7 +234,7 @@ def test_bad_cell_names_file_and_line(tmp_path: Path) -> None:
 
 
 def test_interrupt_keeps_what_is_done(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skysieve.periodogram.io import LightCurves
+    from skysieve.periodogram.lightcurves.io import LightCurves
 
     whole = skysieve.LombScarglePlan.execute
     calls: list[int] = []
@@ -283,7 +283,7 @@ def test_progress_on_a_terminal_and_in_a_file(monkeypatch: pytest.MonkeyPatch) -
 
     from rich.console import Console
 
-    from skysieve.periodogram import report
+    from skysieve.periodogram.command import report
 
     def shown(terminal: bool) -> str:
         text = io.StringIO()
@@ -337,7 +337,7 @@ def test_demo(tmp_path: Path) -> None:
 
 
 def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skysieve.periodogram import demo
+    from skysieve.periodogram.command import demo
 
     whole: Callable[..., Any] = skysieve.lombscargle
 

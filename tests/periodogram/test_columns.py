@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skysieve.cli import app
-from skysieve.periodogram.colnames import MissingColumn, Wanted, choose
-from skysieve.periodogram.flags import KEPLER, TESS
-from skysieve.periodogram.io import BadFile, LightCurves, read_light_curves, write_table
+from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted, choose
+from skysieve.periodogram.lightcurves.flags import KEPLER, TESS
+from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, read_light_curves, write_table
 
 RNG = np.random.default_rng(3)
 N = 240

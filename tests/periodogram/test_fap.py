@@ -12,8 +12,8 @@ from astropy.timeseries import LombScargle as Astropy
 import skysieve
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram import NoFormulaWarning
-from skysieve.periodogram.bootstrap import bootstrap_maxima, power_at, resamples
-from skysieve.periodogram.fap import Noise, density, series_probability, single, single_level
+from skysieve.periodogram.analysis.bootstrap import bootstrap_maxima, power_at, resamples
+from skysieve.periodogram.analysis.fap import Noise, density, series_probability, single, single_level
 
 SHAPES = ("standard", "model", "log", "psd")
 
@@ -47,7 +47,7 @@ def test_bootstrap_is_astropys_on_astropys_grid(normalization, errors):
 def test_draws_do_not_depend_on_the_batches(monkeypatch):
     _, y, dy = noise(50)
     whole = next(a for a, _ in resamples(y, dy, 30, 5))
-    monkeypatch.setattr("skysieve.periodogram.bootstrap.BATCH_VALUES", 350)
+    monkeypatch.setattr("skysieve.periodogram.analysis.bootstrap.BATCH_VALUES", 350)
     parts = list(resamples(y, dy, 30, 5))
     assert [len(a) for a, _ in parts] == [7, 7, 7, 7, 2]
     assert np.array_equal(np.concatenate([a for a, _ in parts]), whole)

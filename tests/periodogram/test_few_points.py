@@ -7,7 +7,7 @@ import pytest
 from astropy.timeseries import LombScargle as Astropy
 
 import skysieve
-from skysieve.periodogram.workload import Status
+from skysieve.periodogram.contract import Status
 
 F = np.linspace(0.13, 2.9, 301)
 

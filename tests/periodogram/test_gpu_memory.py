@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.gpu.batches import bands_engine, batch, default_spec, in_bands, shared_grid
 
-from skysieve.core.staging import GROWTH, HostLane
-from skysieve.periodogram import cuda, cuda_run, cuda_worker
-from skysieve.periodogram.cuda_jobs import Chunk, make_job
-from skysieve.periodogram.workload import Grids, Output
+from skysieve.core.gpu.staging import GROWTH, HostLane
+from skysieve.periodogram.contract import Grids, Output
+from skysieve.periodogram.cuda import engine as cuda
+from skysieve.periodogram.cuda import run as cuda_run
+from skysieve.periodogram.cuda import worker as cuda_worker
+from skysieve.periodogram.cuda.chunks import Chunk, make_job
 
 STEP = 1 / 1200
 FIXED = 2 << 20

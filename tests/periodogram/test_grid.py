@@ -8,7 +8,7 @@ from astropy.timeseries import LombScargle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysieve.periodogram.grid import (
+from skysieve.periodogram.numerics.grid import (
     MAX_FREQUENCIES,
     FrequencyArray,
     autofrequency,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.periodogram.cuda_halves import (
+from skysieve.periodogram.cuda.samples.half_window import (
     HALVES_REACH,
     SAMPLE_UNIT,
     TAP_UNIT,

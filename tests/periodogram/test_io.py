@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skysieve.periodogram.colnames import MissingColumn, Wanted, choose
-from skysieve.periodogram.demo import star_file
-from skysieve.periodogram.io import BadFile, check_output, read_light_curves, write_table
+from skysieve.periodogram.command.demo import star_file
+from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted, choose
+from skysieve.periodogram.lightcurves.io import BadFile, check_output, read_light_curves, write_table
 
 T = np.array([1.5, 2.25, 3.0, 4.75])
 Y = np.array([15.1, 15.2, 15.3, 15.4])

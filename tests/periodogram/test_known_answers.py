@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import astropy
 import numpy as np
 import pytest
+from tests.truth import periodogram as reference
 
 import skysieve
-from skysieve.periodogram import reference
-from skysieve.periodogram.simulate import SimulatedLightCurves, benchmark_batch
+from skysieve.periodogram.lightcurves.simulate import SimulatedLightCurves, benchmark_batch
 
 if TYPE_CHECKING:
     from pathlib import Path

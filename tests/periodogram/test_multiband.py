@@ -12,7 +12,7 @@ from benchmarks import multiband_recovery as recovery
 import skysieve
 from skysieve.core.errors import DeviceUnavailable
 from skysieve.periodogram import lombscargle_multiband, multiband, multiband_bootstrap
-from skysieve.periodogram.workload import Status
+from skysieve.periodogram.contract import Status
 
 GRID = {"fmin": 0.1, "fmax": 2.0, "nf": 900}
 TOLERANCE = 1e-8

@@ -13,12 +13,13 @@ import pytest
 from astropy.timeseries import LombScargle
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.truth import periodogram as reference
 
-from skysieve.periodogram import chi2, reference
 from skysieve.periodogram.api import LombScarglePlan, lombscargle
-from skysieve.periodogram.cpu_chi2_job import DIRECT, LIMIT, NUFFT
-from skysieve.periodogram.result import LombScargleResult
-from skysieve.periodogram.workload import Status
+from skysieve.periodogram.contract import Status
+from skysieve.periodogram.cpu.fourier.job import DIRECT, LIMIT, NUFFT
+from skysieve.periodogram.numerics import fourier as chi2
+from skysieve.periodogram.result.result import LombScargleResult
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 900}
 TOLERANCE = 1e-8

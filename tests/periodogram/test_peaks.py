@@ -11,7 +11,7 @@ from astropy.table import Table
 from astropy.timeseries import LombScargle
 
 import skysieve
-from skysieve.periodogram.peaks import frequency_error, normalize
+from skysieve.periodogram.numerics.peaks import frequency_error, normalize
 
 NORMALIZATIONS = ("standard", "model", "log", "psd", "scargle")
 FMIN, FMAX = 0.1, 2.0

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from tests.gpu.batches import batch, only_samples, shared_grid
 
-from skysieve.core.staging import HostLane
-from skysieve.periodogram import cuda, cuda_run, cuda_worker
-from skysieve.periodogram.cuda_recorded import MOST, MOST_ROWS, Launches, Recorded
-from skysieve.periodogram.workload import Output, Spec
+from skysieve.core.gpu.staging import HostLane
+from skysieve.periodogram.contract import Output, Spec
+from skysieve.periodogram.cuda import engine as cuda
+from skysieve.periodogram.cuda import run as cuda_run
+from skysieve.periodogram.cuda import worker as cuda_worker
+from skysieve.periodogram.cuda.graphs import MOST, MOST_ROWS, Launches, Recorded
 
 GRID = shared_grid(0.2, 1 / 1200, 3000)
 

@@ -10,10 +10,10 @@ import pytest
 from astropy import units as u
 from astropy.table import Table
 
-from skysieve.periodogram import export, plot
 from skysieve.periodogram.api import lombscargle
-from skysieve.periodogram.result import LombScargleResult, Ragged
-from skysieve.periodogram.workload import Status
+from skysieve.periodogram.contract import Status
+from skysieve.periodogram.result import export, plot
+from skysieve.periodogram.result.result import LombScargleResult, Ragged
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 300}
 RNG = np.random.default_rng(8)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from skysieve.periodogram.columns import group_rows
-from skysieve.periodogram.series import light_curves
+from skysieve.periodogram.lightcurves.arrays import group_rows
+from skysieve.periodogram.lightcurves.sources import light_curves
 
 T = np.array([3.0, 1.0, 2.0, 7.5, 4.0])
 Y = np.array([0.5, 0.25, -1.0, 2.0, 9.0])

@@ -7,7 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skysieve.periodogram.simulate import DAWN, DUSK, benchmark_batch, simulate_asteroids, simulate_light_curves
+from skysieve.periodogram.lightcurves.simulate import (
+    DAWN,
+    DUSK,
+    benchmark_batch,
+    simulate_asteroids,
+    simulate_light_curves,
+)
 
 SHA_120_D = "8a61f231eadb4507bc4117b1ef3675cfd78aa4db23625c0157c8fd8050ab74f2"
 SHA_TEN_YEARS = "d00847438c6746e80784fcb0910dd459c8aa87861db19fb19d65d02a81c57ddc"

@@ -20,9 +20,9 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
-from skysieve.periodogram import search
-from skysieve.periodogram.io import read_light_curves, write_table
-from skysieve.periodogram.simulate import simulate_light_curves
+from skysieve.periodogram.command import survey as search
+from skysieve.periodogram.lightcurves.io import read_light_curves, write_table
+from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "2000", "--device", "cpu")
 
@@ -45,7 +45,7 @@ def survey(tmp_path: Path) -> Path:
 HOLD = """
 import sys, time
 from pathlib import Path
-from skysieve.periodogram.resume import Parts
+from skysieve.periodogram.command.resume import Parts
 parts = Parts(Path(sys.argv[1]), {})
 print("held", flush=True)
 time.sleep(600)
@@ -183,7 +183,7 @@ def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) ->
 
 def test_a_full_disk_beside_the_output(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the folder of temporary files has room, the table is there."""
-    from skysieve.periodogram import io as files
+    from skysieve.periodogram.lightcurves import io as files
 
     elsewhere = tmp_path / "tmp"
     elsewhere.mkdir()

@@ -18,11 +18,11 @@ from typer.testing import CliRunner, Result
 import skysieve
 from skysieve.cli import app
 from skysieve.core.errors import SkysieveError
-from skysieve.periodogram.io import write_table
-from skysieve.periodogram.phasecurve import basis
-from skysieve.periodogram.resume import Parts
-from skysieve.periodogram.search import Found
-from skysieve.periodogram.simulate import simulate_light_curves
+from skysieve.periodogram.analysis.phase_function import basis
+from skysieve.periodogram.command.resume import Parts
+from skysieve.periodogram.command.survey import Found
+from skysieve.periodogram.lightcurves.io import write_table
+from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")
 
@@ -171,7 +171,7 @@ def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
 
 def test_motion_is_taken_out_a_part_at_a_time(asteroids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits of phase functions are work of the part that they belong to: a run that goes on does not repeat them."""
-    from skysieve.periodogram import moving
+    from skysieve.periodogram.analysis import solar_system as moving
 
     reduce_part, execute = moving.reduce_part, skysieve.LombScarglePlan.execute
     reduced: list[int] = []

@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 
 import skysieve
-from skysieve.periodogram.columns import pieces
-from skysieve.periodogram.io import BadFile, LightCurves, MissingColumn, Wanted, read_light_curves, write_table
-from skysieve.periodogram.moving import LIGHT_TIME, reduced
-from skysieve.periodogram.phasecurve import basis, fit_hg1g2, fit_linear
+from skysieve.periodogram.analysis.phase_function import basis, fit_hg1g2, fit_linear
+from skysieve.periodogram.analysis.solar_system import LIGHT_TIME, reduced
+from skysieve.periodogram.lightcurves.arrays import pieces
+from skysieve.periodogram.lightcurves.io import (
+    BadFile,
+    LightCurves,
+    MissingColumn,
+    Wanted,
+    read_light_curves,
+    write_table,
+)
 
 N = 30
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.periodogram.cuda_coarse import WINDOWS, corrections
+from skysieve.periodogram.cuda.sinusoid.fine_tables import WINDOWS, corrections
 
 CASES = [(i, j, WINDOWS[build][j]) for i, build in enumerate(WINDOWS) for j in range(2)]
 

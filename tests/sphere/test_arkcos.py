@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.truth import sphere as reference
 
 import skysieve
-from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, reference
+from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix
 
 NSIDE = 64
 FWHM = np.radians(37.6 / 60 * 256 / NSIDE)

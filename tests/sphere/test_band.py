@@ -7,8 +7,8 @@ import pytest
 
 import skysieve
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat
-from skysieve.sphere.healpix import reorder
-from skysieve.sphere.polar import CHANGED, polar_correction, seam_weights
+from skysieve.sphere.grids.healpix import reorder
+from skysieve.sphere.grids.polar_correction import CHANGED, polar_correction, seam_weights
 
 healpy = pytest.importorskip("healpy")
 pytest.importorskip("ducc0")
@@ -138,7 +138,7 @@ def test_the_correction_has_the_grids_symmetries(nside, spin):
     correction = polar_correction(nside)
     found = x.copy()
     correction.add(found, spin)
-    _, n, _, start = skysieve.sphere.healpix.ring_table(nside)
+    _, n, _, start = skysieve.sphere.grids.healpix.ring_table(nside)
     quarter = np.concatenate([s + (np.arange(k) + k // 4) % k for s, k in zip(start, n, strict=True)])
     mirror = np.concatenate([s + np.arange(k) for s, k in zip(start[::-1], n[::-1], strict=True)])
     flip = np.array([[1], [-1 if spin else 1]])
@@ -159,7 +159,7 @@ def test_the_correction_has_the_grids_symmetries(nside, spin):
 def test_seam_weights_integrate_waves_across_the_seam():
     """Zonal waves in an envelope around the seam, up to 3.3 nside: a tenth of the error of equal weights."""
     nside = 100
-    theta, n, _, _ = skysieve.sphere.healpix.ring_table(nside)
+    theta, n, _, _ = skysieve.sphere.grids.healpix.ring_table(nside)
     seam, s = np.arccos(2 / 3), 5 / nside
     fine = np.linspace(seam - 9 * s, seam + 9 * s, 40001)
     worst = np.zeros(2)

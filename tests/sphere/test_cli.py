@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import skysieve
 from skysieve.cli import app
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.sphere.io import SkyMaps, read_maps, write_maps
+from skysieve.sphere.maps.io import SkyMaps, read_maps, write_maps
 
 RAD = np.pi / 180
 
@@ -44,7 +44,7 @@ def test_too_little_memory_is_told_in_a_line(tmp_path, sky, monkeypatch):
     def full(*args, **options):
         raise MemoryBudgetError("the plan on the GPU", 2 << 30, 1 << 30)
 
-    monkeypatch.setattr("skysieve.sphere.io.smooth_file", full)
+    monkeypatch.setattr("skysieve.sphere.maps.io.smooth_file", full)
     result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg")
     assert result.exit_code == 2
     assert "skysieve: the plan on the GPU needs 2.0 GiB" in result.output

@@ -10,7 +10,7 @@ import pytest
 def test_the_demo(tmp_path):
     from rich.console import Console
 
-    from skysieve.sphere import demo
+    from skysieve.sphere.command import demo
 
     pytest.importorskip("matplotlib")
     text = io.StringIO()

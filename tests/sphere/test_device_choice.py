@@ -9,7 +9,10 @@ import pytest
 
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api, cuda, cuda_several, smooth
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api
+from skysieve.sphere.cuda import engine as cuda
+from skysieve.sphere.cuda import several as cuda_several
+from skysieve.sphere.maps import smoothing as smooth
 
 GPU = Device("cuda", 0, "made up", 2**30, (9, 0), 132, 2**17)
 GPU2 = Device("cuda", 1, "made up", 2**30, (9, 0), 132, 2**17)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import skysieve
 from skysieve.cli import app
-from skysieve.sphere.fitsparts import STRUCTURE, is_auxiliary
+from skysieve.sphere.maps.fits_parts import STRUCTURE, is_auxiliary
 
 fits = pytest.importorskip("astropy.io.fits")
 healpy = pytest.importorskip("healpy")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skysieve.sphere import ECP, GaussLegendre, Healpix, Rings
-from skysieve.sphere.healpix import nest2ring, npix2nside, pix2ang, reorder, ring_table
+from skysieve.sphere.grids.healpix import nest2ring, npix2nside, pix2ang, reorder, ring_table
 
 
 @pytest.mark.parametrize("nside", [1, 2, 8, 64])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from skysieve.sphere import Gaussian
-from skysieve.sphere.legendre import HEAT_SIGMA, heat_kernel, jacobi_series, legendre_series
-from skysieve.sphere.radial import make_radial
+from skysieve.sphere.kernels.legendre import HEAT_SIGMA, heat_kernel, jacobi_series, legendre_series
+from skysieve.sphere.kernels.radial import make_radial
 
 
 @pytest.mark.parametrize("sigma", [HEAT_SIGMA, 0.03, 0.01])

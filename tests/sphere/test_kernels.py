@@ -18,8 +18,8 @@ from skysieve.sphere import (
     matched_filter,
     sqrt_cl,
 )
-from skysieve.sphere.legendre import legendre_series, theta_nodes, window_of
-from skysieve.sphere.radial import make_radial
+from skysieve.sphere.kernels.legendre import legendre_series, theta_nodes, window_of
+from skysieve.sphere.kernels.radial import make_radial
 
 T = np.linspace(0, 0.4, 300)
 KERNELS = {

@@ -7,7 +7,7 @@ import pytest
 
 import skysieve
 from skysieve.sphere import Gaussian, MexicanHat, Profile, TopHat, Window
-from skysieve.sphere.healpix import UNSEEN
+from skysieve.sphere.grids.healpix import UNSEEN
 
 RAD = np.pi / 180
 

@@ -9,7 +9,7 @@ from tests.sphere.skies import NPIX, NSIDE, RAD, harmonics
 import skysieve
 import skysieve.sphere
 from skysieve.sphere import TopHat
-from skysieve.sphere.healpix import reorder
+from skysieve.sphere.grids.healpix import reorder
 
 healpy = pytest.importorskip("healpy")
 pytest.importorskip("ducc0")

@@ -10,7 +10,7 @@ from tests.sphere.skies import NPIX, NSIDE, RAD, harmonics, sky
 
 import skysieve
 from skysieve.sphere import MexicanHat, Needlet, TopHat, Window
-from skysieve.sphere.healpix import reorder
+from skysieve.sphere.grids.healpix import reorder
 
 healpy = pytest.importorskip("healpy")
 pytest.importorskip("ducc0")
@@ -43,7 +43,7 @@ def weights_file(tmp_path_factory):
     """A file of weights as HEALPix has them, of our own numbers."""
     from astropy.io import fits
 
-    from skysieve.sphere.pixelweights import NAME, solve
+    from skysieve.sphere.grids.pixel_weights import NAME, solve
 
     folder = tmp_path_factory.mktemp("weights")
     (folder / "full_weights").mkdir()
@@ -67,7 +67,7 @@ def test_pixel_weights_are_used_as_healpy_uses_them(weights_file, iterations):
 
 def test_pixel_weights_integrate_harmonics(weights_file, monkeypatch):
     """Up to degree 3 nside, as healpy integrates; computed, and from a file."""
-    from skysieve.sphere import pixelweights
+    from skysieve.sphere.grids import pixel_weights as pixelweights
 
     alm = healpy.map2alm(pixelweights.healpix_pixel_weights(NSIDE), lmax=3 * NSIDE, iter=0)
     alm[0] -= np.sqrt(4 * np.pi)
@@ -372,7 +372,7 @@ def test_bad_maps_are_told():
 
 
 def test_without_ducc0(monkeypatch):
-    from skysieve.sphere import cpu_harmonic
+    from skysieve.sphere.cpu import harmonic as cpu_harmonic
 
     monkeypatch.setattr(cpu_harmonic, "available", lambda: False)
     m = sky()

@@ -16,9 +16,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from skysieve.core.errors import DeviceUnavailable
-from skysieve.core.memory import available_host_memory
-from skysieve.core.pipeline import usable_cores
+from .errors import DeviceUnavailable
+from .memory import available_host_memory
+from .tasks import usable_cores
 
 __all__ = ["Device", "cuda_problem", "driver_version", "resolve"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skysieve.core.errors import MemoryBudgetError
+from .errors import MemoryBudgetError
 
 __all__ = ["available_host_memory", "items_per_chunk", "parse_budget", "ragged_chunks"]
 

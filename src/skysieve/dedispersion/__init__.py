@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve.dedispersion.api import dedisperse
-    from skysieve.dedispersion.candidates import Candidates, Events
-    from skysieve.dedispersion.cutouts import Cutout, cutout
-    from skysieve.dedispersion.dmplan import DMPlan, plan
-    from skysieve.dedispersion.dropouts import find_dropped
-    from skysieve.dedispersion.filterbank import Filterbank
-    from skysieve.dedispersion.io import write_dat, write_fil, write_tim
-    from skysieve.dedispersion.losses import Losses
-    from skysieve.dedispersion.masks import Mask
-    from skysieve.dedispersion.observation import DM_CONSTANT, Observation
-    from skysieve.dedispersion.repair import fill_dropped
-    from skysieve.dedispersion.requantise import requantise
-    from skysieve.dedispersion.result import Dedispersed
-    from skysieve.dedispersion.rfi import channel_statistics, read_rfifind, rfi_mask, zero_dm
-    from skysieve.dedispersion.searching import search
-    from skysieve.dedispersion.sigproc import BadFile
-    from skysieve.dedispersion.simulate import fake, inject
+    from skysieve.dedispersion.clean.dropouts import find_dropped
+    from skysieve.dedispersion.clean.masks import Mask
+    from skysieve.dedispersion.clean.missing import Losses
+    from skysieve.dedispersion.clean.repair import fill_dropped
+    from skysieve.dedispersion.clean.rfi import channel_statistics, read_rfifind, rfi_mask, zero_dm
+    from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
+    from skysieve.dedispersion.data.requantise import requantise
+    from skysieve.dedispersion.data.sigproc import BadFile
+    from skysieve.dedispersion.data.simulate import fake, inject
+    from skysieve.dedispersion.data.write import write_dat, write_fil, write_tim
+    from skysieve.dedispersion.dm_plan.plan import DMPlan, plan
+    from skysieve.dedispersion.single_pulse.candidates import Candidates, Events
+    from skysieve.dedispersion.single_pulse.cutouts import Cutout, cutout
+    from skysieve.dedispersion.single_pulse.search import search
+
+    from .api import dedisperse
+    from .result import Dedispersed
 
 __all__ = [
     "DM_CONSTANT",
@@ -59,33 +60,33 @@ __all__ = [
 ]
 
 _HOMES = {
-    "zero_dm": "skysieve.dedispersion.rfi",
-    "rfi_mask": "skysieve.dedispersion.rfi",
-    "read_rfifind": "skysieve.dedispersion.rfi",
-    "requantise": "skysieve.dedispersion.requantise",
-    "channel_statistics": "skysieve.dedispersion.rfi",
-    "cutout": "skysieve.dedispersion.cutouts",
-    "Cutout": "skysieve.dedispersion.cutouts",
-    "DM_CONSTANT": "skysieve.dedispersion.observation",
-    "BadFile": "skysieve.dedispersion.sigproc",
-    "Candidates": "skysieve.dedispersion.candidates",
-    "DMPlan": "skysieve.dedispersion.dmplan",
+    "zero_dm": "skysieve.dedispersion.clean.rfi",
+    "rfi_mask": "skysieve.dedispersion.clean.rfi",
+    "read_rfifind": "skysieve.dedispersion.clean.rfi",
+    "requantise": "skysieve.dedispersion.data.requantise",
+    "channel_statistics": "skysieve.dedispersion.clean.rfi",
+    "cutout": "skysieve.dedispersion.single_pulse.cutouts",
+    "Cutout": "skysieve.dedispersion.single_pulse.cutouts",
+    "DM_CONSTANT": "skysieve.dedispersion.data.observation",
+    "BadFile": "skysieve.dedispersion.data.sigproc",
+    "Candidates": "skysieve.dedispersion.single_pulse.candidates",
+    "DMPlan": "skysieve.dedispersion.dm_plan.plan",
     "Dedispersed": "skysieve.dedispersion.result",
-    "Events": "skysieve.dedispersion.candidates",
-    "Filterbank": "skysieve.dedispersion.filterbank",
-    "Losses": "skysieve.dedispersion.losses",
-    "Mask": "skysieve.dedispersion.masks",
-    "Observation": "skysieve.dedispersion.observation",
+    "Events": "skysieve.dedispersion.single_pulse.candidates",
+    "Filterbank": "skysieve.dedispersion.data.filterbank",
+    "Losses": "skysieve.dedispersion.clean.missing",
+    "Mask": "skysieve.dedispersion.clean.masks",
+    "Observation": "skysieve.dedispersion.data.observation",
     "dedisperse": "skysieve.dedispersion.api",
-    "fake": "skysieve.dedispersion.simulate",
-    "fill_dropped": "skysieve.dedispersion.repair",
-    "find_dropped": "skysieve.dedispersion.dropouts",
-    "inject": "skysieve.dedispersion.simulate",
-    "plan": "skysieve.dedispersion.dmplan",
-    "search": "skysieve.dedispersion.searching",
-    "write_dat": "skysieve.dedispersion.io",
-    "write_fil": "skysieve.dedispersion.io",
-    "write_tim": "skysieve.dedispersion.io",
+    "fake": "skysieve.dedispersion.data.simulate",
+    "fill_dropped": "skysieve.dedispersion.clean.repair",
+    "find_dropped": "skysieve.dedispersion.clean.dropouts",
+    "inject": "skysieve.dedispersion.data.simulate",
+    "plan": "skysieve.dedispersion.dm_plan.plan",
+    "search": "skysieve.dedispersion.single_pulse.search",
+    "write_dat": "skysieve.dedispersion.data.write",
+    "write_fil": "skysieve.dedispersion.data.write",
+    "write_tim": "skysieve.dedispersion.data.write",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

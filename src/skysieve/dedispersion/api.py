@@ -16,14 +16,15 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter
-from skysieve.dedispersion.dmplan import DMPlan, check_series
-from skysieve.dedispersion.filterbank import Filterbank
-from skysieve.dedispersion.grid import numbers, reference_frequency
-from skysieve.dedispersion.masks import Cleaned, Mask
-from skysieve.dedispersion.observation import DM_CONSTANT, Observation
-from skysieve.dedispersion.result import Dedispersed
-from skysieve.dedispersion.tables import SUBBANDS, Tabled, make_table, widest_call
-from skysieve.dedispersion.workload import METHODS, MOST_BINNED, Engine, Source, Table, sum_dtype
+from skysieve.dedispersion.clean.masks import Cleaned, Mask
+from skysieve.dedispersion.data.delays import numbers, reference_frequency
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.dm_plan.delay_tables import SUBBANDS, Tabled, make_table, widest_call
+from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
+
+from .contract import METHODS, MOST_BINNED, Engine, Source, Table, sum_dtype
+from .result import Dedispersed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,10 +55,10 @@ class Place:
     def bytes_needed(self, source: Source, tables: Sequence[Table], samples: int) -> int:
         """Bytes for so many samples at hand."""
         if self.gpu:
-            from skysieve.dedispersion import cuda
+            from skysieve.dedispersion.cuda import engine as cuda
 
             return cuda.bytes_needed(source, tables, samples)
-        from skysieve.dedispersion import cpu
+        from skysieve.dedispersion.cpu import engine as cpu
 
         return cpu.bytes_needed(source, tables, samples)
 
@@ -67,7 +68,7 @@ def find_place(device: str | tuple[Device, ...], memory: str | float | None, tak
     devices = device if isinstance(device, tuple) else resolve(device)
     if devices[0].kind == "cpu":
         return Place(devices, parse_budget(memory, max(1, available_host_memory() - taken)))
-    from skysieve.dedispersion import cuda
+    from skysieve.dedispersion.cuda import engine as cuda
 
     free = cuda.free_memory(devices)
     return Place(devices, min(parse_budget(memory, free, default=0.8), int(0.95 * free)))
@@ -113,12 +114,12 @@ def make_engine(
     """
     place = device if isinstance(device, Place) else Place(resolve(device), budget or 0)
     if place.gpu:
-        from skysieve.dedispersion import cuda
+        from skysieve.dedispersion.cuda import engine as cuda
 
         return cuda.Engine(
             source, tables, method=method, capacity=capacity, devices=place.devices, budget=place.budget or None
         )
-    from skysieve.dedispersion import cpu
+    from skysieve.dedispersion.cpu import engine as cpu
 
     return cpu.Engine(
         source, tables, method=method, capacity=capacity, threads=threads, budget=place.budget or budget, span=span
@@ -320,7 +321,7 @@ def _room(fb: Filterbank, shape: tuple[int, int], device: str) -> tuple[Any, int
     dtype = sum_dtype(fb.dtype)
     size = shape[0] * shape[1] * dtype.itemsize
     if fb.gpu is not None:
-        from skysieve.dedispersion import cuda
+        from skysieve.dedispersion.cuda import engine as cuda
 
         return cuda.room(shape, dtype, fb.gpu), 0
     free = available_host_memory()

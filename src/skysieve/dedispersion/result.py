@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.dedispersion.observation import Observation
+from skysieve.dedispersion.data.observation import Observation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +101,7 @@ class Dedispersed:
         -------
         list of Path
         """
-        from skysieve.dedispersion.io import write_dat, write_tim
+        from skysieve.dedispersion.data.write import write_dat, write_tim
 
         if format not in ("dat", "tim"):
             raise ValueError(f"format={format!r}: expected 'dat' or 'tim'")

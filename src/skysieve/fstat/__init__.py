@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve.fstat.api import TransientPlan, transient_map
-    from skysieve.fstat.atoms import Atoms, merge
-    from skysieve.fstat.batch import AtomsBatch
-    from skysieve.fstat.bsgl import BSGL
-    from skysieve.fstat.grid import Grid
-    from skysieve.fstat.interop import from_lal, register_pyfstat
-    from skysieve.fstat.io import load_atoms, read_atoms, save_atoms, write_atoms
-    from skysieve.fstat.result import TransientResult
-    from skysieve.fstat.searching import search
-    from skysieve.fstat.searchresult import SearchResult
-    from skysieve.fstat.simulate import Injection, synth_atoms
-    from skysieve.fstat.windows import WindowSum
+    from skysieve.fstat.inputs.atoms import Atoms, merge
+    from skysieve.fstat.inputs.files import load_atoms, read_atoms, save_atoms, write_atoms
+    from skysieve.fstat.inputs.grid import Grid
+    from skysieve.fstat.inputs.simulate import Injection, synth_atoms
+    from skysieve.fstat.inputs.windows import WindowSum
+    from skysieve.fstat.result.map import TransientResult
+    from skysieve.fstat.template_search.batch import AtomsBatch
+    from skysieve.fstat.template_search.bsgl import BSGL
+    from skysieve.fstat.template_search.result import SearchResult
+    from skysieve.fstat.template_search.search import search
+
+    from .api import TransientPlan, transient_map
+    from .pyfstat import from_lal, register_pyfstat
 
 __all__ = [
     "BSGL",
@@ -43,25 +44,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BSGL": "skysieve.fstat.bsgl",
-    "Atoms": "skysieve.fstat.atoms",
-    "AtomsBatch": "skysieve.fstat.batch",
-    "Grid": "skysieve.fstat.grid",
-    "Injection": "skysieve.fstat.simulate",
-    "SearchResult": "skysieve.fstat.searchresult",
+    "BSGL": "skysieve.fstat.template_search.bsgl",
+    "Atoms": "skysieve.fstat.inputs.atoms",
+    "AtomsBatch": "skysieve.fstat.template_search.batch",
+    "Grid": "skysieve.fstat.inputs.grid",
+    "Injection": "skysieve.fstat.inputs.simulate",
+    "SearchResult": "skysieve.fstat.template_search.result",
     "TransientPlan": "skysieve.fstat.api",
-    "TransientResult": "skysieve.fstat.result",
-    "WindowSum": "skysieve.fstat.windows",
-    "from_lal": "skysieve.fstat.interop",
-    "load_atoms": "skysieve.fstat.io",
-    "merge": "skysieve.fstat.atoms",
-    "read_atoms": "skysieve.fstat.io",
-    "register_pyfstat": "skysieve.fstat.interop",
-    "save_atoms": "skysieve.fstat.io",
-    "search": "skysieve.fstat.searching",
-    "synth_atoms": "skysieve.fstat.simulate",
+    "TransientResult": "skysieve.fstat.result.map",
+    "WindowSum": "skysieve.fstat.inputs.windows",
+    "from_lal": "skysieve.fstat.pyfstat",
+    "load_atoms": "skysieve.fstat.inputs.files",
+    "merge": "skysieve.fstat.inputs.atoms",
+    "read_atoms": "skysieve.fstat.inputs.files",
+    "register_pyfstat": "skysieve.fstat.pyfstat",
+    "save_atoms": "skysieve.fstat.inputs.files",
+    "search": "skysieve.fstat.template_search.search",
+    "synth_atoms": "skysieve.fstat.inputs.simulate",
     "transient_map": "skysieve.fstat.api",
-    "write_atoms": "skysieve.fstat.io",
+    "write_atoms": "skysieve.fstat.inputs.files",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.device import Device, resolve
-from skysieve.fstat.atoms import Bins, as_list, bin_atoms
-from skysieve.fstat.checks import current, real_dtype, refuse_map, refuse_short, reporting
-from skysieve.fstat.grid import Grid, Schedule, Times, make_schedule, refuse_tables
-from skysieve.fstat.result import Coverage, TransientResult
-from skysieve.fstat.windows import resolve_window
-from skysieve.fstat.workload import Engine, Job, Output, Spec, make_job
+from skysieve.fstat.inputs.atoms import Bins, as_list, bin_atoms
+from skysieve.fstat.inputs.checks import current, real_dtype, refuse_map, refuse_short, reporting
+from skysieve.fstat.inputs.grid import Grid, Schedule, Times, make_schedule, refuse_tables
+from skysieve.fstat.inputs.windows import resolve_window
+from skysieve.fstat.result.map import Coverage, TransientResult
+
+from .contract import Engine, Job, Output, Spec, make_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from skysieve.fstat.atoms import Atoms
+    from skysieve.fstat.inputs.atoms import Atoms
 
 __all__ = ["TransientPlan", "transient_map"]
 
@@ -32,13 +33,13 @@ def make_engine(
     """The backend for a device: the one place where it is chosen."""
     found = resolve(device)[0]
     if found.kind == "cuda":
-        from skysieve.fstat import cuda
+        from skysieve.fstat.cuda import engine as cuda
 
         if device != "auto" or not spec.lal:
             with current(found):
                 return cuda.Engine(spec, device=found, memory=memory, threads=threads), found
         found = resolve("cpu")[0]
-    from skysieve.fstat import cpu
+    from skysieve.fstat.cpu import engine as cpu
 
     return cpu.Engine(spec, device=found, memory=memory, threads=threads), found
 

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, to_host
-from skysieve.fstat.workload import CONDITION_BOUND, Bank, Job, Output, Spec, powers, scaled, span_of, weights_of_bins
+
+from .contract import CONDITION_BOUND, Bank, Job, Output, Spec, powers, scaled, span_of, weights_of_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from skysieve.fstat.grid import Schedule
+    from skysieve.fstat.inputs.grid import Schedule
 
 __all__ = ["DOUBLE", "EXACT", "USUAL", "divided", "levels_of", "loud_limit", "of_data", "put", "spec_of", "wide"]
 
@@ -53,7 +54,7 @@ FLOOR = {"float32": 1e-15, "float64": 1e-140}
 """Smallest sum of weights of a window, over the largest weight of a bin: products of two such sums must not
 underflow."""
 FEWEST = 16
-"""Bins of a gap after which recurrences start anew (see ``cpu_exp`` and ``tf_exp.cu``)."""
+"""Bins of a gap after which recurrences start anew (see ``cpu.exp`` and ``exp.cu``)."""
 RENEWED = ((1, 8), (2, 8), (4, 20), (8, 20), (16, 260), (64, 260))
 """Bins after a gap: of these many the second number has been in the sums since they were formed anew."""
 AFTER_GAPS = 50.0

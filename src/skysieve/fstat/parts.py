@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .grid import Schedule
-from .workload import FALLBACK, Output
+from skysieve.fstat.inputs.grid import Schedule
+
+from .contract import FALLBACK, Output
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

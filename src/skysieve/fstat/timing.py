@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.kept import Figures, figures
-from skysieve.fstat.atoms import Bins
-from skysieve.fstat.grid import Grid, Schedule
-from skysieve.fstat.windows import Window
-from skysieve.fstat.workload import Job, make_job
+from skysieve.core.measured import Figures, figures
+from skysieve.fstat.inputs.atoms import Bins
+from skysieve.fstat.inputs.grid import Grid, Schedule
+from skysieve.fstat.inputs.windows import Window
+
+from .contract import Job, make_job
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

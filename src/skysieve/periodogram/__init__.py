@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve.periodogram.aliases import Alias, Aliases, find_aliases
-    from skysieve.periodogram.api import LombScarglePlan, lombscargle
-    from skysieve.periodogram.dropin import LombScargle
-    from skysieve.periodogram.fap import NoFormulaWarning
-    from skysieve.periodogram.interop import register_astropy
-    from skysieve.periodogram.multiband import MultibandResult, lombscargle_multiband, multiband_bootstrap
-    from skysieve.periodogram.peaklist import PeakList
-    from skysieve.periodogram.prewhiten import Prewhitened
-    from skysieve.periodogram.result import LombScargleResult, Peaks
-    from skysieve.periodogram.workload import Status
+    from skysieve.periodogram.analysis.fap import NoFormulaWarning
+    from skysieve.periodogram.astropy_class.lombscargle import LombScargle
+    from skysieve.periodogram.astropy_class.peaks import PeakList
+    from skysieve.periodogram.astropy_class.prewhiten import Prewhitened
+    from skysieve.periodogram.astropy_class.register import register_astropy
+    from skysieve.periodogram.result.aliases import Alias, Aliases, find_aliases
+    from skysieve.periodogram.result.result import LombScargleResult, Peaks
+
+    from .api import LombScarglePlan, lombscargle
+    from .contract import Status
+    from .multiband import MultibandResult, lombscargle_multiband, multiband_bootstrap
 
 __all__ = [
     "Alias",
@@ -38,22 +39,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Alias": "skysieve.periodogram.aliases",
-    "Aliases": "skysieve.periodogram.aliases",
-    "find_aliases": "skysieve.periodogram.aliases",
-    "LombScargle": "skysieve.periodogram.dropin",
-    "NoFormulaWarning": "skysieve.periodogram.fap",
-    "register_astropy": "skysieve.periodogram.interop",
-    "PeakList": "skysieve.periodogram.peaklist",
-    "Prewhitened": "skysieve.periodogram.prewhiten",
+    "Alias": "skysieve.periodogram.result.aliases",
+    "Aliases": "skysieve.periodogram.result.aliases",
+    "find_aliases": "skysieve.periodogram.result.aliases",
+    "LombScargle": "skysieve.periodogram.astropy_class.lombscargle",
+    "NoFormulaWarning": "skysieve.periodogram.analysis.fap",
+    "register_astropy": "skysieve.periodogram.astropy_class.register",
+    "PeakList": "skysieve.periodogram.astropy_class.peaks",
+    "Prewhitened": "skysieve.periodogram.astropy_class.prewhiten",
     "lombscargle": "skysieve.periodogram.api",
     "lombscargle_multiband": "skysieve.periodogram.multiband",
     "multiband_bootstrap": "skysieve.periodogram.multiband",
     "MultibandResult": "skysieve.periodogram.multiband",
     "LombScarglePlan": "skysieve.periodogram.api",
-    "LombScargleResult": "skysieve.periodogram.result",
-    "Peaks": "skysieve.periodogram.result",
-    "Status": "skysieve.periodogram.workload",
+    "LombScargleResult": "skysieve.periodogram.result.result",
+    "Peaks": "skysieve.periodogram.result.result",
+    "Status": "skysieve.periodogram.contract",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

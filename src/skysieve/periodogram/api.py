@@ -11,13 +11,14 @@ import numpy as np
 
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import SkysieveError
-from skysieve.periodogram import checks
-from skysieve.periodogram.grid import GridRule, grid_warnings, make_rule, refusal
-from skysieve.periodogram.outcome import assemble, settle
-from skysieve.periodogram.sampling import highest_frequencies
-from skysieve.periodogram.series import CurveSet, light_curves
-from skysieve.periodogram.units import Units, one_time_unit, strip_frequency
-from skysieve.periodogram.workload import Engine, Grids, Output, Scan, Spec, Status
+from skysieve.periodogram.analysis.sampling import highest_frequencies
+from skysieve.periodogram.lightcurves import checks
+from skysieve.periodogram.lightcurves.sources import CurveSet, light_curves
+from skysieve.periodogram.lightcurves.units import Units, one_time_unit, strip_frequency
+from skysieve.periodogram.numerics.grid import GridRule, grid_warnings, make_rule, refusal
+from skysieve.periodogram.result.assemble import assemble, settle
+
+from .contract import Engine, Grids, Output, Scan, Spec, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from skysieve.periodogram.result import LombScargleResult
+    from skysieve.periodogram.result.result import LombScargleResult
 
 __all__ = ["LombScarglePlan", "lombscargle"]
 
@@ -36,14 +37,14 @@ def make_engine(
     """The backend for a device: the one place where it is chosen."""
     devices = resolve(device)
     if devices[0].kind == "cpu" and spec.model is not None:
-        from skysieve.periodogram import cpu_chi2_bands
+        from skysieve.periodogram.cpu.fourier import bands as cpu_chi2_bands
 
         return cpu_chi2_bands.MultibandEngine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
     if devices[0].kind == "cpu":
-        from skysieve.periodogram import cpu
+        from skysieve.periodogram.cpu import engine as cpu
 
         return cpu.Engine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
-    from skysieve.periodogram import cuda
+    from skysieve.periodogram.cuda import engine as cuda
 
     one = devices[0] if len(devices) == 1 else devices
     return cuda.Engine(spec, device=one, memory=memory, threads=threads), devices[0]

@@ -9,15 +9,16 @@ import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.errors import SkysieveError
-from skysieve.periodogram import checks
-from skysieve.periodogram.api import LombScarglePlan
-from skysieve.periodogram.banded import with_bands
-from skysieve.periodogram.checks import PlanOptions
-from skysieve.periodogram.chi2 import Model
-from skysieve.periodogram.columns import pick
-from skysieve.periodogram.result import LombScargleResult
-from skysieve.periodogram.series import light_curves
-from skysieve.periodogram.workload import Status
+from skysieve.periodogram.lightcurves import checks
+from skysieve.periodogram.lightcurves.arrays import pick
+from skysieve.periodogram.lightcurves.banded import with_bands
+from skysieve.periodogram.lightcurves.checks import PlanOptions
+from skysieve.periodogram.lightcurves.sources import light_curves
+from skysieve.periodogram.numerics.fourier import Model
+from skysieve.periodogram.result.result import LombScargleResult
+
+from .api import LombScarglePlan
+from .contract import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from skysieve.core.device import Device
-    from skysieve.periodogram.series import CurveSet
-    from skysieve.periodogram.workload import Engine
+    from skysieve.periodogram.lightcurves.sources import CurveSet
+
+    from .contract import Engine
 
 __all__ = ["MultibandResult", "lombscargle_multiband", "multiband_bootstrap"]
 

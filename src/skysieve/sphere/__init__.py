@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve.sphere.api import ConvolvePlan
-    from skysieve.sphere.grid import ECP, GaussLegendre, Healpix, Rings
-    from skysieve.sphere.kernels import (
-        Gaussian,
-        Window,
-        matched_filter,
-        sqrt_cl,
-    )
-    from skysieve.sphere.pixelwindow import pixel_window
-    from skysieve.sphere.shapes import MexicanHat, Needlet, Profile, TopHat, from_function
-    from skysieve.sphere.smooth import smoothing
+    from skysieve.sphere.grids.grid import ECP, GaussLegendre, Healpix, Rings
+    from skysieve.sphere.grids.pixel_window import pixel_window
+    from skysieve.sphere.kernels.base import Gaussian, Window, matched_filter, sqrt_cl
+    from skysieve.sphere.kernels.shapes import MexicanHat, Needlet, Profile, TopHat, from_function
+    from skysieve.sphere.maps.smoothing import smoothing
+
+    from .api import ConvolvePlan
 
 __all__ = [
     "ECP",
@@ -40,21 +36,21 @@ __all__ = [
 
 _HOMES = {
     "ConvolvePlan": "skysieve.sphere.api",
-    "ECP": "skysieve.sphere.grid",
-    "GaussLegendre": "skysieve.sphere.grid",
-    "Gaussian": "skysieve.sphere.kernels",
-    "Healpix": "skysieve.sphere.grid",
-    "MexicanHat": "skysieve.sphere.shapes",
-    "Needlet": "skysieve.sphere.shapes",
-    "Profile": "skysieve.sphere.shapes",
-    "Rings": "skysieve.sphere.grid",
-    "TopHat": "skysieve.sphere.shapes",
-    "Window": "skysieve.sphere.kernels",
-    "from_function": "skysieve.sphere.shapes",
-    "matched_filter": "skysieve.sphere.kernels",
-    "pixel_window": "skysieve.sphere.pixelwindow",
-    "smoothing": "skysieve.sphere.smooth",
-    "sqrt_cl": "skysieve.sphere.kernels",
+    "ECP": "skysieve.sphere.grids.grid",
+    "GaussLegendre": "skysieve.sphere.grids.grid",
+    "Gaussian": "skysieve.sphere.kernels.base",
+    "Healpix": "skysieve.sphere.grids.grid",
+    "MexicanHat": "skysieve.sphere.kernels.shapes",
+    "Needlet": "skysieve.sphere.kernels.shapes",
+    "Profile": "skysieve.sphere.kernels.shapes",
+    "Rings": "skysieve.sphere.grids.grid",
+    "TopHat": "skysieve.sphere.kernels.shapes",
+    "Window": "skysieve.sphere.kernels.base",
+    "from_function": "skysieve.sphere.kernels.shapes",
+    "matched_filter": "skysieve.sphere.kernels.base",
+    "pixel_window": "skysieve.sphere.grids.pixel_window",
+    "smoothing": "skysieve.sphere.maps.smoothing",
+    "sqrt_cl": "skysieve.sphere.kernels.base",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

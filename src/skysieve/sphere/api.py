@@ -13,7 +13,13 @@ import numpy as np
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere.arguments import (
+from skysieve.sphere.grids.band_quadrature import finish, mean_of, prepared
+from skysieve.sphere.grids.grid import QUADRATURES, Grid
+from skysieve.sphere.grids.healpix import CHUNK, nest2ring, npix2nside, reorder
+from skysieve.sphere.kernels.base import Kernel, Window, check_eps
+from skysieve.sphere.kernels.radial import make_radial
+
+from .arguments import (
     check_out,
     devices_of,
     factors_of,
@@ -25,12 +31,7 @@ from skysieve.sphere.arguments import (
     ring_table_of,
     white_error,
 )
-from skysieve.sphere.band import finish, mean_of, prepared
-from skysieve.sphere.grid import QUADRATURES, Grid
-from skysieve.sphere.healpix import CHUNK, nest2ring, npix2nside, reorder
-from skysieve.sphere.kernels import Kernel, Window, check_eps
-from skysieve.sphere.radial import make_radial
-from skysieve.sphere.workload import METHODS, Engine, Spec
+from .contract import METHODS, Engine, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from skysieve.sphere.cpu_offset import Ones
+    from skysieve.sphere.cpu.offset import Ones
 
 __all__ = ["ConvolvePlan"]
 
@@ -78,11 +79,11 @@ def make_engine(
     devices = (host(device),) if method == "harmonic" or spec.compat else devices_of(device, resolve)
     found = devices[0]
     if len(devices) > 1:
-        from skysieve.sphere.cuda_several import SeveralEngine
+        from skysieve.sphere.cuda.several import SeveralEngine
 
         return SeveralEngine(spec, method, devices, memory=memory, threads=threads), found
     if found.kind == "cuda":
-        from skysieve.sphere import cuda
+        from skysieve.sphere.cuda import engine as cuda
 
         try:
             return cuda.Engine(spec, method, device=found, memory=memory, threads=threads), found
@@ -91,7 +92,7 @@ def make_engine(
                 raise
             logger.info("device='auto' takes the CPU: %s", error)
         found = resolve("cpu")[0]
-    from skysieve.sphere import cpu
+    from skysieve.sphere.cpu import engine as cpu
 
     return cpu.Engine(spec, method, device=found, memory=memory, threads=threads), found
 
@@ -461,7 +462,7 @@ class ConvolvePlan:
         if band:
             finish(out[0], mean, self.kernels, self._polar, self.spin, w_out is not self._ones)
         elif mean and self._means is not None:
-            from skysieve.sphere.cpu_offset import add_mean
+            from skysieve.sphere.cpu.offset import add_mean
 
             add_mean(self._means, mean, out[0])
         if self._mask is not None:
@@ -493,6 +494,6 @@ class ConvolvePlan:
         """What a map's mean becomes, where it is convolved apart: maps without mask and pixel weights, of spin 0."""
         if self._mask is not None or self.spin or self._factors is not None or self.quadrature == "band":
             return None
-        from skysieve.sphere.cpu_offset import Ones
+        from skysieve.sphere.cpu.offset import Ones
 
         return Ones(self._table, self.kernels, float(self.eps), threads)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, is_device_array
-from skysieve.sphere.grid import Grid, Healpix, RingTable
-from skysieve.sphere.healpix import reorder
-from skysieve.sphere.kernels import Kernel
-from skysieve.sphere.legendre import theta_nodes
-from skysieve.sphere.workload import COMPAT
+from skysieve.sphere.grids.grid import Grid, Healpix, RingTable
+from skysieve.sphere.grids.healpix import reorder
+from skysieve.sphere.kernels.base import Kernel
+from skysieve.sphere.kernels.legendre import theta_nodes
+
+from .contract import COMPAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

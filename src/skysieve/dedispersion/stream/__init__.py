@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve.dedispersion.stream.search import Found, StreamSearch
+    from skysieve.dedispersion.stream.search.search import Found, StreamSearch
 
 __all__ = ["Found", "StreamSearch"]
 
 _HOMES = {
-    "Found": "skysieve.dedispersion.stream.search",
-    "StreamSearch": "skysieve.dedispersion.stream.search",
+    "Found": "skysieve.dedispersion.stream.search.search",
+    "StreamSearch": "skysieve.dedispersion.stream.search.search",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

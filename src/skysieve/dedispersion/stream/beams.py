@@ -16,22 +16,22 @@ import numpy as np
 
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceLost
-from skysieve.core.kernels import Runtime
-from skysieve.dedispersion.dmplan import DMPlan
-from skysieve.dedispersion.dmplan import plan as make_plan
-from skysieve.dedispersion.grid import delay_seconds, sample_delays
-from skysieve.dedispersion.observation import Observation, regular_freqs
-from skysieve.dedispersion.stream.channelise import Channeliser
-from skysieve.dedispersion.stream.earlier import Mark
-from skysieve.dedispersion.stream.packets import VOLTAGE, Geometry, mjd_of
-from skysieve.dedispersion.stream.pagelock import PageLock
-from skysieve.dedispersion.stream.ring import Loan, Ring, Unpacker
-from skysieve.dedispersion.stream.search import Found, StreamSearch
+from skysieve.core.gpu.runtime import Runtime
+from skysieve.dedispersion.data.delays import delay_seconds, sample_delays
+from skysieve.dedispersion.data.observation import Observation, regular_freqs
+from skysieve.dedispersion.dm_plan.plan import DMPlan
+from skysieve.dedispersion.dm_plan.plan import plan as make_plan
+from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
+from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, mjd_of
+from skysieve.dedispersion.stream.receive.page_lock import PageLock
+from skysieve.dedispersion.stream.receive.ring import Loan, Ring, Unpacker
+from skysieve.dedispersion.stream.report.earlier import Mark
+from skysieve.dedispersion.stream.search.search import Found, StreamSearch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.stream.cuda_channelise import DeviceChanneliser
+    from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 
 logger = logging.getLogger("skysieve")
 
@@ -224,7 +224,7 @@ class Segment:
 
     def _settle(self, runtime: Runtime) -> None:
         """Channelise on a GPU, which reads the packets where they lie in the ring."""
-        from skysieve.dedispersion.stream.cuda_channelise import DeviceChanneliser
+        from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 
         assert self.channeliser is not None
         each = self.geometry.chunks * self.geometry.step_bytes

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.dedispersion.stream.beams import Options, Segment
-from skysieve.dedispersion.stream.emulate import source_geometry, source_steps
-from skysieve.dedispersion.stream.packets import LAST_SAMPLE, REASONS, Geometry, Parsed, Parser, packets
-from skysieve.dedispersion.stream.ring import RESTART
+from skysieve.dedispersion.stream.command.emulate import source_geometry, source_steps
+from skysieve.dedispersion.stream.receive.packets import LAST_SAMPLE, REASONS, Geometry, Parsed, Parser, packets
+from skysieve.dedispersion.stream.receive.ring import RESTART
+
+from .beams import Options, Segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.filterbank import Filterbank
-    from skysieve.dedispersion.stream.dada import DadaFile
-    from skysieve.dedispersion.stream.receive import UdpReceiver
+    from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.stream.receive.dada_file import DadaFile
+    from skysieve.dedispersion.stream.receive.udp import UdpReceiver
 
 BATCH, SWEEP = 512, 1024
 """Packets of a file at a time; datagrams, at least as many as a receiver publishes together."""

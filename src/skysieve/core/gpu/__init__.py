@@ -1,0 +1,1 @@
+"""CUDA kernels: their sources, compilation, launches and transfers."""

@@ -1,0 +1,221 @@
+"""Compile a domain's kernels and launch them: the one door to the GPU.
+
+``cuda.py`` of a domain is given a `Runtime`.  It takes arrays from ``runtime.xp`` and kernels from
+``runtime.module(...)``, and every launch is a call of `Module.launch`; so a test can hand it a runtime that
+runs the same sources on the host.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+
+from skysieve.core.device import Device
+from skysieve.core.errors import DeviceUnavailable, KernelError
+from skysieve.core.tasks import usable_cores
+
+from .source import load_source
+
+__all__ = ["COMPILE_OPTIONS", "CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch"]
+
+COMPILE_OPTIONS = ("-std=c++17",)
+"""Options of every compilation, here and in the tests that compile without a GPU."""
+
+_MAX_THREADS = 1024
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_PLAIN = (int, float, complex)  # a union made for every argument would cost as much as the launch
+
+
+class Module(Protocol):
+    """Compiled kernels of one source on one device."""
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """Start ``kernel`` on ``grid`` blocks of ``block`` threads (one to three numbers each).
+
+        ``args`` are arrays of the device, NumPy scalars of the exact type of the parameter (also of a
+        structured dtype, for a struct by value), or None for a null pointer.  Plain Python numbers are
+        refused: they have no width.  ``shared_mem`` is dynamic shared memory in bytes; more than 48 KiB is
+        opted in to.  ``stream`` None is the current stream.  A launch with an empty grid does nothing.
+        """
+
+    def attributes(self, kernel: str) -> dict[str, int]:
+        """``registers``, ``shared`` (static bytes), ``local`` (bytes a thread), ``max_threads`` of a kernel."""
+
+
+class Runtime(Protocol):
+    """One device as a domain's ``cuda.py`` sees it."""
+
+    @property
+    def xp(self) -> Any:
+        """The array module whose arrays the kernels take."""
+
+    @property
+    def device(self) -> Device: ...
+
+    def module(
+        self, package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
+    ) -> Module:
+        """The kernels of ``name`` in ``package`` in one of its builds (the first by default)."""
+
+    def compile_ahead(self, wanted: Iterable[Sequence[Any]]) -> None:
+        """Begin to compile what `module` will be asked for, each given by its arguments; return at once."""
+
+    def synchronize(self) -> None:
+        """Wait until everything started on the device has ended."""
+
+
+class CudaRuntime:
+    """A GPU through CuPy; compiled code is kept in this process and in CuPy's disk cache.
+
+    Parameters
+    ----------
+    device : Device
+        Of kind ``"cuda"``, from `skysieve.core.device.resolve`.
+    """
+
+    def __init__(self, device: Device) -> None:
+        import cupy
+
+        self.xp: Any = cupy
+        self.device = device
+        self._modules: dict[tuple[Any, ...], CudaModule] = {}
+        self._coming: dict[tuple[Any, ...], Future[CudaModule]] = {}
+
+    def module(
+        self, package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
+    ) -> CudaModule:
+        """See `Runtime.module`.
+
+        Raises
+        ------
+        KernelError
+            The source is missing or does not compile; the message holds the compiler's.
+        DeviceUnavailable
+            The compiler (NVRTC) cannot be loaded.
+        """
+        key = _key(package, name, build, defines)
+        if key not in self._modules:
+            coming = self._coming.pop(key, None)
+            self._modules[key] = coming.result() if coming else self._compile(package, name, build, defines)
+        return self._modules[key]
+
+    def compile_ahead(self, wanted: Iterable[Sequence[Any]]) -> None:
+        """See `Runtime.compile_ahead`; in threads of their own, whose errors `module` raises."""
+        new = {_key(*each): each for each in wanted}
+        new = {key: each for key, each in new.items() if key not in self._modules and key not in self._coming}
+        if new:
+            pool = ThreadPoolExecutor(min(len(new), usable_cores()), "skysieve-compile")
+            self._coming |= {key: pool.submit(self._compile, *each) for key, each in new.items()}
+            pool.shutdown(wait=False)
+
+    def _compile(
+        self, package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
+    ) -> CudaModule:
+        return CudaModule(self.xp, self.device, name, load_source(package, name).assemble(build, defines))
+
+    def synchronize(self) -> None:
+        """See `Runtime.synchronize`."""
+        with self.xp.cuda.Device(self.device.index):
+            self.xp.cuda.runtime.deviceSynchronize()
+
+
+def _key(
+    package: str, name: str, build: str | None = None, defines: Mapping[str, object] | None = None
+) -> tuple[Any, ...]:
+    return package, name, build, tuple(sorted((k, str(v)) for k, v in (defines or {}).items()))
+
+
+class CudaModule:
+    """Kernels compiled by NVRTC through CuPy for one GPU."""
+
+    def __init__(self, cupy: Any, device: Device, name: str, code: str) -> None:
+        self._cupy = cupy
+        self._index = device.index
+        self._name = name
+        self._kernels: dict[str, Any] = {}
+        self._dynamic: dict[str, int] = {}
+        self._raw = cupy.RawModule(code=code, options=COMPILE_OPTIONS, backend="nvrtc")
+        try:
+            with cupy.cuda.Device(self._index):
+                self._raw.compile()
+        except cupy.cuda.compiler.CompileException as error:
+            raise KernelError(f"{name} does not compile for {device}:\n{error}") from error
+        except (ImportError, OSError) as error:
+            raise _no_compiler(error) from error
+        except RuntimeError as error:
+            if any(library in str(error) for library in ("libnvrtc", "nvrtc64")):
+                raise _no_compiler(error) from error
+            raise KernelError(f"{name} cannot be made ready on {device}: {error}") from error
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """See `Module.launch`."""
+        if not check_launch(kernel, grid, block, args):
+            return
+        with self._cupy.cuda.Device(self._index):
+            function = self._kernel(kernel)
+            if shared_mem > self._dynamic.get(kernel, 0):
+                # CuPy shares a loaded kernel between modules of one text: never lower what another one has asked for
+                function.max_dynamic_shared_size_bytes = max(shared_mem, function.max_dynamic_shared_size_bytes)
+                self._dynamic[kernel] = shared_mem
+            given = tuple(np.uintp(0) if a is None else a for a in args)
+            function(tuple(grid), tuple(block), given, shared_mem=shared_mem, stream=stream)
+
+    def attributes(self, kernel: str) -> dict[str, int]:
+        """See `Module.attributes`."""
+        with self._cupy.cuda.Device(self._index):
+            a = self._kernel(kernel).attributes
+        return {
+            "registers": int(a["num_regs"]),
+            "shared": int(a["shared_size_bytes"]),
+            "local": int(a["local_size_bytes"]),
+            "max_threads": int(a["max_threads_per_block"]),
+        }
+
+    def _kernel(self, kernel: str) -> Any:
+        if kernel not in self._kernels:
+            try:
+                self._kernels[kernel] = self._raw.get_function(kernel)
+            except self._cupy.cuda.driver.CUDADriverError as error:
+                raise KernelError(f"{self._name} has no kernel {kernel!r}: {error}") from error
+        return self._kernels[kernel]
+
+
+def check_launch(kernel: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any]) -> bool:
+    """Refuse what no device takes; False when the grid is empty and there is nothing to do."""
+    if not 1 <= len(grid) <= 3 or not 1 <= len(block) <= 3:
+        raise KernelError(f"{kernel}: grid {tuple(grid)} and block {tuple(block)} have one to three numbers each")
+    if any(n < 1 for n in block) or functools.reduce(lambda a, b: a * b, block) > _MAX_THREADS:
+        raise KernelError(f"{kernel}: block {tuple(block)} does not hold 1 to {_MAX_THREADS} threads")
+    if any(not 0 <= n <= most for n, most in zip(grid, _MAX_GRID, strict=False)):
+        raise KernelError(f"{kernel}: grid {tuple(grid)} is outside {_MAX_GRID}")
+    for i, a in enumerate(args):
+        if isinstance(a, _PLAIN) and not isinstance(a, np.generic):
+            raise TypeError(f"{kernel}: argument {i} is the Python number {a!r}; give it a width, as np.int32({a!r})")
+    return all(n > 0 for n in grid)
+
+
+def _no_compiler(error: Exception) -> DeviceUnavailable:
+    return DeviceUnavailable(
+        f"CUDA's run-time compiler (NVRTC) cannot be loaded: {error}",
+        "pip install 'skysieve[cuda13]' (or [cuda12], as your driver needs) brings it",
+    )

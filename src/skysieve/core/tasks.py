@@ -1,0 +1,142 @@
+"""Run the tasks of a job on a pool of threads: longest first, with progress, stopped by the first error.
+
+Tasks are callables that release the GIL for most of their time (compiled kernels, FFTs).  Streams and
+pinned staging of the GPUs live in ``staging.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from .errors import SkysieveError
+from .progress import Progress, Reporter
+
+__all__ = ["Cancelled", "TaskPool", "usable_cores"]
+
+R = TypeVar("R")
+
+
+class Cancelled(SkysieveError):
+    """A job was stopped through its ``cancel`` event."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class TaskPool:
+    """Threads kept between jobs, so that what a task keeps per thread (plans, buffers) lasts.
+
+    Parameters
+    ----------
+    workers : int, optional
+        Threads; all usable cores by default.  One worker runs in the caller's thread.
+
+    Examples
+    --------
+    >>> with TaskPool(2) as pool:
+    ...     pool.run([lambda: 1, lambda: 2], costs=[1, 5])
+    [1, 2]
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        if workers is not None and (workers < 1 or workers != int(workers)):
+            raise ValueError(f"threads={workers}: expected a whole number, at least 1, or None for all cores")
+        self.workers = usable_cores() if workers is None else int(workers)
+        self._executor = ThreadPoolExecutor(self.workers, "skysieve") if self.workers > 1 else None
+
+    def __enter__(self) -> TaskPool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for running tasks and give the threads back."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def run(
+        self,
+        tasks: Sequence[Callable[[], R]],
+        *,
+        costs: Sequence[float] | None = None,
+        units: Sequence[int] | None = None,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> list[R]:
+        """Run every task and return the results in the order of ``tasks``.
+
+        Parameters
+        ----------
+        tasks : sequence of callables
+            Each is called once, without arguments.
+        costs : sequence of float, optional
+            Relative times; the longest start first, so that the last to end is a short one.
+        units : sequence of int, optional
+            What each task counts for in ``progress``; 1 each by default.
+        progress : callable, optional
+            ``progress(done, total)``, called in the caller's thread.
+        cancel : threading.Event, optional
+            When set, no further task starts and `Cancelled` is raised once the running ones end.
+
+        Raises
+        ------
+        Exception
+            The first error of a task, unchanged, after the running tasks have ended; no further task starts.
+        """
+        order = list(range(len(tasks)))
+        if costs is not None:
+            order.sort(key=lambda i: -costs[i])
+        counts = [1] * len(tasks) if units is None else list(units)
+        reporter = Reporter(progress, sum(counts))
+        results: dict[int, R] = {}
+        if self._executor is None or len(tasks) == 1:
+            for i in order:
+                _check(cancel)
+                results[i] = tasks[i]()
+                reporter.add(counts[i])
+        else:
+            self._run_threads(self._executor, tasks, order, counts, reporter, cancel, results)
+        return [results[i] for i in range(len(tasks))]
+
+    def _run_threads(
+        self,
+        executor: ThreadPoolExecutor,
+        tasks: Sequence[Callable[[], R]],
+        order: list[int],
+        counts: list[int],
+        reporter: Reporter,
+        cancel: threading.Event | None,
+        results: dict[int, R],
+    ) -> None:
+        """Keep twice as many tasks handed out as there are threads: no idle thread, little to call back."""
+        waiting = iter(order)
+        running: dict[Future[R], int] = {}
+        try:
+            while True:
+                _check(cancel)
+                while len(running) < 2 * self.workers and (i := next(waiting, -1)) >= 0:
+                    running[executor.submit(tasks[i])] = i
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED, timeout=0.1 if cancel else None).done:
+                    i = running.pop(future)
+                    results[i] = future.result()
+                    reporter.add(counts[i])
+        finally:
+            for future in running:
+                future.cancel()
+            wait(running)
+
+
+def _check(cancel: threading.Event | None) -> None:
+    if cancel is not None and cancel.is_set():
+        raise Cancelled("the job was cancelled")

@@ -1,0 +1,1 @@
+"""Interference, masks and missing samples."""

@@ -1,0 +1,442 @@
+"""Dropped data: stretches of equal samples that noise does not have.
+
+A receiver or a writer that loses data leaves zeros, or repeats a value.  Noise of a few bits has short runs of equal
+samples too, so that their length alone says nothing.  Here ``Q`` is the part of a channel's neighbouring samples that
+are equal; ``n`` equal pairs in a row happen by chance with the probability ``Q**n``, and counts as dropped what is
+expected less than once in a million files of the same size.  Many channels whose samples are equal at the same time are
+judged together, by Hoeffding's bound on the number of successes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.tasks import TaskPool
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.data.filterbank import Filterbank
+
+__all__ = ["Suspicious", "Watch", "find_dropped"]
+
+MARGIN = 14.0
+"""Natural logarithm of the files in which chance makes one dropout."""
+STRANGE = 8.0
+"""The same for a single pair of spectra that may be part of a dropout of several."""
+PROBE_SECONDS, MOST_STRIDE = 1.5e-3, 16
+"""Pairs of spectra that are compared lie at most so far apart: a dropout of all channels is one longer than that."""
+SATURATED = 0.1
+"""Seconds that samples at the top of their range must last to be dropped data: a bright pulse saturates them, too."""
+SLICE = 2**21
+"""Values that are looked at at a time."""
+SPLIT = 2**23
+"""Bytes from which several threads share a piece."""
+ROUNDS = 3
+"""Times that long runs are looked for: what was found before no longer counts as a channel's own habit."""
+FEW = 0.25
+"""Times the square root of their number: fewer channels than that are not dropped together."""
+COARSE = 15
+"""Largest sample of data so coarse that interference makes a channel constant for a while: few alone are not judged."""
+CLIPPED = 0.5
+"""Seconds that few channels must be at an end of their range to be dropped data: interference drives them there."""
+MOST_SLACK = 512
+"""Samples that chance may move the edge of a run by at most."""
+ISLAND = 2
+"""Samples between two dropouts of a channel that count as part of them."""
+NEVER = 2**62
+NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
+
+
+class Suspicious(Exception):
+    """Samples that were just read may be dropped data: all of them must be looked at."""
+
+
+class Watch:
+    """A cheap look at samples as they are read, once each and in order: may there be dropped data?
+
+    Compares one pair of neighbouring spectra every 1.5 ms, or every 16 samples where these are shorter.  Bytes that
+    hold several samples are compared as bytes.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    threads : int, optional
+    """
+
+    def __init__(self, fb: Filterbank, threads: int | None = None) -> None:
+        self.nsamp = fb.nsamp
+        self.stride = min(MOST_STRIDE, max(1, int(PROBE_SECONDS / fb.tsamp)))
+        self.at = self.probes = 0
+        self.quiet = False
+        self._threads = threads
+        self._pool: TaskPool | None = None
+        self._last: NDArray[Any] | None = None
+        self._many: list[NDArray[np.int32]] = []
+        self._run = self._longest = self._equal = np.zeros(0, np.int32)
+
+    def see(self, start: int, rows: NDArray[Any]) -> None:
+        """The next samples, shape (samples, channels or bytes); those seen before are passed over.
+
+        Raises
+        ------
+        Suspicious
+        """
+        rows = bits_of(rows[max(0, self.at - start) :])
+        if not len(rows):
+            return
+        if self._last is not None:
+            self._compare(np.stack([self._last, rows[0]]), np.zeros(1, np.int64))
+        first = -self.at % self.stride
+        times = np.arange(first, len(rows) - 1, self.stride)
+        self._compare(rows, times)
+        self.at += len(rows)
+        self._last = np.array(rows[-1]) if (self.at - 1) % self.stride == 0 else None
+        if not self.quiet and self.suspicious():
+            raise Suspicious
+
+    def _compare(self, rows: NDArray[Any], times: NDArray[np.int64] | None) -> None:
+        from . import cpu_dropouts
+
+        if not len(self._run):
+            self._run, self._longest, self._equal = (np.zeros(rows.shape[1], np.int32) for _ in range(3))
+        pairs = len(rows) if times is None else len(times)
+        if not pairs:
+            return
+        n, units = rows.shape
+        size = rows.itemsize
+        if min(rows.strides) < 0 or size not in rows.strides:
+            rows = np.ascontiguousarray(rows)
+        by_time = rows.strides[1] == size
+        step = rows.strides[0 if by_time else 1] // size
+        length = (n - 1) * step + units if by_time else (units - 1) * step + n
+        flat = np.lib.stride_tricks.as_strided(rows[0, :1], (length,), (size,))
+        state = self._run, self._longest, self._equal
+        if times is None:
+            work = partial(cpu_dropouts.watch_equal, flat, pairs, step)
+        else:
+            work = partial(cpu_dropouts.watch_time if by_time else cpu_dropouts.watch_channels, flat, times, step)
+        if n * units * size < SPLIT:
+            many = np.zeros(pairs, np.int32)
+            work(0, units, *state, many)
+        else:
+            if self._pool is None:
+                self._pool = TaskPool(self._threads)
+            edges = np.linspace(0, units, min(units, self._pool.workers) + 1).astype(int).tolist()
+            parts = np.zeros((len(edges) - 1, pairs), np.int32)
+            tasks: list[Callable[[], None]] = [
+                partial(work, first, last, *state, part)
+                for first, last, part in zip(edges[:-1], edges[1:], parts, strict=True)
+            ]
+            self._pool.run(tasks)
+            many = parts.sum(axis=0, dtype=np.int32)
+        self._many.append(many)
+        self.probes += pairs
+
+    def see_resident(self, fb: Filterbank) -> None:
+        """All samples of a filterbank that lie on a GPU, compared there."""
+        from skysieve.core.arrays import to_host
+
+        step = max(1, SLICE * MOST_STRIDE // fb.nchan // self.stride) * self.stride
+        for start in range(0, fb.nsamp - 1, step):
+            pieces = fb.resident(start, min(step + 1, fb.nsamp - start))
+            assert pieces is not None
+            for held, _ in pieces:
+                x = held.data.view(f"u{held.data.dtype.itemsize}")
+                after = x[1 :: self.stride]
+                same = (x[:: self.stride][: len(after)] == after).astype(np.uint8)
+                self._compare(np.ascontiguousarray(to_host(same)), None)
+        self.at = fb.nsamp
+
+    def close(self) -> None:
+        """Give back threads."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def suspicious(self) -> bool:
+        """Whether what was seen so far has equal pairs that chance would not make."""
+        live = self._equal < self.probes
+        if not live.any():
+            return self.quiet and self.probes > 0  # nothing but constants
+        odd = odds(self._equal[live], self.probes)
+        least = certain(self.probes, len(self._run))
+        run = self._run[live]
+        longest = np.maximum(self._longest[live], np.where((run < self.probes) & (self.at == self.nsamp), run, 0))
+        if (longest * odd >= least).any():
+            return True
+        if len(self._many) > 64 and self.at < self.nsamp:
+            self._many = [np.concatenate(self._many)]
+        recent = self._many[-1] if self.at < self.nsamp else np.concatenate(self._many)
+        surprise = together(recent - (len(live) - live.sum()), np.exp(-odd).sum(), int(live.sum()))
+        strange = np.flatnonzero(surprise >= STRANGE)
+        return bool(len(intervals(strange, surprise[strange], least)))
+
+
+def bits_of(rows: NDArray[Any]) -> NDArray[Any]:
+    """Samples as unsigned integers of their size: their bits are compared."""
+    return rows if rows.dtype == np.uint8 else rows.view(f"u{rows.itemsize}")
+
+
+def odds(equal: NDArray[Any], pairs: Any) -> NDArray[np.float64]:
+    """``-ln Q`` of channels with so many equal pairs."""
+    found: NDArray[np.float64] = -np.log((equal + 0.5) / (np.maximum(pairs, 0) + 1.0))
+    return np.maximum(found, 1e-12)
+
+
+def certain(pairs: int, channels: int) -> float:
+    """``-ln`` of the probability below which chance is ruled out."""
+    return math.log(max(1, pairs) * max(1, channels)) + MARGIN
+
+
+def together(many: NDArray[Any], expected: Any, live: Any) -> NDArray[np.float64]:
+    """``-ln`` of a bound on the probability of so many equal channels, where more than expected; 0 elsewhere.
+
+    >>> together(np.array([3, 64]), 32.0, 64).round(1).tolist()
+    [0.0, 44.4]
+    """
+    n = np.maximum(np.broadcast_to(live, many.shape), 1)
+    p = np.clip(np.broadcast_to(expected, many.shape) / n, 1e-9, 1 - 1e-9)
+    a = np.clip(many / n, 1e-12, 1 - 1e-12)
+    found = n * (a * np.log(a / p) + (1 - a) * np.log((1 - a) / (1 - p)))
+    return np.where(a > p, found, 0.0)
+
+
+def intervals(strange: NDArray[np.int64], surprise: NDArray[np.float64], least: float) -> NDArray[np.int64]:
+    """Ranges (first, last + 1) of neighbouring pairs that are strange, and certain all together.
+
+    >>> intervals(np.array([3, 4, 9]), np.array([20.0, 30.0, 20.0]), 40.0).tolist()
+    [[3, 5]]
+    """
+    if not len(strange):
+        return np.empty((0, 2), np.int64)
+    fresh = np.flatnonzero(np.concatenate([[True], np.diff(strange) > 1]))
+    good = np.add.reduceat(surprise, fresh) >= least
+    stop = strange[np.concatenate([fresh[1:], [len(strange)]]) - 1] + 1
+    return np.stack([strange[fresh][good], stop[good]], axis=1).astype(np.int64)
+
+
+def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
+    """Stretches of dropped data.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n, 4)
+        First sample, last + 1, first row, last + 1; they do not overlap, and none is where `Filterbank.gaps` are.
+        Channels that are constant throughout are not listed, unless all are: then one rectangle holds all data.
+
+    Examples
+    --------
+    >>> from skysieve.dedispersion import Filterbank
+    >>> x = np.random.default_rng(0).integers(80, 120, (8, 4000)).astype(np.uint8)
+    >>> x[2:5, 1000:1500] = 7
+    >>> find_dropped(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).tolist()
+    [[1000, 1500, 2, 5]]
+    """
+    if fb.nsamp < 2:
+        return NO_RECTANGLES
+    top = top_bits(fb)
+    equal, many, pairs = _count(fb, top)
+    live = equal < pairs
+    if not live.any():
+        return np.array([[0, fb.nsamp, 0, fb.nchan]])
+    least = certain(pairs, fb.nchan)
+    runs, odd = _long_runs(fb, top, equal, pairs, least)
+    runs = np.concatenate([runs, _shared(fb, top, live, many, runs, odd, least)])
+    coarse, long = 0 < fb.maximum <= COARSE, math.ceil(CLIPPED / fb.tsamp)
+    return _outside(_rectangles(runs, odd, coarse, long), fb.gaps)
+
+
+def top_bits(fb: Filterbank) -> int:
+    """Bits of the largest value that samples can take; of floats those of NaN, which `Cleaned` replaces."""
+    if fb.dtype.kind == "f":
+        return int(np.float32(np.nan).view(np.uint32))
+    if fb.dtype.kind == "u" and fb.maximum:
+        return fb.maximum
+    return 2 ** (8 * fb.dtype.itemsize - (fb.dtype.kind == "i")) - 1
+
+
+def _pieces(fb: Filterbank) -> Any:
+    """The data in order: number of the first sample, rows (samples, channels) of bits."""
+    step = max(64, SLICE // fb.nchan)
+    for at in range(0, fb.nsamp, step):
+        rows = np.ascontiguousarray(fb.block(at, min(step, fb.nsamp - at)).T)
+        yield at, bits_of(rows.astype(rows.dtype.newbyteorder("="), copy=False))
+
+
+def _count(fb: Filterbank, top: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    """Equal pairs of each channel; channels that are equal, by pair, those at the top left out; pairs."""
+    from . import cpu_dropouts
+
+    equal, many = np.zeros(fb.nchan, np.int64), np.zeros(fb.nsamp, np.int32)
+    before: NDArray[Any] | None = None
+    for at, rows in _pieces(fb):
+        known = before is not None
+        cpu_dropouts.equal_pairs(
+            rows, rows[0] if before is None else before, known, rows.dtype.type(top), equal, many[at : at + len(rows)]
+        )
+        before = rows[-1].copy()
+    return equal, many[1:], fb.nsamp - 1
+
+
+def _long_runs(
+    fb: Filterbank, top: int, equal: NDArray[np.int64], pairs: int, least: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Runs (channel, first, last + 1) that are too long for their channel; ``-ln Q`` of the rest of each channel."""
+    most = math.ceil(SATURATED / fb.tsamp)
+    odd = odds(equal, pairs)
+    runs = np.empty((0, 4), np.int64)
+    need = np.full(fb.nchan, NEVER)
+    for _ in range(ROUNDS):
+        wanted = np.ceil(np.minimum(least / odd, 2**60)).astype(np.int64) + 1
+        wanted[equal >= pairs] = NEVER
+        if (wanted >= need).all():
+            break
+        need = np.minimum(need, wanted)
+        runs = _runs(fb, top, need, np.maximum(need, most))
+        length = np.bincount(runs[:, 0], runs[:, 2] - runs[:, 1], fb.nchan)
+        count = np.bincount(runs[:, 0], minlength=fb.nchan)
+        odd = odds(np.maximum(equal - (length - count), 0), np.maximum(pairs - length, 1))
+        odd[equal >= pairs] = 1e-12
+    return runs, odd
+
+
+def _runs(fb: Filterbank, top: int, need: NDArray[np.int64], need_top: NDArray[np.int64]) -> NDArray[np.int64]:
+    from . import cpu_dropouts
+
+    found = []
+    value: NDArray[Any] | None = None
+    bottom = 2 ** (8 * fb.dtype.itemsize - 1) if fb.dtype.kind == "i" else 0 if fb.dtype.kind == "u" else top
+    begin = np.zeros(fb.nchan, np.int64)
+    for at, rows in _pieces(fb):
+        if value is None:
+            value = rows[0].copy()
+        room = np.empty((fb.nchan * (len(rows) // max(1, int(need.min())) + 2), 4), np.int64)
+        count = cpu_dropouts.long_runs(
+            rows, at, value, begin, need, need_top, rows.dtype.type(top), rows.dtype.type(bottom), room
+        )
+        found.append(room[:count].copy())
+    assert value is not None
+    length = fb.nsamp - begin
+    last = np.flatnonzero((begin > 0) & (length >= np.where(value == value.dtype.type(top), need_top, need)))
+    ends = (value == value.dtype.type(top)) | (value == value.dtype.type(bottom))
+    found.append(np.stack([last, begin[last], np.full(len(last), fb.nsamp), ends[last]], axis=1))
+    return np.concatenate(found)
+
+
+def _shared(
+    fb: Filterbank, top: int, live: NDArray[np.bool_], many: NDArray[np.int32], runs: NDArray[np.int64],
+    odd: NDArray[np.float64], least: float,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Runs that are short, but shared by many channels."""
+    from . import cpu_dropouts
+
+    p = np.where(live, np.exp(-odd), 0.0)
+    dead = int((~live).sum())
+    when = np.concatenate(
+        [runs[:, 1], runs[:, 2] - 1]
+    )  # channels in runs that are known, and their chance of equal pairs
+    sign = np.repeat([1.0, -1.0], len(runs))
+    order = np.argsort(when, kind="stable")
+    when, weight = when[order], np.stack([sign, sign * np.tile(p[runs[:, 0]], 2)])[:, order]
+    before = np.zeros((2, 1))
+    strange, surprise = [], []
+    for at in range(0, len(many), SLICE // 8):
+        some = many[at : at + SLICE // 8].astype(np.int64)
+        a, b = np.searchsorted(when, (at, at + len(some)))
+        change = np.stack([np.bincount(when[a:b] - at, w[a:b], len(some)) for w in weight])
+        known, chance = before + np.cumsum(change, axis=1)
+        before += change.sum(axis=1, keepdims=True)
+        value = together(np.maximum(some - known - dead, 0), np.maximum(p.sum() - chance, 0), live.sum() - known)
+        which = np.flatnonzero(value >= STRANGE)
+        strange.append(at + which)
+        surprise.append(value[which])
+    found = []
+    for a, b in intervals(np.concatenate(strange), np.concatenate(surprise), least).tolist():
+        if b - a > SLICE // fb.nchan:
+            continue  # so long that channels show it one by one
+        rows = np.ascontiguousarray(fb.block(a, b + 1 - a).T)
+        rows = bits_of(rows.astype(rows.dtype.newbyteorder("="), copy=False))
+        first, length = np.zeros(fb.nchan, np.int64), np.zeros(fb.nchan, np.int64)
+        cpu_dropouts.longest_run(rows, rows.dtype.type(top), first, length)
+        which = np.flatnonzero(length >= max(2, len(rows) // 2))
+        inner = np.zeros(len(which), np.int64)
+        found.append(np.stack([which, a + first[which], a + first[which] + length[which], inner], axis=1))
+    return np.concatenate(found) if found else np.empty((0, 4), np.int64)
+
+
+def _rectangles(runs: NDArray[np.int64], odd: NDArray[np.float64], coarse: bool, long: int) -> NDArray[np.int64]:
+    """Runs as rectangles: of each channel joined where they touch, edges that chance moved put right, rows joined.
+
+    Of few channels (see `FEW`) those at the top or the bottom of the range count from ``long`` samples on, and none in
+    ``coarse`` data.
+    """
+    if not len(runs):
+        return NO_RECTANGLES
+    slack = np.minimum(np.ceil(8.0 / odd), MOST_SLACK).astype(np.int64)
+    starts, stops = (_common(runs[:, k]) for k in (1, 2))
+    merged: list[tuple[int, int, int, int]] = []
+    for c, a, b, end in runs[np.lexsort((runs[:, 2], runs[:, 1], runs[:, 0]))].tolist():
+        if merged and merged[-1][0] == c and a <= merged[-1][2] + ISLAND:
+            merged[-1] = (c, merged[-1][1], max(b, merged[-1][2]), min(end, merged[-1][3]))
+        else:
+            merged.append((c, a, b, end))
+    snapped = []
+    for c, a, b, end in merged:
+        first = _snap(starts, a, min(b - 1, a + int(slack[c])), False)
+        last = _snap(stops, b, max(first + 1, b - int(slack[c])), True)
+        snapped.append((first, last, c, end))
+    edges = np.array(snapped)
+    starts, stops = _common(edges[:, 0]), _common(edges[:, 1])
+    fewest = max(2, math.ceil(FEW * math.sqrt(len(odd))))
+    found: list[list[int]] = []
+    for first, last, c, end in sorted(snapped):
+        alone = max(starts[first], stops[last]) < fewest
+        if alone and (coarse or (end and last - first < long)):
+            continue
+        if found and found[-1][:2] == [first, last] and found[-1][3] == c:
+            found[-1][3] = c + 1
+        else:
+            found.append([first, last, c, c + 1])
+    return np.array(found, np.int64).reshape(-1, 4)
+
+
+def _common(edges: NDArray[np.int64]) -> dict[int, int]:
+    values, counts = np.unique(edges, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _snap(edges: dict[int, int], own: int, far: int, down: bool) -> int:
+    """The edge that most channels share among those between a channel's own and one a little inside."""
+    best = own
+    for at in range(own, far - 1, -1) if down else range(own, far + 1):
+        if edges.get(at, 0) > edges.get(best, 0):
+            best = at
+    return best
+
+
+def _outside(rects: NDArray[np.int64], gaps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rectangles without their samples in gaps.
+
+    >>> _outside(np.array([[0, 10, 0, 4]]), np.array([[2, 5], [8, 20]])).tolist()
+    [[0, 2, 0, 4], [5, 8, 0, 4]]
+    """
+    if not len(gaps):
+        return rects
+    found = []
+    for first, last, low, high in rects.tolist():
+        at = first
+        for a, b in gaps.tolist():
+            if b <= at or a >= last:
+                continue
+            if a > at:
+                found.append([at, a, low, high])
+            at = max(at, b)
+        if at < last:
+            found.append([at, last, low, high])
+    return np.array(found, np.int64).reshape(-1, 4)

@@ -1,0 +1,240 @@
+"""Masked data: which (channel, block) cells are not to be believed, and what stands in for them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import array_module
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.contract import Packed, Resident
+    from skysieve.dedispersion.data.filterbank import Filterbank
+
+    from .dropouts import Watch
+
+__all__ = ["Cleaned", "Mask"]
+
+SLICE = 2**20
+"""Values that are looked at at a time."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Cells of channels x blocks of samples that are left out.
+
+    Attributes
+    ----------
+    cells : numpy.ndarray of bool, shape (nchan, nblocks)
+        True where masked; rows as those of a `Filterbank`: falling frequency.
+    block : int
+        Samples of a block; block ``i`` holds samples ``i * block`` on.  What lies beyond the last is as the last.
+
+    Examples
+    --------
+    >>> m = Mask.channels(4, [2])
+    >>> m.cells[:, 0].tolist(), m.weight
+    ([False, False, True, False], 0.75)
+    """
+
+    cells: NDArray[np.bool_]
+    block: int
+
+    def __post_init__(self) -> None:
+        cells = np.asarray(self.cells, bool)
+        if cells.ndim != 2 or cells.size == 0:
+            raise ValueError(f"cells has shape {cells.shape}, expected channels x blocks")
+        if isinstance(self.block, bool) or not isinstance(self.block, (int, np.integer)) or self.block < 1:
+            raise ValueError(f"block={self.block!r}: expected samples of a block, a whole number of at least 1")
+        object.__setattr__(self, "cells", cells)
+
+    @classmethod
+    def channels(cls, nchan: int, which: Any) -> Mask:
+        """A mask of whole channels, by number (0 has the highest frequency)."""
+        given = np.atleast_1d(np.asarray(which)) if np.size(which) else np.empty(0, np.int64)
+        if given.ndim != 1 or given.dtype.kind not in "ui":
+            raise TypeError(
+                f"channels of shape {given.shape} and dtype {given.dtype}: expected a list of whole numbers"
+            )
+        numbers = given.astype(np.int64)
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < nchan):
+            raise ValueError(f"channels {numbers.tolist()}: expected numbers from 0 to {nchan - 1}")
+        cells = np.zeros((nchan, 1), bool)
+        cells[numbers] = True
+        return cls(cells, 2**40)
+
+    @property
+    def weight(self) -> float:
+        """Part of the cells that is not masked; see `weight_of`."""
+        return 1 - float(self.cells.mean())
+
+    def weight_of(self, nsamp: int) -> float:
+        """Part of ``nsamp`` samples of all channels that is not masked.
+
+        >>> Mask(np.array([[True, False]]), 10).weight_of(40)
+        0.75
+        """
+        count = min(self.cells.shape[1], -(-nsamp // self.block))
+        samples = np.full(count, min(self.block, nsamp), np.float64)
+        samples[-1] = nsamp - (count - 1) * self.block
+        return 1 - float(self.cells[:, :count].mean(axis=0) @ samples) / nsamp
+
+    def at(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Cells of blocks by number, those beyond the last as the last: shape (nchan, len(blocks))."""
+        return self.cells[:, np.minimum(blocks, self.cells.shape[1] - 1)]
+
+    def union(self, other: Mask) -> Mask:
+        """Masked where either is; in blocks of the smaller length, which must divide the larger or be all there is."""
+        small, large = sorted((self, other), key=lambda m: m.block)
+        if large.cells.shape[1] > 1 and large.block % small.block:
+            raise ValueError(f"blocks of {small.block} and {large.block} samples do not go together")
+        count = max(small.cells.shape[1], large.cells.shape[1] * (large.block // small.block))
+        count = small.cells.shape[1] if large.cells.shape[1] == 1 else count
+        numbers = np.arange(count)
+        return Mask(small.at(numbers) | large.at(numbers * small.block // large.block), small.block)
+
+
+def check_mask(mask: Any, fb: Filterbank) -> None:
+    """Refuse what is no mask, or one of other channels."""
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask is a {type(mask).__name__}, expected a Mask")
+    if len(mask.cells) != fb.nchan:
+        raise ValueError(f"mask has {len(mask.cells)} channels, the data {fb.nchan}")
+
+
+class Cleaned:
+    """A filterbank with masked cells and values that are not finite replaced.
+
+    A masked cell takes its channel's mean over the last block before it that is not masked (the first after it, where
+    there is none; 0 for a channel that is masked throughout), rounded for integers.  A NaN or infinity of
+    floating-point data takes the mean of the finite values of its channel in its block of ``block`` samples; where
+    there are none, 0.  What stands in for a sample depends on its absolute number only.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    mask : Mask, optional
+    block : int
+        Samples of a block for values that are not finite.
+    watch : Watch, optional
+        Looks at the samples that are read, for dropped data.
+    """
+
+    def __init__(self, fb: Filterbank, mask: Mask | None, block: int, watch: Watch | None = None) -> None:
+        self.fb, self.mask, self.block, self.watch = fb, mask, block, watch
+        self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
+        self.replaced = 0
+        self._last: tuple[int, NDArray[np.float32]] | None = None
+        self._means: NDArray[np.float64] | None = None
+        self._finite: bool | None = None
+        if mask is not None:
+            check_mask(mask, fb)
+            self._means = self._stand_ins(mask)
+
+    def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """See `workload.Source`."""
+        at = start
+        for rows, order in self.fb.raw(start, count):
+            if self.watch is not None:
+                self.watch.see(at, rows)
+            if self.dtype.kind != "f":
+                yield rows, order
+                at += len(rows)
+                continue
+            good = np.isfinite(rows)
+            if not good.all():
+                rows = rows.copy()
+                for number in range(at // self.block, (at + len(rows) - 1) // self.block + 1):
+                    part = slice(max(0, number * self.block - at), (number + 1) * self.block - at)
+                    mean = self._mean(number)[np.argsort(order)]
+                    rows[part] = np.where(good[part], rows[part], mean)
+                self.replaced += int((~good).sum())
+            yield rows, order
+            at += len(rows)
+
+    def _mean(self, number: int) -> NDArray[np.float32]:
+        """Means of the finite values of each channel in a block."""
+        if self._last is None or self._last[0] != number:
+            start = number * self.block
+            total, live = finite_sums(self.fb, start, min(self.block, self.nsamp - start))
+            self._last = number, (total / np.maximum(live, 1)).astype(np.float32)
+        return self._last[1]
+
+    def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
+        """As `Filterbank.resident`; None as well where values are not finite: what stands in is made on the host."""
+        if self._finite is None:
+            parts = self.fb.resident(0, self.nsamp) if self.dtype.kind == "f" else None
+            self._finite = parts is None or all(all_finite(rows) for rows, _ in parts)
+        return self.fb.resident(start, count) if self._finite else None
+
+    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+        """See `workload.Source`."""
+        pieces = self.fb.packed(start, count)
+        return pieces if pieces is None or self.watch is None else self._watched(start, pieces, self.watch)
+
+    def _watched(self, start: int, pieces: Iterator[Packed], watch: Watch) -> Iterator[Packed]:
+        for piece in pieces:
+            watch.see(start, piece.data)
+            yield piece
+            start += len(piece.data)
+
+    def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
+        """See `workload.Source`."""
+        if self.mask is None or self._means is None or count == 0:
+            return
+        size = self.mask.block
+        numbers = np.arange(start // size, (start + count - 1) // size + 1)
+        cells = self.mask.at(numbers)
+        for row, column in zip(*np.nonzero(cells), strict=True):
+            number = int(numbers[column])
+            low, high = max(start, number * size), min(start + count, (number + 1) * size)
+            last = min(number, self._means.shape[1] - 1)
+            yield int(row), low - start, high - start, float(self._means[row, last])
+
+    def _stand_ins(self, mask: Mask) -> NDArray[np.float64]:
+        """What each cell would take: one pass over the data, where a channel is masked in part."""
+        count = -(-self.nsamp // mask.block)
+        cells = mask.at(np.arange(count))
+        means = np.full((self.nchan, count), np.nan)
+        partly = cells.any(axis=1) & ~cells.all(axis=1)
+        for i in range(count if partly.any() else 0):
+            start = i * mask.block
+            total, live = finite_sums(self.fb, start, min(mask.block, self.nsamp - start))
+            means[partly, i] = np.where(live > 0, total / np.maximum(live, 1), np.nan)[partly]
+        means[cells] = np.nan
+        for i in range(1, count):
+            means[:, i] = np.where(np.isnan(means[:, i]), means[:, i - 1], means[:, i])
+        for i in range(count - 2, -1, -1):
+            means[:, i] = np.where(np.isnan(means[:, i]), means[:, i + 1], means[:, i])
+        means = np.nan_to_num(means)
+        return means if self.dtype.kind == "f" else np.rint(means)
+
+
+def all_finite(rows: Resident) -> bool:
+    """Whether samples on a GPU are all finite; a slice of bounded size at a time."""
+    step = max(64, SLICE // rows.data.shape[1])
+    xp = array_module(rows.data)
+    with contextlib.nullcontext() if xp is np else xp.cuda.Device(rows.index):
+        return all(bool(xp.isfinite(rows.data[at : at + step]).all()) for at in range(0, len(rows), step))
+
+
+def finite_sums(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Sum and number of the finite values of each channel, a slice of bounded size at a time."""
+    total, live = np.zeros(fb.nchan), np.zeros(fb.nchan, np.int64)
+    step = max(64, SLICE // fb.nchan)
+    for at in range(start, start + count, step):
+        x = fb.block(at, min(step, start + count - at))
+        if fb.dtype.kind != "f":
+            total += x.sum(axis=1, dtype=np.float64)
+            live += x.shape[1]
+            continue
+        good = np.isfinite(x)
+        total += np.where(good, x, 0).sum(axis=1, dtype=np.float64)
+        live += good.sum(axis=1)
+    return total, live

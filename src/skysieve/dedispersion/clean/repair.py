@@ -1,0 +1,252 @@
+"""Missing and masked samples replaced by values that their channel's good samples have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.api import block_samples
+from skysieve.dedispersion.data.filterbank import Filterbank
+
+from .dropouts import NO_RECTANGLES, Watch, find_dropped
+from .masks import SLICE, Mask
+from .missing import ENOUGH, Losses
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["fill_dropped"]
+
+MOST_VALUES = 1024
+"""Integers of so many values are drawn from their histogram, others from a normal distribution."""
+KEPT = 2
+"""Blocks whose histograms are kept."""
+
+
+class RepairedReader:
+    """A filterbank whose missing and masked samples are drawn from their channel's good ones: a `filterbank.Reader`.
+
+    The good samples are those of the noise block; where less than a quarter of it is good, those of the nearest block
+    before, or else after it, of which a quarter is; where there is none, of the nearest with any.  A channel without
+    any is 0.  What is drawn depends on the numbers of channel and sample and on the good samples only, not on how the
+    data are cut.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    lost : numpy.ndarray of int64, shape (n, 4)
+        As `Losses.rects`.
+    cells : Mask, optional
+        What is masked.
+    block : int
+        Samples of a block.
+    """
+
+    def __init__(self, fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block: int) -> None:
+        self.fb, self.cells, self.block = fb, cells, block
+        self.observation, self.nsamp, self.maximum = fb.observation, fb.nsamp, fb.maximum
+        self.order = np.arange(fb.nchan)
+        self.dtype = fb.dtype.newbyteorder("=")
+        self.gaps, self.lost = fb.gaps, lost
+        self._losses = Losses(np.concatenate([lost, full(fb.gaps, fb.nchan)]))
+        self._good = self._counts()
+        self._levels: dict[int, _Levels] = {}
+
+    def close(self) -> None:
+        """Close what lies below."""
+        self.fb.close()
+
+    def _gone(self, start: int, count: int) -> NDArray[np.bool_] | None:
+        """Which samples are missing or masked, shape (count, nchan); None where none is."""
+        rects = self._losses.within(start, start + count)
+        masked = None
+        if self.cells is not None:
+            size = self.cells.block
+            numbers = np.arange(start // size, (start + count - 1) // size + 1)
+            cells = self.cells.at(numbers)
+            if cells.any():
+                masked = cells[:, (start + np.arange(count)) // size - numbers[0]].T
+        if masked is None and not len(rects):
+            return None
+        gone = np.zeros((count, self.fb.nchan), bool) if masked is None else np.ascontiguousarray(masked)
+        for first, last, low, high in rects.tolist():
+            gone[first - start : last - start, low:high] = True
+        return gone
+
+    def _counts(self) -> NDArray[np.int64]:
+        """Good samples of each channel, by block."""
+        good = np.zeros((-(-self.nsamp // self.block), self.fb.nchan), np.int64)
+        for i in range(len(good)):
+            for start, count in self._slices(i):
+                gone = self._gone(start, count)
+                good[i] += count if gone is None else count - gone.sum(axis=0)
+        return good
+
+    def _slices(self, number: int) -> Iterator[tuple[int, int]]:
+        """First sample and length of the slices of a block, of bounded size."""
+        step = max(64, SLICE // self.fb.nchan)
+        stop = min((number + 1) * self.block, self.nsamp)
+        for at in range(number * self.block, stop, step):
+            yield at, min(step, stop - at)
+
+    def _donors(self, number: int) -> NDArray[np.int64]:
+        """The block that each channel's values are taken from; -1 where it has none."""
+        found = np.full(self.fb.nchan, -1)
+        away = np.abs(np.arange(len(self._good)) - number)
+        order = np.lexsort((np.arange(len(away)) > number, away))
+        before = [number, *range(number - 1, -1, -1), *range(number + 1, len(self._good))]
+        quarter: NDArray[np.bool_] = np.asarray(self._good * ENOUGH >= self.block)
+        for enough, blocks in ((quarter, before), (np.asarray(self._good > 0), order.tolist())):
+            for i in blocks:
+                if (found >= 0).all():
+                    return found
+                found[(found < 0) & enough[i]] = i
+        return found
+
+    def _levels_of(self, number: int, channels: NDArray[np.bool_]) -> _Levels:
+        """What the channels that have something missing in a block are filled with."""
+        if number not in self._levels:
+            made = _Levels(self.fb, channels)
+            donors = self._donors(number)
+            for i in np.unique(donors[channels & (donors >= 0)]).tolist():
+                for start, count in self._slices(i):
+                    rows, gone = self._rows(start, count), self._gone(start, count)
+                    made.learn(rows, np.zeros(rows.shape, bool) if gone is None else gone, channels & (donors == i))
+            made.end()
+            while len(self._levels) >= KEPT:
+                self._levels.pop(next(iter(self._levels)))
+            self._levels[number] = made
+        return self._levels[number]
+
+    def _rows(self, start: int, count: int) -> NDArray[Any]:
+        return np.array(self.fb.block(start, count).T, self.dtype, order="C")
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan)."""
+        parts = []
+        at, stop = start, start + count
+        while at < stop:
+            number = at // self.block
+            n = min(stop, (number + 1) * self.block) - at
+            gone = self._gone(at, n)
+            rows = self._rows(at, n)
+            if gone is not None:
+                length = min(self.block, self.nsamp - number * self.block)
+                self._levels_of(number, self._good[number] < length).fill(at, rows, gone)
+            parts.append(rows)
+            at += n
+        return np.concatenate(parts) if parts else np.empty((0, self.fb.nchan), self.dtype)
+
+
+class _Levels:
+    """Histograms, or means and scatters, of some channels."""
+
+    def __init__(self, fb: Filterbank, channels: NDArray[np.bool_]) -> None:
+        self.which = np.where(channels, np.cumsum(channels) - 1, -1)
+        count, kind, bits = int(channels.sum()), fb.dtype.kind, 8 * fb.dtype.itemsize
+        self.low = -(2 ** (bits - 1)) if kind == "i" else 0
+        self.high = self.low + 2**bits - 1 if kind == "i" else fb.maximum or 2**bits - 1
+        self.whole = kind != "f"
+        values = self.high - self.low + 1
+        self.counts = np.zeros((count, values), np.int32) if self.whole and values <= MOST_VALUES else None
+        self.sums = np.zeros(count, np.int64), *(np.zeros(count) for _ in range(3))
+        self.mean, self.sigma = np.zeros(count), np.zeros(count)
+
+    def learn(self, rows: NDArray[Any], gone: NDArray[np.bool_], channels: NDArray[np.bool_]) -> None:
+        """Add the good samples of some channels."""
+        from . import cpu_dropouts
+
+        which = np.where(channels, self.which, -1)
+        if self.counts is None:
+            cpu_dropouts.scatters(rows, gone, which, *self.sums)
+        else:
+            cpu_dropouts.histograms(rows, gone, which, self.low, self.counts)
+
+    def end(self) -> None:
+        """All have been added."""
+        if self.counts is not None:
+            np.cumsum(self.counts, axis=1, out=self.counts)
+            return
+        count, origin, total, square = self.sums
+        mean = total / np.maximum(count, 1)
+        self.mean[:] = origin + mean
+        self.sigma[:] = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean * mean, 0))
+
+    def fill(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_]) -> None:
+        """Replace what is gone."""
+        from . import cpu_dropouts
+
+        if self.counts is None:
+            cpu_dropouts.draw_noise(
+                rows, start, gone, self.which, self.mean, self.sigma, float(self.low), float(self.high), self.whole
+            )
+        else:
+            cpu_dropouts.draw(rows, start, gone, self.which, self.counts, self.low)
+
+
+def full(ranges: NDArray[np.int64], nchan: int) -> NDArray[np.int64]:
+    """Ranges of samples as rectangles of all channels."""
+    return np.insert(ranges, 2, [[0], [nchan]], axis=1).astype(np.int64).reshape(-1, 4)
+
+
+def repaired(fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block: int) -> Filterbank:
+    """The data with what is missing or masked replaced; see `RepairedReader`."""
+    return Filterbank([RepairedReader(fb, lost, cells, block)])
+
+
+def split_mask(mask: Mask, fb: Filterbank) -> tuple[Mask | None, Mask | None]:
+    """What is masked of whole channels, and the cells of others."""
+    numbers = np.arange(min(-(-fb.nsamp // mask.block), mask.cells.shape[1]))
+    cells = mask.at(numbers)
+    whole: NDArray[np.bool_] = np.asarray(cells.all(axis=1))
+    rest = cells & ~whole[:, None]
+    return (
+        Mask.channels(fb.nchan, np.flatnonzero(whole)) if whole.any() else None,
+        Mask(rest, mask.block) if rest.any() else None,
+    )
+
+
+def dropped_in(fb: Filterbank, watch: Watch | None = None) -> NDArray[np.int64]:
+    """`find_dropped`, if a cheap look at all data gives a reason; ``watch`` may have seen the first of them."""
+    own = watch is None
+    watch = Watch(fb) if watch is None else watch
+    watch.quiet = True
+    try:
+        if fb.gpu is not None:
+            watch.see_resident(fb)
+        step = max(64, SLICE // fb.nchan)
+        while watch.at < fb.nsamp:
+            start = watch.at
+            count = min(step, fb.nsamp - start)
+            pieces = fb.packed(start, count)
+            for rows in (p.data for p in pieces) if pieces is not None else (rows for rows, _ in fb.raw(start, count)):
+                watch.see(start, rows)
+                start += len(rows)
+        return find_dropped(fb) if watch.suspicious() else NO_RECTANGLES
+    finally:
+        if own:
+            watch.close()
+
+
+def fill_dropped(fb: Filterbank) -> Filterbank:
+    """The data with dropped stretches filled by noise of their channel; ``.lost`` of what is returned lists them.
+
+    `search` does so by itself.  What changes samples before it, as `zero_dm`, `requantise` and `rfi_mask` do, is better
+    given data that are filled.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).integers(80, 120, (8, 4000)).astype(np.uint8)
+    >>> x[:, 1000:1500] = 7
+    >>> filled = fill_dropped(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3))
+    >>> filled.lost.tolist(), bool(filled.block(1000, 500).min() >= 80)
+    ([[1000, 1500, 0, 8]], True)
+    """
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    lost = dropped_in(fb)
+    if not len(lost):
+        return fb
+    return repaired(fb, lost, None, block_samples(fb.tsamp))

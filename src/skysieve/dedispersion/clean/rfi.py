@@ -1,0 +1,308 @@
+"""Radio interference: masks from channel statistics and spectral kurtosis, PRESTO's masks, the zero-DM filter."""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.sigproc import BadFile
+
+from .masks import SLICE, Mask
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["channel_statistics", "read_rfifind", "rfi_mask", "zero_dm"]
+
+TESTS = ("mean", "std", "kurtosis")
+
+
+def channel_statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float64]]:
+    """Mean, standard deviation and spectral kurtosis of every channel in every block.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    block : int
+        Samples of a block; a last one of less than half is left out (unless it is the only one).
+
+    Returns
+    -------
+    dict
+        "mean", "std", "kurtosis", each of shape (nchan, nblocks).  Spectral kurtosis is Nita & Gary's (2010, eq. 8)
+        estimator ``(M d + 1) / (M - 1) (M S2 / S1^2 - 1)`` with ``d = median(mean^2 / var)`` of the channel, so that
+        it is 1 for stationary noise.
+
+    Examples
+    --------
+    >>> from skysieve.dedispersion import fake
+    >>> fb = fake(nchan=4, duration=4, tsamp=1e-3, fch1=1500, foff=-1, period=None)
+    >>> channel_statistics(fb, 1000)["mean"].round().tolist()[0]
+    [96.0, 96.0, 96.0, 96.0]
+    """
+    if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 2:
+        raise ValueError(f"block={block!r}: expected a whole number of at least 2 samples")
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    count = max(1, fb.nsamp // block + (2 * (fb.nsamp % block) >= block))
+    mean, std = np.empty((fb.nchan, count)), np.empty((fb.nchan, count))
+    for i in range(count):
+        mean[:, i], std[:, i] = _moments(fb, i * block, min(block, fb.nsamp - i * block))
+    m = min(block, fb.nsamp)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (std / mean) ** 2
+        d = 1 / _median(np.where(ratio > 0, ratio, np.nan))[:, None]
+        kurtosis = (m * d + 1) / (m - 1) * ratio
+    return {"mean": mean, "std": std, "kurtosis": kurtosis}
+
+
+def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Medians of rows without what is no number; NaN where that is all there is."""
+    out = np.full(len(values), np.nan)
+    some = ~np.isnan(values).all(axis=1)
+    if some.any():
+        out[some] = np.nanmedian(values[some], axis=1)
+    return out
+
+
+def _moments(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each channel, a slice of bounded size at a time."""
+    from skysieve.dedispersion.cpu.load import add_moments
+
+    origin = fb.block(start, 1)[:, 0].astype(np.float64)
+    total, square = np.zeros(fb.nchan), np.zeros(fb.nchan)
+    step = max(64, SLICE // fb.nchan)
+    for at in range(start, start + count, step):
+        rows = np.ascontiguousarray(fb.block(at, min(step, start + count - at)).T)
+        add_moments(rows, origin, total, square)
+    with np.errstate(invalid="ignore"):
+        off = total / count
+        return origin + off, np.sqrt(np.maximum(square / count - off * off, 0))
+
+
+def rfi_mask(
+    fb: Filterbank,
+    *,
+    block: int | None = None,
+    sigma: float = 5.0,
+    tests: tuple[str, ...] = TESTS,
+    most: float = 0.3,
+) -> Mask:
+    """Mask of what statistics show to be interference.
+
+    A cell is masked when its mean, standard deviation or spectral kurtosis lies more than ``sigma`` from the median of
+    its channel over time, in units of the channels' median scatter; a channel, when its typical standard deviation or
+    kurtosis stands out from the 32 on either side; and a channel or a block wholly, when more than ``most`` of it is.
+    Constant channels are masked, and cells of which more than half is dropped data (`find_dropped`); the statistics are
+    those of the other samples.  Kurtosis says nothing where the mean of a block is within 10 of its errors of 0
+    (floats or signed data from which the mean was taken): such channels are not tested by it.
+
+    Parameters
+    ----------
+    fb : Filterbank
+    block : int, optional
+        Samples of a block; about half a second by default.
+    sigma : float
+    tests : tuple of {"mean", "std", "kurtosis"}
+    most : float
+        Between 0 and 1.
+
+    Returns
+    -------
+    Mask
+
+    Examples
+    --------
+    >>> from skysieve.dedispersion import fake
+    >>> fb = fake(nchan=64, duration=4, tsamp=1e-3, fch1=1500, foff=-1, period=None)
+    >>> rfi_mask(fb).weight > 0.97
+    True
+    """
+    if not (np.isfinite(sigma) and sigma > 0):
+        raise ValueError(f"sigma={sigma!r}: expected a number above 0")
+    if not 0 < most <= 1:
+        raise ValueError(f"most={most!r}: expected a part above 0, at most 1")
+    unknown = [t for t in tests if t not in TESTS]
+    if unknown or not tests:
+        raise ValueError(f"tests={tests!r}: expected some of {', '.join(map(repr, TESTS))}")
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    from .repair import fill_dropped
+
+    size = max(16, round(0.5 / fb.tsamp)) if block is None else block
+    fb = fill_dropped(fb)
+    stats = channel_statistics(fb, min(size, max(2, fb.nsamp)))
+    stats["kurtosis"][~_powers(stats, min(size, fb.nsamp))] = 1.0
+    dead = ~(np.nan_to_num(stats["std"]).max(axis=1) > 0)
+    cells = ~np.isfinite(stats["mean"]) | ~np.isfinite(stats["std"])
+    live = ~dead
+    for name in tests:
+        v = stats[name]
+        if v.shape[1] >= 4:
+            off = v - _median(v)[:, None]
+            scatter = 1.4826 * _median(np.abs(off))[:, None]
+            typical = np.nanmedian(scatter[live]) if live.any() else 0.0
+            cells |= np.abs(off) > sigma * np.maximum(scatter, typical)
+    for typical in (_median(stats["std"]), _median(stats["kurtosis"])):
+        cells[_stands_out(typical, live, sigma)] = True
+    cells[_dropped(fb, size, cells.shape[1]) > size / 2] = True
+    cells[dead] = True
+    cells[cells.mean(axis=1) > most] = True
+    kept = ~cells.all(axis=1)
+    if kept.any():
+        cells[:, cells[kept].mean(axis=0) > most] = True
+    return Mask(cells, size)
+
+
+def _dropped(fb: Filterbank, size: int, count: int) -> NDArray[np.int64]:
+    """Dropped samples of each channel in each block."""
+    found = np.zeros((fb.nchan, count), np.int64)
+    starts = np.arange(count) * size
+    for first, last, low, high in fb.lost.tolist():
+        found[low:high] += np.clip(np.minimum(last, starts + size) - np.maximum(first, starts), 0, None)
+    return found
+
+
+def _powers(stats: dict[str, NDArray[np.float64]], samples: int) -> NDArray[np.bool_]:
+    """Channels whose values are powers: the mean of ``samples`` of them is well off 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (stats["mean"] / stats["std"]) ** 2 * samples
+    live: NDArray[np.bool_] = np.median(np.where(np.isnan(ratio), np.inf, ratio), axis=1) > 100
+    return live
+
+
+def _stands_out(values: NDArray[np.float64], live: NDArray[np.bool_], sigma: float) -> NDArray[np.bool_]:
+    """Channels whose value lies off the running median of 65 live ones."""
+    where = np.flatnonzero(live & np.isfinite(values))
+    out = np.zeros(len(values), bool)
+    if len(where) < 8:
+        return out
+    from scipy.ndimage import median_filter
+
+    v = values[where]
+    off = v - median_filter(v, size=min(65, len(v) // 2 * 2 - 1), mode="nearest")
+    scatter = 1.4826 * float(np.median(np.abs(off)))
+    out[where] = np.abs(off) > sigma * max(scatter, 1e-3 * float(np.median(np.abs(v))))
+    return out
+
+
+def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> Mask:
+    """The mask that PRESTO's ``rfifind`` wrote (``*.mask``).
+
+    Parameters
+    ----------
+    path : path
+    fb : Filterbank, optional
+        To check the mask's channels against, and its length: intervals past the data are left out, and data past the
+        last interval, which is taken to go on, are told by a warning.
+
+    Returns
+    -------
+    Mask
+        Rows in falling order of frequency (PRESTO counts channels upwards).
+
+    Raises
+    ------
+    ValueError
+        (`BadFile`) when the file is none, or made for other channels.
+    """
+    data = Path(path).read_bytes()
+    at = 0
+
+    def take(form: str, count: int, what: str) -> tuple[Any, ...]:
+        nonlocal at
+        size = struct.calcsize(f"<{count}{form}")
+        if count < 0 or at + size > len(data):
+            raise BadFile(f"{path}: is no rfifind mask, or cut off: no room for {what}")
+        at += size
+        return struct.unpack_from(f"<{count}{form}", data, at - size)
+
+    take("d", 6, "its header")
+    nchan, nint, points = take("i", 3, "its header")
+    if not (0 < nchan < 2**22 and 0 < nint < 2**26 and points > 0):
+        raise BadFile(f"{path}: is no rfifind mask: {nchan} channels, {nint} intervals of {points} samples")
+    cells = np.zeros((nchan, nint), bool)
+    channels = take("i", take("i", 1, "channels")[0], "channels")
+    intervals = take("i", take("i", 1, "intervals")[0], "intervals")
+    counts = take("i", nint, "counts")
+    for i, count in enumerate(counts):
+        if count == nchan:
+            cells[:, i] = True
+        elif count:
+            cells[_within(take("i", count, "cells"), nchan, path), i] = True
+    cells[_within(channels, nchan, path)] = True
+    cells[:, _within(intervals, nint, path)] = True
+    if fb is not None and fb.nchan != nchan:
+        raise BadFile(f"{path}: made for {nchan} channels, the data have {fb.nchan}")
+    if fb is not None:
+        wanted = -(-fb.nsamp // points)
+        if abs(wanted - nint) > 1:
+            warnings.warn(
+                f"{path}: {nint} intervals of {points} samples, the data have {fb.nsamp}: is it the mask of this file?",
+                stacklevel=2,
+            )
+        cells = cells[:, :wanted]
+    return Mask(cells[::-1], points)
+
+
+def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:
+    found = np.array(numbers, np.int64)
+    if found.size and not (found.min() >= 0 and found.max() < count):
+        raise BadFile(f"{path}: is no rfifind mask: number {found.max()} of {count}")
+    return found
+
+
+class ZeroDmReader:
+    """Another filterbank less the mean over its channels, sample by sample."""
+
+    def __init__(self, fb: Filterbank) -> None:
+        self.fb, self.observation, self.nsamp, self.gaps = fb, fb.observation, fb.nsamp, fb.gaps
+        self.lost = fb.lost
+        self.order = np.arange(fb.nchan)
+        self.real = fb.dtype.kind == "f"
+        top = fb.maximum if fb.dtype.kind == "u" and fb.maximum else 256**fb.dtype.itemsize - 1
+        self.top = top
+        self.scale = max(1, 255 // (2 * top)) if not self.real else 1
+        wide = 2 * top * self.scale > 255 and fb.dtype.itemsize > 1
+        self.dtype: np.dtype[Any] = np.dtype(np.float32 if self.real else np.uint16 if wide else np.uint8)
+        self.middle = 32768 if wide else 128
+        self.maximum = 0 if self.real else 65535 if wide else 255
+
+    def close(self) -> None:
+        """Close what lies below."""
+        self.fb.close()
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan)."""
+        x = self.fb.block(start, count).T
+        if self.real:  # what is not finite stays so, and spoils no other channel
+            good = np.isfinite(x)
+            total = np.where(good, x, 0).sum(axis=1, dtype=np.float64, keepdims=True)
+            return (x - total / np.maximum(good.sum(axis=1, keepdims=True), 1)).astype(np.float32)
+        mean = x.mean(axis=1, dtype=np.float64, keepdims=True)
+        value = np.rint(self.scale * (x - mean)) + self.middle
+        return np.clip(value, 0, self.maximum).astype(self.dtype)
+
+
+def zero_dm(fb: Filterbank) -> Filterbank:
+    """The zero-DM filter: each sample less its mean over the channels (Eatough et al. 2009).
+
+    Integer data stay integers, around the middle of 8 bits (16 for wider data): narrow samples are multiplied first, so
+    that the mean is not rounded to whole counts; 8-bit samples further than 127 from the mean are clipped.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([[5, 9], [7, 11]], np.uint8)
+    >>> zero_dm(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).read().tolist()
+    [[127, 127], [129, 129]]
+    """
+    if not isinstance(fb, Filterbank):
+        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    return Filterbank([ZeroDmReader(fb)])

@@ -1,0 +1,1 @@
+"""The commands ``skysieve dedisp`` and the de-dispersion part of the demo."""

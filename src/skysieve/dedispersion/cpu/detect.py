@@ -1,0 +1,317 @@
+"""Boxcars over de-dispersed series: noise by anchored blocks, fixed-point samples, peaks (numba).
+
+Everything after the noise is integer arithmetic: a normalised sample is ``rint(64 (y - level) / sigma)`` clipped to
++-2**18, prefix sums wrap in 32 bits, and the sum of any window of up to 4096 samples is exact.  Order of summation,
+chunks and vectors cannot change a bit.
+
+Per sample of a series: one histogram count and one load for the noise, one division-free normalisation, and for each
+width a subtraction, a conversion, a multiplication and a comparison; bound by the widths.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from skysieve.dedispersion.contract import CLIP, UNIT
+
+from .simd import WIDE, any_window
+
+JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+BINS = 8192
+SEGMENT = 2048
+ROBUST, MOMENTS, CLIPPED = 0, 1, 2
+NOISE_KINDS = {"robust": ROBUST, "moments": MOMENTS, "clipped": CLIPPED}
+IQR = 1.3489795003921634
+"""Distance of the quartiles of a normal distribution, in sigma."""
+CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826
+"""Rounds of clipping, where, and the standard deviation of a unit normal cut there."""
+PART = 64
+
+
+@njit(**JIT)
+def quartiles(y, first, n, counts, out):
+    """Quartiles of ``n`` integers: within the value that holds one, as if its samples were spread over +-1/2.
+
+    Counts in bins; bins are made finer around the quartiles until they hold one value each, or until 4096 of them lie
+    between the outer quartiles.
+    """
+    low = np.int64(y[first])
+    high = low
+    for i in range(first, first + n):
+        v = np.int64(y[i])
+        low, high = min(low, v), max(high, v)
+    below = 0
+    while True:
+        shift = 0
+        while (high - low) >> shift >= BINS:
+            shift += 1
+        bins = ((high - low) >> shift) + 1
+        for b in range(bins + 1):
+            counts[b] = 0
+        for i in range(first, first + n):
+            v = np.int64(y[i]) - low
+            b = v >> shift
+            if 0 <= b < bins:
+                counts[b] += 1
+        k, total = 0, below
+        where_low = where_high = 0
+        before = 0
+        for q in range(3):
+            wanted = n * 0.25 * (q + 1)
+            while total + counts[k] < wanted:
+                total += counts[k]
+                k += 1
+            if q == 0:
+                where_low, before = k, total
+            where_high = k
+            width = 1 << shift
+            out[q] = low + k * width - 0.5 + width * ((wanted - total) / counts[k])
+        if shift == 0 or where_high - where_low >= 4096:
+            return
+        high = low + ((where_high + 1) << shift) - 1
+        low = low + (where_low << shift)
+        below = before
+
+
+@njit(**JIT)
+def even_bin(v, low, scale):
+    """Number of the bin of a value; within the bins whatever it is."""
+    return min(max(np.int64((np.float64(v) - low) * scale), 0), BINS - 1)
+
+
+@njit(**JIT)
+def sort_floats(a, n):
+    """Sort the first ``n`` values in place, by a heap: compiled in a tenth of the time of numpy's sort."""
+    for start in range(n // 2 - 1, -n, -1):
+        if start < 0:  # the heap stands: its largest goes to the end
+            last = n + start
+            a[0], a[last] = a[last], a[0]
+            i, size = 0, last
+        else:
+            i, size = start, n
+        v = a[i]
+        while True:
+            child = 2 * i + 1
+            if child >= size:
+                break
+            if child + 1 < size and a[child + 1] > a[child]:
+                child += 1
+            if not a[child] > v:
+                break
+            a[i] = a[child]
+            i = child
+        a[i] = v
+
+
+@njit(**JIT)
+def float_ranks(y, first, n, ranks, counts, spare, out):
+    """Values of the given ranks (rising) among ``n`` floats: those that sorting would give.
+
+    Counts in even bins between the ends; then only the bins that hold a rank are sorted.
+    """
+    low, high = np.float64(y[first]), np.float64(y[first])
+    for i in range(first, first + n):
+        v = np.float64(y[i])
+        low, high = min(low, v), max(high, v)
+    scale = (BINS - 1) / (high - low) if high > low else 0.0
+    if not (math.isfinite(high - low) and math.isfinite(scale)):
+        for i in range(n):
+            spare[i] = y[first + i]
+        sort_floats(spare, n)
+        for k in range(len(ranks)):
+            out[k] = spare[ranks[k]]
+        return
+    for b in range(BINS):
+        counts[b] = 0
+    for i in range(first, first + n):
+        counts[even_bin(y[i], low, scale)] += 1
+    b, before = 0, 0
+    sorted_bin = -1
+    size = 0
+    for k in range(len(ranks)):
+        while before + counts[b] <= ranks[k]:
+            before += counts[b]
+            b += 1
+        if b != sorted_bin:
+            size = 0
+            for i in range(first, first + n):
+                if even_bin(y[i], low, scale) == b:
+                    spare[size] = y[i]
+                    size += 1
+            sort_floats(spare, size)
+            sorted_bin = b
+        out[k] = spare[ranks[k] - before]
+
+
+@njit(**JIT)
+def moments(y, first, n, level, most, out):
+    """Count, mean and variance of the samples within ``most`` of ``level``: sums by 64 samples, in order."""
+    count, total, square = 0, 0.0, 0.0
+    origin = np.float64(y[first])
+    for i in range(first, first + n, PART):
+        t = s = 0.0
+        for j in range(i, min(i + PART, first + n)):
+            v = np.float64(y[j])
+            if abs(v - level) <= most:
+                d = v - origin
+                t += d
+                s += d * d
+                count += 1
+        total += t
+        square += s
+    mean = total / max(count, 1)
+    out[0] = count
+    out[1] = origin + mean
+    out[2] = max(0.0, square / max(count, 1) - mean * mean)
+
+
+@njit(**JIT)
+def block_noise(y, first, n, noise, counts, spare, out):
+    """Level and sigma of one block into ``out[:2]``."""
+    if noise == ROBUST:
+        if spare.size:
+            float_ranks(y, first, n, (n // 4, n // 2, (3 * n) // 4), counts, spare, out)
+            middle = out[1]
+            out[1] = (out[2] - out[0]) / IQR
+            out[0] = middle
+        else:
+            quartiles(y, first, n, counts, out)
+            middle = out[1]
+            out[1] = (out[2] - out[0]) / IQR
+            out[0] = middle
+        return
+    moments(y, first, n, 0.0, np.inf, out)
+    level, sigma = out[1], math.sqrt(out[2])
+    if noise == CLIPPED:
+        for _ in range(CLIPS):
+            moments(y, first, n, level, CLIP_AT * sigma, out)
+            if out[0] < 2:
+                break
+            level, sigma = out[1], math.sqrt(out[2]) / CLIPPED_SIGMA
+    out[0], out[1] = level, sigma
+
+
+@njit(**JIT)
+def fixed_points(y, first, n, level, sigma, total, prefix, at):
+    """Go on with prefix sums, ``prefix[at]`` being ``total``, over ``n`` samples of a block; the last sum."""
+    scale = UNIT / sigma if sigma > 0 else 0.0
+    for i in range(n):
+        q = np.rint((np.float64(y[first + i]) - level) * scale)
+        q = min(max(q, -CLIP), CLIP)
+        total = np.int32(total + np.int32(q))
+        prefix[at + i + 1] = total
+    return total
+
+
+@njit(**JIT)
+def normalise(y, count, origin, block, noise, counts, spare, levels, prefix):
+    """Prefix sums of the fixed-point samples of a row that begins at sample ``origin``, a block's first.
+
+    A last block shorter than a quarter takes the noise of the one before.
+    """
+    out = np.zeros(3)
+    prefix[0] = 0
+    total = np.int32(0)
+    for b in range((count + block - 1) // block):
+        first = b * block
+        n = min(block, count - first)
+        if b == 0 or 4 * n >= block:
+            block_noise(y, first, n, noise, counts, spare, out)
+            levels[b, 0], levels[b, 1] = out[0], out[1]
+        else:
+            levels[b, 0], levels[b, 1] = levels[b - 1, 0], levels[b - 1, 1]
+        total = fixed_points(y, first, n, levels[b, 0], levels[b, 1], total, prefix, first)
+
+
+@njit(**JIT)
+def boxcars(prefix, count, start, stop, widths, scales, best, which):
+    """Best S/N over the widths for windows centred on ``start : stop``; 0 where no window fits."""
+    for i in range(stop - start):
+        best[i] = np.float32(0)
+        which[i] = np.int32(0)
+    for k in range(len(widths)):
+        w = widths[k]
+        scale = scales[k]
+        half = w // 2
+        low = max(start, half)
+        high = min(stop, count - w + half + 1)
+        if high <= low:
+            continue
+        a = prefix[low - half + w :]
+        b = prefix[low - half :]
+        s = best[low - start :]
+        v = which[low - start :]
+        kk = np.int32(k)
+        for i in range(high - low):
+            f = np.float32(np.int32(a[i] - b[i])) * scale
+            s0 = s[i]
+            more = f > s0
+            s[i] = f if more else s0
+            v[i] = kk if more else v[i]
+
+
+@njit(**JIT)
+def peaks(best, which, start, low, high, widths, threshold, every, row, found, n_found):
+    """Samples of ``low : high`` that reach the threshold and are the highest within half their width; all if ``every``.
+
+    ``best[0]`` belongs to sample ``start``; ties go to the earliest.  Returns the new number found, even if there is no
+    room for all.
+    """
+    last = start + len(best)
+    for t in range(low, high):
+        f = best[t - start]
+        if f < threshold:
+            continue
+        top = True
+        if not every:
+            r = max(1, widths[which[t - start]] // 2)
+            for u in range(max(start, t - r), t):
+                if best[u - start] >= f:
+                    top = False
+                    break
+            if top:
+                for u in range(t + 1, min(last, t + r + 1)):
+                    if best[u - start] > f:
+                        top = False
+                        break
+        if top:
+            if n_found < len(found):
+                found[n_found, 0] = row
+                found[n_found, 1] = t
+                found[n_found, 2] = which[t - start]
+                found[n_found, 3] = f
+            n_found += 1
+    return n_found
+
+
+@njit(**JIT)
+def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold, every, spare, levels, found):
+    """Events of the rows of a tile: windows centred on ``low : high``, columns counted from a block's first sample.
+
+    Row ``i`` has ``valid[i]`` columns that are whole.  ``found`` gets (row, column, width number, S/N).
+    """
+    counts = np.zeros(BINS + 1, np.int64)
+    prefix = np.zeros(sums.shape[1] + 1, np.int32)
+    reach = widths[-1]
+    best = np.zeros(SEGMENT + 2 * reach, np.float32)
+    which = np.zeros(SEGMENT + 2 * reach, np.int32)
+    n = 0
+    for i in range(len(sums)):
+        count = min(valid[i], sums.shape[1])
+        if count < 2:
+            continue
+        normalise(sums[i], count, 0, block, noise, counts, spare, levels[i], prefix)
+        for t in range(low, min(high, count), SEGMENT):
+            stop = min(high, count, t + SEGMENT)
+            first = t - reach // 2  # windows of any width that are centred here begin there at the earliest
+            blocks = (stop - first + WIDE - 1) // WIDE
+            inside = first >= 0 and first + blocks * WIDE + reach <= count
+            if inside and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
+                continue  # as for most stretches
+            a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
+            boxcars(prefix, count, a, b, widths, scales, best, which)
+            n = peaks(best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n)
+    return n

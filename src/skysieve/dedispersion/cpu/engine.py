@@ -1,0 +1,479 @@
+"""The CPU backend: rows of channels in memory, tiles of DMs as tasks on all cores."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.tasks import TaskPool
+from skysieve.dedispersion.contract import UNIT, Detection, Source, Table, check_events, direction, sum_dtype
+
+from . import detect as cpu_search
+from . import load as cpu_load
+from . import program as cpu_program
+from .simd import LANES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = 1024
+"""Samples of a time block: its rows of scratch are 2 KiB."""
+CANDIDATES = (
+    (32, 4, T), (64, 4, T), (64, 8, T), (128, 8, T), (64, 16, T), (128, 16, T), (256, 16, T), (256, 16, T // 2),
+    (64, 32, T),
+)  # fmt: skip
+"""DMs of a tile, channels of a group and samples of a time block that are tried."""
+DEEP = ((64, 64, T), (128, 128, T), (128, 256, T), (256, 256, T))
+"""The same for tables of a tree, whose groups have few patterns however large they are."""
+FLOAT_GROUP = 16
+"""Channels of a group for float32: part of the order of summation, so fixed."""
+CACHE = 2.3 * 2**20
+"""Bytes of F from which additions take twice as long; this and `STREAM` were fitted to 32 runs on a shared core with
+1 MiB of L2 (four set-ups, tiles of 64 to 256 DMs, groups of 8 to 64 channels)."""
+STREAM = 4.6
+"""Cost of bringing a sample of the input to a tile, in additions."""
+SPLIT = 2047
+"""Largest sample that is added as it is (where its binned sums fit 16 bits); above, low and high bytes apart."""
+KEPT_PROGRAMS = 2**28
+"""Bytes of programs that are kept from chunk to chunk."""
+READ = 2**21
+"""Bytes that are read at a time."""
+ROWS = 16
+"""Channels that a task bins."""
+ROOM = 4096
+"""Events of a tile that there is room for at first."""
+DIRECT = 1.1
+"""Cost of adding a channel's samples directly, in that of adding two rows."""
+
+
+@dataclass
+class Plane:
+    """Rows of one part of the samples: ``rows`` (channels + 1 row of zeros, samples), worth ``weight`` each."""
+
+    rows: NDArray[Any]
+    maximum: int
+    weight: int
+
+
+@dataclass
+class Shape:
+    """How a table is cut: tiles of D DMs, groups of G channels, NB of them added at a time; ``G = 1`` is direct.
+
+    ``T``: samples of a time block.
+    """
+
+    D: int
+    G: int
+    NB: int
+    T: int
+    cost: float
+    programs: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+
+class Engine:
+    """De-dispersion on the host's cores; see `workload.Engine`.
+
+    Parameters
+    ----------
+    source : Source
+    tables : sequence of Table
+    method : {"brute", "exact-subband", "tree"}
+        How sums are formed; the bits are the same.  "tree" tries larger groups.
+    capacity : int
+        Most samples, unbinned, that will be loaded at once.
+    threads : int, optional
+        All usable cores by default.
+    budget : int, optional
+        Bytes that samples may take; more raises `MemoryBudgetError`.
+    span : int, optional
+        Samples, unbinned, that are summed at a time, where they are few: time blocks of their length are taken.
+    """
+
+    def __init__(
+        self, source: Source, tables: Sequence[Table], *, method: str, capacity: int, threads: int | None = None,
+        budget: int | None = None, span: int | None = None,
+    ) -> None:  # fmt: skip
+        self.source, self.tables, self.method, self.capacity = source, list(tables), method, capacity
+        self.nchan, self.span = source.nchan, span
+        kind = source.dtype.kind
+        self.offset = {"int8": 128, "int16": 32768}.get(source.dtype.name, 0)
+        self.dtype = sum_dtype(source.dtype)
+        top = source.maximum if kind == "u" and source.maximum else 256**source.dtype.itemsize - 1
+        self.maximum = 0 if kind == "f" else top
+        need = bytes_needed(source, tables, capacity)
+        if budget is not None and need > budget:
+            raise MemoryBudgetError(f"{capacity} samples of {self.nchan} channels", need, budget)
+        self.bytes = need
+        self._keep = KEPT_PROGRAMS if budget is None else min(KEPT_PROGRAMS, (budget - need) // 4)
+        self.pool = TaskPool(threads)
+        self.start = self.stop = 0
+        self._planes: dict[int, list[Plane]] = {}
+        self._binned: dict[tuple[int, int], NDArray[Any]] = {}
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._kept = 0
+        self._series: NDArray[Any] = np.empty(0, self.dtype)
+        stored = np.float32 if kind == "f" else np.uint16 if self.maximum > 255 else np.uint8
+        self._x = np.zeros((self.nchan + 1, capacity + T + LANES), stored)
+        self._shapes = [self._shape(t) for t in self.tables]
+
+    def close(self) -> None:
+        """Give back the threads."""
+        self.pool.close()
+
+    def describe(self) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        adds = sum(float(t.delays.size) / t.downsamp for t in self.tables)
+        cost = sum(s.cost * t.delays.size / t.downsamp for s, t in zip(self._shapes, self.tables, strict=True))
+        return {
+            "device": "cpu", "threads": self.pool.workers, "method": self.method, "bytes": self.bytes,
+            "gain": adds / cost if cost else 1.0,
+            "tiles": [(s.D, s.G, s.T) for s in self._shapes],
+        }  # fmt: skip
+
+    # ------------------------------------------------------------------ samples
+    def load(self, start: int, stop: int) -> None:
+        """See `workload.Engine.load`."""
+        if stop - start > self.capacity:
+            raise ValueError(f"samples {start} to {stop}: more than the {self.capacity} there is room for")
+        have = 0
+        if self.start <= start < self.stop:
+            have = min(self.stop, stop) - start
+            gone = start - self.start
+        self.stop = self.start  # nothing is at hand until all is: an error on the way leaves no half of it
+        if have:
+            for line in self._x if gone else ():
+                line[:have] = line[gone : gone + have]
+        slice_ = max(64, min(READ, self.bytes // 32) // (self.nchan * self.source.dtype.itemsize))
+        at = have
+        while at < stop - start:
+            at = self._take(start + at, min(slice_, stop - start - at), at)
+        for row, a, b, value in self.source.fills(start + have, stop - start - have):
+            cpu_load.fill_cells(self._x, row, have + a, have + b, value + self.offset)
+        self.start, self.stop = start, stop
+        self._planes.clear()
+
+    def _take(self, start: int, count: int, at: int) -> int:
+        """Read samples into the rows from column ``at`` on; the column after them."""
+        x, width = self._x.reshape(-1), self._x.shape[1]
+        pieces = self.source.packed(start, count)
+        if pieces is not None:
+            for p in pieces:
+                n, stride = p.data.shape
+                cpu_load.turn_packed(
+                    p.data.reshape(-1), n, stride, x, width, at, self.nchan, p.down, p.bits, p.high_first
+                )
+                at += n
+            return at
+        for rows, order in self.source.raw(start, count):
+            n, way, size = len(rows), direction(order), rows.itemsize
+            stored = rows.dtype.str[0] != ">" and size == self._x.itemsize
+            if rows.strides[0] == size and way and n > 1:  # channels lie in memory one after the other
+                self._x[: self.nchan, at : at + n] = rows.T[::way]
+                if self.offset:
+                    self._x[: self.nchan, at : at + n] += self._x.dtype.type(self.offset)
+            elif rows.strides[1] == size and way and stored and n:
+                stride = rows.strides[0] // size
+                flat = np.lib.stride_tricks.as_strided(rows[0], ((n - 1) * stride + self.nchan,), (size,))
+                offset = self._x.dtype.type(self.offset)
+                cpu_load.turn_squares(flat, n, stride, x, width, at, self.nchan, way < 0, offset)
+            else:
+                cpu_load.corner_turn(rows, order, self._x, at, self.offset)
+            at += n
+        return at
+
+    def planes(self, downsamp: int) -> tuple[list[Plane], int]:
+        """Rows binned by ``downsamp``, and the binned sample that they begin with."""
+        first = -(-self.start // downsamp)
+        with self._lock:
+            if 1 not in self._planes:
+                self._planes[1] = self._unbinned()
+            if downsamp not in self._planes:
+                count = self.stop // downsamp - first
+                made = []
+                for i, p in enumerate(self._planes[1]):
+                    rows = self._binned.get((downsamp, i))
+                    if rows is None:
+                        kind = np.float32 if self.maximum == 0 else np.uint16
+                        rows = np.zeros((self.nchan + 1, self.capacity // downsamp + T + LANES), kind)
+                        self._binned[downsamp, i] = rows
+                    self._bin(p.rows, first * downsamp - self.start, count, downsamp, rows)
+                    made.append(Plane(rows, p.maximum * downsamp, p.weight))
+                self._planes[downsamp] = made
+            return self._planes[downsamp], first
+
+    def _bin(self, rows: NDArray[Any], first: int, count: int, downsamp: int, out: NDArray[Any]) -> None:
+        """Rows binned in time, by all threads."""
+        halves = downsamp.bit_length() - 1
+        by_halves = self.maximum and downsamp == 1 << halves
+        tasks: list[Callable[[], None]] = []
+        for c in range(0, self.nchan, ROWS):
+            stop = min(c + ROWS, self.nchan)
+            if by_halves:
+                flat = rows.reshape(-1), rows.shape[1], first, count, halves, out.reshape(-1), out.shape[1]
+                tasks.append(partial(cpu_load.halve_often, *flat, c, stop))
+            else:
+                tasks.append(partial(cpu_load.bin_rows, rows, first, count, downsamp, out, c, stop))
+        self.pool.run(tasks)
+
+    def _unbinned(self) -> list[Plane]:
+        if not _in_bytes(self.maximum, self.tables):
+            return [Plane(self._x, self.maximum, 1)]
+        for i in range(2):
+            if (1, i) not in self._binned:
+                self._binned[1, i] = np.zeros(self._x.shape, np.uint8)
+        low, high = self._binned[1, 0], self._binned[1, 1]
+        raw = self._x.view(np.uint8) if sys.byteorder == "little" else self._x.byteswap().view(np.uint8)
+        split = partial(cpu_load.split_bytes, raw, low, high)
+        self.pool.run([partial(split, c, min(c + ROWS, self.nchan)) for c in range(0, self.nchan, ROWS)])
+        return [Plane(low, 255, 1), Plane(high, self.maximum >> 8, 256)]
+
+    def _largest(self, table: Table) -> int:
+        """Largest element of a plane of this table's binning; 0 for floats."""
+        return (255 if _in_bytes(self.maximum, self.tables) else self.maximum) * table.downsamp
+
+    # ------------------------------------------------------------------ how to cut
+    def _shape(self, table: Table) -> Shape:
+        """The cheapest cut by the cost of a few programs."""
+        ndm = len(table.delays)
+        largest = self._largest(table)
+        room = 65535 // largest if largest else 2**30
+        if not largest:
+            trial = (1, FLOAT_GROUP) if self.method == "brute" else (64, FLOAT_GROUP)
+            return self._try(table, min(trial[0], ndm), trial[1], self._time(table, T), room)
+        D = min(64, ndm)
+        direct = Shape(D, 1, _fitting(self.nchan, 1, room, 8), self._time(table, T), DIRECT + STREAM / D)
+        if self.method == "brute":
+            return direct
+        found = [direct]
+        for D, G, samples in (*CANDIDATES, *DEEP) if self.method == "tree" else CANDIDATES:
+            if room >= G and 2 * self.nchan >= G and (ndm >= D or CANDIDATES[0][0] == D):
+                found.append(self._try(table, min(D, ndm), G, self._time(table, samples), room))
+        return min(found, key=lambda s: s.cost)
+
+    def _time(self, table: Table, most: int) -> int:
+        """Samples of a time block, at most so many: whole ones fill the span, with little left over."""
+        if self.span is None:
+            return most
+        count = max(1, self.span // table.downsamp)
+        return -(-count // (-(-count // most) * LANES)) * LANES
+
+    def _try(self, table: Table, D: int, G: int, samples: int, room: int) -> Shape:
+        ndm, NB = len(table.delays), _fitting(self.nchan, G, max(1, room // G), 4)
+        shape = Shape(D, G, NB, samples, 0.0)
+        costs = []
+        for m in sorted({0, (ndm - D) // 2, ndm - D}):
+            *_, need, cost = self._program(table, shape, m, D, 0)
+            costs.append((cost / (samples * D * self.nchan) + STREAM / D) * (1 + 2 * need[2] / CACHE))
+        shape.cost = float(np.mean(costs))
+        return shape
+
+    def _program(self, table: Table, shape: Shape, m: int, D: int, stride: int) -> tuple[Any, ...]:
+        """Operations of the tile of DMs ``m : m + D``."""
+        n, rows = self._padded(table, m, D, shape.G * shape.NB)
+        C, levels = n.shape[1], shape.G.bit_length() - 1
+        ops = np.empty((D * C, 4), np.int64)
+        fin = np.empty(D * C // shape.G, np.int64)
+        seg = np.empty((C // shape.G, levels + 1), np.int64)
+        need = np.zeros(3, np.int64)
+        k, cost = cpu_program.make_program(
+            n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, ops, fin, seg, need
+        )
+        return ops[:k].copy(), fin, seg, need, cost
+
+    def _padded(self, table: Table, m: int, D: int, multiple: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Delays of a tile with channels of zeros up to a multiple, and the rows they stand in."""
+        C = -(-self.nchan // multiple) * multiple
+        n = np.empty((D, C), np.int32)
+        n[:, : self.nchan] = table.delays[m : m + D]
+        n[:, self.nchan :] = n[:, self.nchan - 1 : self.nchan]
+        return n, np.minimum(np.arange(C, dtype=np.int64), self.nchan)
+
+    # ------------------------------------------------------------------ sums
+    def sums(
+        self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None
+    ) -> None:
+        """See `workload.Engine.sums`."""
+        shape, ndm = self._shapes[table], len(self.tables[table].delays)
+        planes = self.planes(self.tables[table].downsamp)
+        tasks: list[Callable[[], None]] = []
+        units = []
+        for m in range(0, ndm, shape.D):
+            for at, n in self._pieces(count, -(-ndm // shape.D)):
+                tasks.append(partial(self._tile, table, planes, m, first + at, n, out, m, column + at))
+                units.append(min(shape.D, ndm - m) * n)
+        self.pool.run(tasks, units=units, progress=progress)
+
+    def _pieces(self, count: int, tiles: int) -> list[tuple[int, int]]:
+        """First sample and length of the pieces that tiles are cut into in time: enough for all threads."""
+        pieces = max(1, min(-(-count // (8 * T)), -(-4 * self.pool.workers // tiles)))
+        step = -(-count // pieces // T) * T if pieces > 1 else max(1, count)
+        return [(at, min(step, count - at)) for at in range(0, count, step)]
+
+    def search(
+        self, table: int, first: int, count: int, low: int, high: int, what: Detection, progress: Any = None
+    ) -> NDArray[np.float64]:
+        """See `workload.Engine.search`.
+
+        As many tiles at a time as there are threads: all threads add, then all threads look.
+        """
+        shape, ndm = self._shapes[table], len(self.tables[table].delays)
+        planes = self.planes(self.tables[table].downsamp)
+        tiles = list(range(0, ndm, shape.D))
+        most = min(self.pool.workers, len(tiles))
+        if self._series.size < most * shape.D * count or self._series.dtype != self.dtype:
+            self._series = np.empty(most * shape.D * count, self.dtype)
+        found = []
+        for i in range(0, len(tiles), most):
+            now = tiles[i : i + most]
+            rows = min(now[-1] + shape.D, ndm) - now[0]
+            series = self._series[: rows * count].reshape(rows, count)
+            adding = [
+                partial(self._tile, table, planes, m, first + at, n, series, m - now[0], at)
+                for m in now
+                for at, n in self._pieces(count, len(now))
+            ]
+            self.pool.run(adding)
+            step = max(1, min(16, -(-rows // (4 * self.pool.workers))))
+            looking = [
+                partial(self._look, series[r : r + step], now[0] + r, first, low, high, what)
+                for r in range(0, rows, step)
+            ]
+            units = [min(step, rows - r) for r in range(0, rows, step)]
+            found += self.pool.run(looking, units=units, progress=progress)
+            check_events(sum(map(len, found)), what)
+        return np.concatenate(found)
+
+    def _look(
+        self, sums: NDArray[Any], m: int, first: int, low: int, high: int, what: Detection
+    ) -> NDArray[np.float64]:
+        """Events in the series of the DMs from number ``m`` on, which begin at sample ``first``."""
+        D, count = sums.shape
+        widths = np.array(what.widths, np.int64)
+        scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
+        real = self.dtype.kind == "f"
+        spare = np.empty(what.block if real and what.noise == "robust" else 0, np.float32)
+        levels = np.empty((D, -(-count // what.block), 2))
+        valid = np.clip(what.valid[m : m + D] - first, 0, count)
+        found = self._scratch("found", 4 * ROOM, np.float64).reshape(-1, 4)
+        while True:
+            n = cpu_search.search_rows(
+                sums, valid, low - first, high - first, what.block, cpu_search.NOISE_KINDS[what.noise], widths, scales,
+                np.float32(what.threshold), what.every, spare, levels, found,
+            )  # fmt: skip
+            if n <= len(found):
+                break
+            found = np.empty((n, 4))
+        events = found[:n].copy()
+        events[:, 0] += m
+        events[:, 1] += first
+        return events
+
+    def _tile(
+        self, table: int, planes: tuple[list[Plane], int], m: int, first: int, count: int, out: NDArray[Any],
+        row: int, column: int,
+    ) -> None:  # fmt: skip
+        """One tile of DMs over one range of time."""
+        tab, shape = self.tables[table], self._shapes[table]
+        D = min(shape.D, len(tab.delays) - m)
+        parts, origin = planes
+        flat, width = out.reshape(-1), out.shape[1]
+        start = self.dtype.type(-self.offset * tab.downsamp * self.nchan)
+        for i, plane in enumerate(parts):
+            if not plane.maximum and self.maximum:
+                continue
+            whole = 65535 // plane.maximum if plane.maximum else 2**30
+            weight = self.dtype.type(plane.weight)
+            x, t0 = plane.rows.reshape(-1), first - origin
+            kind = np.float32 if self.maximum == 0 else np.uint16
+            acc = self._scratch("acc", D * shape.T, kind)
+            if shape.G == 1:
+                starts, C = self._starts(tab, shape, m, D, plane.rows.shape[1])
+                per = max(1, whole // shape.NB) * shape.NB
+                cpu_program.run_direct(
+                    x,
+                    t0,
+                    count,
+                    starts,
+                    D,
+                    C,
+                    shape.NB,
+                    shape.T,
+                    per,
+                    acc,
+                    flat,
+                    width,
+                    row,
+                    column,
+                    weight,
+                    start,
+                    i == 0,
+                )
+                continue
+            ops, fin, seg, need, _ = self._kept_program(table, shape, m, D, plane.rows.shape[1])
+            even, odd, F = (self._scratch(k, int(v) + LANES, kind) for k, v in zip("abc", need, strict=True))
+            groups = len(seg)
+            per = max(1, whole // shape.G // shape.NB) * shape.NB
+            cpu_program.run_program(
+                x, t0, count, D, shape.G, shape.NB, shape.T, groups, per, ops, fin, seg, even, odd, F, acc, flat, width,
+                row, column, weight, start, i == 0,
+            )  # fmt: skip
+
+    def _starts(self, table: Table, shape: Shape, m: int, D: int, stride: int) -> tuple[NDArray[np.int64], int]:
+        n, rows = self._padded(table, m, D, shape.NB)
+        C = n.shape[1]
+        starts = (n + rows * stride).T.reshape(C // shape.NB, shape.NB, D).transpose(0, 2, 1)
+        return np.ascontiguousarray(starts).reshape(-1), C
+
+    def _kept_program(self, table: int, shape: Shape, m: int, D: int, stride: int) -> tuple[Any, ...]:
+        key = (m, stride)
+        with self._lock:
+            made = shape.programs.get(key)
+        if made is None:
+            made = self._program(self.tables[table], shape, m, D, stride)
+            with self._lock:
+                if self._kept + made[0].nbytes + made[1].nbytes <= self._keep and key not in shape.programs:
+                    self._kept += made[0].nbytes + made[1].nbytes
+                    shape.programs[key] = made
+        return made
+
+    def _scratch(self, name: str, size: int, kind: Any) -> NDArray[Any]:
+        """A buffer of this thread, as large as was ever asked for."""
+        held: dict[Any, NDArray[Any]] = self._local.__dict__
+        key = name + np.dtype(kind).char
+        if key not in held or held[key].size < size:
+            held[key] = np.zeros(size + size // 8, kind)
+        return held[key]
+
+
+def _fitting(nchan: int, G: int, most: int, largest: int) -> int:
+    """Groups added at a time: a power of two within ``most`` that adds little to the number of channels."""
+    NB = largest
+    while NB > 1 and (most < NB or -(-nchan // (G * NB)) * G * NB > 1.07 * -(-nchan // G) * G):
+        NB //= 2
+    return NB
+
+
+def _in_bytes(largest: int, tables: Sequence[Table]) -> bool:
+    """Whether low and high bytes are added apart: samples are large, or their binned sums would pass 16 bits."""
+    return largest > SPLIT or largest * max((t.downsamp for t in tables), default=1) > 65535
+
+
+def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
+    """Bytes of what `Engine` keeps for ``capacity`` samples: input, binned copies, delays, a slice to read."""
+    rows = source.nchan + 1
+    wide = 4 if source.dtype.kind == "f" else 2
+    top = source.maximum or 256**source.dtype.itemsize - 1
+    one = 4 if source.dtype.kind == "f" else 2 if top > 255 else 1
+    split = source.dtype.kind != "f" and _in_bytes(top, tables)
+    total = rows * (capacity + T + LANES) * (one + (2 if split else 0))
+    for b in {t.downsamp for t in tables} - {1}:
+        total += rows * (capacity // b + T + LANES) * wide * (2 if split else 1)
+    return total + sum(t.delays.nbytes for t in tables) + total // 16

@@ -1,0 +1,216 @@
+"""Events of series that lie on the GPU (``search.cu``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.gpu.runtime import Runtime
+from skysieve.core.gpu.staging import Lane
+from skysieve.dedispersion.contract import UNIT, Detection, check_events
+
+from .tensor_plan import PACKAGE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROOM = 1 << 16
+"""Events that there is room for at first."""
+BUILDS = {"u": "u32", "i": "i32", "f": "f32"}
+KINDS = {"robust": 0, "moments": 1, "clipped": 2}
+NOISE_BYTES = 4 * (8192 + 512)
+"""Shared memory of the kernel that takes the noise: counts, or sums of parts."""
+SHORT = 12
+"""Windows of fewer samples are looked at one by one."""
+DENSE = (1, 2, 3, 4, 5, 6, 8, 10)
+"""Those of them for which the kernel has a way of its own."""
+MOST_KEPT = 160 * 1024
+"""Shared memory that a block of samples may be kept in."""
+GLANCE = {"block": 32_736, "widest": 1024, "widths": 64, "least": 4 * (8192 + 512), "counts": 4 * (4096 + 8)}
+"""Of the kernel ``glance``: most samples of a block, longest window, most windows; shared memory; that of counts."""
+LONG = 20_000
+"""Unsigned samples of blocks that take 512 threads."""
+PIECES = 16
+"""Blocks of threads a multiprocessor that look at the pieces on a list."""
+EDGES = 4
+"""Edges of blocks that a block of threads looks at."""
+EVENT = np.dtype([("row", np.int32), ("column", np.int32), ("width", np.int32), ("snr", np.float32)])
+JOB = np.dtype(
+    [
+        ("pitch", np.int64), ("rows", np.int32), ("columns", np.int32), ("block", np.int32), ("blocks", np.int32),
+        ("noise", np.int32), ("every", np.int32), ("low", np.int32), ("high", np.int32), ("segment", np.int32),
+        ("look", np.int32), ("widths", np.int32), ("widest", np.int32), ("room", np.int32), ("shorter", np.int32),
+        ("dense", np.int32), ("kept", np.int32), ("subs", np.int32),
+        ("smaller", np.int32), ("pairs", np.int32), ("region", np.int32), ("threshold", np.float32),
+    ],
+    align=True,
+)  # fmt: skip
+"""``struct Job``."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What lies ready for one launch: the job, windows, columns of every series, room for noise, pieces, events."""
+
+    job: NDArray[Any]
+    what: Detection
+    constants: tuple[Any, ...]
+    held: Any
+    levels: Any
+    lists: tuple[Any, Any]
+    found: Any
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All of it, in order."""
+        return self.job, self.what, self.constants, self.held, self.levels, self.lists, self.found
+
+
+class Detector:
+    """Noise and boxcars of one type of sums on one GPU."""
+
+    def __init__(self, runtime: Runtime, kind: str, narrow: bool) -> None:
+        """``narrow``: whether the samples summed have 8 bits, so that a block's sums rarely spread over 16."""
+        self.runtime, self.narrow = runtime, narrow and kind != "f"
+        self.module = runtime.module(PACKAGE, "search.cu", BUILDS[kind])
+        self.kind = kind
+        self._constants: dict[Any, tuple[Any, ...]] = {}
+
+    def begin(
+        self, lane: Lane, pitch: int, valid: NDArray[np.int64], count: int, low: int, high: int, what: Detection
+    ) -> Search:
+        """Bring what is needed to the device, behind the kernel that sums the series: nothing here waits for it."""
+        rows, widest = len(valid), what.widths[-1]
+        j = np.zeros(1, JOB)
+        j["pitch"], j["rows"], j["columns"] = pitch, rows, count
+        j["block"], j["blocks"] = what.block, -(-count // what.block)
+        j["noise"], j["every"], j["low"], j["high"] = KINDS[what.noise], what.every, low, high
+        j["look"], j["widths"], j["widest"] = max(1, widest // 2), len(what.widths), widest
+        j["segment"], j["threshold"] = 4080 if widest <= 1024 else 1024, what.threshold
+        j["shorter"] = sum(w < SHORT for w in what.widths)
+        j["dense"] = what.widths[: len(DENSE)] == DENSE and int(j["shorter"][0]) == len(DENSE) and widest >= 32
+        kept = NOISE_BYTES + 4 * what.block
+        j["kept"] = kept <= min(self.runtime.device.shared_per_block - 1024, MOST_KEPT)
+        if self._glances(what, bool(j["dense"][0])):
+            j["subs"] = -(-what.block // int(j["segment"][0])) + 1
+            j["smaller"] = sum(w < 32 for w in what.widths)
+            j["pairs"], j["region"] = glance_room(what)
+        key = (what.widths, what.threshold)
+        with lane:
+            if key not in self._constants:
+                widths = np.array(what.widths, np.int32)
+                scales = (1 / (UNIT * np.sqrt(widths.astype(np.int64)))).astype(np.float32)
+                reached = sums_reached(scales, what.threshold)
+                given = widths, scales, reached, (reached - 0.501 * widths) / UNIT
+                self._constants = {key: tuple(self.runtime.xp.asarray(a) for a in given)}
+                self.runtime.synchronize()
+            held = lane.array("valid", rows + 2, np.int32)
+            pinned = lane.pinned("valid", rows + 2, np.int32)
+            pinned[:rows] = valid
+            pinned[rows:] = 0  # events, pieces on the list
+            lane.to_device(held, pinned)
+            levels = lane.array("levels", 2 * rows * int(j["blocks"][0]), np.float64)
+            listed = lane.array("flagged", max(1, rows * int(j["blocks"][0] * j["subs"][0])), np.uint32)
+            marks = lane.array("marks", rows * int(j["blocks"][0]), np.uint32)
+            found = lane.array("events", 4 * ROOM, np.int32)
+        return Search(j, what, self._constants[key], held, levels, (listed, marks), found)
+
+    def _glances(self, what: Detection, dense: bool) -> bool:
+        """Whether a first look chooses the pieces."""
+        widest = what.widths[-1]
+        fits = glance_bytes(what) <= self.runtime.device.shared_per_block - 2048
+        known = 4 * widest <= what.block <= GLANCE["block"] and widest <= GLANCE["widest"]
+        few = len(what.widths) <= GLANCE["widths"]
+        return self.narrow and dense and fits and known and few and what.noise == "robust" and what.threshold > 0
+
+    def start(self, lane: Lane, sums: Any, search: Search) -> None:
+        """Launch all that looks for events in series; columns are counted from a block's first sample."""
+        j, what, constants, held, levels, lists, found = search.parts
+        rows, blocks, subs = (int(j[name][0]) for name in ("rows", "blocks", "subs"))
+        widths, _, reached, needed = constants
+        number = held[rows:].view(np.uint32)
+        with lane:
+            if subs:
+                args: tuple[Any, ...] = (sums, held, levels, widths, reached, needed, *lists, number, j[0])
+                shared, long = glance_bytes(what), what.block > LONG and self.kind == "u"
+                first = self.runtime.module(PACKAGE, "glance.cu", BUILDS[self.kind] + ("-long" if long else ""))
+                block = (512 if long else 256,)
+                first.launch("glance", (blocks, rows), block, args, shared_mem=shared, stream=lane.stream)
+                if blocks > 1:
+                    shared = EDGES * 4 * 2 * what.widths[-1]
+                    grid = (-(-rows * (blocks - 1) // EDGES),)
+                    first.launch("edges", grid, (32 * EDGES,), args, shared_mem=shared, stream=lane.stream)
+            else:
+                shared = NOISE_BYTES + (4 * what.block if j["kept"][0] else 0)
+                args = (sums, held, levels, j[0])
+                self.module.launch("noise", (blocks, rows), (512,), args, shared_mem=shared, stream=lane.stream)
+        self._detect(lane, sums, search, found, ROOM)
+
+    def _detect(self, lane: Lane, sums: Any, search: Search, found: Any, room: int) -> None:
+        """Look exactly at the pieces, and start to bring home how many events there are."""
+        j, what, constants, held, levels, lists, _ = search.parts
+        rows, blocks, subs, segment = (int(j[name][0]) for name in ("rows", "blocks", "subs", "segment"))
+        widths, scales, reached, _ = constants
+        number = held[rows:].view(np.uint32)
+        pieces = rows * -(-int(j["high"][0] - j["low"][0]) // segment)
+        if subs:
+            pieces = min(rows * blocks * subs, PIECES * self.runtime.device.sm_count)
+        j["room"] = room
+        shared = 4 * (2 * (segment + 2 * int(j["look"][0])) + what.widths[-1] + 40 + 16)
+        args = (sums, held, levels, widths, scales, reached, lists[0], found, number, j[0])
+        with lane:
+            self.module.launch("detect", (pieces,), (256,), args, shared_mem=shared, stream=lane.stream)
+            lane.to_host(lane.pinned("number", 1, np.uint32), number[:1])
+
+    def finish(self, lane: Lane, sums: Any, search: Search) -> NDArray[np.float64]:
+        """Wait; events: (row, column, width number, S/N), sorted."""
+        found, room = search.found, ROOM
+        while True:
+            lane.synchronize()
+            n = int(lane.pinned("number", 1, np.uint32)[0])
+            check_events(n, search.what)
+            if n <= room:
+                break
+            room = n
+            with lane:
+                found = lane.array("events", 4 * room, np.int32)
+                search.held[int(search.job["rows"][0]) :][:1] = 0
+            self._detect(lane, sums, search, found, room)
+        if not n:
+            return np.empty((0, 4))
+        with lane:
+            home = lane.pinned("events", 4 * n, np.int32)
+            lane.to_host(home, found[: 4 * n])
+            lane.synchronize()
+        events = home.view(EVENT)
+        events = events[np.lexsort((events["column"], events["row"]))]
+        return np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
+
+
+def glance_room(what: Detection) -> tuple[int, int]:
+    """Pairs of stretches that there is room for, and bytes before a block's samples."""
+    pairs = -(-(what.block // 32 + what.widths[-1] // 32 + 4) // 4) * 4
+    return pairs, -(-max(GLANCE["counts"], 24 * pairs) // 16) * 16
+
+
+def glance_bytes(what: Detection) -> int:
+    """Shared memory of the kernel ``glance``."""
+    return max(GLANCE["least"], glance_room(what)[1] + 2 * (what.block + 80))
+
+
+def sums_reached(scales: NDArray[np.float32], threshold: float) -> NDArray[np.int32]:
+    """The smallest sum of each width's window whose S/N, as float32 gives it, reaches the threshold."""
+    wanted, most = np.float32(threshold), 2**31 - 1
+    found = []
+    for scale in scales:
+        low, high = 0, most
+        while low < high:
+            middle = (low + high) // 2
+            if np.float32(middle) * scale >= wanted:
+                high = middle
+            else:
+                low = middle + 1
+        found.append(low)
+    return np.array(found, np.int32)

@@ -1,0 +1,135 @@
+// Sums along the delays of many DMs without tensor cores.
+//
+// packed: bytes, for cards without sparse integer tensor cores.  A block sums 32 DMs x 512 samples; rows are staged as
+// pairs of samples (16 bits each), once from even and once from odd samples on, so that any delay is an aligned word;
+// a warp adds 8 DMs x 256 samples of a channel by 32 loads and 32 additions of two samples, and widens its sums every
+// 257 channels.  Limit: shared memory (2 bytes a sample added), then instructions.
+//
+// direct: bytes, any delays: a thread 4 DMs of a sample, read through the caches.  For delays that spread so far that no
+// row fits shared memory.
+//
+// floats: float32 in the order of workload.Engine: pairs, pairs of pairs, ... of 16 channels, then these one by one.
+//
+// archs: 75 80 86 89 90 100 120
+// build: default
+// budget: default kernel=packed regs<=168 smem<=512
+#include "common.cuh"
+
+#define DMS 32
+#define SPAN 512
+#define MOST_ADDED 257  // 257 * 255 = 65535
+
+struct Shape {
+  i64 stride, ypitch;
+  int nchan, ndm, first, count, row0, rows, words, chunk;
+  u32 weight, start;
+  int fresh, spare;
+};
+
+__device__ __forceinline__ void store(const Shape& s, u32* y, int m, int t, u32 sum) {
+  if (m >= s.row0 + s.rows || t >= s.count) return;
+  u32* const to = y + (i64)(m - s.row0) * s.ypitch + t;
+  *to = (s.fresh ? s.start : *to) + s.weight * sum;
+}
+
+// `words` of a staged copy of a row hold 512 samples and the spread of the block's delays; `chunk` rows at a time.
+extern "C" __global__ void __launch_bounds__(256)
+    packed(const u8* __restrict__ x, const int* __restrict__ delays, u32* __restrict__ y, Shape s) {
+  extern __shared__ u32 sm[];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = warp >> 1, piece = warp & 1;
+  const int m0 = s.row0 + blockIdx.x * DMS, t0 = blockIdx.y * SPAN;
+  u32* const rows = sm;                                                       // [chunk][2][words]
+  u16* const offsets = reinterpret_cast<u16*>(sm + s.chunk * 2 * s.words);    // [chunk][32]
+  u32 acc[8][4], low[8][4], high[8][4];
+#pragma unroll
+  for (int d = 0; d < 8; d++)
+#pragma unroll
+    for (int k = 0; k < 4; k++) acc[d][k] = low[d][k] = high[d][k] = 0;
+  int added = 0;
+  for (int c0 = 0; c0 < s.nchan; c0 += s.chunk) {
+    const int n = min(s.chunk, s.nchan - c0);
+    __syncthreads();
+    for (int r = warp; r < n; r += 8) {
+      const int c = c0 + r, mine = __ldg(delays + (i64)min(m0 + lane, s.ndm - 1) * s.nchan + c);
+      int least = mine;
+      for (int o = 16; o; o >>= 1) least = min(least, __shfl_xor_sync(~0u, least, o));
+      const int from = mine - least;
+      offsets[r * DMS + lane] = (u16)((r * 2 + (from & 1)) * s.words + (from >> 1));
+      const u8* src = x + (i64)c * s.stride + skew_of(c) + s.first + t0 + least;
+      u32* const even = rows + r * 2 * s.words;
+      for (int i = lane; i < s.words; i += 32) {
+        const u32 a = src[2 * i], b = src[2 * i + 1], e = src[2 * i + 2];
+        even[i] = a | b << 16;
+        even[s.words + i] = b | e << 16;
+      }
+    }
+    __syncthreads();
+    for (int r = 0; r < n; r++) {
+      const uint4 o = *reinterpret_cast<const uint4*>(offsets + r * DMS + 8 * group);
+      const u32 both[4] = {o.x, o.y, o.z, o.w};
+      const u32* const base = rows + piece * 128 + lane;
+#pragma unroll
+      for (int d = 0; d < 8; d++) {
+        const u32* const p = base + (d & 1 ? both[d >> 1] >> 16 : both[d >> 1] & 0xffff);
+#pragma unroll
+        for (int k = 0; k < 4; k++) acc[d][k] += p[32 * k];
+      }
+      if (++added == MOST_ADDED || (r == n - 1 && c0 + n == s.nchan)) {
+        added = 0;
+#pragma unroll
+        for (int d = 0; d < 8; d++)
+#pragma unroll
+          for (int k = 0; k < 4; k++) {
+            low[d][k] += acc[d][k] & 0xffff;
+            high[d][k] += acc[d][k] >> 16;
+            acc[d][k] = 0;
+          }
+      }
+    }
+  }
+#pragma unroll
+  for (int d = 0; d < 8; d++)
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      const int t = t0 + 256 * piece + 2 * (lane + 32 * k), m = m0 + 8 * group + d;
+      store(s, y, m, t, low[d][k]);
+      store(s, y, m, t + 1, high[d][k]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    direct(const u8* __restrict__ x, const int* __restrict__ delays, u32* __restrict__ y, Shape s) {
+  const int t = blockIdx.x * 256 + threadIdx.x, m = s.row0 + blockIdx.y * 4;
+  const int here = min(t, s.count - 1);
+  u32 sum[4] = {0, 0, 0, 0};
+  for (int c = 0; c < s.nchan; c++) {
+    const u8* const src = x + (i64)c * s.stride + skew_of(c) + s.first + here;
+#pragma unroll
+    for (int d = 0; d < 4; d++) sum[d] += __ldg(src + __ldg(delays + (i64)min(m + d, s.ndm - 1) * s.nchan + c));
+  }
+#pragma unroll
+  for (int d = 0; d < 4; d++) store(s, y, m + d, t, sum[d]);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    floats(const float* __restrict__ x, const int* __restrict__ delays, float* __restrict__ y, Shape s) {
+  const int t = blockIdx.x * 256 + threadIdx.x, m = s.row0 + blockIdx.y;
+  const int here = min(t, s.count - 1);
+  const int* const n = delays + (i64)min(m, s.ndm - 1) * s.nchan;
+  float total = 0.0f;
+  for (int c0 = 0; c0 < s.nchan; c0 += 16) {
+    float v[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+      const int c = c0 + i;
+      v[i] = c < s.nchan ? __ldg(x + (i64)c * s.stride + s.first + here + __ldg(n + c)) : 0.0f;
+    }
+#pragma unroll
+    for (int width = 8; width; width >>= 1)
+#pragma unroll
+      for (int i = 0; i < 8; i++)
+        if (i < width) v[i] = __fadd_rn(v[2 * i], v[2 * i + 1]);
+    total = __fadd_rn(total, v[0]);
+  }
+  if (t < s.count && m < s.row0 + s.rows) y[(i64)(m - s.row0) * s.ypitch + t] = __fadd_rn(0.0f, total);
+}

@@ -1,0 +1,273 @@
+"""De-dispersion and single-pulse search on NVIDIA GPUs; the DM range is dealt over them.
+
+``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``) and gives its bits.  Sums run on the sparse integer
+tensor cores (``tensor.cu``), or with packed integers on cards that have none (``direct.cu``); detection follows
+on the device (``search.cu``), so that nothing but events crosses the bus.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from skysieve.core.device import Device
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.dedispersion.contract import Detection, Source, Table, sum_dtype
+
+from .rows import READ
+from .worker import Worker, bytes_needed, ended, out_of_memory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Engine", "bytes_needed", "free_memory", "room"]
+
+logger = logging.getLogger("skysieve")
+
+R = TypeVar("R")
+
+
+class Engine:
+    """De-dispersion on one GPU or several; see `workload.Engine`.
+
+    Parameters
+    ----------
+    source : Source
+    tables : sequence of Table
+    method : str
+        As for the CPU; the sums are direct ones, whatever it says.
+    capacity : int
+        Most samples, unbinned, that will be loaded at once.
+    devices : sequence of Device
+        GPUs, from `skysieve.core.device.resolve`.
+    budget : int, optional
+        Bytes of each GPU's memory; 80% of what is free by default.
+    runtimes : sequence of Runtime, optional
+        Instead of ``devices``: where the kernels run.
+
+    Raises
+    ------
+    MemoryBudgetError
+        When samples, plans and a few series do not fit.
+    """
+
+    def __init__(
+        self, source: Source, tables: Sequence[Table], *, method: str, capacity: int, devices: Sequence[Device] = (),
+        budget: int | None = None, runtimes: Sequence[Runtime] | None = None,
+    ) -> None:  # fmt: skip
+        if runtimes is None:
+            if not devices:
+                raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
+            runtimes = [CudaRuntime(d) for d in devices]
+        self.source, self.tables, self.method, self.capacity = source, list(tables), method, capacity
+        self.dtype = sum_dtype(source.dtype)
+        self.runtimes = list(runtimes)
+        free = free_memory([r.device for r in self.runtimes]) if self.runtimes[0].xp is not np else 2**40
+        budget = int(0.8 * free) if budget is None else min(budget, int(0.95 * free))
+        need = bytes_needed(source, self._shares(0), capacity)
+        if need > budget:
+            raise MemoryBudgetError(f"{capacity} samples of {source.nchan} channels on the GPU", need, budget)
+        together = len(self.runtimes) > 1 and self.runtimes[0].xp is not np
+        self._pool = ThreadPoolExecutor(len(self.runtimes), "skysieve-gpu") if together else None
+        self.workers: list[Worker] = []
+
+        built: dict[int, Worker] = {}
+
+        def make(i: int) -> None:
+            runtime = self.runtimes[i]
+            parts = [t if len(t.delays) else None for t in self._shares(i)]
+            try:
+                built[i] = Worker(runtime, source, parts, capacity, budget)
+            except out_of_memory(runtime) as error:
+                what = f"{capacity} samples of {source.nchan} channels on {runtime.device}"
+                raise MemoryBudgetError(what, need, free_memory([runtime.device])) from error
+
+        try:
+            self._each(make)
+        except BaseException:
+            self.workers = list(built.values())
+            self.close()
+            raise
+        self.workers = [built[i] for i in range(len(self.runtimes))]
+        self._kernels = [self.workers[0].kernel(i) for i in range(len(self.tables))]
+        self._bytes = sum(w.nbytes for w in self.workers)
+
+    def close(self) -> None:
+        """Give back threads and the devices' memory."""
+        if self._pool is not None:  # first: nobody works on what is given back
+            self._pool.shutdown(wait=True)
+        for worker in self.workers:
+            with _current(worker.runtime):
+                worker.close()
+        self.workers = []
+        for runtime in self.runtimes:
+            if runtime.xp is not np:
+                with _current(runtime):
+                    runtime.xp.get_default_memory_pool().free_all_blocks()
+
+    def describe(self) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        names = [str(r.device) for r in self.runtimes]
+        return {
+            "device": names[0] if len(names) == 1 else f"{len(names)} GPUs: {', '.join(names)}",
+            "method": "brute",
+            "kernels": self._kernels,
+            "bytes": self._bytes,
+            "gain": 1.0,
+        }
+
+    # ------------------------------------------------------------------ samples
+    def load(self, start: int, stop: int) -> None:
+        """See `workload.Engine.load`."""
+        if stop - start > self.capacity:
+            raise ValueError(f"samples {start} to {stop}: more than the {self.capacity} there is room for")
+        try:
+            self._load(start, stop)
+        except BaseException:
+            for worker in self.workers:  # an error on the way leaves no half of it at hand
+                worker.store.stop = worker.store.start
+            raise
+
+    def _load(self, start: int, stop: int) -> None:
+        have = min(self._each(lambda i: self.workers[i].store.begin(start, stop)))
+        most = max(128, READ // (self.source.nchan * self.source.dtype.itemsize) // 128 * 128)
+        resident = getattr(self.source, "resident", None)  # what lies on a GPU, where a source has that
+        at = have
+        while at < stop - start:
+            count = min(most, stop - start - at)
+            held = resident(start + at, count) if resident else None
+            for given, order in held or ():
+                self._each(lambda i, g=given, o=order, c=at: self.workers[i].store.put(g, o, c))  # type: ignore[misc]
+                at += len(given)
+            if held is not None:
+                continue
+            pieces = self.source.packed(start + at, count)
+            for p in pieces or ():
+                self._each(lambda i, p=p, c=at: self.workers[i].store.put_packed(p, c))  # type: ignore[misc]
+                at += len(p.data)
+            if pieces is not None:
+                continue
+            for rows, order in self.source.raw(start + at, count):
+                self._each(lambda i, r=rows, o=order, c=at: self.workers[i].store.put(r, o, c))  # type: ignore[misc]
+                at += len(rows)
+        cells = np.array(list(self.source.fills(start + have, stop - start - have)), np.float64).reshape(-1, 4)
+        if len(cells):
+            cells[:, 1:3] += have
+            self._each(lambda i: self.workers[i].store.fill(cells))
+        self._each(lambda i: self.workers[i].store.wait())
+
+    # ------------------------------------------------------------------ work
+    def sums(
+        self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None
+    ) -> None:
+        """See `workload.Engine.sums`."""
+        edges = self._edges(table)
+
+        def part(i: int) -> None:
+            self.workers[i].sums(table, first, count, out[edges[i] : edges[i + 1]], column)
+
+        self._each(part)
+        if progress is not None:
+            progress(edges[-1] * count, edges[-1] * count)
+
+    def search(
+        self, table: int, first: int, count: int, low: int, high: int, what: Detection, progress: Any = None
+    ) -> NDArray[np.float64]:
+        """See `workload.Engine.search`."""
+        edges = self._edges(table)
+        steps = []
+        for i, worker in enumerate(self.workers):
+            valid = what.valid[edges[i] : edges[i + 1]]
+            steps.append(worker.searching(table, first, count, low, high, what, valid))
+        # One thread starts the first sums of every GPU: threads that take turns at the interpreter start them later.
+        try:
+            for runtime, step in zip(self.runtimes, steps, strict=True):
+                with _current(runtime):
+                    next(step)
+        except BaseException:
+            self._each(lambda i: self.workers[i].store.wait())  # what has begun has ended
+            raise
+
+        def part(i: int) -> NDArray[np.float64]:
+            events = ended(steps[i])
+            events[:, 0] += edges[i]
+            return events
+
+        found = np.concatenate(self._each(part))
+        if progress is not None:
+            progress(edges[-1], edges[-1])
+        return found
+
+    # ------------------------------------------------------------------ sharing out
+    def _edges(self, table: int) -> list[int]:
+        """First DM of each worker, and the number of DMs."""
+        ndm, n = len(self.tables[table].delays), len(self.runtimes)
+        return [round(ndm * i / n) for i in range(n + 1)]
+
+    def _shares(self, i: int) -> list[Table]:
+        """Tables of a worker's DMs."""
+        parts = []
+        for k, t in enumerate(self.tables):
+            edges = self._edges(k)
+            parts.append(Table(t.delays[edges[i] : edges[i + 1]], t.downsamp))
+        return parts
+
+    def _each(self, work: Callable[[int], R]) -> list[R]:
+        """``work(i)`` of every worker, each in a thread of its own where there are several.
+
+        All have ended when an error of one is raised: what it gives back is in nobody's use.
+        """
+
+        def there(i: int) -> R:
+            with _current(self.runtimes[i]):
+                return work(i)
+
+        if self._pool is None:
+            return [there(i) for i in range(len(self.runtimes))]
+        waiting = [self._pool.submit(there, i) for i in range(len(self.runtimes))]
+        wait(waiting)
+        return [w.result() for w in waiting]
+
+
+class _current:
+    """Makes a runtime's device the current one."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._device = None if runtime.xp is np else runtime.xp.cuda.Device(runtime.device.index)
+
+    def __enter__(self) -> None:
+        if self._device is not None:
+            self._device.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._device is not None:
+            self._device.__exit__(*exc)
+
+
+def room(shape: tuple[int, int], dtype: np.dtype[Any], index: int) -> Any:
+    """An array on a GPU for the result.
+
+    Raises
+    ------
+    MemoryBudgetError
+        When it does not fit.
+    """
+    import cupy
+
+    with cupy.cuda.Device(index):
+        try:
+            return cupy.empty(shape, dtype)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            what = f"the result of {shape[0]} DMs x {shape[1]} samples on cuda:{index}"
+            need = shape[0] * shape[1] * dtype.itemsize
+            raise MemoryBudgetError(what, need, int(cupy.cuda.runtime.memGetInfo()[0])) from error
+
+
+def free_memory(devices: Sequence[Device]) -> int:
+    """Bytes free on the fullest of some GPUs."""
+    return min(d.free_memory for d in devices)

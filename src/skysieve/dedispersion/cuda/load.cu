@@ -1,0 +1,99 @@
+// From samples as they come (samples x channels, or channels x samples) to rows of channels.
+//
+// Integers become planes of bytes: 1 for values up to 255, 2 up to 65535, 3 beyond; the sums of the planes are joined with
+// weights 1, 256, 65536.  Signed samples are stored plus 128 or 32768.  Rows of bytes begin FRONT bytes in and are skewed
+// (common.cuh); rows of float32 begin at once.
+//
+// turn: any type, order and alignment, an element a thread (turn.cu has a faster one for bytes).
+//
+// archs: 75 80 86 89 90 100 120
+// build: u8 -DSRC=u8
+// build: i8 -DSRC=i8
+// build: u16 -DSRC=u16
+// build: i16 -DSRC=short
+// build: f32 -DSRC=float -DREAL
+#include "common.cuh"
+
+#ifdef REAL
+typedef float Value;
+#define STEP 4
+#define AT(row, stride, t) ((i64)(row) * (stride) + (t))
+#else
+typedef u32 Value;
+#define STEP 1
+#define AT(row, stride, t) ((i64)(row) * (stride) + FRONT + skew_of(row) + (t))
+#endif
+
+// Rows of `planes` planes; `stride` is in elements.
+struct Rows { u8* x; i64 stride, plane; int planes; };
+
+__device__ __forceinline__ void put(const Rows& to, int row, i64 t, Value v) {
+#ifdef REAL
+  reinterpret_cast<float*>(to.x)[AT(row, to.stride, t)] = v;
+#else
+  u8* p = to.x + AT(row, to.stride, t);
+  for (int i = 0; i < to.planes; i++, p += to.plane, v >>= 8) *p = (u8)v;
+#endif
+}
+
+__device__ __forceinline__ Value get(const Rows& from, int row, i64 t) {
+#ifdef REAL
+  return reinterpret_cast<const float*>(from.x)[AT(row, from.stride, t)];
+#else
+  const u8* p = from.x + AT(row, from.stride, t);
+  Value v = 0;
+  for (int i = 0; i < from.planes; i++, p += from.plane) v |= (u32)*p << (8 * i);
+  return v;
+#endif
+}
+
+// Row order[i] of the source (sample t at src[t * ts + row * cs]) becomes row inverse[row], from sample `column` on.
+extern "C" __global__ void __launch_bounds__(256)
+    turn(const SRC* src, i64 ts, i64 cs, int samples, int channels, const int* inverse, i64 column, int offset, Rows to) {
+  __shared__ SRC tile[32][33];
+  const int t0 = blockIdx.x * 32, c0 = blockIdx.y * 32, fast = threadIdx.x & 31, slow = threadIdx.x >> 5;
+  for (int i = slow; i < 32; i += 8) {
+    const int t = t0 + (ts == 1 ? fast : i), c = c0 + (ts == 1 ? i : fast);
+    if (t < samples && c < channels) tile[c - c0][t - t0] = src[t * ts + c * cs];
+  }
+  __syncthreads();
+  for (int i = slow; i < 32; i += 8)
+    if (c0 + i < channels && t0 + fast < samples) {
+#ifdef REAL
+      put(to, inverse[c0 + i], column + t0 + fast, tile[i][fast]);
+#else
+      put(to, inverse[c0 + i], column + t0 + fast, (u32)((int)tile[i][fast] + offset));
+#endif
+    }
+}
+
+struct Cell { int row, first, last; Value value; };
+
+// Masked cells: samples first to last - 1 of a row take a value.
+extern "C" __global__ void __launch_bounds__(256) fill(const Cell* cells, int count, i64 column, Rows to) {
+  for (int i = blockIdx.x; i < count; i += gridDim.x) {
+    const Cell c = cells[i];
+    for (int t = c.first + threadIdx.x; t < c.last; t += blockDim.x) put(to, c.row, column + t, c.value);
+  }
+}
+
+// Samples further back are moved to the front: `count` from `from` on, in steps that do not overlap (a row a block).
+extern "C" __global__ void __launch_bounds__(256) keep(i64 from, i64 count, Rows rows) {
+  for (i64 at = 0; at < count; at += blockDim.x) {
+    const i64 t = at + threadIdx.x;
+    Value v = 0;
+    if (t < count) v = get(rows, blockIdx.x, from + t);
+    __syncthreads();
+    if (t < count) put(rows, blockIdx.x, t, v);
+    __syncthreads();
+  }
+}
+
+// Sums of b neighbouring samples, one after the other, from sample `first` on.
+extern "C" __global__ void __launch_bounds__(256) bin(Rows from, i64 first, int b, i64 count, Rows to) {
+  for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+    Value sum = get(from, blockIdx.y, first + b * i);
+    for (int j = 1; j < b; j++) sum += get(from, blockIdx.y, first + b * i + j);
+    put(to, blockIdx.y, i, sum);
+  }
+}

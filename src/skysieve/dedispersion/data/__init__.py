@@ -1,0 +1,1 @@
+"""Filterbank data: SIGPROC, PSRFITS and PRESTO files, and simulation."""

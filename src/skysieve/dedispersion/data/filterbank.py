@@ -1,0 +1,405 @@
+"""`Filterbank`: channels x samples from files or an array, read in blocks when they are wanted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from skysieve.core.arrays import as_array, is_device_array, to_host
+
+from .observation import Observation, check_tsamp, regular_freqs
+from .sigproc import BadFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.dedispersion.contract import Packed, Resident
+
+    Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+__all__ = ["Filterbank"]
+
+DTYPES = ("uint8", "int8", "uint16", "int16", "float32")
+LARGEST_SLIP = 0.5
+"""Samples that the start of a file may lie off the end of the one before, where header times are that exact."""
+MJD_STEP = 1.1e-11 * 86400
+"""Seconds between neighbouring float64 MJDs of our days, with a little to spare."""
+
+
+class Reader(Protocol):
+    """What gives samples: a file or an array.
+
+    One that lacks some of its samples says so by ``gaps``; see `Filterbank`.  One that holds fewer than 8 bits a sample
+    may say so by ``packs``, and give them by ``packed(start, count)``; see `workload.Packed`.
+    """
+
+    observation: Observation
+    order: NDArray[np.int64]
+    dtype: np.dtype[Any]
+    maximum: int
+    nsamp: int
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan), channels in the order of the source."""
+
+    def close(self) -> None:
+        """Let go of the source."""
+
+
+def gaps_of(reader: Reader) -> NDArray[np.int64]:
+    """Ranges of samples that a reader does not hold, shape (n, 2)."""
+    found: NDArray[np.int64] = getattr(reader, "gaps", np.empty((0, 2), np.int64))
+    return found
+
+
+def lost_of(reader: Reader) -> NDArray[np.int64]:
+    """Rectangles in which a reader has replaced dropped samples, shape (n, 4)."""
+    found: NDArray[np.int64] = getattr(reader, "lost", np.empty((0, 4), np.int64))
+    return found
+
+
+class ArrayReader:
+    """An array in memory, channels x samples."""
+
+    def __init__(self, x: NDArray[Any], obs: Observation, order: NDArray[np.int64], maximum: int) -> None:
+        self.x, self.observation, self.order, self.maximum = x, obs, order, maximum
+        self.dtype, self.nsamp = x.dtype, x.shape[1]
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """A view."""
+        return self.x[:, start : start + count].T
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class DeviceReader(ArrayReader):
+    """An array in the memory of a GPU, channels x samples; what works on the host gets copies."""
+
+    def __init__(self, x: Any, obs: Observation, order: NDArray[np.int64], maximum: int) -> None:
+        super().__init__(x, obs, order, maximum)
+        self.index = int(x.device.id)
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """A copy on the host."""
+        return to_host(self.x[:, start : start + count]).T
+
+    def resident(self, start: int, count: int) -> Resident:
+        """A view on the GPU; what was begun on the caller's stream has ended."""
+        import cupy
+
+        from skysieve.dedispersion.contract import Resident
+
+        with cupy.cuda.Device(self.index):
+            cupy.cuda.get_current_stream().synchronize()
+        return Resident(self.x[:, start : start + count].T, self.index)
+
+
+class Filterbank:
+    """Channels x samples of one observation, from one file, several, or an array.
+
+    Rows of what it gives are channels in falling order of frequency, whatever the order of the source.
+    Made by `open` and `from_array`; a context manager, to close the files.
+
+    Attributes
+    ----------
+    observation : Observation
+        Channels, sampling, place, time.
+    nchan, nsamp : int
+    freqs : numpy.ndarray of float64
+        Centres of the channels, MHz, falling.
+    tsamp : float
+        Seconds.
+    dtype : numpy.dtype
+        uint8, int8, uint16, int16 or float32.
+    maximum : int
+        Largest value that unsigned integer samples can take; 0 where it is not known.
+    gaps : numpy.ndarray of int64, shape (n, 2)
+        Samples that the source does not hold: first, and last + 1.  The mean of what came before stands there.
+    lost : numpy.ndarray of int64, shape (n, 4)
+        Dropped data that `fill_dropped` has replaced: first sample, last + 1, first row, last + 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> fb = Filterbank.from_array(np.arange(12, dtype=np.uint8).reshape(3, 4), fch1=1500, foff=-1, tsamp=1e-3)
+    >>> fb.nchan, fb.nsamp, fb.block(1, 2).tolist()
+    (3, 4, [[1, 2], [5, 6], [9, 10]])
+    """
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self.readers = list(readers)
+        first = self.readers[0]
+        self.observation = first.observation
+        self.dtype, self.maximum = first.read(0, 0).dtype, first.maximum
+        self.starts = np.concatenate([[0], np.cumsum([r.nsamp for r in self.readers])])
+        self.nsamp = int(self.starts[-1])
+        each = zip(self.readers, self.starts, strict=False)
+        self.gaps = np.concatenate([gaps_of(r) + start for r, start in each])
+        each = zip(self.readers, self.starts, strict=False)
+        self.lost = np.concatenate([lost_of(r) + np.array([start, start, 0, 0]) for r, start in each])
+
+    # ---------------------------------------------------------------- making one
+    @classmethod
+    def open(cls, path: Paths, *, bit_order: str = "little", ifs: str | int = "sum") -> Filterbank:
+        """Open a file, or several that follow each other in time.
+
+        Parameters
+        ----------
+        path : path or sequence of paths
+            SIGPROC ``.fil`` or ``.tim``, PSRFITS in search mode, PRESTO ``.dat`` with its ``.inf`` beside it.
+            The content decides, not the suffix (but for ``.dat``, which has none to tell it by).
+        bit_order : {"little", "big"}
+            SIGPROC samples of 1, 2 and 4 bits: whether the first channel lies in the lowest bits of a byte.
+        ifs : {"sum"} or int
+            Which IFs or polarisations: the sum of the first two (total power), or one by its number.
+
+        Raises
+        ------
+        ValueError
+            (`BadFile`) for a file that is not what it claims, or files that do not follow each other.
+        OSError
+            When it cannot be read.
+
+        Notes
+        -----
+        The number of samples is that found when the file is opened: a file that grows meanwhile keeps it, one that
+        is cut off meanwhile raises when the missing part is read.  Part of a spectrum at the end is dropped with a
+        warning.
+        """
+        from .readers import open_reader
+
+        if isinstance(path, (str, os.PathLike)):
+            return cls([open_reader(path, bit_order, ifs)])
+        paths = list(path)
+        if not paths:
+            raise ValueError("path=[]: expected at least one file")
+        opened: list[Reader] = []
+        try:
+            for p in paths:
+                opened.append(open_reader(p, bit_order, ifs))
+            return cls(joined(opened, [str(p) for p in paths]))
+        except BaseException:
+            for reader in opened:
+                reader.close()
+            raise
+
+    @classmethod
+    def from_array(
+        cls,
+        x: Any,
+        *,
+        fch1: float | None = None,
+        foff: float | None = None,
+        tsamp: float,
+        freqs: Any = None,
+        tstart: float = 0.0,
+        source: str = "",
+        telescope: str = "",
+        nbits: int | None = None,
+    ) -> Filterbank:
+        """A filterbank of an array.
+
+        Parameters
+        ----------
+        x : array_like, shape (channels, samples)
+            uint8, int8, uint16, int16 or float32 (float64 is made float32, bool uint8); not copied where it
+            has such a type.  An array of a GPU (CuPy) stays there: `dedisperse` and `search` read it on its GPU.
+        fch1, foff : float
+            Centre of the first row and step to the next, MHz.
+        freqs : array_like, optional
+            Centres of all rows, MHz, instead; any order.
+        tsamp : float
+            Seconds.
+        tstart : float
+            MJD of the first sample.
+        source, telescope : str
+        nbits : int, optional
+            Bits that the values need, where fewer than the type has (narrow data are added faster).
+
+        Raises
+        ------
+        ValueError, TypeError
+        """
+        a = as_array(x)
+        if a.ndim != 2:
+            raise ValueError(f"x has {a.ndim} dimensions, expected 2: channels x samples")
+        if a.size == 0:
+            raise ValueError(f"x has shape {a.shape}: expected at least one channel and one sample")
+        if a.dtype == np.float64:
+            a = a.astype(np.float32)
+        elif a.dtype == np.bool_:
+            a, nbits = a.view(np.uint8), 1 if nbits is None else nbits
+        a = a.astype(a.dtype.newbyteorder("="), copy=False)
+        if a.dtype.name not in DTYPES:
+            raise TypeError(f"x has dtype {a.dtype}, expected one of {', '.join(DTYPES)}")
+        if freqs is None:
+            if fch1 is None or (foff is None and len(a) > 1):
+                raise ValueError("fch1 and foff, or freqs, are needed: which frequencies the rows have, in MHz")
+            f = regular_freqs(float(fch1), -1.0 if foff is None else float(foff), len(a))
+        else:
+            from .observation import check_freqs
+
+            f = np.array(freqs, np.float64)
+            if f.shape != (len(a),):
+                raise ValueError(f"freqs has shape {f.shape}, expected ({len(a)},): one for each row of x")
+            check_freqs(f, "freqs")
+        bits = 8 * a.dtype.itemsize
+        if nbits is not None:
+            if not 1 <= nbits <= bits or a.dtype.kind == "f":
+                raise ValueError(f"nbits={nbits}: expected 1 to {bits} for x of dtype {a.dtype}")
+            if a.dtype.kind == "u" and int(a.max()) >> nbits:
+                raise ValueError(f"nbits={nbits}: x reaches {int(a.max())}, which needs more bits")
+            bits = nbits
+        order = np.argsort(-f, kind="stable")
+        single = abs(float(foff)) if foff and len(a) == 1 else None
+        obs = Observation(f[order], check_tsamp(float(tsamp)), bits, float(tstart), source, telescope, bandwidth=single)
+        maximum = 2**bits - 1 if a.dtype.kind == "u" else 0
+        return cls([(DeviceReader if is_device_array(a) else ArrayReader)(a, obs, order, maximum)])
+
+    # ---------------------------------------------------------------- what it is
+    @property
+    def nchan(self) -> int:
+        """Number of channels."""
+        return self.observation.nchan
+
+    @property
+    def freqs(self) -> NDArray[np.float64]:
+        """Centres of the channels, MHz, falling."""
+        return self.observation.freqs
+
+    @property
+    def tsamp(self) -> float:
+        """Seconds between samples."""
+        return self.observation.tsamp
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.nsamp * self.tsamp
+
+    def __repr__(self) -> str:
+        o = self.observation
+        return (
+            f"<Filterbank {self.nchan} channels x {self.nsamp} samples, {o.freqs[-1]:g}-{o.freqs[0]:g} MHz, "
+            f"{o.tsamp * 1e6:g} us, {self.dtype.name}>"
+        )
+
+    # ---------------------------------------------------------------- data
+    def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Pieces of ``start : start + count`` as (samples x channels in the source's order, the order of rows)."""
+        for i, first, n in self._ranges(start, count):
+            yield self.readers[i].read(first, n), self.readers[i].order
+
+    def packed(self, start: int, count: int) -> Iterator[Packed] | None:
+        """The same in fewer than 8 bits, as the files hold it; None where one of them does not."""
+        holders: list[Any] = [reader for reader in self.readers if getattr(reader, "packs", False)]
+        if len(holders) < len(self.readers):
+            return None
+        return (holders[i].packed(first, n) for i, first, n in self._ranges(start, count))
+
+    def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
+        """The same as they lie on a GPU; None where they do not."""
+        holders = [reader for reader in self.readers if isinstance(reader, DeviceReader)]
+        if len(holders) < len(self.readers):
+            return None
+        return ((holders[i].resident(first, n), holders[i].order) for i, first, n in self._ranges(start, count))
+
+    @property
+    def gpu(self) -> int | None:
+        """Number of the GPU that all samples lie on; None where they do not."""
+        found = {reader.index if isinstance(reader, DeviceReader) else None for reader in self.readers}
+        return found.pop() if len(found) == 1 else None
+
+    def _ranges(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Readers that a range of samples lies in: number, first sample there, samples."""
+        self._check(start, count)
+        i = int(np.searchsorted(self.starts, start, side="right")) - 1
+        while count:
+            n = min(count, int(self.starts[i + 1]) - start)
+            yield i, start - int(self.starts[i]), n
+            start, count, i = start + n, count - n, i + 1
+
+    def block(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count`` of every channel.
+
+        Returns
+        -------
+        numpy.ndarray, shape (nchan, count)
+            Highest frequency first; may be a view of the source: not to be written to.
+
+        Raises
+        ------
+        ValueError
+            When the range does not lie within the data.
+        """
+        parts = [rows.T if _is_sorted(order) else rows.T[order] for rows, order in self.raw(start, count)]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts, axis=1) if parts else np.empty((self.nchan, 0), self.dtype)
+
+    def blocks(self, count: int, overlap: int = 0) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Blocks of ``count`` samples one after the other, each with the first sample's number.
+
+        Neighbours share ``overlap`` samples; the last block may be shorter.
+        """
+        if not 0 <= overlap < count:
+            raise ValueError(f"overlap={overlap}: expected 0 to count - 1 = {count - 1}")
+        start = 0
+        while start < self.nsamp:
+            n = min(count, self.nsamp - start)
+            yield start, self.block(start, n)
+            if start + n == self.nsamp:
+                return
+            start += count - overlap
+
+    def read(self) -> NDArray[Any]:
+        """All samples, shape (nchan, nsamp)."""
+        return self.block(0, self.nsamp)
+
+    def _check(self, start: int, count: int) -> None:
+        if start < 0 or count < 0 or start + count > self.nsamp:
+            raise ValueError(f"samples {start} to {start + count}: the data have {self.nsamp}")
+
+    def close(self) -> None:
+        """Close the files."""
+        for reader in self.readers:
+            reader.close()
+
+    def __enter__(self) -> Filterbank:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _is_sorted(order: NDArray[np.int64]) -> bool:
+    return bool((np.diff(order) == 1).all())
+
+
+def joined(readers: list[Reader], names: list[str]) -> list[Reader]:
+    """Readers in the order of their start times, if together they are one observation without gaps."""
+    by_time = sorted(range(len(readers)), key=lambda i: readers[i].observation.tstart)
+    for before, after in pairwise(by_time):
+        a, b = readers[before], readers[after]
+        if not np.array_equal(a.observation.freqs, b.observation.freqs):
+            raise BadFile(f"{names[after]}: its channels differ from those of {names[before]}")
+        if a.observation.tsamp != b.observation.tsamp:
+            raise BadFile(f"{names[after]}: tsamp={b.observation.tsamp}, but {a.observation.tsamp} in {names[before]}")
+        if a.observation.dm != b.observation.dm:
+            raise BadFile(f"{names[after]}: DM={b.observation.dm}, but {a.observation.dm} in {names[before]}")
+        if a.dtype != b.dtype or a.maximum != b.maximum:
+            raise BadFile(f"{names[after]}: {b.dtype} samples do not go with the {a.dtype} of {names[before]}")
+        tsamp = a.observation.tsamp
+        slip = (b.observation.tstart - a.observation.tstart) * 86400 - a.nsamp * tsamp
+        if abs(slip) > LARGEST_SLIP * tsamp + 2 * MJD_STEP:
+            kind = "a gap" if slip > 0 else "an overlap"
+            raise BadFile(
+                f"{names[after]} does not follow {names[before]}: {kind} of {abs(slip):.6g} s "
+                f"({abs(slip) / tsamp:.1f} samples)"
+            )
+    return [readers[i] for i in by_time]

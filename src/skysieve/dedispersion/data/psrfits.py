@@ -1,0 +1,285 @@
+"""PSRFITS search mode: the SUBINT table, scaled and unscaled, lazily."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.contract import Packed, direction
+
+from .observation import Observation, check_freqs, check_tsamp
+from .sigproc import BadFile, add_ifs, choose_ifs, unpack_table, unpacked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DAY = 86400.0
+JITTER = 0.6
+"""Part of a row that OFFS_SUB may be off without a meaning: some writers take it from a clock."""
+MOST_MISSING = 10
+"""Gaps may be this many times as long as the data."""
+SUMMED = ("AABB", "XXYY", "RRLL", "LLRR", "YYXX", "BBAA")
+"""Starts of POL_TYPE whose first two polarisations add up to the total power."""
+STOKES = ("IQUV", "STOKES", "STOKE", "IQ", "IV")
+"""POL_TYPE whose first polarisation is the total power."""
+COLUMNS = ("DAT_FREQ", "DAT_WTS", "DAT_OFFS", "DAT_SCL", "DATA")
+
+
+class PsrfitsReader:
+    """Samples of one PSRFITS file in search mode, channels in the file's order.
+
+    Values are ``((raw - ZERO_OFF) DAT_SCL + DAT_OFFS) DAT_WTS``; where scales and weights are all 1 and offsets 0,
+    the integers themselves.  Samples narrower than a byte have the first channel in the highest bits.  Samples are at
+    the times that OFFS_SUB gives: where rows are missing there is a gap, in which the means of the row before stand.
+    The last row ends where NSTOT says.
+
+    Parameters
+    ----------
+    path : path
+    ifs : {"sum"} or int
+        "sum" adds the first two polarisations where POL_TYPE begins with AABB, XXYY, RRLL or the like, and takes the
+        first of Stokes parameters (I); other kinds of several polarisations are refused.  A number picks one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], ifs: str | int = "sum") -> None:
+        from astropy.io import fits
+
+        self.path = Path(path)
+        try:
+            self._hdus = fits.open(self.path, memmap=True, lazy_load_hdus=True)
+        except OSError as error:
+            raise BadFile(f"{self.path}: {error}") from None
+        try:
+            self._open(ifs)
+        except BaseException:
+            self._hdus.close()
+            raise
+
+    def _open(self, ifs: str | int) -> None:
+        if "SUBINT" not in self._hdus:
+            raise BadFile(f"{self.path}: has no SUBINT table, so it is no PSRFITS data file")
+        primary, table = self._hdus[0].header, self._hdus["SUBINT"]
+        head = table.header
+        if str(primary.get("OBS_MODE", "SEARCH")).strip() not in ("SEARCH", "SRCH"):
+            raise BadFile(f"{self.path}: OBS_MODE={primary['OBS_MODE']!r}; expected 'SEARCH'")
+        missing = [c for c in COLUMNS if c not in table.columns.names]
+        if missing:
+            raise BadFile(f"{self.path}: SUBINT lacks {', '.join(missing)}")
+        self.nbits, self.nchan, self.npol, self.nsblk = (
+            self._whole(head, key) for key in ("NBITS", "NCHAN", "NPOL", "NSBLK")
+        )
+        try:
+            tsamp = check_tsamp(self._number(head, "TBIN"))
+        except BadFile:
+            raise
+        except ValueError as error:
+            raise BadFile(f"{self.path}: {error}") from None
+        if self.nbits not in (1, 2, 4, 8, 16, 32):
+            raise BadFile(f"{self.path}: NBITS={self.nbits}; expected 1, 2, 4, 8, 16 or 32")
+        try:
+            self._rows = table.data
+        except (TypeError, ValueError, OSError) as error:
+            raise BadFile(f"{self.path}: the SUBINT table is cut off or damaged: {error}") from None
+        if min(self.nchan, self.npol, self.nsblk, len(self._rows)) < 1:
+            raise BadFile(f"{self.path}: NCHAN={self.nchan}, NPOL={self.npol}, NSBLK={self.nsblk}: holds no data")
+        freqs = np.atleast_1d(np.asarray(self._rows["DAT_FREQ"][0], np.float64))
+        try:
+            check_freqs(freqs, "DAT_FREQ")
+        except ValueError as error:
+            raise BadFile(f"{self.path}: {error}") from None
+        if len(freqs) != self.nchan:
+            raise BadFile(f"{self.path}: DAT_FREQ has {len(freqs)} channels, NCHAN={self.nchan}")
+        self.order = np.argsort(-freqs, kind="stable")
+        self._place(head, tsamp)
+        self.signed = self._number(head, "SIGNINT", 0) != 0 and self.nbits in (8, 16)
+        self.zero = self._number(head, "ZERO_OFF", 0)
+        self._read_scales()
+        if ifs == "sum" and self.npol > 1 and not self._adds(str(head.get("POL_TYPE", ""))):
+            ifs = 0
+        self.ifs = choose_ifs(ifs, self.npol)
+        raw = {8: "i1" if self.signed else "u1", 16: ">i2" if self.signed else ">u2", 32: ">f4"}
+        self._raw: np.dtype[Any] = np.dtype(raw.get(self.nbits, "u1"))
+        self._table = unpack_table(self.nbits, "big") if self.nbits < 8 else None
+        plain: np.dtype[Any] = np.dtype(np.float32) if self.nbits == 32 else self._raw.newbyteorder("=")
+        self.dtype: np.dtype[Any] = np.dtype(np.float32) if self.scaled else plain
+        bare = self.npol == 1 and not self.scaled and not len(self.gaps) and direction(self.order) != 0
+        self.packs = self.nbits < 8 and self.nchan * self.nbits % 8 == 0 and bare
+        self.maximum = 0 if self.scaled or self.nbits == 32 else (2**self.nbits - 1) * len(self.ifs)
+        day, second, rest = (self._number(primary, key, 0) for key in ("STT_IMJD", "STT_SMJD", "STT_OFFS"))
+        mjd = day + (second + rest) / DAY
+        first = self._number(head, "NSUBOFFS", 0) * self.nsblk * tsamp
+        self.observation = Observation(
+            freqs[self.order], tsamp, self.nbits, mjd + first / DAY, str(primary.get("SRC_NAME", "")).strip(),
+            str(primary.get("TELESCOP", "")).strip(), _degrees(primary.get("RA"), 15), _degrees(primary.get("DEC"), 1),
+        )  # fmt: skip
+
+    def _adds(self, kind: str) -> bool:
+        """Whether the first two polarisations are to be added; otherwise the first is the total power."""
+        name = "".join(c for c in kind.upper() if c.isalnum())
+        if "+" not in kind and name.startswith(SUMMED):
+            return True
+        if name in STOKES:
+            return False
+        raise BadFile(
+            f"{self.path}: POL_TYPE={kind.strip()!r} with NPOL={self.npol}; expected {', '.join(SUMMED)} (with or "
+            f"without cross products; the first two are added) or {', '.join(STOKES)} (the first is taken); choose one "
+            f"of the polarisations by its number, ifs=0 to {self.npol - 1} (--ifs 0)"
+        )
+
+    def _number(self, header: Any, key: str, default: float | None = None) -> float:
+        """A number of a header; ``default`` where it is left out, empty or "*", PSRFITS' word for "not filled in"."""
+        value = header.get(key)
+        if value is None or (isinstance(value, str) and value.strip() in ("", "*")):
+            if default is None:
+                raise BadFile(f"{self.path}: SUBINT lacks the key {key}")
+            return default
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise BadFile(f"{self.path}: {key}={value!r}; expected a number") from None
+        if not math.isfinite(number):
+            raise BadFile(f"{self.path}: {key}={value!r}; expected a number")
+        return number
+
+    def _whole(self, header: Any, key: str) -> int:
+        """A whole number that must be there."""
+        number = self._number(header, key)
+        if number != int(number):
+            raise BadFile(f"{self.path}: {key}={number!r}; expected a whole number")
+        return int(number)
+
+    def _place(self, head: Any, tsamp: float) -> None:
+        """The sample that each row begins at, the gaps between rows, the samples in all.
+
+        Rows are where ``OFFS_SUB`` says, if that differs from one after the other by more than `JITTER` of a row.
+        """
+        rows = len(self._rows)
+        self.starts = np.arange(rows, dtype=np.int64) * self.nsblk
+        if "OFFS_SUB" in self._rows.names:
+            offsets = np.asarray(self._rows["OFFS_SUB"], np.float64) / tsamp
+            if np.diff(offsets).any():  # all equal: the file does not say
+                late = offsets - offsets[0] - self.starts
+                held = 0
+                for i in range(1, rows):
+                    off = float(late[i]) - held
+                    if not (off >= -JITTER * self.nsblk):
+                        raise BadFile(
+                            f"{self.path}: row {i} begins {-off * tsamp:.6g} s before the end of row {i - 1} (OFFS_SUB)"
+                        )
+                    if off > JITTER * self.nsblk:
+                        held += round(off)
+                        self.starts[i:] += round(off)
+        ends = self.starts[:-1] + self.nsblk
+        at = np.flatnonzero(self.starts[1:] > ends)
+        self.gaps = np.stack([ends[at], self.starts[1:][at]], axis=1)
+        self.nsamp = int(self.starts[-1]) + self._last_row(head, rows)
+        missing = int(np.diff(self.gaps).sum())
+        if missing > MOST_MISSING * rows * self.nsblk:
+            raise BadFile(
+                f"{self.path}: gaps of {missing * tsamp:.6g} s (OFFS_SUB) in {rows * self.nsblk * tsamp:.6g} s of "
+                f"data; split the file after row {at[int(np.argmax(np.diff(self.gaps)))]}"
+            )
+        if missing:
+            warnings.warn(
+                f"{self.path}: {len(at)} gaps of {missing * tsamp:.6g} s in all; channel means stand there",
+                stacklevel=4,
+            )
+
+    def _last_row(self, head: Any, rows: int) -> int:
+        """Samples of the last row: NSTOT tells where it is not full."""
+        said = head.get("NSTOT")
+        if not isinstance(said, int) or isinstance(said, bool) or said <= 1:
+            return self.nsblk  # not filled in
+        last = said - (rows - 1) * self.nsblk
+        if not 1 <= last <= self.nsblk:
+            warnings.warn(
+                f"{self.path}: NSTOT={said}, but {rows} rows of {self.nsblk} samples; all of these are used",
+                stacklevel=5,
+            )
+            return self.nsblk
+        return last
+
+    def _read_scales(self) -> None:
+        """Scales of every row, small beside the data; ``scaled`` is false where they do nothing."""
+        rows, width = len(self._rows), self.nchan * self.npol
+        for name, wide in (("DAT_WTS", self.nchan), ("DAT_SCL", width), ("DAT_OFFS", width)):
+            if self._rows[name].size != rows * wide:
+                raise BadFile(
+                    f"{self.path}: {name} has {self._rows[name].size // rows} numbers a row, expected {wide} "
+                    f"(NCHAN={self.nchan}, NPOL={self.npol})"
+                )
+        self.weights = np.asarray(self._rows["DAT_WTS"], np.float32).reshape(rows, self.nchan)
+        self.scales = np.asarray(self._rows["DAT_SCL"], np.float32).reshape(rows, width)
+        self.offsets = np.asarray(self._rows["DAT_OFFS"], np.float32).reshape(rows, width)
+        idle = (self.weights == 1).all() and (self.scales == 1).all() and (self.offsets == 0).all()
+        self.scaled = not idle or self.zero != 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._rows = None
+        self._hdus.close()
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan)."""
+        wide = len(self.ifs) > 1
+        kind = add_ifs(np.empty(0, self.dtype), np.empty(0, self.dtype)).dtype if wide else self.dtype
+        out = np.empty((count, self.nchan), kind)
+        at = 0
+        while at < count:
+            row = int(np.searchsorted(self.starts, start + at, side="right")) - 1
+            first = start + at - int(self.starts[row])
+            held = self._row(row)
+            if first < self.nsblk:
+                n = min(self.nsblk - first, count - at)
+                out[at : at + n] = held[first : first + n]
+            else:
+                n = min(int(self.starts[row + 1]) - start - at, count - at)
+                mean = held.mean(axis=0, dtype=np.float64)
+                out[at : at + n] = mean if kind.kind == "f" else np.rint(mean)
+            at += n
+        return out
+
+    def packed(self, start: int, count: int) -> Packed:
+        """The same samples as the file holds them."""
+        rows = range(start // self.nsblk, (start + count - 1) // self.nsblk + 1 if count else 0)
+        parts = [self._bytes(row).reshape(self.nsblk, -1) for row in rows]
+        whole = np.concatenate(parts) if parts else np.empty((0, self.nchan * self.nbits // 8), np.uint8)
+        first = start - rows.start * self.nsblk
+        return Packed(whole[first : first + count], direction(self.order) < 0, self.nbits, True)
+
+    def _bytes(self, row: int) -> NDArray[np.uint8]:
+        data = np.ascontiguousarray(self._rows["DATA"][row]).reshape(-1)
+        raw: NDArray[np.uint8] = data.view(np.uint8).reshape(-1)
+        if raw.size * 8 != self.nsblk * self.npol * self.nchan * self.nbits:
+            raise BadFile(f"{self.path}: row {row} holds {raw.size} bytes, not NSBLK x NPOL x NCHAN samples")
+        return raw
+
+    def _row(self, row: int) -> NDArray[Any]:
+        """One row of the table: shape (NSBLK, nchan)."""
+        raw = self._bytes(row)
+        if self._table is not None:
+            values = unpacked(raw, self._table).reshape(self.nsblk, self.npol, self.nchan)
+        else:
+            values = raw.view(self._raw).reshape(self.nsblk, self.npol, self.nchan)
+        if self.scaled:
+            scale = self.scales[row].reshape(self.npol, self.nchan)
+            offset = self.offsets[row].reshape(self.npol, self.nchan)
+            values = ((values - np.float32(self.zero)) * scale + offset) * self.weights[row]
+        values = values.astype(self.dtype, copy=False)
+        if len(self.ifs) == 1:
+            return values[:, self.ifs[0]]
+        return add_ifs(values[:, self.ifs[0]], values[:, self.ifs[1]])
+
+
+def _degrees(text: Any, unit: int) -> float:
+    try:
+        d, m, s = str(text).split(":")
+        value = unit * (abs(float(d)) + float(m) / 60 + float(s) / 3600)
+    except ValueError:
+        return math.nan
+    return -value if d.strip().startswith("-") else value

@@ -1,0 +1,352 @@
+"""SIGPROC's files: the header of ``.fil`` and ``.tim``, packed samples, reading and writing."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.contract import Packed, direction
+
+from .observation import (
+    SAMPLE_BITS,
+    TELESCOPES,
+    Observation,
+    check_freqs,
+    check_tsamp,
+    degrees_to_packed,
+    packed_to_degrees,
+    regular_freqs,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+INTEGERS = (
+    "machine_id", "telescope_id", "data_type", "nchans", "nbits", "nifs", "nbeams", "ibeam", "barycentric",
+    "pulsarcentric", "nsamples", "nbins", "ntasks", "scan_number", "scan_nr",
+)  # fmt: skip
+DOUBLES = (
+    "az_start", "za_start", "src_raj", "src_dej", "tstart", "tsamp", "fch1", "foff", "refdm", "period", "fchannel",
+    "gal_l", "gal_b", "header_tobs", "raw_fch1", "raw_foff", "npuls",
+)  # fmt: skip
+STRINGS = ("source_name", "rawdatafile")
+BYTES = ("signed",)
+FILTERBANK, TIME_SERIES, SUBBANDS = 1, 2, 6
+LONGEST_WORD = 255
+MOST_CHANNELS = 2**22
+SHORT_HEADER = 2**16
+LONG_HEADER = SHORT_HEADER + 20 * MOST_CHANNELS
+"""Bytes that a header may have: a listed channel takes 20."""
+
+
+class BadFile(ValueError):
+    """A file that is not what it claims to be; the message names what is wrong."""
+
+
+def read_header(data: bytes, path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
+    """Keys of a SIGPROC header and its length in bytes.
+
+    Parameters
+    ----------
+    data : bytes
+        The start of the file.
+    path : path
+        For the messages.
+
+    Raises
+    ------
+    BadFile
+        For anything that is no such header: cut off, with unknown keys, with absurd lengths.
+    """
+    at = 0
+    keys: dict[str, Any] = {}
+    freqs: list[float] = []
+
+    def take(count: int, what: str) -> bytes:
+        nonlocal at
+        if at + count > len(data):
+            raise BadFile(f"{path}: the header is cut off in {what}, at byte {at}")
+        at += count
+        return data[at - count : at]
+
+    def word(what: str) -> str:
+        (length,) = struct.unpack("<i", take(4, what))
+        if not 0 <= length <= LONGEST_WORD or (length == 0 and what == "a key"):
+            raise BadFile(f"{path}: the header has {what} of {length} bytes at byte {at - 4}; it is damaged")
+        return take(length, what).decode("utf-8", errors="replace")
+
+    if len(data) < 16 or data[4:16] != b"HEADER_START":
+        raise BadFile(f"{path}: does not begin with HEADER_START, so it is no SIGPROC file")
+    at = 16
+    while True:
+        key = word("a key")
+        if key == "HEADER_END":
+            break
+        if key in ("FREQUENCY_START", "FREQUENCY_END"):
+            continue
+        if key == "fchannel":
+            freqs.append(struct.unpack("<d", take(8, key))[0])
+        elif key in INTEGERS:
+            keys[key] = struct.unpack("<i", take(4, key))[0]
+        elif key in DOUBLES:
+            keys[key] = struct.unpack("<d", take(8, key))[0]
+        elif key in BYTES:
+            keys[key] = take(1, key)[0]
+        elif key in STRINGS:
+            keys[key] = word(f"the text of {key}")
+        else:
+            raise BadFile(f"{path}: unknown header key {key!r} at byte {at}; its length cannot be known")
+    if freqs:
+        keys["fchannel"] = freqs
+    return keys, at
+
+
+def observation(keys: dict[str, Any], path: str | os.PathLike[str]) -> tuple[Observation, NDArray[np.int64]]:
+    """A header as an `Observation`, and the file's channel behind each of its rows."""
+    one = keys.get("nchans", 1) == 1
+    series = keys.get("data_type", FILTERBANK) == TIME_SERIES or (one and "refdm" in keys)
+    needed = ["nbits", "tsamp"]
+    if not series:
+        needed.append("nchans")
+    if not series and "fchannel" not in keys:
+        needed += ["fch1"] if keys.get("nchans") == 1 else ["fch1", "foff"]
+    if lacking := [key for key in needed if key not in keys]:
+        raise BadFile(f"{path}: the header lacks {', '.join(lacking)}")
+    nbits, nchan = int(keys["nbits"]), int(keys.get("nchans", 1))
+    if nbits not in SAMPLE_BITS:
+        raise BadFile(f"{path}: nbits={nbits}; expected one of {', '.join(map(str, SAMPLE_BITS))}")
+    if not 1 <= nchan <= MOST_CHANNELS:
+        raise BadFile(f"{path}: nchans={nchan}; expected 1 to {MOST_CHANNELS}")
+    if keys.get("nifs", 1) < 1:
+        raise BadFile(f"{path}: nifs={keys['nifs']}; expected at least 1")
+    if not math.isfinite(keys.get("tstart", 0.0)):
+        raise BadFile(f"{path}: tstart={keys['tstart']}; expected an MJD")
+    try:
+        tsamp = check_tsamp(keys.get("tsamp", 0.0))
+        if "fchannel" in keys:
+            freqs = np.array(keys["fchannel"], np.float64)
+            if len(freqs) != nchan:
+                raise ValueError(f"nchans={nchan}, but {len(freqs)} fchannel entries")
+            check_freqs(freqs, "fchannel")
+        elif nchan == 1 and series:
+            freqs = np.array([keys.get("fch1", 0.0)]) if keys.get("fch1", 0.0) > 0 else np.array([1000.0])
+        else:
+            freqs = regular_freqs(keys.get("fch1", 0.0), keys.get("foff", 0.0), nchan)
+    except ValueError as error:
+        raise BadFile(f"{path}: {error}") from None
+    order = np.argsort(-freqs, kind="stable")
+    telescope = keys.get("telescope_id")
+    foff = keys.get("foff", 0.0)
+    found = Observation(
+        freqs[order],
+        tsamp,
+        nbits,
+        float(keys.get("tstart", 0.0)),
+        keys.get("source_name", ""),
+        "" if telescope is None else TELESCOPES.get(telescope, f"telescope {telescope}"),
+        15 * packed_to_degrees(keys["src_raj"]) if "src_raj" in keys else math.nan,
+        packed_to_degrees(keys["src_dej"]) if "src_dej" in keys else math.nan,
+        float(keys.get("refdm", 0.0)) if series else None,
+        abs(foff) if nchan == 1 and foff else None,
+        {k: v for k, v in keys.items() if k != "fchannel"},
+    )
+    return found, order
+
+
+class SigprocReader:
+    """Samples of one ``.fil`` or ``.tim``, in the file's order of channels.
+
+    Parameters
+    ----------
+    path : path
+    bit_order : {"little", "big"}
+        Which bits of a byte hold the first channel where samples are narrower than a byte: the lowest
+        (SIGPROC), or the highest.
+    ifs : {"sum"} or int
+        "sum" adds the first two IFs (both polarisations; one IF alone stays as it is); a number picks one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], bit_order: str = "little", ifs: str | int = "sum") -> None:
+        self.path = Path(path)
+        self._file = open(self.path, "rb")  # noqa: SIM115 - closed by close()
+        try:
+            self._open(bit_order, ifs)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self, bit_order: str, ifs: str | int) -> None:
+        keys, self.start = read_header(self._head(), self.path)
+        if keys.get("data_type", FILTERBANK) not in (FILTERBANK, TIME_SERIES, SUBBANDS, 0):
+            raise BadFile(f"{self.path}: data_type={keys['data_type']}; expected 1 (filterbank) or 2 (time series)")
+        self.observation, self.order = observation(keys, self.path)
+        self.nbits, self.nchan = self.observation.nbits, self.observation.nchan
+        self.nifs = int(keys.get("nifs", 1))
+        self.lut = unpack_table(self.nbits, bit_order) if self.nbits < 8 else None
+        self.high_first = bit_order == "big"
+        self.ifs = choose_ifs(ifs, self.nifs)
+        self.signed = bool(keys.get("signed", 0)) and self.nbits in (8, 16)
+        self.row_bits = self.nbits * self.nchan * self.nifs
+        if self.row_bits % 8:
+            raise BadFile(f"{self.path}: a spectrum of {self.row_bits} bits does not end with a byte")
+        self.row_bytes = self.row_bits // 8
+        size = os.fstat(self._file.fileno()).st_size - self.start
+        self.nsamp, rest = divmod(size, self.row_bytes)
+        if self.nsamp == 0:
+            raise BadFile(f"{self.path}: holds no whole spectrum ({size} bytes; one takes {self.row_bytes})")
+        if rest:
+            warnings.warn(f"{self.path}: the last {rest} bytes are part of a spectrum and are dropped", stacklevel=4)
+        said = int(keys.get("nsamples", 0))
+        if said > self.nsamp:
+            warnings.warn(
+                f"{self.path}: the header claims {said} samples, the file holds {self.nsamp}; those are used",
+                stacklevel=4,
+            )
+        if self.nbits == 32:
+            self.dtype: np.dtype[Any] = np.dtype("<f4")
+        elif self.nbits == 16:
+            self.dtype = np.dtype("<i2" if self.signed else "<u2")
+        else:
+            self.dtype = np.dtype(np.int8 if self.signed else np.uint8)
+        one = 2**self.nbits - 1 if self.nbits < 32 else 0
+        self.maximum = one * len(self.ifs)
+        """Largest sample of unsigned data after the IFs are added; 0 for floats."""
+        self.packs = self.nbits < 8 and self.nifs == 1 and direction(self.order) != 0
+
+    def _head(self) -> bytes:
+        """The start of the file: more of it where a list of uneven channels makes the header long."""
+        head = self._file.read(SHORT_HEADER)
+        if b"HEADER_END" not in head and b"FREQUENCY_START" in head:
+            head += self._file.read(LONG_HEADER - len(head))
+        return head
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan), channels in the file's order."""
+        raw = self._bytes(start, count)
+        if self.lut is not None:
+            values = unpacked(raw, self.lut).reshape(count, self.nifs, self.nchan)
+        else:
+            values = raw.view(self.dtype).reshape(count, self.nifs, self.nchan)
+        if len(self.ifs) == 1:
+            return values[:, self.ifs[0]]
+        return add_ifs(values[:, self.ifs[0]], values[:, self.ifs[1]])
+
+    def packed(self, start: int, count: int) -> Packed:
+        """The same samples as the file holds them."""
+        data = self._bytes(start, count).reshape(count, self.row_bytes)
+        return Packed(data, direction(self.order) < 0, self.nbits, self.high_first)
+
+    def _bytes(self, start: int, count: int) -> NDArray[np.uint8]:
+        raw = np.empty(count * self.row_bytes, np.uint8)
+        self._fill(memoryview(raw.data), self.start + start * self.row_bytes)
+        return raw
+
+    def _fill(self, view: memoryview, offset: int) -> None:
+        fd = self._file.fileno()
+        while len(view):
+            got = os.preadv(fd, [view], offset)
+            if got == 0:
+                raise BadFile(f"{self.path}: ends {len(view)} bytes early; it was cut off after it was opened")
+            view, offset = view[got:], offset + got
+
+
+def unpack_table(nbits: int, bit_order: str) -> NDArray[np.uint8]:
+    """The samples in each of the 256 bytes, shape (256, 8 // nbits)."""
+    if bit_order not in ("little", "big"):
+        raise ValueError(f"bit_order={bit_order!r}: expected 'little' (first channel in the lowest bits) or 'big'")
+    shifts = np.arange(0, 8, nbits)
+    if bit_order == "big":
+        shifts = shifts[::-1]
+    return ((np.arange(256)[:, None] >> shifts) & (2**nbits - 1)).astype(np.uint8)
+
+
+def unpacked(raw: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Samples of bytes: all of a byte's at once."""
+    words = table.view(f"u{table.shape[1]}")[:, 0]
+    found: NDArray[np.uint8] = words[raw].view(np.uint8)
+    return found
+
+
+def choose_ifs(ifs: str | int, nifs: int) -> tuple[int, ...]:
+    """The IFs to add."""
+    if ifs == "sum":
+        return (0,) if nifs == 1 else (0, 1)
+    if isinstance(ifs, bool) or not isinstance(ifs, int) or not 0 <= ifs < nifs:
+        raise ValueError(f"ifs={ifs!r}: expected 'sum' or a number from 0 to {nifs - 1}")
+    return (ifs,)
+
+
+def add_ifs(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """Sum of two polarisations in a type that holds it."""
+    wider = {"u1": np.uint16, "i1": np.int16, "u2": np.float32, "i2": np.float32, "f4": np.float32}
+    total: NDArray[Any] = np.add(a, b, dtype=wider[f"{a.dtype.kind}{a.dtype.itemsize}"])
+    return total
+
+
+# ---------------------------------------------------------------- writing
+
+
+def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FILTERBANK, note: str = "") -> bytes:
+    """The header of a file whose channels lie in falling order of frequency."""
+    numbers = {name: number for number, name in TELESCOPES.items()}
+
+    def text(word: str) -> bytes:
+        encoded = word.encode("ascii", errors="replace")[: LONGEST_WORD - 1]
+        return struct.pack("<i", len(encoded)) + encoded
+
+    parts = [text("HEADER_START"), text("source_name"), text(obs.source or "unknown")]
+    if note:
+        parts += [text("rawdatafile"), text(note)]
+
+    def integer(key: str, value: int) -> None:
+        parts.append(text(key) + struct.pack("<i", value))
+
+    def double(key: str, value: float) -> None:
+        parts.append(text(key) + struct.pack("<d", value))
+
+    integer("machine_id", int(obs.extra.get("machine_id", 0)))
+    integer("telescope_id", int(obs.extra.get("telescope_id", numbers.get(obs.telescope, 0))))
+    if math.isfinite(obs.ra):
+        double("src_raj", degrees_to_packed(obs.ra / 15))
+    if math.isfinite(obs.dec):
+        double("src_dej", degrees_to_packed(obs.dec))
+    integer("data_type", data_type)
+    if obs.regular:
+        double("fch1", obs.top)
+        double("foff", obs.foff)
+    else:
+        parts.append(text("FREQUENCY_START"))
+        for f in obs.freqs:
+            double("fchannel", float(f))
+        parts.append(text("FREQUENCY_END"))
+    if data_type == TIME_SERIES:
+        double("refdm", obs.dm or 0.0)
+    integer("nchans", obs.nchan)
+    integer("nbits", nbits)
+    integer("nifs", 1)
+    if signed:
+        parts.append(text("signed") + b"\x01")
+    double("tstart", obs.tstart)
+    double("tsamp", obs.tsamp)
+    return b"".join([*parts, text("HEADER_END")])
+
+
+def pack(rows: NDArray[Any], nbits: int) -> NDArray[Any]:
+    """Samples (n, nchan) as they lie in a file: narrow ones packed, the first channel in the lowest bits."""
+    if nbits >= 8:
+        return rows
+    per = 8 // nbits
+    parts = rows.reshape(rows.shape[0], -1, per).astype(np.uint8)
+    shifts = (nbits * np.arange(per)).astype(np.uint8)
+    packed: NDArray[Any] = np.bitwise_or.reduce(parts << shifts, axis=2)
+    return packed

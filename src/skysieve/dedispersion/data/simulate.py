@@ -1,0 +1,358 @@
+"""Made data: the paper's test signal, pulsars, RRATs, scattered pulses; pulses added to data with a known S/N."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .delays import delay_seconds
+from .filterbank import Filterbank, Reader, gaps_of, lost_of
+from .observation import DM_CONSTANT, Observation, check_tsamp, regular_freqs
+from .write import write_fil
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["fake", "inject"]
+
+NOISE_BLOCK = 4096
+"""Samples that are drawn at a time: the noise of a block depends on the seed and its number alone."""
+LEVELS = {1: (0.5, 1.0), 2: (1.5, 1.0), 4: (6.0, 2.0), 8: (96.0, 16.0), 16: (4096.0, 256.0), 32: (0.0, 1.0)}
+"""Mean and standard deviation of the noise in a file's units, by bits."""
+
+
+class NoiseReader:
+    """Gaussian noise that is made when it is read."""
+
+    def __init__(self, obs: Observation, nsamp: int, seed: int, level: float, sigma: float) -> None:
+        self.observation, self.nsamp, self.seed, self.level, self.sigma = obs, nsamp, seed, level, sigma
+        self.order = np.arange(obs.nchan)
+        self.maximum = 0 if obs.nbits == 32 else 2**obs.nbits - 1
+        self.dtype: np.dtype[Any] = np.dtype({16: np.uint16, 32: np.float32}.get(obs.nbits, np.uint8))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan)."""
+        return quantise(self.values(start, count), self.observation.nbits, self.dtype)
+
+    def values(self, start: int, count: int) -> NDArray[np.float32]:
+        """The same before they are rounded and clipped."""
+        out = np.empty((count, self.observation.nchan), np.float32)
+        at = start
+        while at < start + count:
+            number, first = divmod(at, NOISE_BLOCK)
+            rng = np.random.default_rng([self.seed, number])
+            drawn = rng.standard_normal((NOISE_BLOCK, self.observation.nchan), np.float32)
+            n = min(NOISE_BLOCK - first, start + count - at)
+            out[at - start : at - start + n] = drawn[first : first + n]
+            at += n
+        out *= np.float32(self.sigma)
+        out += np.float32(self.level)
+        return out
+
+
+def quantise(values: NDArray[np.float32], nbits: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Rounded and clipped to the range of the bits; floats as they are."""
+    if nbits == 32:
+        return values
+    return np.clip(np.rint(values), 0, 2**nbits - 1).astype(dtype)
+
+
+class PulseReader:
+    """Pulses added to another reader's samples.
+
+    ``pulses`` are lists of (row, first sample, values to add) by channel.  With ``analog`` they are added before the
+    noise is rounded, else afterwards, clipped to the type's range.
+    """
+
+    def __init__(self, base: Reader, pulses: list[tuple[NDArray[np.int64], NDArray[Any]]], analog: bool) -> None:
+        self.base, self.pulses, self.analog = base, pulses, analog
+        self.observation, self.nsamp, self.maximum = base.observation, base.nsamp, base.maximum
+        self.order, self.dtype, self.gaps = base.order, base.read(0, 0).dtype, gaps_of(base)
+        self.lost = lost_of(base)
+
+    def close(self) -> None:
+        """Close what lies below."""
+        self.base.close()
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan), in the order of the source."""
+        if self.analog:
+            assert isinstance(self.base, NoiseReader)
+            wide = self.base.values(start, count)
+        else:
+            wide = self.base.read(start, count).astype(np.float32 if self.dtype.kind == "f" else np.int32)
+        for firsts, shapes in self.pulses:
+            length = shapes.shape[1]
+            touched = (firsts < start + count) & (firsts + length > start)
+            for row in np.flatnonzero(touched):
+                a, b = max(start, int(firsts[row])), min(start + count, int(firsts[row]) + length)
+                wide[a - start : b - start, self.order[row]] += shapes[row, a - firsts[row] : b - firsts[row]]
+        if self.dtype.kind == "f":
+            return wide
+        if self.analog:
+            return quantise(wide, self.observation.nbits, self.dtype)
+        info = np.iinfo(self.dtype)
+        return np.clip(wide, info.min, self.maximum or info.max).astype(self.dtype)
+
+
+def _shape(
+    obs: Observation, dm: float, t0: float, width: float, scatter: float, alpha: float, dm_constant: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """A unit pulse: where each channel's begins, and its mean height in each sample, shape (nchan, samples).
+
+    A top hat of ``width`` that arrives at the top of the band at ``t0``, its middle; with ``scatter`` seconds of
+    exponential tail at mid band that grow as ``f^-alpha``.
+    """
+    begin = (t0 - width / 2 + delay_seconds(obs.freqs, dm, obs.top, dm_constant)) / obs.tsamp
+    w = width / obs.tsamp
+    tau = scatter / obs.tsamp * (obs.freqs / obs.centre) ** -alpha if scatter else np.zeros(obs.nchan)
+    first = np.floor(begin).astype(np.int64)
+    length = math.ceil(w + 12 * float(tau.max())) + 2
+    edges = np.arange(length + 1)[None, :] - (begin - first)[:, None]
+
+    def area(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Integral up to ``x`` of the top hat that starts at 0, scattered."""
+        if not scatter:
+            return np.clip(x, 0, w)
+        t = tau[:, None]
+        rise = np.maximum(x, 0)
+        fall = np.maximum(x - w, 0)
+        out: NDArray[np.float64] = (rise - t * -np.expm1(-rise / t)) - (fall - t * -np.expm1(-fall / t))
+        return out
+
+    return first, np.diff(area(edges), axis=1)
+
+
+def _scatter_arguments(scatter: float, alpha: float) -> None:
+    if not (math.isfinite(scatter) and scatter >= 0):
+        raise ValueError(f"scatter={scatter!r}: expected seconds, at least 0")
+    if not math.isfinite(alpha):
+        raise ValueError(f"alpha={alpha!r}: expected a number")
+
+
+def fake(
+    *,
+    nchan: int = 1024,
+    duration: float = 10.0,
+    tsamp: float = 165e-6,
+    fch1: float = 156.0,
+    foff: float = -5.941e-3,
+    nbits: int = 8,
+    dm: float = 75.0,
+    period: float | None = 1.0,
+    times: Sequence[float] | None = None,
+    rate: float | None = None,
+    width: float = 1e-2,
+    height: float | None = None,
+    snr: float | None = None,
+    scatter: float = 0.0,
+    alpha: float = 4.0,
+    seed: int = 0,
+    source: str = "",
+    dm_constant: float = DM_CONSTANT,
+    path: str | os.PathLike[str] | None = None,
+) -> Filterbank:
+    """A filterbank of Gaussian noise and square pulses; by default the test signal of Magro et al. 2011, Table 2.
+
+    Parameters
+    ----------
+    nchan, duration, tsamp, fch1, foff, nbits
+        Channels, seconds, seconds, MHz, MHz, bits.  Noise has a mean of 96 and a sigma of 16 in 8 bits.
+    dm : float
+    period : float
+        Seconds between pulses, the first after half of it.
+    times : sequence of float, optional
+        Arrival times (middle of the pulse, top of the band), instead of a period.
+    rate : float, optional
+        Pulses a second, at random times, instead: an RRAT.
+    width : float
+        Seconds.
+    height : float, optional
+        Of a pulse in one channel, in sigma: 0.25 by default, which is 8 a sample over 1024 channels.
+    snr : float, optional
+        Instead: S/N of a pulse, integrated over its width and all channels, before rounding to ``nbits``.
+    scatter, alpha : float
+        Seconds of exponential tail at mid band, growing as ``f^-alpha``; the area of a pulse stays.
+    seed : int
+    source : str
+    path : path, optional
+        Write a SIGPROC file and open that; else the samples are made again whenever they are read.
+
+    Returns
+    -------
+    Filterbank
+
+    Examples
+    --------
+    >>> fb = fake(nchan=16, duration=0.5, tsamp=1e-3, fch1=1500, foff=-1, dm=10, times=[0.2], snr=30)
+    >>> fb.block(0, 500).shape
+    (16, 500)
+    """
+    if nbits not in LEVELS:
+        raise ValueError(f"nbits={nbits}: expected one of {', '.join(map(str, LEVELS))}")
+    given = [name for name, v in (("times", times), ("rate", rate)) if v is not None]
+    if len(given) > 1:
+        raise ValueError("times and rate are given: expected one of them")
+    for name, value in (("duration", duration), ("width", width)):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}={value!r}: expected seconds, above 0")
+    if height is not None and snr is not None:
+        raise ValueError("height and snr are given: expected one of them")
+    for name, given_number in (("dm", dm), ("snr", snr), ("height", height)):
+        if given_number is not None and not math.isfinite(given_number):
+            raise ValueError(f"{name}={given_number!r}: expected a finite number")
+    _scatter_arguments(scatter, alpha)
+    if nchan < 1:
+        raise ValueError(f"nchan={nchan}: expected at least 1")
+    step = check_tsamp(float(tsamp))
+    freqs = np.sort(regular_freqs(float(fch1), float(foff), int(nchan)))[::-1]
+    obs = Observation(freqs, step, nbits, 56000.0, source or f"fake DM {dm:g}", "Fake")
+    nsamp = max(1, round(duration / step))
+    rng = np.random.default_rng([seed, 2**31])
+    if times is not None:
+        when = [float(t) for t in times]
+        if not np.isfinite(when).all():
+            raise ValueError(f"times={times!r}: expected finite seconds")
+    elif rate is not None:
+        if not (math.isfinite(rate) and rate >= 0):
+            raise ValueError(f"rate={rate!r}: expected pulses a second, at least 0")
+        when = sorted(rng.uniform(0, duration, rng.poisson(rate * duration)).tolist())
+    elif period is None:
+        when = []
+    elif math.isfinite(period) and period > 0:
+        when = (np.arange(0.5, duration / period, 1.0) * period).tolist()
+    else:
+        raise ValueError(f"period={period!r}: expected seconds, above 0, or None for no pulses")
+    sigma = LEVELS[nbits][1]
+    tall = 0.25 if height is None else height
+    if snr is not None:
+        tall = snr / math.sqrt(nchan * width / step)
+    pulses: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
+    for t in when:
+        first, unit = _shape(obs, dm, t, width, scatter, alpha, dm_constant)
+        pulses.append((first, (unit * (tall * sigma)).astype(np.float32)))
+    fb = Filterbank([PulseReader(NoiseReader(obs, nsamp, seed, *LEVELS[nbits]), pulses, analog=True)])
+    if path is None:
+        return fb
+    write_fil(path, fb)
+    return Filterbank.open(path)
+
+
+def inject(
+    fb: Filterbank,
+    *,
+    dm: float,
+    time: float,
+    snr: float,
+    width: float,
+    scatter: float = 0.0,
+    alpha: float = 4.0,
+    sigma: Any = None,
+    dm_constant: float = DM_CONSTANT,
+) -> Filterbank:
+    """Add a pulse of known S/N to data.
+
+    The counts added sum to what the S/N asks for, to half a count: fractions are carried on from sample to sample and
+    channel to channel, not rounded away.  Only where the data clip is less added.
+
+    Parameters
+    ----------
+    fb : Filterbank
+        Left as it is.
+    dm, time : float
+        pc / cm^3; arrival of the middle of the pulse at the top of the band, seconds.
+    snr : float
+        Of the window that holds the pulse, with all channels lined up; before scattering widens it.
+    width : float
+        Seconds.
+    scatter, alpha : float
+        As for `fake`.
+    sigma : array_like, optional
+        Noise of each channel, in counts; by default measured around the pulse (quartiles of up to 16384 samples).
+    dm_constant : float
+
+    Returns
+    -------
+    Filterbank
+        The data with the pulse, which is added whenever they are read.
+
+    Raises
+    ------
+    ValueError
+        When the pulse does not lie within the data, or these have no noise.
+
+    Examples
+    --------
+    >>> fb = fake(nchan=16, duration=0.5, tsamp=1e-3, fch1=1500, foff=-1, period=None)
+    >>> one = inject(fb, dm=10, time=0.2, snr=30, width=5e-3)
+    >>> int(one.read().sum(dtype=int) - fb.read().sum(dtype=int)) > 0
+    True
+    """
+    for name, value in (("snr", snr), ("width", width)):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}={value!r}: expected a number above 0")
+    for name, value in (("dm", dm), ("time", time)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value!r}: expected a finite number")
+    _scatter_arguments(scatter, alpha)
+    obs = fb.observation
+    first, unit = _shape(obs, dm, time, width, scatter, alpha, dm_constant)
+    if first.min() < 0 or int(first.max()) + math.ceil(width / obs.tsamp) > fb.nsamp:
+        raise ValueError(
+            f"time={time!r}: the pulse covers samples {first.min()} to {first.max() + unit.shape[1]}, "
+            f"the data have {fb.nsamp}"
+        )
+    if sigma is None:
+        middle = max(0, min(int(first[0]) - 8192, fb.nsamp - 16384))
+        block = fb.block(middle, min(16384, fb.nsamp))
+        spread = np.array([_scatter(row[np.isfinite(row)]) for row in block])
+    else:
+        spread = np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,))
+    samples = width / obs.tsamp
+    total = math.sqrt(float((spread**2).sum()))
+    if not (math.isfinite(total) and total > 0):
+        raise ValueError(f"snr={snr!r}: the noise around the pulse is {total:g} counts, so it has none; give sigma")
+    wanted = unit * (snr * total * math.sqrt(samples) / (fb.nchan * samples))
+    if fb.dtype.kind == "f":
+        added = wanted.astype(np.float32)
+    else:
+        running = np.rint(np.cumsum(wanted))
+        added = np.diff(running, prepend=0.0).reshape(unit.shape).astype(np.int32)
+    return Filterbank([PulseReader(_whole(fb), [(first, added)], analog=False)])
+
+
+def _scatter(values: NDArray[Any]) -> float:
+    """Sigma by the quartiles, or where these are equal by the standard deviation; 0 without values."""
+    if not values.size:
+        return 0.0
+    low, high = np.percentile(values, [25, 75])
+    return float((high - low) / 1.3489795 if high > low else values.std(dtype=np.float64))
+
+
+def _whole(fb: Filterbank) -> Reader:
+    """A filterbank as one reader."""
+    return fb.readers[0] if len(fb.readers) == 1 else _Joined(fb)
+
+
+class _Joined:
+    """Several files as one reader, rows in falling order of frequency."""
+
+    def __init__(self, fb: Filterbank) -> None:
+        self.fb, self.observation, self.nsamp = fb, fb.observation, fb.nsamp
+        self.order, self.dtype, self.maximum, self.gaps = np.arange(fb.nchan), fb.dtype, fb.maximum, fb.gaps
+        self.lost = fb.lost
+
+    def close(self) -> None:
+        """Close the files."""
+        self.fb.close()
+
+    def read(self, start: int, count: int) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan)."""
+        return self.fb.block(start, count).T

@@ -1,0 +1,1 @@
+"""Dispersion measures to try: plans and their tables of delays."""

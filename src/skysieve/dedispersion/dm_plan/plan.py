@@ -1,0 +1,416 @@
+"""`plan`: which DMs, with which time binning; and `DMPlan`, what it gives."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.data.delays import delay_seconds, kept, numbers, scattering, smearing, tolerance_dms
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.data.write import written
+
+from .presto_rules import Band, Stage, check_count, loss_stages, presto_stages, survey_stages
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+__all__ = ["DMPlan", "plan"]
+
+METHODS = ("loss", "presto", "tolerance", "survey", "list")
+POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
+FORMAT = "skysieve.dedispersion.plan 1"
+
+
+@dataclass(frozen=True)
+class DMPlan:
+    """DMs in stages, for one band and sampling time.
+
+    Attributes
+    ----------
+    stages : tuple of Stage
+        Each with ``dms``, ``step``, ``downsamp`` (samples added) and ``per_call`` (DMs to a nominal DM; 0 without
+        subbands).
+    top, bottom, centre, bandwidth : float
+        MHz: centres of the highest and lowest channel, middle and width of the band.
+    nchan : int
+    tsamp : float
+        Seconds.
+    method : str
+    nsub : int
+        Subbands of the two-stage method; 0 for none.
+    dm_constant : float
+        MHz^2 s cm^3 / pc.
+    notes : tuple of str
+        What limited the plan.
+    """
+
+    stages: tuple[Stage, ...]
+    top: float
+    bottom: float
+    centre: float
+    bandwidth: float
+    nchan: int
+    tsamp: float
+    method: str
+    nsub: int = 0
+    dm_constant: float = DM_CONSTANT
+    notes: tuple[str, ...] = ()
+
+    @property
+    def dms(self) -> NDArray[np.float64]:
+        """All DMs, pc / cm^3."""
+        return np.concatenate([s.dms for s in self.stages])
+
+    @property
+    def ndm(self) -> int:
+        """Number of DMs."""
+        return sum(len(s.dms) for s in self.stages)
+
+    def maxshift(self, stage: int | None = None) -> int:
+        """Most samples, unbinned, by which a channel is shifted: of one stage, or of all."""
+        chosen = self.stages if stage is None else (self.stages[stage],)
+        highest = max(float(s.dms.max()) for s in chosen)
+        seconds = delay_seconds(self.bottom, highest, self.top, self.dm_constant)
+        return int(np.rint(seconds / self.tsamp))
+
+    def adds(self, nsamp: int) -> float:
+        """Additions of a brute-force run over ``nsamp`` samples: channels x DMs x samples, binned as planned."""
+        return float(sum(self.nchan * len(s.dms) * max(0, nsamp) / s.downsamp for s in self.stages))
+
+    def memory(self, nsamp: int, itemsize: int = 1) -> dict[str, int]:
+        """Bytes of a buffer of ``nsamp`` valid samples, by part (eq. 6 to 8 of Magro et al. 2011).
+
+        ``input``: the samples and the overlap, of ``itemsize`` bytes; ``binned``: each binning, of 2 bytes;
+        ``subbands``: the nominal DMs' subbands, of 4; ``output``: all series, of 4 (eq. 8 has a misprinted sum).
+        """
+        whole = nsamp + self.maxshift()
+        binned = sum(whole * self.nchan / d * 2 for d in {s.downsamp for s in self.stages} if d > 1)
+        subbands = sum(
+            whole * self.nsub * math.ceil(len(s.dms) / s.per_call) / s.downsamp * 4 for s in self.stages if s.per_call
+        )
+        output = sum(len(s.dms) * nsamp / s.downsamp * 4 for s in self.stages)
+        parts = {"input": whole * self.nchan * itemsize, "binned": binned, "subbands": subbands, "output": output}
+        return {name: int(value) for name, value in parts.items()}
+
+    def split(self, nsamp: int, room: int) -> list[DMPlan]:
+        """The same DMs in plans whose series of ``nsamp`` samples take at most ``room`` bytes, where they can.
+
+        ``nsamp`` is unbinned; DMs that share subbands stay together.
+
+        Examples
+        --------
+        >>> from skysieve.dedispersion import Observation
+        >>> p = plan(Observation(308 - np.arange(16.0), 64e-6), dms=np.arange(10.0))
+        >>> [part.ndm for part in p.split(1000, 4 * 1000 * 4)]
+        [4, 4, 2]
+        """
+        parts = []
+        for stage in self.stages:
+            call = max(1, stage.per_call)
+            count = max(1, room // (4 * max(1, nsamp // stage.downsamp)) // call) * call
+            for i in range(0, len(stage.dms), count):
+                some = replace(stage, dms=stage.dms[i : i + count])
+                parts.append(replace(self, stages=(some,)))
+        return parts
+
+    def kept(self, dm: Any, width: float) -> Any:
+        """Part of the S/N that a pulse of this DM keeps in the nearest series of the plan.
+
+        For a pulse of ``width`` seconds, broadened by smearing in a channel and by the sampling time.
+        """
+        dms = np.sort(self.dms)
+        d = np.asarray(dm, np.float64)
+        i = np.clip(np.searchsorted(dms, d), 1, max(1, len(dms) - 1))
+        near = np.minimum(np.abs(dms[np.minimum(i, len(dms) - 1)] - d), np.abs(dms[i - 1] - d))
+        channel = smearing(d, self.bandwidth / self.nchan, self.centre)
+        return kept(near, self.bandwidth, self.centre, np.sqrt(width**2 + self.tsamp**2 + channel**2))
+
+    def describe(self) -> str:
+        """A table, one line a stage."""
+        lines = [f"{'low DM':>10} {'high DM':>10} {'step':>9} {'bin':>4} {'DMs':>7} {'calls':>6}"]
+        for s in self.stages:
+            calls = math.ceil(len(s.dms) / s.per_call) if s.per_call else 1
+            high = float(s.dms[-1]) + s.step
+            lines.append(f"{s.dms[0]:10.3f} {high:10.3f} {s.step:9.4f} {s.downsamp:4d} {len(s.dms):7d} {calls:6d}")
+        lines.append(f"{self.ndm} DMs ({self.method}), longest shift {self.maxshift()} samples")
+        return "\n".join([*lines, *self.notes])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON; `load` gives the same bits back."""
+        facts = asdict(self)
+        facts["stages"] = [{**asdict(s), "dms": s.dms.tolist()} for s in self.stages]
+        with written(path) as part:
+            part.write_text(json.dumps({"format": FORMAT, **facts}), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DMPlan:
+        """Read a plan that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            When the file is none.
+        """
+        try:
+            facts = json.loads(Path(path).read_text(encoding="utf-8"))
+            if facts.pop("format") != FORMAT:
+                raise ValueError("another format")
+            stages = [Stage(np.array(s.pop("dms"), np.float64), **s) for s in facts.pop("stages")]
+            made = cls(stages=tuple(stages), notes=tuple(facts.pop("notes")), **facts)
+            made._check_loaded()
+            return made
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: is no de-dispersion plan ({error})") from None
+
+    def _check_loaded(self) -> None:
+        if not self.stages:
+            raise ValueError("no stages")
+        for s in self.stages:
+            if s.dms.ndim != 1 or not len(s.dms) or not (np.isfinite(s.dms) & (s.dms >= 0)).all():
+                raise ValueError("a stage whose DMs are not finite numbers of at least 0")
+            if not all(isinstance(n, int) and n >= least for n, least in ((s.downsamp, 1), (s.per_call, 0))):
+                raise ValueError(f"downsamp={s.downsamp!r}, per_call={s.per_call!r} of a stage")
+        if not (math.isfinite(self.dm_constant) and self.dm_constant > 0):
+            raise ValueError(f"dm_constant={self.dm_constant!r}")
+
+    def plot(self) -> Figure:
+        """Smearing by cause against DM, and the step of each stage."""
+        from skysieve.dedispersion.single_pulse.plot import plan_figure
+
+        return plan_figure(self)
+
+    def check(self, obs: Observation) -> None:
+        """Refuse an observation that the plan was not made for."""
+        same = (
+            obs.nchan == self.nchan
+            and abs(obs.tsamp / self.tsamp - 1) < 1e-9
+            and abs(obs.top - self.top) < 1e-6 * self.top
+            and abs(float(obs.freqs[-1]) - self.bottom) < 1e-6 * self.top
+        )
+        if not same:
+            raise ValueError(
+                f"plan: made for {self.nchan} channels, {self.bottom:g}-{self.top:g} MHz, {self.tsamp * 1e6:g} us; the "
+                f"data have {obs.nchan}, {obs.freqs[-1]:g}-{obs.top:g} MHz, {obs.tsamp * 1e6:g} us"
+            )
+
+
+def plan(
+    data: Filterbank | Observation,
+    dm_max: float | None = None,
+    *,
+    dm_min: float = 0.0,
+    method: str | None = None,
+    max_loss: float = 0.1,
+    tol: float = 1.25,
+    width: float = 40e-6,
+    dms: Any = None,
+    step: float | None = None,
+    stages: Any = None,
+    nsub: int = 0,
+    downsamp: int | str | Sequence[int] = "auto",
+    resolution: float = 0.0,
+    scattering: str | None = None,
+    longest: float = 0.1,
+    dm_constant: float = DM_CONSTANT,
+) -> DMPlan:
+    """Choose the DMs of a search and how time is binned at each.
+
+    Parameters
+    ----------
+    data : Filterbank or Observation
+    dm_max, dm_min : float
+        Range, pc / cm^3.
+    method : {"loss", "presto", "tolerance", "survey", "list"}, optional
+        "loss": a pulse between two DMs loses at most ``max_loss`` of its S/N (Cordes & McLaughlin 2003).
+        "presto": the rules of PRESTO's DDplan.  "tolerance": those of dedisp and Heimdall, no binning.
+        "survey": the rows of ``stages``.  "list": ``dms``, or an even ``step``.
+        By default what the arguments given mean, else "loss".
+    max_loss : float
+        Between 0 and 1.
+    tol : float
+        Growth of the smearing from DM to DM, above 1.
+    width : float
+        Intrinsic width of the pulses, seconds.
+    dms : array_like, optional
+        An explicit list, rising.
+    step : float, optional
+        An even spacing from ``dm_min`` to ``dm_max``.
+    stages : sequence of rows, optional
+        Low DM, high DM, step, binning, spacing of nominal DMs (optional): Table 1 of Magro et al. 2011.
+    nsub : int
+        Subbands of the two-stage method.
+    downsamp : int, "auto" or sequence of int
+        Time binning: fixed, powers of two as they fit, or those allowed (rising, from 1).
+    resolution : float
+        "presto": smearing that is acceptable throughout, seconds.
+    scattering : {None, "bhat2004"}
+        Lower ``dm_max`` to where the expected scattering at mid band reaches ``longest``, and let scattering count
+        as width where binning is chosen ("loss").
+    longest : float
+        Longest pulses of interest, seconds.
+    dm_constant : float
+        MHz^2 s cm^3 / pc.
+
+    Returns
+    -------
+    DMPlan
+
+    Raises
+    ------
+    ValueError, TypeError
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.dedispersion import Observation
+    >>> obs = Observation(308 - np.arange(1024) / 64, 64e-6)
+    >>> survey = plan(obs, 150.66, method="presto", nsub=32)
+    >>> [(len(s.dms), s.step, s.downsamp, s.per_call) for s in survey.stages]
+    [(1782, 0.03, 1, 22), (696, 0.05, 2, 24), (624, 0.1, 4, 24)]
+    """
+    obs = data.observation if isinstance(data, Filterbank) else data
+    if not isinstance(obs, Observation):
+        raise TypeError(f"data is a {type(data).__name__}, expected a Filterbank or an Observation")
+    chosen = _method(method, dms, step, stages)
+    if chosen != "list" or dms is None:
+        check_series(obs, np.inf)
+    _check_numbers(dm_min=dm_min, width=width, resolution=resolution)
+    for name, value, low, high in (
+        ("max_loss", max_loss, 0, 1),
+        ("tol", tol, 1, math.inf),
+        ("longest", longest, 0, 1e9),
+    ):
+        if not low < value < high:
+            raise ValueError(f"{name}={value!r}: expected a number above {low:g} and below {high:g}")
+    if not (math.isfinite(dm_constant) and dm_constant > 0):
+        raise ValueError(f"dm_constant={dm_constant!r}: expected a number above 0")
+    if nsub and not 1 < nsub <= obs.nchan:
+        raise ValueError(f"nsub={nsub}: expected 2 to the {obs.nchan} channels, or 0 for none")
+    _check_meant(chosen, dms, downsamp, scattering)
+    band = Band(obs.centre, obs.band, obs.nchan, obs.tsamp)
+    notes: list[str] = []
+    if scattering is not None:
+        if scattering != "bhat2004":
+            raise ValueError(f"scattering={scattering!r}: expected None or 'bhat2004'")
+        dm_max = _scattering_limit(dm_max, obs.centre, longest, notes)
+    if chosen == "survey":
+        made = survey_stages(stages)
+    elif chosen == "list":
+        made = _list_stages(dms, step, dm_min, dm_max, downsamp)
+    else:
+        top = _dm_max(dm_max, dm_min)
+        allowed = _downsamps(downsamp)
+        if chosen == "presto":
+            made = presto_stages(band, dm_min, top, nsub, allowed, resolution)
+        elif chosen == "tolerance":
+            spaced = tolerance_dms(dm_min, top, obs.tsamp, width, obs.top, obs.foff, obs.nchan, tol)
+            made = [Stage(spaced, float(np.diff(spaced).mean()) if len(spaced) > 1 else 0.0)]
+        else:
+            made = loss_stages(band, dm_min, top, max_loss, width, allowed, scattering is not None)
+    return DMPlan(
+        tuple(made), obs.top, float(obs.freqs[-1]), obs.centre, obs.band, obs.nchan, obs.tsamp, chosen, nsub,
+        float(dm_constant), tuple(notes),
+    )  # fmt: skip
+
+
+def check_series(obs: Observation, dms: Any) -> None:
+    """Refuse DMs for a time series: one channel has no delays that would tell one DM from another.
+
+    ``dms`` count from the DM that the series was de-dispersed at, so that 0 is that DM.
+    """
+    if obs.nchan == 1 and np.any(np.asarray(dms) != 0):
+        own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:g}"
+        which = "" if obs.dm is None else f", which stands for DM {obs.dm:g}"
+        raise ValueError(
+            f"the data are one channel{own}: they cannot be searched over DMs; expected no DMs, or 0 alone{which}"
+        )
+
+
+def _method(method: str | None, dms: Any, step: float | None, stages: Any) -> str:
+    given = {"list": dms is not None or step is not None, "survey": stages is not None}
+    if method is None:
+        meant = [name for name, there in given.items() if there]
+        if len(meant) > 1:
+            raise ValueError("dms or step and stages are given: expected one of them")
+        return meant[0] if meant else "loss"
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    for name, there in given.items():
+        if there != (method == name):
+            wants = "dms or step" if name == "list" else "stages"
+            raise ValueError(f"method={method!r}: {wants} {'makes no sense with it' if there else 'is needed'}")
+    return method
+
+
+def _check_meant(chosen: str, dms: Any, downsamp: int | str | Sequence[int], scattering: str | None) -> None:
+    """Refuse arguments that the rule would pass over."""
+    whole = isinstance(downsamp, int) or downsamp == "auto"
+    if chosen == "list" and not whole:
+        raise ValueError(f"downsamp={downsamp!r}: a list of DMs has one binning, expected a whole number")
+    if chosen in ("tolerance", "survey") and downsamp not in ("auto", 1):
+        has = "no binning" if chosen == "tolerance" else "the binnings of its stages"
+        raise ValueError(f"downsamp={downsamp!r}: method={chosen!r} has {has}; expected 'auto'")
+    if scattering is not None and (chosen == "survey" or dms is not None):
+        raise ValueError(f"scattering={scattering!r}: it limits dm_max; the DMs are given")
+
+
+def _check_numbers(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name}={value!r}: expected a number of at least 0")
+
+
+def _dm_max(dm_max: float | None, dm_min: float) -> float:
+    if dm_max is None or not (math.isfinite(dm_max) and dm_max > dm_min):
+        raise ValueError(f"dm_max={dm_max!r}: expected a DM above dm_min={dm_min:g}")
+    return float(dm_max)
+
+
+def _downsamps(downsamp: int | str | Sequence[int]) -> tuple[int, ...]:
+    if downsamp == "auto":
+        return POWERS
+    values: tuple[Any, ...] = (downsamp,) if isinstance(downsamp, int) else tuple(downsamp)
+    bad = [v for v in values if isinstance(v, str) or v < 1 or v != int(v)]
+    if not values or bad or list(values) != sorted(set(values)):
+        raise ValueError(f"downsamp={downsamp!r}: expected 'auto', a whole number above 0, or a rising list of them")
+    return tuple(int(v) for v in values)
+
+
+def _list_stages(
+    dms: Any, step: float | None, dm_min: float, dm_max: float | None, downsamp: int | str | Sequence[int]
+) -> list[Stage]:
+    binning = 1 if downsamp == "auto" else _downsamps(downsamp)[0]
+    if dms is None:
+        assert step is not None
+        if not (math.isfinite(step) and step > 0):
+            raise ValueError(f"step={step!r}: expected a DM step above 0")
+        top = _dm_max(dm_max, dm_min)
+        count = math.floor((top - dm_min) / step + 1e-9) + 1
+        check_count(count)
+        return [Stage(np.round(dm_min + step * np.arange(count), 9), float(step), binning)]
+    listed = np.atleast_1d(numbers("dms", dms))
+    if listed.ndim != 1 or len(listed) == 0 or not np.isfinite(listed).all():
+        raise ValueError("dms: expected a list of finite numbers, at least one")
+    if (listed < 0).any() or (np.diff(listed) <= 0).any():
+        raise ValueError("dms: expected rising numbers of at least 0")
+    check_count(len(listed))
+    return [Stage(listed, float(np.diff(listed).mean()) if len(listed) > 1 else 0.0, binning)]
+
+
+def _scattering_limit(dm_max: float | None, centre: float, longest: float, notes: list[str]) -> float | None:
+    """The DM where scattering reaches ``longest``, if that is below ``dm_max``."""
+    trial = np.geomspace(1, 1e5, 20001)
+    beyond = trial[scattering(trial, centre) > longest]
+    if len(beyond) == 0 or (dm_max is not None and beyond[0] >= dm_max):
+        return dm_max
+    notes.append(f"dm_max lowered to {beyond[0]:.1f}: scattering there is {longest:g} s (Bhat et al. 2004)")
+    return float(beyond[0])

@@ -1,0 +1,1 @@
+"""The single-pulse search: candidates, grouping, cut-outs, plots."""

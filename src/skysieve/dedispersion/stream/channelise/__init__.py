@@ -1,0 +1,1 @@
+"""Voltages to power."""

@@ -1,0 +1,263 @@
+"""A telescope on the loopback: sends the samples of a file as packets, at their own pace, with faults if wanted."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.sigproc import pack
+from skysieve.dedispersion.stream.receive.dada_file import DadaFile
+from skysieve.dedispersion.stream.receive.packets import HEADER, POWER, Geometry, chunks_for, epoch_of, packets
+from skysieve.dedispersion.stream.receive.udp import check_system, message_headers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BURST = 8
+"""Packets of a system call: a kernel's default socket buffer holds some twenty of 8 KiB."""
+BATCH_BYTES = 2**23
+MOST_BYTES = 65507
+"""Of a datagram."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Packets sent, left out, moved, sent twice; bytes of samples; seconds, and seconds of processor.
+
+    ``refused``: packets that the system did not take, as where nobody listens.
+    """
+
+    sent: int
+    lost: int
+    moved: int
+    doubled: int
+    bytes: int
+    seconds: float
+    cpu: float
+    refused: int = 0
+
+
+def source_geometry(source: Filterbank | DadaFile, packet_bytes: int) -> Geometry:
+    """The packets that a file is sent as."""
+    if isinstance(source, DadaFile):
+        return source.geometry(packet_bytes)
+    o = source.observation
+    if source.dtype.kind == "i":
+        raise ValueError("signed samples cannot be sent: packets of power hold unsigned numbers or floats")
+    bits = o.nbits if source.dtype == np.uint8 and o.nbits < 8 else 8 * source.dtype.itemsize
+    if not o.regular:
+        raise ValueError("channels that are not evenly spaced cannot be sent")
+    if o.nchan * bits % 8:
+        raise ValueError(f"a spectrum of {o.nchan} channels of {bits} bits does not end with a byte")
+    chunks, nsamp = chunks_for(o.nchan, o.nchan * bits, packet_bytes)
+    if (o.nchan // chunks) * bits % 8:
+        raise ValueError(f"packet_bytes={packet_bytes}: the parts of a spectrum would not end with a byte")
+    return Geometry(
+        POWER, bits, 1, min(nsamp, source.nsamp), o.nchan, chunks, epoch_of(o.tstart), o.tsamp, o.top, o.foff
+    )  # fmt: skip
+
+
+def source_steps(
+    source: Filterbank | DadaFile, g: Geometry, count: int, repeat: int
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Whole packets of a file as packed samples, ``repeat`` times over (0: for ever), with the first one's number."""
+    whole = source.nsamp // g.nsamp * g.nsamp
+    done = 0
+    while repeat == 0 or done < repeat:
+        for start in range(0, whole, count):
+            n = min(count, whole - start)
+            if isinstance(source, DadaFile):
+                yield done * whole + start, source.steps(start, n)
+                continue
+            rows = np.ascontiguousarray(source.block(start, n).T)
+            packed = pack(rows, g.bits).reshape(n, -1) if g.bits < 8 else rows.view(np.uint8).reshape(n, -1)
+            yield done * whole + start, packed[:, None]
+        done += 1
+
+
+def schedule(
+    n: int, rng: np.random.Generator, loss: float, reorder: float, duplicate: float, reach: int
+) -> tuple[NDArray[np.int64], int, int, int]:
+    """Order in which ``n`` packets leave: their numbers; how many are left out, moved, doubled.
+
+    A packet that is moved leaves at most ``reach`` places later.
+    """
+    kept = rng.random(n) >= loss
+    moved = (rng.random(n) < reorder) & kept
+    doubled = (rng.random(n) < duplicate) & kept
+    when = np.arange(n, dtype=np.float64)
+    when[moved] += rng.integers(1, reach + 1, moved.sum()) + 0.25
+    again = when[doubled] + rng.integers(0, reach + 1, doubled.sum()) + 0.5
+    numbers = np.concatenate([np.flatnonzero(kept), np.flatnonzero(doubled)])
+    order = np.argsort(np.concatenate([when[kept], again]), kind="stable")
+    return numbers[order], int((~kept).sum()), int(moved.sum()), int(doubled.sum())
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong on the way: parts of the packets, places, seconds of data, and the seed of chance."""
+
+    loss: float = 0.0
+    reorder: float = 0.0
+    duplicate: float = 0.0
+    reach: int = 4
+    seed: int = 0
+    gap: tuple[float, float] | None = None
+
+    def departures(
+        self, g: Geometry, starts: Iterable[tuple[int, int]]
+    ) -> Iterator[tuple[NDArray[np.int64], int, int, int]]:
+        """Order in which the packets of each stretch (first sample, samples) leave, and how many faults it has.
+
+        Numbers count from the stretch's first packet; faults are packets left out, moved, doubled.
+        """
+        rng = np.random.default_rng(self.seed)
+        for start, count in starts:
+            n = count // g.nsamp * g.chunks
+            order, lost, moved, doubled = schedule(n, rng, self.loss, self.reorder, self.duplicate, self.reach)
+            if self.gap is not None:
+                when = (start + np.arange(n) // g.chunks * g.nsamp) * g.tsamp
+                inside = (when >= self.gap[0]) & (when < self.gap[1])
+                kept = np.zeros(n, bool)
+                kept[order] = True
+                lost += int((kept & inside).sum())
+                doubled -= len(order[inside[order]]) - int((kept & inside).sum())
+                order = order[~inside[order]]
+            yield order, lost, moved, doubled
+
+
+def stretch(g: Geometry) -> int:
+    """Samples that are made into packets at a time."""
+    return max(1, BATCH_BYTES // (g.packet_bytes * g.chunks)) * g.nsamp
+
+
+def check_faults(loss: float, reorder: float, duplicate: float, rate: float, repeat: int, seconds: float) -> None:
+    """Refuse what are no probabilities, and rates and times that are none."""
+    if not seconds > 0:
+        raise ValueError(f"seconds={seconds!r}: expected seconds, above 0")
+    for name, value in (("loss", loss), ("reorder", reorder), ("duplicate", duplicate)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}={value!r}: expected a part of the packets, 0 to 1")
+    if not rate > 0:
+        raise ValueError(f"rate={rate!r}: expected times the rate of the data, above 0")
+    if repeat < 0:
+        raise ValueError(f"repeat={repeat}: expected times to send the file, or 0 for without end")
+
+
+def emulate(
+    source: Filterbank | DadaFile,
+    host: str,
+    port: int,
+    *,
+    rate: float = 1.0,
+    loss: float = 0.0,
+    reorder: float = 0.0,
+    duplicate: float = 0.0,
+    reach: int = 4,
+    packet_bytes: int = 8192,
+    first: int = 0,
+    beam: int = 0,
+    repeat: int = 1,
+    seconds: float = math.inf,
+    seed: int = 0,
+    gap: tuple[float, float] | None = None,
+    cancel: threading.Event | None = None,
+) -> Sent:
+    """Send a file as packets.
+
+    Parameters
+    ----------
+    source : Filterbank or DadaFile
+    host, port : str, int
+    rate : float
+        Times the data's own rate; inf for as fast as the system takes them.
+    loss, reorder, duplicate : float
+        Parts of the packets to leave out, to send up to ``reach`` places later, to send twice.
+    packet_bytes : int
+        Bytes of samples in a packet, at most.
+    first : int
+        Number of the first sample, rounded down to whole packets.
+    beam : int
+    repeat : int
+        Times to send the file, without a gap; 0 for without end.
+    seconds : float
+        Stop after so many.
+    seed : int
+        Of the faults.
+    gap : (float, float), optional
+        Leave out this stretch of seconds of data.
+    cancel : threading.Event, optional
+
+    Returns
+    -------
+    Sent
+    """
+    from skysieve.dedispersion.stream.receive import cpu_udp as cpu_receive
+
+    check_system()
+    check_faults(loss, reorder, duplicate, rate, repeat, seconds)
+    if port == 0:
+        raise ValueError(f"cannot send to {host}:0: expected a port from 1 to 65535")
+    g = source_geometry(source, packet_bytes)
+    if g.packet_bytes + HEADER > MOST_BYTES:
+        raise ValueError(f"packet_bytes={packet_bytes}: expected {MOST_BYTES - HEADER} at most, which UDP can carry")
+    per_second = g.chunks / (g.nsamp * g.tsamp) * rate
+    faults = Faults(loss, reorder, duplicate, reach, seed, gap)
+    first = first // g.nsamp * g.nsamp
+    sent = lost = moved = doubled = refused = 0
+    now_at = [(0, 0)]
+    departures = faults.departures(g, iter(lambda: now_at[0], None))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as out:
+        try:
+            out.connect((host, port))
+        except OSError as error:
+            raise OSError(f"cannot send to {host}:{port}: {error.strerror}") from None
+        headers: Any = message_headers(np.zeros((1, 1), np.uint8))[0]
+        cpu_receive.send(out.fileno(), headers.ctypes.data, 0, 0)  # loaded before the clock starts
+        clock, cpu = time.perf_counter(), time.thread_time()
+        due = 0.0
+        for start, steps in source_steps(source, g, stretch(g), repeat):
+            made = packets(g, steps, first + start, beam)
+            now_at[0] = start, len(steps)
+            order, out_of, aside, twice = next(departures)
+            lost, moved, doubled = lost + out_of, moved + aside, doubled + twice
+            queue = made[order]
+            headers, vectors = message_headers(queue)
+            begun, at = due, 0
+            while at < len(queue):
+                now = time.perf_counter() - clock
+                if now > seconds or (cancel is not None and cancel.is_set()):
+                    break
+                if not math.isinf(rate):
+                    when = (begun + int(order[at])) / per_second
+                    time.sleep(max(when - now, 0.0) or BURST / per_second / 2)  # behind: twice the rate, no flood
+                took_in = cpu_receive.send(out.fileno(), headers.ctypes.data, at, min(BURST, len(queue) - at))
+                sent += took_in
+                refused += took_in == 0
+                at += max(took_in, 1)
+            del vectors
+            due = begun + len(made)
+            if at < len(queue):
+                break
+        if not math.isinf(rate):
+            left = due / per_second - (time.perf_counter() - clock)
+            time.sleep(max(0.0, min(left, 1.0)) if not (cancel is not None and cancel.is_set()) else 0.0)
+        took, used = time.perf_counter() - clock, time.thread_time() - cpu
+    return Sent(sent, lost, moved, doubled, sent * g.packet_bytes, took, used, refused)
+
+
+def opened_source(path: str | os.PathLike[str]) -> Filterbank | DadaFile:
+    """A file to send: PSRDADA, or anything that `Filterbank.open` reads."""
+    from skysieve.dedispersion.stream.receive.dada_file import is_dada
+
+    return DadaFile(path) if is_dada(path) else Filterbank.open(path)

@@ -1,0 +1,97 @@
+"""Everything that a stream will need is loaded, or compiled, before its sockets are open: packets do not wait for it.
+
+In a fresh environment a compiler takes 10 to 30 s for it, once; its results are kept on the disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.intake import Intake
+from skysieve.dedispersion.stream.receive.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
+from skysieve.dedispersion.stream.search.search import StreamSearch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+POWER_BITS, VOLTAGE_BITS = (8, 16, 32), (4, 8)
+"""Those that differ in what is compiled for them."""
+BINNED = 40.0
+"""A DM up to which 64 channels of 1 MHz from 400 MHz on, every ms, are binned by 1 and 2."""
+
+
+def warm(options: Options, kinds: bool = True) -> None:
+    """Load the kernels of a plan's search, and tell mistakes in its options.
+
+    Parameters
+    ----------
+    options : Options
+    kinds : bool
+        Also those of packets of any kind, from datagrams to candidates, for nobody knows which will come.
+    """
+    plan, search = options.plan, options.search
+    if plan is not None and plan.nchan > 1:
+        observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
+    else:  # what comes is not known yet: a set-up of any size has the same kernels
+        observation, plan = Observation(np.linspace(1500, 1400, 64), 1e-3), np.arange(20.0)
+        search = {**search, "ignore": ()}
+    with StreamSearch(observation, plan, **search) as made:
+        made.warm()
+        rows = np.random.default_rng(1).integers(80, 112, (made.length, observation.nchan), np.uint8)
+        rows[len(rows) // 2] = 255  # a pulse, and something missing: what is done with them is loaded too
+        for at in (0, made.length):
+            made.feed(at, rows, [[at, at + 4, 0, observation.nchan]])
+        made.finish()
+    if not kinds:
+        return
+    free = replace(options, search={**options.search, "ignore": ()}, policy="block", growing=False, cutouts=False)
+    for bits in POWER_BITS:
+        _through(power_packets(bits), replace(free, plan=None, dm_max=BINNED))
+    for bits in VOLTAGE_BITS:
+        _through(voltage_packets(bits, options.channelise), replace(free, plan=np.arange(4.0), dm_max=None))
+
+
+def _through(made: NDArray[np.uint8], options: Options) -> None:
+    """Datagrams through all stages, but for one that is missing."""
+    parser = SkysieveParser()
+    g = parser.geometry(made[0])
+    room = 2 * len(made) * g.nsamp * g.tsamp  # for all: nobody takes anything before the last is in
+    intake = Intake(parser, replace(options, ring=room))
+    kept = np.delete(made, len(made) // 3, axis=0) if len(made) > 2 else made
+    intake.take(kept, np.full(len(kept), kept.shape[1]))
+    intake.end()
+    for beam in intake.beams.values():
+        segment: Segment = beam.segments[0]
+        try:
+            while (gulp := segment.take()) is not None:
+                segment.step(gulp)
+            segment.finish()
+        finally:
+            segment.close()
+
+
+def power_packets(bits: int) -> NDArray[np.uint8]:
+    """6 s of noise with two pulses, a rising band."""
+    n, nchan = 6144, 64
+    x = np.random.default_rng(1).normal(0, 1, (n, nchan)).astype(np.float32)
+    x[[n // 3, 2 * n // 3]] += 8
+    steps: NDArray[Any] = x if bits == 32 else np.clip(100 + 16 * x, 0, 255).astype(f"<u{bits // 8}")
+    return packets(
+        Geometry(POWER, bits, 1, 32, nchan, 1, 0, 1e-3, 400.0, 1.0), steps.view(np.uint8).reshape(n, 1, -1), 0
+    )
+
+
+def voltage_packets(bits: int, channelise: dict[str, Any]) -> NDArray[np.uint8]:
+    """A few spectra of two polarisations of two subbands."""
+    spectrum = channelise.get("channels", 8) * channelise.get("integrate", 1)
+    n = 4 * spectrum + channelise.get("channels", 8) * channelise.get("taps", 1)
+    steps = np.random.default_rng(1).integers(0, 256, (n, 2, 2 * 2 * bits // 8), np.uint8)
+    tsamp = 1e-3 / spectrum
+    g = Geometry(VOLTAGE, bits, 2, 1, 2, 1, 0, tsamp, 1400.0, 1e-6 / tsamp)
+    size = next(k for k in range(min(n, 512), 0, -1) if n % k == 0)
+    return packets(replace(g, nsamp=size), steps, 0)

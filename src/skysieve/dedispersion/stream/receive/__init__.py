@@ -1,0 +1,1 @@
+"""Packets, sockets and rings."""

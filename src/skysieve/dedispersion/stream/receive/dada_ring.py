@@ -1,0 +1,401 @@
+"""PSRDADA rings: a ring of headers beside a ring of data, read as a stream, and written for tests and emulation.
+
+A transfer is a header, and data until the writer ends it; then the next header comes.  A block is cleared when what is
+in it has been taken over: where our own rings are full, the writer waits.  A block is taken and cleared in one
+operation of the semaphores, and the header is cleared after its data, so that a reader that was killed leaves a ring
+that the next one goes on with, at the true sample.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.dedispersion.data.sigproc import BadFile
+from skysieve.dedispersion.stream.intake import BATCH, Feed, Intake
+
+from .dada_file import HEADER, DadaHeader
+from .dada_ipc import (
+    CLEAR,
+    DISCONNECTED,
+    EODACK,
+    FULL,
+    IPC_NOWAIT,
+    PLACE,
+    READ,
+    READING,
+    SEM_UNDO,
+    SODACK,
+    TRANSFERS,
+    WRITE,
+    WRITING,
+    AnySync,
+    NewSync,
+    Ring,
+    RingError,
+    RingGone,
+)
+from .packets import packets
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .packets import Geometry
+
+POLL = 0.1
+
+
+def key_of(text: str, name: str = "--dada-key") -> int:
+    """Key of a ring, hexadecimal as with ``dada_db -k``.
+
+    >>> key_of("dada"), key_of("0xdada")
+    (56026, 56026)
+    """
+    try:
+        key = int(text, 16)
+    except ValueError:
+        key = -1
+    if not 0 < key < 2**31 - 1:
+        raise ValueError(f"{name} {text}: expected a hexadecimal key, such as dada")
+    return key
+
+
+class RingReader:
+    """One ring, read in order: `next` shows a block, `done` clears it.
+
+    Attributes
+    ----------
+    last : bool
+        Whether the block that is shown ends its transfer.
+    offset : int
+        Bytes of the transfer before that block.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.last, self.offset, self._shown = False, 0, False
+        if not ring.change(ring.connections, (READ, -1), flags=IPC_NOWAIT | SEM_UNDO):
+            ring.close()
+            raise RingError(f"{ring.name}: all readers of the ring {ring.key:x} are connected ({ring.readers} of them)")
+        order = sorted(range(ring.readers), key=lambda i: (ring.sync.r_bufs[i], i))
+        for i in order:
+            if ring.change(ring.sets[i], (PLACE, -1), flags=IPC_NOWAIT | SEM_UNDO):
+                self.reader = i
+                break
+        else:
+            ring.change(ring.connections, (READ, 1), flags=SEM_UNDO)
+            ring.close()
+            raise RingError(f"{ring.name}: no place of a reader is free in the ring {ring.key:x}")
+        self._set = ring.sets[self.reader]
+
+    def next(self, timeout: float) -> NDArray[np.uint8] | None:
+        """The oldest block that is full, or None where none came in time; the same again until `done`."""
+        ring, s, i = self.ring, self.ring.sync, self.reader
+        if not ring.change(self._set, (FULL, -1), (FULL, 1), timeout=timeout):
+            return None
+        x = s.r_xfers[i] % TRANSFERS
+        if s.r_states[i] != READING:
+            s.r_bufs[i], s.r_states[i] = s.s_buf[x], READING
+            ring.change(self._set, (SODACK, 1))
+        at = s.r_bufs[i]
+        self.last = bool(s.eod[x]) and at == s.e_buf[x]
+        begin = s.s_byte[x] if at == s.s_buf[x] else 0
+        end = s.e_byte[x] if self.last else ring.bufsz
+        if not (begin <= end <= ring.bufsz and s.s_buf[x] <= at):
+            raise RingError(f"{ring.name}: the ring {ring.key:x} tells of bytes {begin} to {end} of {ring.bufsz}")
+        self.offset = max(0, (at - s.s_buf[x]) * ring.bufsz - s.s_byte[x]) if at > s.s_buf[x] else 0
+        self._shown = True
+        return ring.blocks[at % ring.nbufs][begin:end]
+
+    def done(self) -> None:
+        """The block that was shown may be written again."""
+        if not self._shown:
+            return
+        self._shown = False
+        s, i = self.ring.sync, self.reader
+        self.ring.change(self._set, (FULL, -1), (CLEAR, 1))
+        if self.last:
+            s.r_states[i] = DISCONNECTED
+            s.r_xfers[i] += 1
+            self.ring.change(self._set, (EODACK, 1))
+        else:
+            s.r_bufs[i] += 1
+
+    @property
+    def fill(self) -> float:
+        """Part of the blocks that are full."""
+        return self.ring.value(self._set, FULL) / self.ring.nbufs
+
+    def close(self) -> None:
+        """Another reader may come."""
+        with suppress(RingGone):
+            self.ring.change(self._set, (PLACE, 1), flags=SEM_UNDO)
+            self.ring.change(self.ring.connections, (READ, 1), flags=SEM_UNDO)
+        self.ring.close()
+
+
+class DadaReader:
+    """Headers and data of a key.
+
+    Parameters
+    ----------
+    key : int
+        Of the data; that of the headers is one more.
+
+    Raises
+    ------
+    RingError
+        See `Ring.connect`; when another reader has its place.
+    """
+
+    def __init__(self, key: int) -> None:
+        self.name = f"PSRDADA ring {key:x}"
+        self.headers = RingReader(Ring.connect(key + 1, self.name))
+        try:
+            self.data = RingReader(Ring.connect(key, self.name))
+        except RingError:
+            self.headers.close()
+            raise
+
+    def header(self, timeout: float) -> bytes | None:
+        """The header of the transfer that comes; the same again until `end`."""
+        block = self.headers.next(timeout)
+        if block is None:
+            return None
+        if not len(block):
+            self.headers.done()
+            return None
+        return block.tobytes()
+
+    def end(self) -> None:
+        """The transfer is over: its header may be written again."""
+        self.headers.done()
+
+    def close(self) -> None:
+        """Give the places back."""
+        self.data.close()
+        self.headers.close()
+
+    def __enter__(self) -> DadaReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class DadaFeed(Feed):
+    """The transfers of a ring, each a segment of one beam; their samples go the way of packets.
+
+    What a transfer has beyond whole packets of ``packet_bytes`` is left out, as with files.  A header that cannot be
+    read costs its transfer alone.  A ring that is removed between transfers ends the feed, one that is removed within
+    one is an error.
+    """
+
+    def __init__(self, intake: Intake, reader: DadaReader, packet_bytes: int = 8192, beam: int = 0) -> None:
+        super().__init__(intake)
+        self.reader, self.packet_bytes, self.beam = reader, packet_bytes, beam
+
+    @property
+    def fill(self) -> float:
+        """See `Feed.fill`; 0 of a ring that has gone, which `feed` tells."""
+        try:
+            return self.reader.data.fill
+        except RingGone:
+            return 0.0
+
+    def feed(self) -> None:
+        """See `Feed.feed`."""
+        while not self.stop.is_set():
+            try:
+                text = self.reader.header(POLL)
+            except RingGone as error:
+                self.intake.say(f"{error}; the run ends")
+                return
+            if text is None:
+                continue
+            head, geometry = None, None
+            try:
+                head = DadaHeader(text, self.reader.name)
+                geometry = head.geometry(self.packet_bytes)
+            except (BadFile, ValueError) as error:
+                self.intake.bad["fields"] += 1
+                self.intake.say(f"{error}; the transfer is left out")
+            if self._transfer(head, geometry):
+                self.intake.over(self.beam)
+
+    def _transfer(self, head: DadaHeader | None, g: Geometry | None) -> bool:
+        """Data until the transfer's end, for nothing where the header was not understood; whether that has come."""
+        data = self.reader.data
+        unit = 1 if head is None or g is None else head.step * g.nsamp
+        rest = np.zeros(0, np.uint8)
+        sample, skip = -1, 0
+        while not self.stop.is_set():
+            block = data.next(POLL)
+            if block is None:
+                continue
+            if head is not None and g is not None:
+                if sample < 0:  # a reader before us may have had the beginning
+                    skip = -data.offset % unit
+                    sample = (data.offset + skip) // head.step
+                left = min(skip, len(block))
+                skip -= left
+                raw = np.concatenate([rest, block[left:]])
+                whole = len(raw) // unit * unit
+                for at in range(0, whole, BATCH * unit):
+                    steps = head.arranged(raw[at : min(at + BATCH * unit, whole)])
+                    made = packets(g, steps, sample, self.beam)
+                    self.intake.take(made, np.full(len(made), made.shape[1]))
+                    sample += len(steps)
+                rest = raw[whole:]
+            data.done()
+            if data.last:
+                self.reader.end()
+                return True
+        return False
+
+
+class RingWriter:
+    """One ring, written in order, as the programs of PSRDADA do; for tests and emulation."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        if not ring.change(ring.connections, (WRITE, -1), flags=IPC_NOWAIT | SEM_UNDO):
+            ring.close()
+            raise RingError(f"{ring.name}: another writer has the ring {ring.key:x}")
+
+    def put(self, data: NDArray[np.uint8], *, last: bool, timeout: float = 60.0) -> None:
+        """A block of ``bufsz`` bytes, or of fewer where it is the last one of its transfer.
+
+        Raises
+        ------
+        TimeoutError
+            When no block is free in time.
+        """
+        ring, s = self.ring, self.ring.sync
+        if len(data) > ring.bufsz or (len(data) < ring.bufsz and not last):
+            raise ValueError(f"data of {len(data)} bytes: expected {ring.bufsz}, or fewer at the end of a transfer")
+        until = time.monotonic() + timeout
+        if s.w_state != WRITING:
+            for one in ring.sets:  # what is told of a transfer stays until its readers have done with it
+                self._wait(one, until, (EODACK, -1), (EODACK, 1), (SODACK, -1))
+            x = s.w_xfer % TRANSFERS
+            s.s_buf[x], s.s_byte[x], s.e_buf[x], s.w_state = s.w_buf, 0, 0, WRITING
+            s.eod[x] = 0
+        place = s.w_buf % ring.nbufs
+        while ring.count[place]:
+            for one in ring.sets:
+                self._wait(one, until, (CLEAR, -1))
+            ring.count[place] -= 1
+        ring.blocks[place][: len(data)] = data
+        if last:
+            for one in ring.sets:
+                self._wait(one, until, (EODACK, -1))
+            x = s.w_xfer % TRANSFERS
+            s.e_buf[x], s.e_byte[x] = s.w_buf, len(data)
+            s.eod[x] = 1
+            s.w_xfer += 1
+            s.w_state = DISCONNECTED
+        ring.count[place] += 1
+        s.w_buf += 1
+        if isinstance(s, NewSync):
+            s.taken = s.w_buf
+        for one in ring.sets:
+            ring.change(one, (FULL, 1))
+
+    def _wait(self, which: int, until: float, *operations: tuple[int, int]) -> None:
+        if not self.ring.change(which, *operations, timeout=max(0.0, until - time.monotonic())):
+            raise TimeoutError(f"{self.ring.name}: no block of the ring {self.ring.key:x} was cleared in time")
+
+    def close(self) -> None:
+        """Another writer may come."""
+        with suppress(RingGone):
+            self.ring.change(self.ring.connections, (WRITE, 1), flags=SEM_UNDO)
+        self.ring.close()
+
+
+class DadaWriter:
+    """Sends transfers into the rings of a key.
+
+    Examples
+    --------
+    A ring of its own, a transfer, and what its reader sees:
+
+    >>> import os
+    >>> with DadaRings(2 * os.getpid(), nbufs=4, bufsz=64) as rings, DadaWriter(rings.key) as writer:
+    ...     writer.send(b"NBIT 8", [b"x" * 100])
+    ...     with DadaReader(rings.key) as reader:
+    ...         head = reader.header(1.0)
+    ...         sizes = []
+    ...         while not reader.data.last:
+    ...             sizes.append(len(reader.data.next(1.0)))
+    ...             reader.data.done()
+    >>> head[:6], sizes
+    (b'NBIT 8', [64, 36])
+    """
+
+    def __init__(self, key: int) -> None:
+        name = f"PSRDADA ring {key:x}"
+        self.headers = RingWriter(Ring.connect(key + 1, name, read_only=False))
+        try:
+            self.data = RingWriter(Ring.connect(key, name, read_only=False))
+        except RingError:
+            self.headers.close()
+            raise
+
+    def send(self, header: bytes, pieces: list[bytes], timeout: float = 60.0) -> None:
+        """A whole transfer."""
+        self.begin(header, timeout)
+        rest = b""
+        size = self.data.ring.bufsz
+        for piece in pieces:
+            rest += piece
+            while len(rest) >= size:
+                self.data.put(np.frombuffer(rest[:size], np.uint8), last=False, timeout=timeout)
+                rest = rest[size:]
+        self.data.put(np.frombuffer(rest, np.uint8), last=True, timeout=timeout)
+
+    def begin(self, header: bytes, timeout: float = 60.0) -> None:
+        """The header of a transfer; the ring of headers is one transfer without end."""
+        text = header.ljust(self.headers.ring.bufsz, b"\0")
+        self.headers.put(np.frombuffer(text, np.uint8), last=False, timeout=timeout)
+
+    def close(self) -> None:
+        """Give the places back."""
+        self.data.close()
+        self.headers.close()
+
+    def __enter__(self) -> DadaWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class DadaRings:
+    """The two rings of a key, removed from the system at the end; what ``dada_db`` makes."""
+
+    def __init__(
+        self, key: int, *, nbufs: int = 8, bufsz: int = 2**20, readers: int = 1, header: int = HEADER,
+        layout: type[AnySync] = NewSync,
+    ) -> None:  # fmt: skip
+        self.key, name = key, f"PSRDADA ring {key:x}"
+        self.headers = Ring.create(key + 1, name, TRANSFERS, header, readers, layout)
+        try:
+            self.data = Ring.create(key, name, nbufs, bufsz, readers, layout)
+        except (RingError, ValueError):
+            self.headers.destroy()
+            raise
+
+    def close(self) -> None:
+        """Remove them."""
+        self.data.destroy()
+        self.headers.destroy()
+
+    def __enter__(self) -> DadaRings:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,453 @@
+"""Packets of one beam in the order of time: placed by their number, taken as gulps of any length.
+
+What is lost, late, double or out of bounds is decided by the order in which packets arrive and nothing else, so that
+the counts are exact and can be foretold.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory
+from skysieve.dedispersion.data.sigproc import unpack_table
+
+from .packets import POWER, Geometry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WHOLE, STATE = range(12)
+RESTART = 256
+"""Packets in a row that all say that the stream has begun anew before that is believed."""
+POLICIES = ("drop", "block")
+MOST_SECONDS = 60.0
+"""Of data in a ring that has grown."""
+LARGEST_VOLTAGE = 1e12
+"""Power of larger ones, added and squared, would pass the range of floats."""
+
+
+@dataclass(frozen=True)
+class Gulp:
+    """Samples of one beam that follow each other.
+
+    Attributes
+    ----------
+    start : int
+        Number of the first.
+    data : numpy.ndarray, shape (packets, chunks, samples, bytes)
+        Packets as they came; those that did not hold what was there before.
+    first : int
+        Number of the first packet's first sample, at most ``start``.
+    count : int
+        Samples.
+    missing : numpy.ndarray of int64, shape (n, 4)
+        What did not come: first sample, last + 1, first chunk, last + 1; numbers from ``start`` on.
+    """
+
+    start: int
+    data: NDArray[np.uint8]
+    first: int
+    count: int
+    missing: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Loan:
+    """Samples of one beam where they lie in the ring, to be given back.
+
+    Attributes
+    ----------
+    start, first, count, missing
+        As of `Gulp`.
+    there : numpy.ndarray of bool, shape (packets, chunks)
+        Which packets came.
+    pieces : list of numpy.ndarray of uint8, shape (packets, chunks, bytes)
+        Parts of the ring, one after the other in time; packets after their end did not come.
+    done, came : int
+        First packet number that is not done with; packets before it that came.
+    """
+
+    start: int
+    first: int
+    count: int
+    missing: NDArray[np.int64]
+    there: NDArray[np.bool_]
+    pieces: list[NDArray[np.uint8]]
+    done: int
+    came: int
+
+
+class Ring:
+    """The packets of one beam.
+
+    Parameters
+    ----------
+    geometry : Geometry
+    window : int
+        Places in time by which a packet may come after its successors.
+    seconds : float
+        Data that there is room for.
+    longest_gap : float
+        Seconds after the latest packet that one may lie and be believed.
+    policy : {"drop", "block"}
+        What happens to packets when nobody takes gulps: they are dropped and counted, or `put` waits.  It waits after
+        a gap that is longer than the ring too, until the gap is taken.
+
+    Attributes
+    ----------
+    growing : bool
+        Whether a ring that is half full doubles, up to `MOST_SECONDS` of data and a quarter of the memory that is free:
+        while searches are made nobody takes gulps.  It shrinks again when what it holds fits.
+    fixed : bool
+        Whether it stays where it is in memory, see `fix`.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        window: int = 8,
+        seconds: float = 2.0,
+        longest_gap: float = 60.0,
+        policy: str = "drop",
+    ) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"policy={policy!r}: expected 'drop' or 'block'")
+        if window < 0:
+            raise ValueError(f"window={window}: expected packets, at least 0")
+        if not seconds > 0:
+            raise ValueError(f"seconds={seconds!r}: expected room, above 0")
+        g = self.geometry = geometry
+        room = available_host_memory() // 2
+        if not seconds * g.rate + 4 * (2 * window + 4) * g.chunks * g.packet_bytes < room:
+            raise MemoryBudgetError(f"{seconds:g} s of {g.total} channels every {g.tsamp:g} s",
+                                    int(min(seconds * g.rate, 2.0**62)), room)  # fmt: skip
+        each = g.nsamp * g.tsamp
+        self.window, self.policy = window, policy
+        self.places = max(2 * window + 4, int(seconds / each) + 1)
+        self.most_jump = max(window + 1, int(min(longest_gap / each, 2**62)))
+        self.ring = np.zeros((self.places, g.chunks, g.packet_bytes), np.uint8)
+        self.seen = np.zeros((self.places, g.chunks), np.int64)
+        self.state = np.zeros(STATE, np.int64)
+        self.state[HIGHEST] = -1
+        self.at = -1
+        self.lost = 0
+        self.ended = False
+        self.growing = self.fixed = False
+        self._places = self.places
+        self._ready = threading.Condition()
+        self._arrivals: deque[tuple[int, float]] = deque(maxlen=4096)
+
+    # ------------------------------------------------------------------ in
+    def put(
+        self, buffers: NDArray[np.uint8], index: NDArray[np.int64], number: NDArray[np.int64], chunk: NDArray[np.int64],
+        offset: NDArray[np.int64],
+    ) -> int:  # fmt: skip
+        """Place the datagrams ``index`` of ``buffers``; with "block" waits for room.
+
+        Returns how many were dealt with: all, but where the stream seems to have begun anew, see `stale`.
+        """
+        from . import cpu_ring
+
+        begin = 0
+        with self._ready:
+            self._shrink()
+            if self._roomy() and 2 * self.state[HELD] >= self.places * self.geometry.chunks:
+                self._move(2 * self.places)
+            while begin < len(index) and not self.ended:
+                roomy = self._roomy()
+                begin = cpu_ring.place(
+                    buffers, begin, index, number, chunk, offset, self.window, self.most_jump, RESTART,
+                    self.policy == "drop" and not roomy, self.ring, self.seen, self.state,
+                )  # fmt: skip
+                end = (int(self.state[HIGHEST]) + 1) * self.geometry.nsamp
+                if not self._arrivals or self._arrivals[-1][0] < end:
+                    self._arrivals.append((end, time.monotonic()))
+                self._ready.notify_all()
+                if self.stale:
+                    return begin
+                if begin < len(index):
+                    if roomy:
+                        self._move(2 * self.places)
+                    else:
+                        self._ready.wait(0.1)
+        return len(index)
+
+    def _roomy(self) -> bool:
+        """Whether it may become twice as large."""
+        if not self.growing or self.fixed:
+            return False
+        g = self.geometry
+        size = 2 * self.places * g.chunks * g.packet_bytes
+        return 2 * self.places * g.nsamp * g.tsamp <= MOST_SECONDS and size <= available_host_memory() // 4
+
+    def _shrink(self) -> None:
+        """Be as large as at first again, where what is held takes half of that at most."""
+        held = self.state[HIGHEST] + 1 - self.state[OPEN]
+        if self.places > self._places and not (self.growing or self.fixed) and held <= self._places // 2:
+            self._move(self._places)
+
+    def _move(self, places: int) -> None:
+        """Take what is held to a ring of another size; loans keep the memory that they lie in."""
+        opened, highest = int(self.state[OPEN]), int(self.state[HIGHEST])
+        low = max(0, min(opened, highest - self.window))  # what was taken may come once more
+        numbers = np.arange(low, min(highest + 1, opened + self.places))
+        old, new = numbers % self.places, numbers % places
+        marks = self.seen[old]
+        marks[marks != numbers[:, None] + 1] = 0
+        ring = np.zeros((places, *self.ring.shape[1:]), np.uint8)
+        seen = np.zeros((places, self.seen.shape[1]), np.int64)
+        seen[new] = marks
+        some = marks.any(axis=1)
+        ring[new[some]] = self.ring[old[some]]
+        self.ring, self.seen, self.places = ring, seen, places
+
+    @property
+    def stale(self) -> bool:
+        """Whether so many packets in a row were late or far ahead that their stream must be another one."""
+        return bool(self.state[STALE] >= RESTART)
+
+    @property
+    def doubted(self) -> int:
+        """How many of the latest packets, in a row, were late or far ahead."""
+        return int(self.state[STALE])
+
+    def closer(self, number: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which doubted packets are of the last one's stream: they lie closer to it than to the latest of this ring."""
+        found: NDArray[np.bool_] = np.abs(number - number[-1]) <= np.abs(number - self.state[HIGHEST])
+        return found
+
+    def settle(self, number: NDArray[np.int64], sign: int) -> None:
+        """End the row of doubted packets; those of the numbers are taken from (-1) or added to (1) the counts."""
+        with self._ready:
+            far = int((number > self.state[HIGHEST]).sum())
+            self.state[LATE] += sign * (len(number) - far)
+            self.state[JUMP] += sign * far
+            self.state[STALE] = 0
+
+    def end(self) -> None:
+        """No packet will come any more: what is there can be taken to its end."""
+        with self._ready:
+            self.ended = True
+            self._ready.notify_all()
+
+    def fix(self) -> NDArray[np.uint8]:
+        """Its memory, which stays the same from now on."""
+        with self._ready:
+            self.fixed = True
+            return self.ring
+
+    # ------------------------------------------------------------------ out
+    @property
+    def closed(self) -> int:
+        """First sample that may still come; all before can be taken.
+
+        What is whole need not wait for packets that are late; only the first is awaited, which may not be the earliest.
+        """
+        highest = int(self.state[HIGHEST])
+        if highest < 0:
+            return 0
+        sure = max(0, highest - self.window) if self.at < 0 else max(int(self.state[WHOLE]), highest - self.window)
+        return (highest + 1 if self.ended else sure) * self.geometry.nsamp
+
+    @property
+    def fill(self) -> float:
+        """Part of the room that is taken."""
+        return (
+            float(max(0, self.state[HIGHEST] + 1 - self.state[OPEN]) / self.places) if self.state[HIGHEST] >= 0 else 0.0
+        )
+
+    def take(self, count: int, timeout: float = 0.1) -> Gulp | None:
+        """The next ``count`` samples, fewer at the end; None when they do not come within ``timeout``."""
+        loan = self.lend(count, timeout)
+        return None if loan is None else self.copied(loan)
+
+    def copied(self, loan: Loan) -> Gulp:
+        """A loan as a gulp; it is given back."""
+        data = np.concatenate(loan.pieces) if len(loan.pieces) > 1 else loan.pieces[0].copy()
+        more = len(loan.there) - len(data)
+        if more:
+            data = np.concatenate([data, np.zeros((more, *data.shape[1:]), np.uint8)])
+        self.give_back(loan)
+        return Gulp(loan.start, data, loan.first, loan.count, loan.missing)
+
+    def lend(self, count: int, timeout: float = 0.1) -> Loan | None:
+        """As `take`, but nothing is copied: the places stay as they are until they are given back."""
+        with self._ready:
+            if not self._ready.wait_for(lambda: self._enough(count) or self.ended, timeout) and not self._enough(count):
+                return None
+            self._begin()
+            n = min(count, self.closed - self.at) if self.at >= 0 else 0
+            if n <= 0:
+                return None
+            start, nsamp = self.at, self.geometry.nsamp
+            a, b = start // nsamp, -(-(start + n) // nsamp)
+            # places before `closed` change no more, and are not reused before OPEN has passed them
+            ring, marks, places = self.ring, self.seen, self.places
+            held = max(a, min(b, int(self.state[OPEN]) + places))  # a gap may be longer than the ring
+        low, high = a % places, a % places + held - a
+        cuts = [slice(low, min(high, places))] + ([slice(0, high - places)] if high > places else [])
+        pieces = [ring[cut] for cut in cuts]
+        seen = np.concatenate([marks[cut] for cut in cuts])
+        there = np.zeros((b - a, self.geometry.chunks), bool)
+        there[: held - a] = seen == np.arange(a, held)[:, None] + 1
+        missing = self._missing(there, a, start, start + n)
+        with self._ready:
+            self.at += n
+            done = self.at // nsamp
+            whole = there[: done - a]
+            came = int(whole.sum())
+            self.lost += int(whole.size) - came
+        return Loan(start, a * nsamp, n, missing, there, pieces, done, came)
+
+    def give_back(self, loan: Loan) -> None:
+        """The places of a loan may be used again; loans go back in the order in which they were made."""
+        with self._ready:
+            self.state[OPEN] = loan.done
+            self.state[HELD] -= loan.came
+            self._ready.notify_all()
+
+    def take_back(self) -> None:
+        """Places of loans that nobody will give back may be used again."""
+        with self._ready:
+            done = self.at // self.geometry.nsamp if self.at >= 0 else int(self.state[OPEN])
+            gone = np.arange(int(self.state[OPEN]), min(done, int(self.state[OPEN]) + self.places))
+            slots = gone % self.places
+            self.state[HELD] -= int((self.seen[slots] == gone[:, None] + 1).sum())
+            self.state[OPEN] = done
+            self._ready.notify_all()
+
+    def _enough(self, count: int) -> bool:
+        if self.state[HIGHEST] < 0:
+            return False
+        at = self.at if self.at >= 0 else int(self.state[START]) * self.geometry.nsamp
+        return self.closed - at >= count
+
+    def _begin(self) -> None:
+        if self.at < 0 and self.state[HIGHEST] >= 0:
+            self.at = int(self.state[START]) * self.geometry.nsamp
+            self.state[OPEN] = self.state[START]
+
+    def _missing(self, there: NDArray[np.bool_], first: int, low: int, high: int) -> NDArray[np.int64]:
+        """Rectangles of what is not there: whole times joined, chunks alone."""
+        if there.all():
+            return np.empty((0, 4), np.int64)
+        nsamp, chunks = self.geometry.nsamp, self.geometry.chunks
+        none: NDArray[np.bool_] = np.asarray(~there.any(axis=1))
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], none, [False]]).astype(np.int8)))
+        runs = edges.reshape(-1, 2)
+        whole = np.stack([runs[:, 0], runs[:, 1], np.zeros(len(runs), int), np.full(len(runs), chunks)], axis=1)
+        t, c = np.nonzero(~there & ~none[:, None])
+        some = np.stack([t, t + 1, c, c + 1], axis=1)
+        rects = np.concatenate([whole, some]).astype(np.int64)
+        rects[:, :2] = np.clip((rects[:, :2] + first) * nsamp, low, high)
+        return rects[rects[:, 0] < rects[:, 1]]
+
+    def arrived(self, sample: int) -> float | None:
+        """`time.monotonic` when the first packet past a sample came, where it is remembered."""
+        with self._ready:
+            return next((when for end, when in self._arrivals if end >= sample), None)
+
+    def counts(self) -> dict[str, int]:
+        """What became of the packets so far; ``lost`` are those that were not there when their time was taken."""
+        return {
+            "accepted": int(self.state[ACCEPTED]), "late": int(self.state[LATE]),
+            "duplicate": int(self.state[DUPLICATE]), "overflow": int(self.state[OVERFLOW]),
+            "jump": int(self.state[JUMP]), "lost": self.lost,
+        }  # fmt: skip
+
+
+class Unpacker:
+    """Packets' bytes as samples.
+
+    Power gives rows (samples, channels in falling order of frequency); voltages complex64
+    (samples, polarisations, channels in the order of the band).
+    """
+
+    def __init__(self, geometry: Geometry) -> None:
+        g = self.geometry = geometry
+        self.flip = g.foff > 0
+        if g.kind == POWER:
+            if g.all_pols == 2 and g.bits == 16:
+                raise ValueError("bits=16, pols=2: sums of two polarisations would pass 16 bits")
+            wide = 2 if g.bits == 16 or (g.bits == 8 and g.all_pols == 2) else 1
+            self.dtype = np.dtype(np.float32 if g.bits == 32 else np.uint16 if wide == 2 else np.uint8)
+            self.maximum = 0 if g.bits == 32 else g.all_pols * (2**g.bits - 1)
+            self._table = unpack_table(g.bits, "little") if g.bits < 8 else None
+
+    def power(self, gulp: Gulp) -> NDArray[Any]:
+        """Rows of a gulp."""
+        from . import cpu_ring
+
+        g = self.geometry
+        n, low = len(gulp.data), gulp.start - gulp.first
+        raw = gulp.data.reshape(n, g.chunks, g.nsamp, g.pols, -1)
+        if self._table is not None:
+            x = self._table[raw].reshape(*raw.shape[:4], -1)
+        else:
+            x = raw.view({8: "u1", 16: "<u2", 32: "<f4"}[g.bits])
+        lines = x.transpose(0, 2, 3, 1, 4).reshape(n * g.nsamp, g.pols, g.total)[low : low + gulp.count]
+        rows = lines[:, 0] if g.pols == 1 else lines.sum(axis=1, dtype=self.dtype)
+        if self.flip:
+            out = np.empty(rows.shape, self.dtype)
+            cpu_ring.order_falling(rows, out)
+            return out
+        return np.ascontiguousarray(rows, self.dtype)
+
+    def voltages(self, gulp: Gulp) -> NDArray[np.complex64]:
+        """Voltages of a gulp; 0 where packets are missing."""
+        from . import cpu_ring
+
+        g = self.geometry
+        n, low = len(gulp.data), gulp.start - gulp.first
+        raw = gulp.data.reshape(n, g.chunks, g.nsamp, g.pols, -1)
+        if g.bits == 4:
+            flat = np.empty(2 * raw.size, np.float32)
+            cpu_ring.nibbles((raw ^ np.uint8(0x88) if g.offset_binary else raw).reshape(-1), flat)
+            x = flat.reshape(*raw.shape[:4], -1).view(np.complex64)
+        elif g.bits == 8:
+            signed = (raw ^ np.uint8(0x80) if g.offset_binary else raw).view(np.int8)
+            x = signed.astype(np.float32).view(np.complex64)
+        else:
+            real = raw.view("<f4").astype(np.float32)
+            real[~(np.abs(real) < LARGEST_VOLTAGE)] = 0  # one that is no number would be its channel's level for ever
+            x = real.view(np.complex64)
+        if g.by_pol:
+            x = x.transpose(0, 2, 1, 3, 4).reshape(n * g.nsamp, g.chunks, g.total)
+        else:
+            x = x.transpose(0, 2, 3, 1, 4).reshape(n * g.nsamp, g.pols, g.total)
+        x = np.ascontiguousarray(x[low : low + gulp.count])
+        for a, b, c0, c1 in gulp.missing - [gulp.start, gulp.start, 0, 0]:
+            if g.by_pol:
+                x[a:b, c0:c1] = 0
+            else:
+                x[a:b, :, c0 * g.nchan : c1 * g.nchan] = 0
+        return x
+
+    def bands(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Missing chunks as stretches of channels in the order of the band."""
+        return bands(self.geometry, missing)
+
+    def rects(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Missing chunks as stretches of rows in falling order of frequency."""
+        out = self.bands(missing)
+        if self.flip:
+            out[:, 2:] = self.geometry.total - out[:, :1:-1]
+        return out
+
+
+def bands(g: Geometry, missing: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Missing chunks as stretches of channels in the order of the band."""
+    out = missing.copy()
+    if g.by_pol:
+        out[:, 2], out[:, 3] = 0, g.total
+    else:
+        out[:, 2:] *= g.nchan
+    return out

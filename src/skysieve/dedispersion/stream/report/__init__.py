@@ -1,0 +1,1 @@
+"""What a stream writes and sends: tables, status, metrics, VOEvents, pictures."""

@@ -1,0 +1,1 @@
+"""The search of a stream, block after block."""

@@ -1,0 +1,81 @@
+"""Noise and events of de-dispersed series that are kept from call to call (numba).
+
+The arithmetic is that of `cpu.detect`, which sees a stretch of whole blocks at once; here a stretch begins anywhere,
+and the noise of its blocks is known.  Prefix sums wrap, so that where they begin changes no window.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from skysieve.dedispersion.cpu.detect import BINS, SEGMENT, block_noise, boxcars, fixed_points, peaks
+from skysieve.dedispersion.cpu.simd import WIDE, any_window
+
+JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
+
+
+@njit(**JIT)
+def noise_of_block(sums, valid, origin, number, block, begin, noise, spare, levels):
+    """Level and sigma of a block of each row into ``levels[:, number % slots]``.
+
+    Columns count from sample ``origin``; row ``i`` has samples up to ``valid[i]``.  A last block shorter than a quarter
+    takes the noise of the one before, unless it is the first, ``begin``.
+    """
+    counts = np.zeros(BINS + 1, np.int64)
+    out = np.zeros(3)
+    slot, before = number % levels.shape[1], (number - 1) % levels.shape[1]
+    first = number * block
+    for i in range(len(sums)):
+        n = min(block, valid[i] - first)
+        if n > 0 and (number == begin or 4 * n >= block):
+            block_noise(sums[i], first - origin, n, noise, counts, spare, out)
+            levels[i, slot, 0], levels[i, slot, 1] = out[0], out[1]
+        else:
+            levels[i, slot, 0], levels[i, slot, 1] = levels[i, before, 0], levels[i, before, 1]
+
+
+@njit(**JIT)
+def search_kept(
+    sums, valid, origin, begin, low, high, block, newest, levels, widths, scales, threshold, every, found
+):  # fmt: skip
+    """Events of rows whose windows are centred on samples ``low : high``, from samples ``begin`` on.
+
+    As `cpu_search.search_rows`; blocks after ``newest`` take its noise.  ``found`` gets (row, sample, width number,
+    S/N).  Past the end of a row the glance at 64 windows together sees samples of 0, which hide no window that fits.
+    """
+    reach = widths[-1]
+    prefix = np.zeros(sums.shape[1] + reach + WIDE + 1, np.int32)
+    best = np.zeros(SEGMENT + 2 * reach, np.float32)
+    which = np.zeros(SEGMENT + 2 * reach, np.int32)
+    slots = levels.shape[1]
+    n = 0
+    for i in range(len(sums)):
+        count = valid[i] - begin
+        if count < 2:
+            continue
+        total = np.int32(0)
+        prefix[0] = 0
+        for b in range(begin // block, (valid[i] + block - 1) // block):
+            first, stop = max(begin, b * block), min(valid[i], (b + 1) * block)
+            slot = min(b, newest) % slots
+            total = fixed_points(
+                sums[i], first - origin, stop - first, levels[i, slot, 0], levels[i, slot, 1], total, prefix,
+                first - begin,
+            )  # fmt: skip
+        for past in range(count + 1, count + reach + WIDE + 1):
+            prefix[past] = total
+        end = min(high - begin, count)
+        for t in range(low - begin, end, SEGMENT):
+            stop = min(end, t + SEGMENT)
+            first = t - reach // 2
+            blocks = (stop - first + WIDE - 1) // WIDE
+            if first >= 0 and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
+                continue
+            a, c = max(0, t - reach), min(count, stop + reach)
+            boxcars(prefix, count, a, c, widths, scales, best, which)
+            before = n
+            n = peaks(best[: c - a], which[: c - a], a, t, stop, widths, threshold, every, i, found, n)
+            for k in range(before, min(n, len(found))):
+                found[k, 1] += begin
+    return n

@@ -1,0 +1,216 @@
+"""The latest samples of a stream on a GPU, and what stands in for missing ones: `history.History`, `losses.Filler`.
+
+Bytes only.  Nothing crosses the bus but lists of missing rectangles, and samples that are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.gpu.runtime import Runtime
+from skysieve.core.gpu.staging import Lane, make_lane
+from skysieve.dedispersion.clean.missing import ENOUGH
+from skysieve.dedispersion.contract import Resident
+
+from .history import History
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PACKAGE = "skysieve.dedispersion.stream.search"
+THREADS, PIECE = 256, 64
+ROOM = 4
+"""Times the room that a history on the host has beyond what it keeps: then that is moved less often."""
+SPREAD = 3.0**0.5 / 65536
+"""As `cpu_losses.SPREAD`."""
+
+
+class Samples:
+    """Rows of samples on a GPU.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    rows, nchan : int
+
+    Raises
+    ------
+    MemoryBudgetError
+        When they would take more than half of the memory that is free.
+    """
+
+    def __init__(self, runtime: Runtime, rows: int, nchan: int) -> None:
+        self.runtime = runtime
+        self.module = runtime.module(PACKAGE, "samples.cu")
+        self.lane: Lane = make_lane(runtime)
+        half = runtime.device.free_memory // 2 if runtime.xp is not np else 2**40
+        if rows * nchan > half:
+            raise MemoryBudgetError(f"{rows} samples of {nchan} channels on {runtime.device}", rows * nchan, half)
+        with self.lane:
+            self.rows = runtime.xp.zeros((rows, nchan), np.uint8)
+
+    def put(self, at: int, rows: Any) -> None:
+        """Rows, of the host or of this GPU, from row ``at`` on."""
+        with self.lane:
+            self.runtime.xp.copyto(self.rows[at : at + len(rows)], self.runtime.xp.asarray(rows))
+
+    def move(self, first: int, count: int) -> None:
+        """Rows ``first : first + count`` become the first ones, in steps that do not overlap."""
+        with self.lane:
+            for at in range(0, count if first else 0, first or 1):
+                n = min(first, count - at)
+                self.runtime.xp.copyto(self.rows[at : at + n], self.rows[first + at : first + at + n])
+
+    def grow(self, rows: int, first: int, count: int) -> None:
+        """Room for more rows; rows ``first : first + count`` become the first ones."""
+        with self.lane:
+            bigger = self.runtime.xp.zeros((rows, self.rows.shape[1]), np.uint8)
+            self.runtime.xp.copyto(bigger[:count], self.rows[first : first + count])
+            self.rows = bigger
+        self.lane.synchronize()
+
+
+class DeviceHistory(History):
+    """A `history.History` whose samples lie on a GPU."""
+
+    def __init__(self, like: History, runtime: Runtime) -> None:
+        super().__init__(like.observation, like.dtype, like.maximum, 0, 1)
+        self.keep = like.keep
+        self.samples = Samples(runtime, self.keep + ROOM * (len(like.rows) - self.keep), len(self.order))
+        self.rows = np.empty((0, len(self.order)), self.dtype)
+
+    def append(self, rows: Any, needed: int) -> None:
+        """See `History.append`."""
+        held = self.samples
+        if self.stop - self.base + len(rows) > len(held.rows):
+            first = max(self.base, min(needed, self.stop + len(rows) - self.keep))
+            left = self.stop - first
+            if left + len(rows) > len(held.rows):
+                held.grow(2 * (left + len(rows)), first - self.base, left)
+            else:
+                held.move(first - self.base, left)
+            self.base = first
+        held.put(self.stop - self.base, rows)
+        self.stop += len(rows)
+
+    def view(self, start: int, stop: int) -> Any:
+        """See `History.view`."""
+        return self.samples.rows[start - self.base : stop - self.base]
+
+    def copy(self, start: int, stop: int) -> NDArray[Any]:
+        """See `History.copy`."""
+        with self.samples.lane:
+            rows = self.view(start, stop)
+            found: NDArray[Any] = np.array(rows) if isinstance(rows, np.ndarray) else rows.get()
+        return found
+
+    def read(self, start: int, count: int) -> Any:
+        """Samples for an engine, which reads them on streams of its own."""
+        held = self.samples
+        held.lane.synchronize()
+        if self.trial or count == 0:
+            with held.lane:
+                rows = held.runtime.xp.zeros((count, len(self.order)), np.uint8)
+            held.lane.synchronize()
+        else:
+            self.check(start, count)
+            rows = self.view(start, start + count)
+        return Resident(rows, held.runtime.device.index)
+
+    def settle(self) -> None:
+        """See `History.settle`."""
+        self.samples.lane.synchronize()
+
+    def touch(self) -> None:
+        """Nothing to do: a device's memory is there."""
+
+    def close(self) -> None:
+        """Give back the device's memory."""
+        self.samples.lane.free()
+        self.samples.rows = self.samples.rows[:0].copy()
+
+
+class DeviceFiller:
+    """`losses.Filler` for bytes that lie on a GPU: the same bits."""
+
+    def __init__(self, samples: Samples, block: int, maximum: int) -> None:
+        self.samples, self.block, self.most = samples, block, maximum or 255
+        self.nchan = samples.rows.shape[1]
+        self.known = np.zeros(self.nchan, bool)
+        self._count = np.zeros(self.nchan, np.int64)
+        xp = samples.runtime.xp
+        with samples.lane:
+            self._number, self._total, self._square = (xp.zeros(self.nchan, np.uint64) for _ in range(3))
+            self._mean, self._sigma = xp.zeros(self.nchan), xp.zeros(self.nchan)
+            self._known = xp.zeros(self.nchan, np.uint32)
+            self._none = xp.zeros(4, np.int64)
+
+    def _rects(self, rects: NDArray[np.int64]) -> Any:
+        if not len(rects):
+            return self._none
+        return self.samples.runtime.xp.asarray(np.ascontiguousarray(rects, np.int64).ravel())
+
+    def add(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:
+        """See `losses.Filler.add`."""
+        n, count, lane = len(rows), np.int32(len(rects)), self.samples.lane
+        if not n:
+            return
+        with lane:
+            held = self._rects(rects)
+            given = (rows, np.int64(start), np.int32(n), np.int32(self.nchan), held, count)
+            grid = (min(len(rects), 4096),)
+            self.samples.module.launch("blank", grid, (THREADS,), given, stream=lane.stream)
+            args = (*given, self._number, self._total, self._square)
+            grid2 = (-(-self.nchan // THREADS), -(-n // PIECE))
+            self.samples.module.launch("statistics", grid2, (THREADS,), args, stream=lane.stream)
+        gone = (np.minimum(rects[:, 1], start + n) - np.maximum(rects[:, 0], start)).clip(0)
+        steps = np.zeros(self.nchan + 1, np.int64)
+        np.add.at(steps, rects[:, 2], gone)
+        np.subtract.at(steps, rects[:, 3], gone)
+        self._count += n - np.cumsum(steps[:-1])
+
+    @property
+    def ready(self) -> bool:
+        """See `losses.Filler.ready`."""
+        return bool(self.known.any())
+
+    def hide(self, rows: Any) -> None:
+        """See `losses.Filler.hide`."""
+        if not self.known.all():
+            with self.samples.lane:
+                rows[:, self.samples.runtime.xp.asarray(~self.known)] = 0
+
+    def end_block(self, last: bool = False) -> bool:
+        """See `losses.Filler.end_block`."""
+        lane = self.samples.lane
+        new = self._count * ENOUGH >= self.block
+        if last and not self.ready:
+            new = self._count > 0
+        joined = self.ready and bool((new & ~self.known).any())
+        if not (new | self.known).all():
+            with lane:  # the kernel takes any sample of a channel that is not known
+                self._number[self.samples.runtime.xp.asarray(~new & ~self.known)] = 0
+        self.known |= new
+        self._count[:] = 0
+        args = (
+            self._number, self._total, self._square, self._mean, self._sigma, self._known, np.int32(self.nchan),
+            np.int64(self.block),
+        )  # fmt: skip
+        with lane:
+            self.samples.module.launch("end_block", (-(-self.nchan // THREADS),), (THREADS,), args, stream=lane.stream)
+        return joined
+
+    def fill(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:
+        """See `losses.Filler.fill`."""
+        lane = self.samples.lane
+        if not len(rects) or not len(rows):
+            return
+        with lane:
+            args = (
+                rows, np.int64(start), np.int32(len(rows)), np.int32(self.nchan), self._rects(rects),
+                np.int32(len(rects)), self._mean, self._sigma, np.float64(SPREAD), np.float64(self.most),
+            )  # fmt: skip
+            self.samples.module.launch("fill", (min(len(rects), 4096),), (THREADS,), args, stream=lane.stream)

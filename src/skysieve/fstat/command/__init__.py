@@ -1,0 +1,1 @@
+"""The commands ``skysieve fstat`` and the F-statistic's part of the demo."""

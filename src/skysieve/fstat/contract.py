@@ -1,0 +1,352 @@
+"""What passes between the public API of the F-statistic and its backends.
+
+``api`` and ``search`` check the arguments and build a `Spec` (what to compute) and a `Job` (the binned atoms and the
+bins of every cell); ``cpu.Engine`` and ``cuda.Engine`` take them and give an `Output`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from skysieve.core.arrays import array_module, to_host
+from skysieve.fstat.inputs.atoms import Bins
+from skysieve.fstat.inputs.grid import Grid, Schedule, make_schedule
+from skysieve.fstat.inputs.windows import Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FALLBACK = 2.0
+"""F of a cell whose antenna-pattern matrix is ill-conditioned or empty: half of the mean of 2F in noise."""
+MAX_CONDITION = 1e4
+"""Largest condition number that is trusted (LALPulsar's)."""
+CONDITION_BOUND = MAX_CONDITION / (MAX_CONDITION + 1) ** 2
+"""The condition number ``(s + d) / (s - d)``, ``s = A + B``, ``d^2 = s^2 - 4 D``, is below its bound where
+``D > CONDITION_BOUND * s^2``: no square root, no division, and false for an empty window."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Priors of the line-robust statistic (Keitel et al. 2014, eq. 36), as natural logarithms.
+
+    In every cell, with F of all detectors and ``F^X`` of detector X alone over the very bins of that cell (the
+    fallback 2 where X alone is ill-conditioned or has no data there),
+
+        ln B_S/GL = F - ln(exp(log_gauss) + sum_X exp(log_line[X] + F^X)).
+
+    Since the logarithm is at least ``m = max(log_gauss, log_line[X] + F^X)``, a cell whose ``F - m`` is not above the
+    best value so far needs no exponential.
+
+    Attributes
+    ----------
+    log_gauss : float
+        ``F*_0 - ln(1 + o)``, ``o`` the sum of the prior odds of lines ``oLGX``.
+    log_line : tuple of float
+        ``ln(oLGX / (1 + o))``, one a detector in the order of `Job.detectors`; -inf where a line is excluded.
+    """
+
+    log_gauss: float
+    log_line: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to compute, the same for every template of a plan.
+
+    ``keep_map`` asks for F of every cell, ``marginals`` for the sums over rows and columns: a search has both False
+    and asks another engine for the marginals of its few best templates.  ``lines`` asks for the line-robust statistic
+    (never with ``lal``).  ``lal`` reproduces LALPulsar's arithmetic: its order of operations in float32 and its table
+    of exponentials.  ``sums`` says how the sums are formed: "usual" is the fastest way, and templates for which it is
+    not good enough (see ``care``) go to an engine with "double", the same in float64, or "exact", where nothing is ever
+    subtracted and every cell has a scale of its own; both with the `dtype` float64.
+    """
+
+    window: Window
+    dtype: np.dtype[Any]
+    keep_map: bool = True
+    marginals: bool = True
+    lal: bool = False
+    lines: Lines | None = None
+    sums: str = "usual"
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Binned atoms of B templates that share their times.
+
+    Arrays of the engine's type, NumPy or, for an engine on a GPU, CuPy; contiguous.
+
+    Attributes
+    ----------
+    antenna : array, shape (1, 3, n) or (B, 3, n)
+        Rows a2, b2, ab; of one point of the sky, or one of each template.
+    data : array, shape (B, 4, n)
+        Rows Re Fa, Im Fa, Re Fb, Im Fb.
+    occupied : numpy.ndarray of bool, shape (n,)
+        Bins of positive weight in one template at least.
+    span : numpy.ndarray of float64, shape (2, 1) or (2, B), or None
+        Largest a2 + b2 of each point of the sky, and the smallest of an occupied bin and the one after it.
+    source : Bank or None
+        The same bins in the precision and the scale of the atoms; None where these are those of this bank.
+    """
+
+    antenna: Any
+    data: Any
+    occupied: NDArray[np.bool_]
+    span: NDArray[np.float64] | None = None
+    source: Bank | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether the templates share their antenna factors."""
+        return bool(self.antenna.shape[0] == 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return int(self.antenna.nbytes + self.data.nbytes)
+
+    def template(self, i: int) -> Any:
+        """Bins of template `i`, shape (7, n)."""
+        return array_module(self.data).concatenate([self.antenna[0 if self.shared else i], self.data[i]])
+
+    def part(self, chosen: Any) -> Bank:
+        """Some of the templates: a slice or an array of numbers."""
+        span = self.span if self.span is None or self.shared else self.span[:, chosen]
+        source = None if self.source is None else self.source.part(chosen)
+        antenna = self.antenna if self.shared else self.antenna[chosen]
+        return Bank(antenna, self.data[chosen], self.occupied, span, source)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Templates of one data set on one grid.
+
+    Attributes
+    ----------
+    bank : Bank
+        All detectors together, scaled by powers of two so that the largest a2 + b2 lies in [1/4, 1).
+    tatom : int
+    taus : numpy.ndarray of float64, shape (N_tau,)
+    schedule : Schedule
+    detectors : tuple of Bank
+        For ``Spec.lines`` each detector alone, in the same bins and with the scale of `bank`: their sum is `bank` up
+        to rounding.  Empty otherwise.
+    """
+
+    bank: Bank
+    tatom: int
+    taus: NDArray[np.float64]
+    schedule: Schedule
+    detectors: tuple[Bank, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether a2, b2 and ab are the same for all templates (one point of the sky)."""
+        return self.bank.shared
+
+    @property
+    def occupied(self) -> NDArray[np.bool_]:
+        """Bins that hold data of any detector, shape (n,)."""
+        return self.bank.occupied
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the bins."""
+        return np.dtype(self.bank.data.dtype)
+
+    @property
+    def n_templates(self) -> int:
+        """Number of templates."""
+        return int(self.bank.data.shape[0])
+
+    @property
+    def n(self) -> int:
+        """Bins of data."""
+        return int(self.bank.data.shape[2])
+
+    def part(self, chosen: Any) -> Job:
+        """Some of the templates: a slice or an array of numbers."""
+        return replace(self, bank=self.bank.part(chosen), detectors=tuple(d.part(chosen) for d in self.detectors))
+
+
+@dataclass
+class Output:
+    """Answers of a backend, on the host; row ``i`` of each array belongs to template ``i``.
+
+    On a CPU a template's answers do not depend on its company, not in one bit.  On a GPU they agree to the rounding of
+    the type: kernels for several templates and for one, and launches of other sizes, start their recurrences at other
+    bins and add exponentials in another order.
+
+    Attributes
+    ----------
+    max_F : numpy.ndarray of float64, shape (B,)
+    index : numpy.ndarray of int64, shape (B,)
+        Flat cell ``m N_tau + n`` of the first maximum in that order; -1 where no cell could be computed.
+    log_sum : numpy.ndarray of float64, shape (B,)
+        ``ln sum exp F`` over all cells.
+    row_log, column_log : numpy.ndarray of float64, shape (B, N_t0) and (B, N_tau), or None
+        The same over one row, one column; with ``Spec.marginals``.
+    n_fallback : numpy.ndarray of int64, shape (B,)
+        Cells that are `FALLBACK`.
+    F : array, shape (B, N_t0, N_tau), or None
+        NaN in cells that hold fewer than two bins; with ``Spec.keep_map``.
+    line_max : numpy.ndarray of float64, shape (B,), or None
+        Largest ``ln B_S/GL`` over all cells that can be computed (fallbacks too); NaN where there is none; with
+        ``Spec.lines``.
+    line_index : numpy.ndarray of int64, shape (B,), or None
+        Its flat cell, the first in order; -1 where there is none.
+    """
+
+    max_F: NDArray[np.float64]
+    index: NDArray[np.int64]
+    log_sum: NDArray[np.float64]
+    row_log: NDArray[np.float64] | None
+    column_log: NDArray[np.float64] | None
+    n_fallback: NDArray[np.int64]
+    F: Any = None
+    line_max: NDArray[np.float64] | None = field(default=None)
+    line_index: NDArray[np.int64] | None = field(default=None)
+
+    @classmethod
+    def allocate(cls, n_templates: int, shape: tuple[int, int], spec: Spec) -> Output:
+        """Fresh host arrays, every answer marked missing; the map is not yet written."""
+        rows, columns = shape
+        b = n_templates
+        return cls(
+            max_F=np.full(b, np.nan),
+            index=np.full(b, -1, np.int64),
+            log_sum=np.full(b, -np.inf),
+            row_log=np.full((b, rows), -np.inf) if spec.marginals else None,
+            column_log=np.full((b, columns), -np.inf) if spec.marginals else None,
+            n_fallback=np.zeros(b, np.int64),
+            F=np.empty((b, rows, columns), spec.dtype) if spec.keep_map else None,
+            line_max=np.full(b, np.nan) if spec.lines else None,
+            line_index=np.full(b, -1, np.int64) if spec.lines else None,
+        )
+
+
+def blank(F: NDArray[Any], schedule: Schedule) -> None:
+    """NaN in the cells of a map (..., N_t0, N_tau) that hold fewer than two bins."""
+    F[..., schedule.late, :] = np.nan
+    for g in np.flatnonzero(schedule.valid_from):
+        rows = np.flatnonzero(schedule.group == g)
+        F[..., rows, : schedule.valid_from[g]] = np.nan
+
+
+class Engine(Protocol):
+    """What ``cpu.Engine`` and ``cuda.Engine`` both are: ``Engine(spec, device=, memory=, threads=)``.
+
+    An engine is used by one thread at a time; several engines, also of one device, may be used at once.
+    """
+
+    def execute(self, job: Job, progress: Any = None) -> Output:
+        """Maps of all templates, or what is asked of them; ``progress(done, total)`` is called now and then.
+
+        A batch may be larger than the device's memory: the engine cuts it.
+        """
+
+    def describe(self, job: Job) -> dict[str, Any]:
+        """Method, bytes and expected seconds, without computing."""
+
+    def close(self) -> None:
+        """Give back threads and device memory."""
+
+
+def make_job(
+    templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any, schedule: Schedule | None = None
+) -> Job:
+    """Binned atoms of templates that share their times, ready for a backend.
+
+    `schedule` is that of the grid and the templates' times; it is made if it is not given.
+
+    Raises
+    ------
+    ValueError
+        If the templates differ in their bins.
+    """
+    first = templates[0]
+    for i, b in enumerate(templates):
+        if (b.t_start, b.tatom, b.n) != (first.t_start, first.tatom, first.n):
+            raise ValueError(f"template {i} has other times than template 0: search them apart")
+    shared = all(np.array_equal(first.x[:3], b.x[:3]) for b in templates[1:])
+    antenna = np.stack([b.x[:3] for b in templates[: 1 if shared else None]])
+    data = np.stack([b.x[3:] for b in templates])
+    occupied = np.logical_or.reduce([b.occupied for b in templates])
+    if schedule is None:
+        schedule = make_schedule(grid, window, first)
+    (bank,) = prepared([Bank(antenna, data, occupied)], dtype)
+    return Job(bank, first.tatom, grid.taus.astype(np.float64), schedule)
+
+
+def prepared(banks: Sequence[Bank], dtype: Any) -> list[Bank]:
+    """Banks as the backends take them: occupied where they have weight, scaled, of type `dtype`, with their spans.
+
+    The first is that of all detectors together: the scale of the others is its own.
+    """
+    out: list[Bank] = []
+    power: NDArray[np.int32] = np.zeros(1, np.int32)
+    for i, b in enumerate(banks):
+        weight = weights_of_bins(b.antenna)
+        occupied = to_host((weight > 0) if len(weight) == 1 else (weight > 0).any(axis=0)).reshape(-1)
+        span = span_of(weight, occupied)
+        if i == 0:
+            power = powers(span[0])
+        given = Bank(b.antenna, b.data, occupied, span)
+        found = scaled(given, power if len(b.antenna) == len(power) else power[:1])
+        antenna, data = (x.astype(dtype, copy=False) for x in (found.antenna, found.data))
+        same = antenna is b.antenna and data is b.data
+        out.append(given if same else Bank(antenna, data, occupied, span, given))
+    return out
+
+
+def weights_of_bins(antenna: Any) -> Any:
+    """``a2 + b2`` of every bin, shape (S, n); in float64 where it is too large for its own type."""
+    with np.errstate(over="ignore"):
+        weight = antenna[:, 0] + antenna[:, 1]
+    if not np.isfinite(float(weight.max())):
+        weight = antenna[:, 0].astype(np.float64) + antenna[:, 1]
+    return weight
+
+
+def span_of(weight: Any, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """`Bank.span` from the weights of the bins, (S, n)."""
+    if len(weight) == 1 and occupied.all() and weight.shape[1] > 1:  # the usual case, and the fastest
+        least = min(float((weight[0, :-1] + weight[0, 1:]).min()), float(weight[0, -1]))
+        return np.array([[float(weight.max())], [least]])
+    if not occupied.any():
+        return np.zeros((2, len(weight)))
+    xp = array_module(weight)
+    pairs = weight.copy()
+    pairs[:, :-1] += weight[:, 1:]
+    if not occupied.all():
+        some = xp.asarray(np.flatnonzero(occupied))
+        weight, pairs = weight[:, some], pairs[:, some]
+    smallest = pairs.min(axis=1)
+    if len(weight) > 1:  # of one row the occupied bins are those with weight
+        smallest = xp.where(weight.min(axis=1) > 0, smallest, 0)
+    span = np.empty((2, len(weight)))
+    span[0], span[1] = to_host(weight.max(axis=1)), to_host(smallest)
+    return span
+
+
+def powers(largest: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Powers of two ``k`` of each point of the sky: ``2^(2k)`` brings the largest a2 + b2 to [1/4, 1)."""
+    if largest.size == 1:
+        return np.array([-math.frexp(largest[0])[1] // 2], np.int32)  # of 0 the exponent is 0
+    return np.where(largest > 0, -np.frexp(largest)[1] // 2, 0).astype(np.int32)
+
+
+def scaled(bank: Bank, power: NDArray[np.int32]) -> Bank:
+    """Antenna factors times ``2^(2 power)``, data times ``2^power``: F does not change, not in one bit."""
+    if not power.any():
+        return bank
+    xp = array_module(bank.data)
+    at = xp.asarray(power)[:, None, None]
+    with np.errstate(over="ignore"):  # data of any size: care.of_data finds what is infinite now
+        return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))

@@ -1,0 +1,215 @@
+"""Any window on the CPU: sums by recurrences, by Fourier transforms or bin by bin, in float64, one tau at a time.
+
+Each column takes what is cheapest of what its window allows; recurrences stand before transforms, whose errors are
+relative to the largest sum of a column and not to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.fstat.contract import FALLBACK, Bank, Job
+from skysieve.fstat.inputs.windows import Window, WindowSum
+from skysieve.fstat.parts import Part
+
+from .direct import weighted
+from .exact import block_sums, fstat_exact
+from .lanes import fstat_lal, fstat_lanes
+from .state import Typed, lal_exp, padded, tiles
+from .sum import Recurrence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NS_DIRECT = 2.2
+"""Nanoseconds for the seven sums of a bin, direct, float64; measured on one core."""
+NS_FOURIER = 0.7
+"""Nanoseconds for one point and doubling of a real transform."""
+NS_MOMENT = 5.0
+"""Nanoseconds for one multiplication of a recurrence."""
+TRANSFORMS = 9
+"""Of the weights, of their squares, and back for seven sums."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that share their weights, and their bins.
+
+    Attributes
+    ----------
+    x : numpy.ndarray, shape (7, before + n + after)
+        Bins between zeros; `before` of them ahead of the data.
+    empty_from : numpy.ndarray of int64
+        Occupied bins before each place of `x`, and one entry more.
+    rows, first : numpy.ndarray of int64, shape (R,)
+        Rows of the map and where their windows start in `x`, rising.
+    length : numpy.ndarray of int64, shape (N_tau,)
+    valid_from : int
+    offset, tatom : int
+        Seconds from t0 to the first bin, and between bins.
+    """
+
+    x: NDArray[Any]
+    occupied_before: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    first: NDArray[np.int64]
+    end: int
+    length: NDArray[np.int64]
+    valid_from: int
+    offset: int
+    tatom: int
+
+    def ends(self) -> NDArray[np.int64]:
+        """Bins that the first row sums in each column."""
+        return np.minimum(self.length, self.end - self.first[0])
+
+    def seconds(self, window: Window) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Expected seconds of each column, bin by bin and by the other method that the window allows."""
+        ends = self.ends().astype(np.float64)
+        direct = NS_DIRECT * len(self.rows) * ends
+        if isinstance(window.function, WindowSum):
+            span = float(self.first[-1] - self.first[0])
+            steps = np.minimum(1.25 * span, len(self.rows) * ends) + ends
+            other = NS_MOMENT * Recurrence(window.function).work * steps
+        else:
+            size = self.x.shape[1] + float(ends.max(initial=1))
+            other = np.full(len(ends), NS_FOURIER * TRANSFORMS * size * np.log2(size))
+        return 1e-9 * direct, 1e-9 * other
+
+
+def groups_of(job: Job, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) -> list[Group]:
+    """Template `i` of a bank, its rows in groups; in float64 unless LALPulsar's arithmetic is wanted."""
+    s = job.schedule
+    if rows.size == 0:
+        return []
+    before = max(0, -int(s.first[rows].min()))
+    after = int(s.first[rows].max() - s.first[rows].min()) + 1
+    x = padded(bank, i, before, after)
+    if not lal:
+        x = x.astype(np.float64)
+    counts = np.concatenate([np.zeros(before + 1, np.int64), np.cumsum(bank.occupied)])
+    counts = np.concatenate([counts, np.full(after, counts[-1])])
+    return [
+        Group(
+            x, counts, piece, s.first[piece] + before, job.n + before, s.length[g], int(s.valid_from[g]),
+            int(s.offset[g]), job.tatom,
+        )
+        for piece in tiles(s, rows, rows.size)
+        for g in [int(s.group[piece[0]])]
+    ]  # fmt: skip
+
+
+def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool) -> NDArray[np.float64]:
+    """Weights of the bins of a window."""
+    x = (group.offset + group.tatom * np.arange(length, dtype=np.float64)) / tau
+    return lal_exp(x) if lal and window.kind == "exp" else window.weights(x)
+
+
+def any_columns(
+    group: Group, window: Window, taus: NDArray[np.float64], typed: Typed, lal: bool, exact: bool = False
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """``(column, F of the rows)`` of every valid column of a group.
+
+    ``exact``: by sums from which nothing is subtracted, each cell in a scale of its own.
+    """
+    sums = np.zeros((7, len(group.rows)), typed.dtype)
+    F = np.zeros(len(group.rows), typed.dtype)
+    starts = (group.first - group.first[0]).astype(np.uint64)
+    most = group.end - int(group.first[0])
+    by_bins = np.ones(len(taus), np.bool_)
+    if not (lal or exact):
+        direct, other = group.seconds(window)
+        by_bins = direct <= other
+    in_blocks = exact and window.kind in ("none", "rect", "exp")
+    ahead, bins = np.zeros((0, 8)), np.zeros((0, 8))
+    if in_blocks:
+        ahead, bins = np.zeros((most + 1, 8)), np.zeros((group.x.shape[1], 8))
+        bins[:, :7] = group.x.T
+    recurrence = transform = None
+    if not by_bins[group.valid_from :].all():
+        if isinstance(window.function, WindowSum):
+            recurrence = Recurrence(window.function)
+        else:
+            transform = Transform(group, most)
+    for c in range(group.valid_from, len(taus)):
+        length = min(int(group.length[c]), most)
+        if in_blocks:
+            decay = np.exp(-group.tatom / taus[c]) if window.kind == "exp" else 1.0
+            block_sums(bins, group.first, length, group.end, decay, ahead, sums)
+        elif recurrence is not None and not by_bins[c]:
+            h, delta = group.tatom / float(taus[c]), group.offset / float(taus[c])
+            recurrence.sums(group.x, group.first, group.end, int(group.length[c]), delta, h, sums)
+        else:
+            w = weights_of(group, window, float(taus[c]), length, lal)
+            if transform is not None and not by_bins[c]:
+                transform.sums(w, sums)
+            else:
+                weighted(group.x, int(group.first[0]), starts, w, w * w, most, sums)
+        stop = np.minimum(group.first + length, group.x.shape[1])
+        sums[:, group.occupied_before[stop] == group.occupied_before[group.first]] = 0
+        if lal:
+            fstat_lal(sums, F)
+        elif exact:
+            fstat_exact(sums, typed.bound, F)
+        else:
+            fstat_lanes(sums, typed.bound, typed.k, F)
+        yield c, F
+
+
+class Transform:
+    """Correlations of the bins with weights, by real Fourier transforms."""
+
+    def __init__(self, group: Group, most: int) -> None:
+        from scipy.fft import next_fast_len, rfft
+
+        self.size = next_fast_len(group.x.shape[1] + most, real=True)
+        self.first = group.first
+        self.x = rfft(group.x.astype(np.float64), self.size, axis=1)
+
+    def sums(self, w: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+        """Fill ``out`` (7, R)."""
+        from scipy.fft import irfft, rfft
+
+        w2 = rfft(w * w, self.size).conj()
+        out[:3] = irfft(self.x[:3] * w2, self.size, axis=1)[:, self.first]
+        out[3:] = irfft(self.x[3:] * rfft(w, self.size).conj(), self.size, axis=1)[:, self.first]
+
+
+class Tally:
+    """Maximum, fallbacks and sums of exponentials of columns that come one after the other."""
+
+    def __init__(self, rows: NDArray[np.int64], n_columns: int) -> None:
+        self.rows, self.n = rows, n_columns
+        self.ref, self.total = -np.inf, 0.0
+        self.best, self.missed = (-np.inf, 0, 0), 0
+        self.row_sums = np.zeros(len(rows))
+        self.column_log = np.full(n_columns, -np.inf)
+
+    def add(self, c: int, F: NDArray[Any]) -> None:
+        """One column."""
+        values = F.astype(np.float64)
+        j = int(values.argmax())
+        high = float(values[j])
+        if (high, -self.rows[j], -c) > (self.best[0], -self.best[1], -self.best[2]):
+            self.best = (high, int(self.rows[j]), c)
+        if high > self.ref:
+            self.row_sums *= np.exp(self.ref - high)
+            self.ref = high
+        e = np.exp(values - self.ref)
+        self.row_sums += e
+        with np.errstate(divide="ignore"):
+            self.column_log[c] = self.ref + np.log(e.sum())
+        self.missed += int(np.count_nonzero(values == FALLBACK))
+
+    def part(self) -> Part:
+        """All of it."""
+        with np.errstate(divide="ignore"):
+            row_log = self.ref + np.log(self.row_sums)
+        columns = np.arange(self.n)
+        return Part(
+            self.rows, columns, *self.best, self.missed, float(np.logaddexp.reduce(row_log)), row_log, self.column_log
+        )

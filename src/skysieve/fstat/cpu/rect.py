@@ -1,0 +1,239 @@
+"""numba kernel of the rectangular window: running sums from each start, in the order of LALPulsar.
+
+A lane is a row (a start time); a tile of rows of one group marches the end of its windows through the data, so that
+every bin is added once a row and never subtracted: nothing departs, nothing is left behind.  7 additions and about
+25 operations a cell; the sums of a tile (7 x 384) stay in the first cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .lanes import (
+    add_lanes,
+    add_times,
+    count_equal,
+    exp_lanes,
+    first_equal,
+    flush,
+    fstat_lal,
+    fstat_lanes,
+    largest,
+    rescale,
+)
+
+ROWS = 384
+"""Rows of a tile."""
+COLUMNS = 16
+"""Columns that are gathered before they are written to the map: one line of the cache."""
+SPARSE = 4
+"""In float32, cells that are so many times fewer than bins added in all rows are taken from running sums in float64."""
+WILD = 1e9
+"""Amplitude over the median of which running sums in float64 would keep a residue: 1e-7 of the noise."""
+RANGE = 1e3
+"""Ratio of weights up to which differences of running sums in float64 may stand for sums in float32."""
+STRETCH = 64
+"""Columns whose sums are added up in the type of the map before they go to float64."""
+
+
+@njit(cache=True, nogil=True)
+def add_bin(S, x, at):
+    """Add bin ``at`` (and its neighbours, lane by lane) to the sums."""
+    for i in range(7):
+        row, source = S[i], x[i, at : at + S.shape[1]]
+        for j in range(row.size):
+            row[j] += source[j]
+
+
+@njit(cache=True, nogil=True)
+def add_bins_apart(S, x, at, starts):
+    """The same for rows whose first bins are not neighbours."""
+    for i in range(7):
+        row, source = S[i], x[i, at:]
+        for j in range(row.size):
+            row[j] += source[starts[j]]
+
+
+@njit(cache=True, nogil=True)
+def clear(S):
+    """All zero."""
+    for i in range(S.shape[0]):
+        row = S[i]
+        for j in range(row.size):
+            row[j] -= row[j]
+
+
+@njit(cache=True, nogil=True)
+def store(out, rows, tile, n0, count):
+    """Columns ``n0 : n0 + count`` of the map from a tile of gathered columns."""
+    for j in range(rows.size):
+        target = out[rows[j], n0 : n0 + count]
+        for i in range(count):
+            target[i] = tile[i, j]
+
+
+@njit(cache=True, nogil=True)
+def fill(out, rows, n0, F):
+    """All columns from ``n0`` on are ``F``."""
+    for j in range(rows.size):
+        target = out[rows[j], n0:]
+        for i in range(target.size):
+            target[i] = F[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def rect_tile(
+    x, first, ends, rows, starts, length, n0, bound, lal, k, poly, work, bits, scale, tile, keep, sums, out,
+    row_log, column_log, best,
+):  # fmt: skip
+    """Columns ``n0`` on of the rows of a tile.
+
+    ``x`` is padded by zero bins on both sides; ``first`` is the index in it of the first bin of the first row,
+    ``starts`` are those of all rows less this one (unsigned), and after ``ends`` bins every row has met the end of
+    the data.  ``work`` holds as rows the 7 sums, F, E and lane sums; ``bits`` and ``scale`` are one memory.
+    ``row_log`` of the tile's rows and ``column_log`` become ``ln sum exp F``, ``best`` becomes
+    ``[F, row, column, fallbacks, ln sum exp F]``.
+    """
+    S, F, E, lanes = work[:7], work[7], work[8], work[9]
+    apart = starts[-1] != rows.size - 1
+    columns = length.size
+    clear(work)
+    for j in range(sums.size):
+        sums[j] = 0.0
+    fallback, low = k[3], k[4]
+    ref, top, top_row, top_column, missed, total = low, low, -1, -1, 0, 0.0
+    done, gathered, since = 0, 0, 0
+    for c in range(n0, columns):
+        last = length[c] >= ends
+        until = min(length[c], ends)
+        while done < until:
+            if apart:
+                add_bins_apart(S, x, first + done, starts)
+            else:
+                add_bin(S, x, first + done)
+            done += 1
+        if lal:
+            fstat_lal(S, F)
+        else:
+            fstat_lanes(S, bound, k, F)
+        times = columns - c if last else 1
+        high = largest(F, E)
+        if high > top:
+            top, top_row, top_column = high, first_equal(F, high), c
+        elif high == top:
+            j = first_equal(F, high)
+            if j < top_row:
+                top_row, top_column = j, c
+        missed += times * count_equal(F, fallback)
+        if high > ref:
+            factor = np.exp(np.float64(ref) - np.float64(high))
+            rescale(lanes, sums, factor)
+            total *= factor
+            for i in range(n0, c):
+                column_log[i] *= factor
+            ref = high
+        exp_lanes(F, ref, k, poly, E, bits)
+        part = np.float64(add_lanes(E, scale, lanes))
+        total += times * part
+        for i in range(c, c + times):
+            column_log[i] = part
+        if times > 1:
+            add_times(E, times - 1, sums)
+        since += 1
+        if since == STRETCH:
+            flush(lanes, sums)
+            since = 0
+        if keep:
+            if last:
+                store(out, rows, tile, c - gathered, gathered)
+                fill(out, rows, c, F)
+                gathered = 0
+            else:
+                for j in range(F.size):
+                    tile[gathered, j] = F[j]
+                gathered += 1
+                if gathered == COLUMNS:
+                    store(out, rows, tile, c + 1 - gathered, gathered)
+                    gathered = 0
+        if last:
+            break
+    if gathered > 0:
+        store(out, rows, tile, columns - gathered, gathered)
+    flush(lanes, sums)
+    for j in range(rows.size):
+        row_log[j] = ref + np.log(sums[j])
+    for c in range(n0, columns):
+        column_log[c] = ref + np.log(column_log[c])
+    best[0], best[1], best[2], best[3], best[4] = top, top_row, top_column, missed, ref + np.log(total)
+
+
+@njit(cache=True, nogil=True)
+def between(P, start, first, length, n, S):
+    """``S`` = sums of the bins from ``start`` to each window's end, as differences of the sums ``P`` from bin 0 on."""
+    for i in range(7):
+        row, source = S[i], P[i]
+        base = source[start]
+        for j in range(row.size):
+            end = min(max(first + length[j], start), n)
+            row[j] = source[end] - base
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def rect_rows(
+    P, occupied, n, rows, firsts, groups, length, skips, bound, k, poly, S, lines, bits, scale, keep, sums, out,
+    row_log, column_log, best,
+):  # fmt: skip
+    """Few rows and columns of many bins: every cell as a difference of running sums ``P`` (7, n + 1) in float64.
+
+    ``occupied`` (n + 1) counts the bins with data before each.  ``S`` holds a row's sums, ``lines`` its F,
+    exponentials and the sums of columns.
+    """
+    F, E, lanes = lines[0], lines[1], lines[2]
+    fallback, low = k[3], k[4]
+    columns = F.size
+    clear(lines)
+    for j in range(columns):
+        sums[j] = 0.0
+    ref, top, top_row, top_lane, missed, total = low, low, -1, -1, 0, 0.0
+    since = 0
+    for at in range(rows.size):
+        m, g, first = rows[at], groups[at], firsts[at]
+        start, skip = max(first, 0), skips[groups[at]]
+        if skip >= columns:
+            continue
+        between(P, start, first, length[g], n, S)
+        for j in range(columns):
+            end = min(max(first + length[g, j], start), n)
+            if occupied[end] > occupied[start]:
+                break
+            for i in range(7):
+                S[i, j] = 0
+        fstat_lanes(S, bound, k, F)
+        if keep:
+            target = out[m]
+            for j in range(skip, columns):
+                target[j] = F[j]
+        for j in range(skip):
+            F[j] = low
+        high = largest(F, E)
+        if high > top:
+            top, top_row, top_lane = high, m, first_equal(F, high)
+        missed += count_equal(F, fallback)
+        if high > ref:
+            factor = np.exp(np.float64(ref) - np.float64(high))
+            rescale(lanes, sums, factor)
+            total *= factor
+            ref = high
+        exp_lanes(F, ref, k, poly, E, bits)
+        part = np.float64(add_lanes(E, scale, lanes))
+        total += part
+        row_log[at] = ref + np.log(part)
+        since += 1
+        if since == STRETCH:
+            flush(lanes, sums)
+            since = 0
+    flush(lanes, sums)
+    for j in range(columns):
+        column_log[j] = ref + np.log(sums[j])
+    best[0], best[1], best[2], best[3], best[4] = top, top_row, top_lane, missed, ref + np.log(total)

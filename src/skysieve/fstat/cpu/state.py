@@ -1,0 +1,176 @@
+"""Scratch memory, padded bins and tiles of the CPU backend: NumPy, no kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.fstat.contract import CONDITION_BOUND, Bank, Job
+from skysieve.fstat.inputs.grid import Schedule
+
+from .lanes import BITS, CONSTANTS, POLYNOMIAL
+from .simd import ROWS, lanes_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NEVER = 2**60
+"""A bin beyond any data."""
+LAL_TABLE = np.exp(-np.arange(2001) / 100.0)
+"""LALPulsar's table of ``exp(-x)``: the nearest of its entries, 0 beyond 20."""
+
+
+def lal_exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``exp(-x)`` from the table."""
+    entry = np.minimum(x * 100.0 + 0.5, 2000.0).astype(np.int64)
+    values: NDArray[np.float64] = np.where(x > 20.0, 0.0, LAL_TABLE[entry])
+    return values
+
+
+@dataclass(frozen=True)
+class Typed:
+    """Constants of one type of arithmetic."""
+
+    bound: Any
+    k: NDArray[Any]
+    poly: NDArray[Any]
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, dtype: Any) -> Typed:
+        d = np.dtype(dtype)
+        return cls(d.type(CONDITION_BOUND), CONSTANTS[d], POLYNOMIAL[d], d)
+
+    def bits(self, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """One memory seen as integers and as numbers."""
+        whole = np.zeros(size, BITS[self.dtype])
+        return whole, whole.view(self.dtype)
+
+
+def padded(bank: Bank, i: int, before: int, after: int) -> NDArray[Any]:
+    """Bins of template `i` with zeros on both sides."""
+    n = bank.data.shape[2]
+    x = np.zeros((7, before + n + after), bank.data.dtype)
+    x[:3, before : before + n] = bank.antenna[0 if bank.shared else i]
+    x[3:, before : before + n] = bank.data[i]
+    return x
+
+
+@dataclass(frozen=True)
+class March:
+    """The order of an exponential map: its rows by falling first bin, the lengths that all groups have, weights.
+
+    ``step`` is that by which the lengths rise from column to column, 0 where they rise by no constant step; ``before``
+    are the empty bins ahead of the data, a block of them more than rows ask for.  ``more[g]`` is 1 where group ``g``
+    has one bin more, empty where none has; ``weights`` (4, N_tau) are p and w = q^L for the data, then for the antenna
+    factors.
+    """
+
+    rows: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    shortest: NDArray[np.int64]
+    more: NDArray[Any]
+    valid_from: NDArray[np.int64]
+    weights: NDArray[Any]
+    before: int
+    step: int
+    one_group: bool
+
+    @classmethod
+    def of(cls, job: Job, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> March:
+        """For some rows of a job's schedule."""
+        s = job.schedule
+        order = rows[np.argsort(-s.first[rows], kind="stable")]
+        firsts, groups = s.first[order], s.group[order]
+        alone = bool((groups == groups[0]).all())
+        used = groups[:1] if alone else np.unique(groups)
+        shortest = s.length[used].min(axis=0)
+        more = np.zeros((0, shortest.size), dtype)
+        if not alone and (s.length[used] > shortest).any():
+            more = (s.length - shortest).astype(dtype)
+        rises = np.diff(shortest)
+        step = int(rises[0]) if rises.size and rises[0] > 0 and (rises == rises[0]).all() else 0
+        rate = job.tatom / job.taus
+        decays = [-np.expm1(-rate), np.exp(-rate * shortest), -np.expm1(-2 * rate), np.exp(-2 * rate * shortest)]
+        return cls(
+            order, firsts, groups, shortest, more, s.valid_from, np.stack(decays).astype(dtype),
+            max(0, -int(firsts[-1])) + ROWS, step, alone,
+        )  # fmt: skip
+
+    def stream(self, x: NDArray[Any], occupied: NDArray[np.bool_]) -> list[NDArray[Any]]:
+        """Bins, the same sorted by phase (where lengths rise by `step`), and the next occupied bin from each on."""
+        n, step = self.before + x.shape[1], self.step
+        turns = -(-n // max(1, step)) + lanes_of(x.dtype.itemsize) + ROWS if step else n
+        wide = np.zeros((7, turns * max(1, step)), x.dtype)
+        wide[:, self.before : n] = x
+        fine = np.zeros((7, 1, 1), x.dtype)
+        if step:
+            fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
+        return [wide[:, :n] if n == wide.shape[1] else wide[:, :n].copy(), fine, next_occupied(occupied, self.before)]
+
+    def stream_of(self, bank: Bank, i: int) -> list[NDArray[Any]]:
+        """`stream` of template `i`."""
+        return self.stream(bank.template(i), bank.occupied)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns `a` to `b` of an exponential map: lengths, where groups have one bin more, weights."""
+
+    a: int
+    b: int
+    length: NDArray[np.int64]
+    more: NDArray[Any]
+    skip: NDArray[np.int64]
+    weights: NDArray[Any]
+
+    @classmethod
+    def of(cls, order: March, a: int, b: int) -> Columns | None:
+        """None where no row has a valid cell."""
+        skip = np.clip(order.valid_from - a, 0, b - a)
+        if (skip[order.groups] == b - a).all():
+            return None
+        return cls(a, b, order.shortest[a:b], order.more[:, a:b], skip, np.ascontiguousarray(order.weights[:, a:b]))
+
+    def filled(self, lanes: int, step: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        """Lengths and weights filled up to whole vectors; what is added holds one bin: its F is the fallback."""
+        width = self.b - self.a
+        more = -width % lanes
+        length = np.concatenate([self.length, self.length[-1] + step * np.arange(1, more + 1)])
+        weights = np.zeros((4, width + more), self.weights.dtype)
+        weights[:, :width] = self.weights
+        weights[::2, width:] = 1
+        return length.astype(np.uint64), weights
+
+
+def tiles(schedule: Schedule, rows: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Rows in tiles of one group each."""
+    out = []
+    groups = schedule.group[rows]
+    for g in np.unique(groups):
+        mine = rows[groups == g]
+        out += [mine[i : i + size] for i in range(0, len(mine), size)]
+    return out
+
+
+def column_tiles(n: int, size: int, workers: int) -> list[tuple[int, int]]:
+    """Ranges of columns: at most `size` wide, their number a multiple of the workers where they are wide enough."""
+    count = -(-n // size)
+    if count < workers and n >= 64 * workers:
+        count = workers
+    elif count > workers:
+        count = -(-count // workers) * workers
+    edges = np.linspace(0, n, count + 1).astype(int)
+    return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
+
+
+def next_occupied(occupied: NDArray[np.bool_], before: int) -> NDArray[np.int64]:
+    """``[before + c]``: the first occupied bin from ``c`` on; far beyond the data where there is none."""
+    n = len(occupied)
+    nearest = np.where(occupied, np.arange(n), NEVER)
+    after = np.minimum.accumulate(nearest[::-1])[::-1]
+    return np.concatenate([np.full(before, after[0]), after]).astype(np.int64)

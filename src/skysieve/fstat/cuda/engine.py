@@ -1,0 +1,362 @@
+"""Transient F-statistic maps on an NVIDIA GPU: cuts batches, keeps two lanes busy, brings answers home.
+
+``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``); the mathematics is in ``exp.cu``, ``rect.cu``
+and ``any.cu``.  Sums of ``exp F`` are kept relative to `REFERENCE`, which float32 holds for any F from 0 to
+`LOUDEST`; louder templates are run once more with a reference of their own.  Templates whose weights or data are too
+uneven for these sums (see ``care``) go to an engine in float64: by the same kernels, or bin by bin.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import is_device_array
+from skysieve.core.device import Device
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.staging import Lane, make_lane
+from skysieve.core.memory import parse_budget
+from skysieve.fstat import care
+from skysieve.fstat.contract import FALLBACK, Job, Output, Spec
+from skysieve.fstat.parts import empty_part
+
+from .launch import SHARED, Launcher, Work, pitch
+from .tables import MOST_DETECTORS, NOWHERE, DeviceTables, make_tables, same_schedule
+from .timing import method_of, predicted
+from .windows import WindowLauncher
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+REFERENCE = 32.0
+LOUDEST = 96.0
+"""Largest F whose exponential, and the sum of a year's, float32 holds relative to `REFERENCE`."""
+FINE = 1e5
+"""Largest F whose exponential relative to another float32 knows to a percent: louder templates are run in float64."""
+MOST_CELLS = 2**32 - 2
+FEWEST, CELLS, BYTES = 64, 2e10, 2**28
+"""Templates of a launch: so many, or as many as have these cells and bytes."""
+SMALL = 2**28
+"""Bytes that are taken unasked."""
+
+
+class Engine:
+    """Transient F-statistic maps on a GPU.
+
+    Maps stay on the GPU where the atoms of the job (`workload.Bank`) are CuPy arrays.
+
+    Parameters
+    ----------
+    spec : Spec
+        What to compute.
+    device : Device, optional
+        A GPU of `skysieve.core.device.resolve`.
+    memory : str, number or None
+        Budget of device memory; 80% of what is free by default.
+    threads : int, optional
+        Not used; as for the CPU.
+    runtime : Runtime, optional
+        Instead of ``device``: where the kernels run.
+
+    Raises
+    ------
+    ValueError
+        For ``lal``, and lines of very many detectors.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        device: Device | None = None,
+        memory: str | float | None = None,
+        threads: int | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if spec.lal:
+            raise ValueError("compat='lalpulsar' runs on the CPU only: device='cpu'")
+        if spec.lines and len(spec.lines.log_line) > MOST_DETECTORS:
+            count = len(spec.lines.log_line)
+            raise ValueError(f"lines of {count} detectors: a GPU takes at most {MOST_DETECTORS}; device='cpu'")
+        if runtime is None:
+            if device is None:
+                raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
+            runtime = CudaRuntime(device)
+        self.spec, self.runtime, self.memory = spec, runtime, memory
+        self.kind = "rect" if spec.window.kind == "none" else spec.window.kind
+        if spec.sums == "exact":  # every window bin by bin
+            self.kind = "any"
+        self.dtype = np.dtype(spec.dtype)
+        self.launcher = (WindowLauncher if self.kind in ("sum", "any") else Launcher)(runtime, spec)
+        if isinstance(self.launcher, WindowLauncher):
+            self.launcher.memory = memory
+            self.launcher.fourier = False if spec.sums == "exact" else None
+        self._others: dict[int, Engine] = {}
+        self.lanes: list[Lane] = []
+        self._tables: tuple[Job, DeviceTables] | None = None
+
+    def close(self) -> None:
+        """Give back the device's memory."""
+        for other in self._others.values():
+            other.close()
+        for lane in self.lanes:
+            lane.free()
+        self.lanes.clear()
+        self.launcher.close()
+        self._tables = None
+
+    def describe(self, job: Job) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        rows, columns = job.schedule.shape
+        cells = float(rows) * columns * job.n_templates
+        there = is_device_array(job.bank.data)
+        with self._current():
+            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, there)
+        return {
+            "device": str(self.runtime.device),
+            "dtype": self.dtype.name,
+            "method": method_of(self.spec, job),
+            "cells": int(cells),
+            "atoms_bytes": int(job.bank.nbytes),
+            "map_bytes": int(cells) * self.dtype.itemsize if self.spec.keep_map else 0,
+            "expected_seconds": seconds,
+        }
+
+    def _like(self, spec: Spec, fourier: bool | None) -> Engine:
+        """Another engine on this device."""
+        other = Engine(spec, memory=self.memory, runtime=self.runtime)
+        if isinstance(other.launcher, WindowLauncher):
+            other.launcher.fourier = fourier
+        return other
+
+    def _current(self) -> Any:
+        """The device, made current."""
+        return nullcontext() if self.runtime.xp is np else self.runtime.xp.cuda.Device(self.runtime.device.index)
+
+    def execute(self, job: Job, progress: Any = None) -> Output:
+        """See `workload.Engine.execute`."""
+        with self._current():
+            levels = np.zeros(0, np.int8)
+            if self.spec.sums == "usual":
+                levels = care.levels_of(job, self.spec, data=False)
+            if not levels.any():
+                return self._execute(job, progress)
+            output = self._with_map(job) if self.spec.keep_map else Output.allocate(
+                job.n_templates, job.schedule.shape, self.spec
+            )  # fmt: skip
+            return care.divided(job, self.spec, levels, output, self._part, progress)
+
+    def _part(self, job: Job, level: int) -> Output:
+        """Answers of some templates, by the sums that they need."""
+        if level == care.USUAL:
+            return self._execute(job, None)
+        if level not in self._others:
+            self._others[level] = Engine(care.spec_of(self.spec, level), memory=self.memory, runtime=self.runtime)
+        return self._others[level].execute(job)
+
+    def _execute(self, job: Job, progress: Any) -> Output:
+        rows, columns = job.schedule.shape
+        if rows * columns > MOST_CELLS:
+            raise ValueError(f"grid has {rows} x {columns} cells: a GPU takes at most {MOST_CELLS} a template")
+        size = self._batch_size(job)
+        output = Output.allocate(0 if self.spec.keep_map else job.n_templates, job.schedule.shape, self.spec)
+        if self.spec.keep_map:
+            output = self._with_map(job)
+        tables = self._tables_of(job)
+        every = np.arange(job.n_templates)
+        if is_device_array(job.bank.data):
+            self.runtime.synchronize()  # the lanes' streams do not wait for the one that made the atoms
+        if tables.host.count:
+            self._sweep(job, tables, every, size, output, progress)
+        elif output.F is not None:  # no cell holds two bins: no kernel has written the map
+            blank_map(self.runtime.xp if is_device_array(output.F) else np, output.F, job, tables)
+        if tables.host.empty.size:
+            self._empty(job, output, tables.host.empty)
+        return output
+
+    # ------------------------------------------------------------------ batches
+    def _with_map(self, job: Job) -> Output:
+        """Answers with a map where the atoms live."""
+        xp = self.runtime.xp if is_device_array(job.bank.data) else np
+        shape = job.schedule.shape
+        lean = Spec(self.spec.window, self.spec.dtype, False, self.spec.marginals, False, self.spec.lines)
+        output = Output.allocate(job.n_templates, shape, lean)
+        wide = pitch(shape[1]) if is_device_array(job.bank.data) else shape[1]
+        output.F = xp.empty((job.n_templates, shape[0], wide), self.dtype)[:, :, : shape[1]]
+        return output
+
+    def _tables_of(self, job: Job) -> DeviceTables:
+        if self._tables is None or not same_schedule(self._tables[0], job):
+            found = DeviceTables(self.runtime.xp, make_tables(job, self.kind), self.dtype)
+            self.runtime.synchronize()  # the lanes' streams do not wait for the one that made them
+            self._tables = job.part(slice(0, 0)), found
+        return self._tables[1]
+
+    def _batch_size(self, job: Job) -> int:
+        """Templates of a launch."""
+        item, (rows, columns) = self.dtype.itemsize, job.schedule.shape
+        need = 32 * item * job.n * (1 + 2 * len(job.detectors)) + (3 * item + 8) * (rows + columns) + 64
+        if self.kind == "any":  # spectra; slots of many small pieces
+            need += 400 * job.n * (1 + len(job.detectors)) + item * rows * columns // 32
+        if self.spec.keep_map:
+            need += item * rows * columns
+        budget = SMALL
+        if self.memory is not None or need * job.n_templates > SMALL:  # to ask for the free memory takes a while
+            device = self.runtime.device
+            free = device.total_memory if self.runtime.xp is np else device.free_memory
+            budget = parse_budget(self.memory, free, default=0.8)
+        if need > budget:
+            hint = "keep_map=False never builds it" if self.spec.keep_map else "a template"
+            raise MemoryBudgetError(f"the map of {rows} x {columns} cells on the GPU ({hint})", need, budget)
+        wanted = max(FEWEST, min(CELLS / (rows * columns), BYTES / need))
+        lanes = 1 if job.n_templates <= wanted else 2
+        size = int(max(1, min(65535, budget // (lanes * need), wanted)))
+        together = SHARED[self.dtype.name]
+        return size if size < together else size // together * together
+
+    def _sweep(
+        self, job: Job, tables: DeviceTables, every: NDArray[np.int64], size: int, output: Output, progress: Any
+    ) -> None:
+        """All templates through two lanes; then those that a first look found too loud."""
+        if not self.lanes:
+            self.lanes = [make_lane(self.runtime) for _ in range(2)]
+        waiting: list[Work] = []
+        glitchy: list[NDArray[np.int64]] = []
+        loudest: list[NDArray[np.int64]] = []
+        done = 0
+
+        def finish() -> None:
+            nonlocal done
+            work = waiting.pop(0)
+            again, beyond = self._collect(job, tables, work, output)
+            glitchy.append(again)
+            loudest.append(beyond)
+            done += len(work.templates)
+            if progress is not None:
+                progress(min(done, job.n_templates), job.n_templates)
+
+        for i, start in enumerate(range(0, len(every), size)):
+            if len(waiting) == len(self.lanes):
+                finish()
+            part = every[start : start + size]
+            lane = self.lanes[i % len(self.lanes)]
+            reference = np.full(len(part), REFERENCE)
+            target = None
+            if is_device_array(output.F):
+                whole = output.F if output.F.base is None else output.F.base
+                target = whole[start : start + size]
+            waiting.append(self.launcher.begin(lane, job, tables, part, reference, target=target))
+        while waiting:
+            finish()
+        flagged, beyond = np.concatenate(glitchy), np.concatenate(loudest)
+        if self.dtype == np.float32 and self.spec.sums == "usual":
+            flagged = np.union1d(flagged, beyond[output.max_F[beyond] > FINE])
+        for i in np.setdiff1d(beyond, flagged):
+            reference = np.array([output.max_F[i] - REFERENCE])
+            work = self.launcher.begin(self.lanes[0], job, tables, np.array([i]), reference)
+            self._collect(job, tables, work, output)
+        if flagged.size:
+            self._again(job, flagged, output)
+
+    def _again(self, job: Job, flagged: NDArray[np.int64], output: Output) -> None:
+        """Templates whose data, or whose answers, were too loud once more."""
+        part = job.part(flagged)
+        levels = np.maximum.reduce([care.of_data(part, self.spec, b) for b in (part.bank, *part.detectors)])
+        if self.dtype == np.float32:
+            levels = np.maximum(levels, care.DOUBLE)
+        for level in (care.DOUBLE, care.EXACT):
+            found = flagged[levels == level]
+            for at in np.split(found, found.size) if self.spec.keep_map and found.size else [found]:
+                if at.size:
+                    care.put(output, at, self._part(care.wide(job, at, level), level))
+
+    # ------------------------------------------------------------------ answers
+    def _collect(
+        self, job: Job, tables: DeviceTables, work: Work, output: Output
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Wait for a launch and write its answers; templates that are too loud, and those beyond `LOUDEST`."""
+        work.lane.synchronize()
+        a, at = work.answers, work.templates
+        found = a["cell"] != NOWHERE
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            top = np.where(found, (a["top"] + work.offset) / work.scale, np.nan)
+            output.max_F[at] = top
+            output.index[at] = np.where(found, a["cell"].astype(np.int64), -1)
+            output.log_sum[at] = work.reference + np.log(a["sum"])
+            output.n_fallback[at] = a["lost"].astype(np.int64)
+            if work.sums and output.row_log is not None and output.column_log is not None:
+                rows, columns = (
+                    work.sums[name].reshape(len(at), -1).astype(np.float64) for name in ("rows", "columns")
+                )
+                output.row_log[at] = work.reference[:, None] + np.log(rows)
+                output.column_log[at] = work.reference[:, None] + np.log(columns)
+        if work.lines is not None and output.line_max is not None and output.line_index is not None:
+            some = work.lines["cell"] != NOWHERE
+            output.line_max[at] = np.where(some, work.lines["top"], np.nan)
+            output.line_index[at] = np.where(some, work.lines["cell"].astype(np.int64), -1)
+        if work.map is not None:
+            self._bring_map(job, tables, work, output)
+        flagged = a["flag"] != 0
+        return at[flagged], at[found & (top > LOUDEST)]
+
+    def _bring_map(self, job: Job, tables: DeviceTables, work: Work, output: Output) -> None:
+        """Fill the cells that no kernel writes, and copy the maps to where they are wanted."""
+        columns = job.schedule.shape[1]
+        with work.lane:
+            found = work.map[:, :, :columns]
+            blank_map(self.runtime.xp, found, job, tables)
+            work.lane.synchronize()
+            target = output.F[int(work.templates[0]) : int(work.templates[-1]) + 1]
+            if is_device_array(output.F):
+                if work.map.data.ptr != target.data.ptr:
+                    target[...] = found
+                    work.lane.synchronize()
+            elif isinstance(found, np.ndarray):
+                target[...] = found
+            else:  # without a copy on the device
+                runtime, item = self.runtime.xp.cuda.runtime, self.dtype.itemsize
+                rows, wide = len(work.templates) * job.schedule.shape[0], work.map.shape[2]
+                runtime.memcpy2D(
+                    target.ctypes.data, columns * item, work.map.data.ptr, wide * item, columns * item, rows,
+                    runtime.memcpyDeviceToHost,
+                )  # fmt: skip
+        work.map = None
+
+    def _empty(self, job: Job, output: Output, rows: NDArray[np.int64]) -> None:
+        """Add the rows whose windows all end before the data: F is the fallback in all their cells."""
+        p = empty_part(job.schedule, rows)
+        here = p.row * job.schedule.shape[1] + p.column
+        with np.errstate(invalid="ignore"):
+            first = ~(output.max_F > p.max_F) & ~((output.max_F == p.max_F) & (output.index < here))
+        output.max_F[first], output.index[first] = p.max_F, here
+        output.n_fallback += p.n_fallback
+        output.log_sum = np.logaddexp(output.log_sum, p.log_sum)
+        if output.row_log is not None and output.column_log is not None:
+            output.row_log[:, p.rows] = p.row_log
+            output.column_log = np.logaddexp(output.column_log, p.column_log)
+        if output.line_max is not None and output.line_index is not None and self.spec.lines is not None:
+            line = FALLBACK - float(
+                np.logaddexp.reduce([self.spec.lines.log_gauss, *(np.array(self.spec.lines.log_line) + FALLBACK)])
+            )
+            with np.errstate(invalid="ignore"):
+                first = ~(output.line_max > line) & ~((output.line_max == line) & (output.line_index < here))
+            output.line_max[first], output.line_index[first] = line, here
+
+
+def blank_map(xp: Any, F: Any, job: Job, tables: DeviceTables) -> None:
+    """NaN in the cells of maps (B, N_t0, N_tau) that hold fewer than two bins, the fallback where there is no data."""
+    s, empty = job.schedule, tables.host.empty
+    late = np.flatnonzero(s.late)
+    if late.size:
+        F[:, xp.asarray(late)] = np.nan
+    is_empty = np.zeros(s.shape[0], np.bool_)
+    is_empty[empty] = True
+    for g in np.unique(s.group):
+        rows = np.flatnonzero((s.group == g) & ~s.late)
+        if s.valid_from[g] and rows.size:
+            F[:, xp.asarray(rows), : int(s.valid_from[g])] = np.nan
+        rows = rows[is_empty[rows]]
+        if rows.size:
+            F[:, xp.asarray(rows), int(s.valid_from[g]) :] = FALLBACK

@@ -1,0 +1,216 @@
+"""What the F-statistic's kernels read beside the atoms: structs, lengths, weights, lists of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.fstat.contract import Job
+from skysieve.fstat.parts import live_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SHAPE = np.dtype(
+    [
+        (name, np.int32)
+        for name in (
+            "n", "columns", "rows", "templates", "stored", "pitch", "marginals", "map", "low", "high", "chunk",
+            "row0", "step", "fine", "length0", "skip", "slots", "width", "apart",
+        )
+    ]
+)  # fmt: skip
+"""``struct Shape`` of ``common.cuh``."""
+SLOT = 32
+"""Bytes of ``struct Slot``."""
+ANSWER = np.dtype([("top", "f8"), ("sum", "f8"), ("lost", "u8"), ("cell", "u4"), ("flag", "u4")])
+"""``struct Answer``."""
+NOWHERE = 2**32 - 1
+FAR = 2**24
+"""A distance beyond any data, exact in float32."""
+ROWS = 16
+"""Rows of a block of ``exp.cu``."""
+STEEPEST = 24.0
+"""Largest exponent, to base 2, by which weights may grow in a block of rows: their squares enter A D."""
+USUAL_DETECTORS = 3
+"""Of the line-robust statistic: for more, kernels are compiled when they are first wanted."""
+MOST_DETECTORS = 8
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Of one schedule: which rows are computed, in which order, and how.
+
+    Attributes
+    ----------
+    rows, empty : numpy.ndarray of int64
+        Rows to compute, rising, and rows whose windows all end before the data.
+    order : numpy.ndarray of int64
+        The rows in the kernels' order.
+    first, group : numpy.ndarray of int32
+        In that order; ``first`` counts the `pad` empty bins before the data.
+    length : numpy.ndarray of int32
+        Of the exponential window the lengths that all groups have, else those of each group.
+    more : numpy.ndarray of uint8 or None
+        Where a group has one bin more.
+    weights : tuple of two numpy.ndarray of float64
+        Of the exponential window: ``log2(e) T / tau`` and ``q^L``; ``1 - q``, ``q^L``, ``1 - q^2``, ``q^2L``.
+    away : numpy.ndarray of int32
+        Distance from each bin to the next one with data.
+    unit : bool
+        One row a bin, one group, lengths that rise by a constant step (of rectangles: by 1).
+    """
+
+    rows: NDArray[np.int64]
+    empty: NDArray[np.int64]
+    order: NDArray[np.int64]
+    first: NDArray[np.int32]
+    group: NDArray[np.int32]
+    length: NDArray[np.int32]
+    more: NDArray[np.uint8] | None
+    skip: NDArray[np.int32]
+    weights: tuple[NDArray[np.float64], NDArray[np.float64]]
+    away: NDArray[np.int32]
+    pad: int
+    n: int
+    step: int
+    unit: bool
+
+    @property
+    def count(self) -> int:
+        """Rows to compute."""
+        return len(self.rows)
+
+    @property
+    def stored(self) -> int:
+        """Bins in storage: a whole number of blocks."""
+        return -(-self.n // ROWS) * ROWS
+
+    @property
+    def fine(self) -> int:
+        """Blocks of 32 places of a phase in the copies sorted by phase."""
+        return -(-self.n // (32 * self.step)) if self.step else 0
+
+    @property
+    def low(self) -> int:
+        """First bin of the first row."""
+        return int(self.first.min())
+
+    @property
+    def high(self) -> int:
+        """One past that of the last row."""
+        return int(self.first.max()) + 1
+
+    def warm(self, high: int) -> tuple[float, float]:
+        """Mean and largest number of bins that a chunk of rows below `high` sums before it starts."""
+        some = np.minimum(self.length.ravel()[:: max(1, self.length.size // 64)], self.n - high)
+        return float(some.mean()), float(some.max())
+
+
+def make_tables(job: Job, kind: str) -> Tables:
+    """The tables of a job's schedule, for the kernels of a window of that kind.
+
+    Rows are in rising order for rectangular windows ("rect"), in falling order of their first bin for recurrences
+    ("exp", "sum"), and by group and first bin for windows of any shape ("any").
+    """
+    exponential = kind in ("exp", "sum")
+    s, live = job.schedule, live_rows(job.schedule)
+    rows = live.rows
+    if rows.size == 0:
+        none = np.zeros(0, np.int32)
+        nothing = np.zeros((0, 0))
+        return Tables(
+            rows, live.empty, rows, none, none, none, None, none, (nothing, nothing), none, 0, job.n, 0, False
+        )
+    pad = max(0, -int(s.first[rows].min()))
+    n = job.n + pad
+    used = np.unique(s.group[rows])
+    length, more = s.length, None
+    rate = job.tatom / job.taus
+    if exponential:
+        order = rows[np.argsort(-s.first[rows], kind="stable")]
+        length = s.length[used].min(axis=0)
+        longer = s.length > length
+        more = longer.astype(np.uint8) if longer[used].any() else None
+        steps = np.unique(np.diff(length))
+    else:
+        order = rows if kind == "rect" else rows[np.lexsort((s.first[rows], s.group[rows]))]
+        steps = np.unique(np.diff(s.length[used[0]]))
+    step = 1 if steps.size == 0 else int(steps[0]) if steps.size == 1 else 0
+    line = used.size == 1 and np.all(np.diff(s.first[rows]) == 1) and np.all(np.diff(rows) == 1)
+    good = step > 0 and rate.max() * ROWS * np.log2(np.e) <= STEEPEST if exponential else step == 1
+    unit = bool(line and more is None and good and kind in ("rect", "exp"))
+    if not exponential and unit:
+        length = s.length[used]
+    length = np.minimum(length, 2**30)
+    weights = np.zeros((2, 0)), np.zeros((4, 0))
+    if kind == "exp":
+        lose = np.exp(-rate * length)
+        weights = (
+            np.stack([rate * np.log2(np.e), lose]),
+            np.stack([-np.expm1(-rate), lose, -np.expm1(-2 * rate), lose**2]),
+        )
+    return Tables(
+        rows=rows,
+        empty=live.empty,
+        order=order,
+        first=(s.first[order] + pad).astype(np.int32),
+        group=s.group[order].astype(np.int32),
+        length=length.astype(np.int32),
+        more=more,
+        skip=s.valid_from.astype(np.int32),
+        weights=weights,
+        away=distance(job.occupied, pad)[0],
+        pad=pad,
+        n=n,
+        step=step,
+        unit=unit,
+    )
+
+
+def distance(occupied: NDArray[np.bool_], pad: int) -> NDArray[np.int32]:
+    """Bins from each of the `pad` empty ones and the n others to the next occupied one; `FAR` where there is none.
+
+    ``occupied`` has shape (n,) or (B, n); the answer (B, pad + n).
+    """
+    some = np.atleast_2d(occupied)
+    n = some.shape[1] + pad
+    at = np.full((len(some), n), FAR)
+    at[:, pad:][some] = np.broadcast_to(np.arange(pad, n), some.shape)[some]
+    nearest = np.minimum.accumulate(at[:, ::-1], axis=1)[:, ::-1]
+    return np.where(nearest == FAR, FAR, nearest - np.arange(n)).astype(np.int32)
+
+
+class DeviceTables:
+    """`Tables` on the device, kept while the schedule stays the same."""
+
+    def __init__(self, xp: Any, tables: Tables, dtype: np.dtype[Any]) -> None:
+        self.host = tables
+        self.chunks: dict[tuple[int, int], int] = {}
+        if tables.count == 0:
+            return
+        blocks = np.full(tables.stored, FAR, np.int32)
+        blocks[: tables.n] = tables.away
+        self.away = xp.asarray(tables.away)
+        self.gaps = xp.asarray(np.ascontiguousarray(blocks.reshape(-1, ROWS).max(axis=1)))
+        self.length = xp.asarray(tables.length)
+        self.unit_weights, self.any_weights = (xp.asarray(w.astype(dtype)) for w in tables.weights)
+        self.rows = tuple(xp.asarray(a) for a in (tables.order.astype(np.int32), tables.first, tables.group))
+        self.more = None if tables.more is None else xp.asarray(tables.more)
+        self.skip = xp.asarray(tables.skip)
+
+
+def same_schedule(a: Job, b: Job) -> bool:
+    """Whether the tables of one job serve another."""
+    if a is b:
+        return True
+    s, t = a.schedule, b.schedule
+    if (a.tatom, s.n, s.shape) != (b.tatom, t.n, t.shape):
+        return False
+    pairs = ((a.taus, b.taus), (a.occupied, b.occupied))
+    names = ("first", "group", "length", "valid_from", "late")
+    if s is not t:
+        pairs += tuple((getattr(s, name), getattr(t, name)) for name in names)
+    return all(x is y or np.array_equal(x, y) for x, y in pairs)

@@ -1,0 +1,333 @@
+"""F-statistic atoms: what one Fourier transform of one detector adds to the F-statistic of one template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import as_array, is_device_array, to_host
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Atoms", "Bins", "bin_atoms", "merge"]
+
+FIELDS = ("a2", "b2", "ab", "Fa", "Fb")
+LARGEST_TIME = 2**53
+"""GPS seconds that a float64 still holds exactly."""
+MOST_BINS = 10_000_000
+"""Bins of a merged stream: 570 years of half hours.  More is a mistaken time or a tiny tatom."""
+SCHWARZ = 1e-5
+"""How far ``ab^2`` may pass ``a2 b2``, relative to the squared scale of a2 + b2: text files round to 1e-6."""
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Atoms:
+    """Atoms of one template: per Fourier transform (SFT) the antenna factors and the projections of the data.
+
+    Parameters
+    ----------
+    t : array_like of int, shape (n,)
+        GPS seconds at which each SFT starts; rising, without repeats, gaps allowed.
+    a2, b2, ab : array_like, shape (n,)
+        Noise-weighted antenna-pattern products ``a^2``, ``b^2`` and ``a b``.
+    Fa, Fb : array_like of complex, shape (n,)
+        Projections of the data on the two halves of the template.
+    tatom : int
+        Length of an SFT in seconds.
+    detector : str
+        Name, as ``"H1"``; merged atoms carry several joined by ``+``.
+
+    Raises
+    ------
+    ValueError
+        Lengths that differ, no atoms, times that are not integers, not rising or repeated, numbers that are not
+        finite, negative `a2` or `b2`, or ``ab^2 > a2 b2`` beyond rounding.
+    TypeError
+        Values that are not numbers.
+
+    Notes
+    -----
+    Numbers are kept in float32 (complex64), as LALPulsar makes them, unless one of the arrays is of double
+    precision (as Python's own numbers are).  CuPy arrays stay on the GPU.
+
+    Examples
+    --------
+    >>> atoms = Atoms([0, 1800, 5400], [1, 1, 1], [1, 1, 1], [0, 0, 0], [1, 2j, 0], [0, 1, 1], detector="L1")
+    >>> len(atoms), atoms.tatom, atoms.Fa.dtype
+    (3, 1800, dtype('complex128'))
+    """
+
+    t: NDArray[np.int64]
+    a2: Any
+    b2: Any
+    ab: Any
+    Fa: Any
+    Fb: Any
+    tatom: int
+    detector: str
+
+    def __init__(
+        self, t: Any, a2: Any, b2: Any, ab: Any, Fa: Any, Fb: Any, tatom: int = 1800, detector: str = "H1"
+    ) -> None:
+        given = {"a2": as_array(a2), "b2": as_array(b2), "ab": as_array(ab), "Fa": as_array(Fa), "Fb": as_array(Fb)}
+        double = any((x.dtype.kind, x.dtype.itemsize) in (("f", 8), ("c", 16)) for x in given.values())
+        times = times_of(t)
+        values: dict[str, Any] = {}
+        for name, x in given.items():
+            kinds = "buifc" if name in ("Fa", "Fb") else "buif"
+            if x.dtype.kind not in kinds:
+                raise TypeError(f"{name} has dtype {x.dtype}, expected {'complex' if 'c' in kinds else 'real'} numbers")
+            if x.shape != times.shape:
+                raise ValueError(f"{name} has shape {x.shape}, expected {times.shape}, that of t")
+            wanted = (
+                (np.complex128 if double else np.complex64) if "c" in kinds else np.float64 if double else np.float32
+            )
+            values[name] = x.astype(wanted)
+        object.__setattr__(self, "t", times)
+        for name, x in values.items():
+            object.__setattr__(self, name, x)
+        object.__setattr__(self, "tatom", positive_seconds(tatom, "tatom"))
+        object.__setattr__(self, "detector", str(detector))
+        self._check()
+
+    def _check(self) -> None:
+        if self.t.size == 0:
+            raise ValueError("t is empty: there are no atoms")
+        host = {name: to_host(getattr(self, name)) for name in FIELDS}
+        for name, x in host.items():
+            bad = np.flatnonzero(~np.isfinite(x))
+            if bad.size:
+                raise ValueError(f"{name}[{bad[0]}] = {x[bad[0]]} is not finite ({bad.size} such of {x.size})")
+        for name in ("a2", "b2"):
+            bad = np.flatnonzero(host[name] < 0)
+            if bad.size:
+                raise ValueError(f"{name}[{bad[0]}] = {host[name][bad[0]]} is negative; it is a square")
+        a2, b2, ab = (host[name].astype(np.float64) for name in ("a2", "b2", "ab"))
+        bad = np.flatnonzero(above_schwarz(a2, b2, ab))
+        if bad.size:
+            i = bad[0]
+            limit = float(np.sqrt(a2[i]) * np.sqrt(b2[i]))
+            raise ValueError(f"ab[{i}] = {host['ab'][i]}: its square is above a2 b2, the square of {limit:.6g}")
+
+    def __len__(self) -> int:
+        return int(self.t.size)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Atoms: {self.detector}, {len(self)} SFTs of {self.tatom} s, GPS {self.t[0]} to "
+            f"{self.t[-1] + self.tatom}, {np.dtype(self.a2.dtype).name}>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Atoms):
+            return NotImplemented
+        same = self.tatom == other.tatom and self.detector == other.detector and np.array_equal(self.t, other.t)
+        return same and all(
+            getattr(self, f).dtype == getattr(other, f).dtype
+            and np.array_equal(to_host(getattr(self, f)), to_host(getattr(other, f)))
+            for f in FIELDS
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the projections live on a GPU."""
+        return is_device_array(self.Fa)
+
+    def save(self, path: Any) -> None:
+        """Write to ``.npz`` or ``.h5``, lossless; see `skysieve.fstat.save_atoms`."""
+        from .files import save_atoms
+
+        save_atoms(path, self)
+
+    @classmethod
+    def load(cls, path: Any) -> Atoms:
+        """Read back what `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file holds several detectors: `skysieve.fstat.load_atoms` reads them all.
+        """
+        from .files import load_atoms
+
+        found = load_atoms(path)
+        if len(found) != 1:
+            raise ValueError(f"{path} holds {len(found)} detectors; load_atoms(path) reads them all")
+        return found[0]
+
+
+def above_schwarz(a2: Any, b2: Any, ab: Any) -> Any:
+    """Where ``ab^2`` is above ``a2 b2`` beyond rounding; float64 arrays, one template a row.
+
+    The values are divided by their scale first, so that no product overflows.
+    """
+    scale = a2.max(axis=-1, keepdims=True) + b2.max(axis=-1, keepdims=True)
+    scale = scale + (scale == 0)
+    return (ab / scale) ** 2 > (a2 / scale) * (b2 / scale) + SCHWARZ
+
+
+def times_of(t: Any) -> NDArray[np.int64]:
+    """GPS times as rising whole seconds."""
+    x = to_host(t)
+    if x.ndim != 1:
+        raise ValueError(f"t has shape {x.shape}, expected one dimension")
+    if x.dtype.kind not in "uif":
+        raise TypeError(f"t has dtype {x.dtype}, expected GPS seconds")
+    if x.dtype.kind == "f":
+        bad = np.flatnonzero(~np.isfinite(x) | (np.abs(x) > LARGEST_TIME) | (x != np.round(x)))
+        if bad.size:
+            raise ValueError(f"t[{bad[0]}] = {x[bad[0]]!r} is not a whole GPS second")
+    elif np.any(np.abs(x.astype(np.float64)) > LARGEST_TIME):
+        raise ValueError(f"t reaches {x.max()}, which is no GPS time in seconds")
+    times: NDArray[np.int64] = x.astype(np.int64)
+    step = np.diff(times)
+    bad = np.flatnonzero(step <= 0)
+    if bad.size:
+        i = int(bad[0]) + 1
+        what = "is repeated" if step[bad[0]] == 0 else f"comes after {times[i - 1]}: times must rise"
+        raise ValueError(f"t[{i}] = {times[i]} {what}")
+    return times
+
+
+def positive_seconds(value: Any, name: str) -> int:
+    """A positive whole number of seconds as int."""
+    whole = whole_seconds(value, name)
+    if whole <= 0:
+        raise ValueError(f"{name}={value!r}: expected a positive number of seconds")
+    return whole
+
+
+def whole_seconds(value: Any, name: str) -> int:
+    """A whole number of seconds as int; floats only if they are whole."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name}={value!r}: expected whole seconds")
+    number = float(value)
+    if not np.isfinite(number) or number != int(number) or abs(number) > LARGEST_TIME:
+        raise ValueError(f"{name}={value!r}: expected whole seconds")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The atoms of all detectors added up in time bins of width `tatom`.
+
+    Attributes
+    ----------
+    t_start : int
+        GPS second at which bin 0 starts: the earliest SFT.
+    tatom : int
+        Width of a bin.
+    x : numpy.ndarray, shape (7, n)
+        Rows a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb; exact zeros where there is no data.
+    occupied : numpy.ndarray of bool, shape (n,)
+        Bins whose weight is positive: an SFT with ``a2 = b2 = 0`` holds no data.
+    """
+
+    t_start: int
+    tatom: int
+    x: NDArray[Any]
+    occupied: NDArray[np.bool_]
+
+    @property
+    def n(self) -> int:
+        """Number of bins."""
+        return int(self.x.shape[1])
+
+    @property
+    def t_end(self) -> int:
+        """GPS second at which the last bin ends."""
+        return self.t_start + self.n * self.tatom
+
+
+def as_list(atoms: Any, name: str = "atoms") -> list[Atoms]:
+    """One `Atoms` or several, as a list that is not empty and shares one tatom."""
+    if isinstance(atoms, Atoms):
+        return [atoms]
+    if isinstance(atoms, str | bytes) or not isinstance(atoms, Iterable):
+        raise TypeError(f"{name} is a {type(atoms).__name__}, expected Atoms or a list of them")
+    found = list(atoms)
+    for i, a in enumerate(found):
+        if not isinstance(a, Atoms):
+            raise TypeError(f"{name}[{i}] is a {type(a).__name__}, expected Atoms")
+    if not found:
+        raise ValueError(f"{name} is empty: there are no atoms")
+    widths = {a.detector: a.tatom for a in found}
+    if len({a.tatom for a in found}) > 1:
+        raise ValueError(f"{name} mix SFT lengths: {widths}")
+    return found
+
+
+def bin_atoms(atoms: Atoms | Sequence[Atoms]) -> Bins:
+    """Add the atoms of all detectors in common bins, in the detectors' order and in their precision.
+
+    Bin ``j`` of an SFT that starts at ``s`` is ``floor((s - t_start) / tatom)``, with ``t_start`` the earliest start
+    of all; in float32 the sums are, bit for bit, those of LALPulsar's merged atoms.
+    """
+    found = as_list(atoms)
+    width = found[0].tatom
+    start = min(int(a.t[0]) for a in found)
+    n = (max(int(a.t[-1]) for a in found) - start) // width + 1
+    if n > MOST_BINS:
+        raise ValueError(f"atoms span {n} bins of {width} s: more than {MOST_BINS}; is a time wrong?")
+    dtype = np.result_type(*(a.a2.dtype for a in found))
+    x = np.zeros((7, n), dtype)
+    for a in found:
+        at = (a.t - start) // width
+        fa, fb = to_host(a.Fa), to_host(a.Fb)
+        rows = (to_host(a.a2), to_host(a.b2), to_host(a.ab), fa.real, fa.imag, fb.real, fb.imag)
+        alone = bool((np.diff(at) > 0).all())  # a bin each: added at once, which is faster
+        whole = slice(int(at[0]), int(at[-1]) + 1) if alone and at[-1] - at[0] == len(at) - 1 else at
+        for row, values in zip(x, rows, strict=True):
+            if alone:
+                row[whole] += values
+            else:
+                np.add.at(row, at, values)
+    return Bins(start, width, x, (x[0] > 0) | (x[1] > 0))
+
+
+def merge(atoms: Sequence[Atoms]) -> Atoms:
+    """One stream of atoms from several detectors: all quantities added in common time bins.
+
+    Parameters
+    ----------
+    atoms : sequence of Atoms
+        One a detector, of one SFT length; their times need not line up.
+
+    Returns
+    -------
+    Atoms
+        On the bins that hold an SFT, of weight zero too; merging it again changes nothing.
+
+    Raises
+    ------
+    ValueError
+        For no atoms, or SFT lengths that differ.
+
+    Examples
+    --------
+    >>> h1 = Atoms([0, 1800], [1, 1], [1, 1], [0, 0], [1, 1], [1, 1])
+    >>> l1 = Atoms([700, 4300], [1, 1], [1, 1], [0, 0], [1, 1], [1, 1], detector="L1")
+    >>> both = merge([h1, l1])
+    >>> both.detector, both.t.tolist(), both.a2.tolist()
+    ('H1+L1', [0, 1800, 3600], [2.0, 1.0, 1.0])
+    """
+    found = as_list(atoms)
+    bins = bin_atoms(found)
+    kept = np.unique(np.concatenate([(a.t - bins.t_start) // bins.tatom for a in found]))
+    a2, b2, ab, *f = bins.x[:, kept]
+    return Atoms(
+        bins.t_start + kept * bins.tatom,
+        a2,
+        b2,
+        ab,
+        f[0] + 1j * f[1],
+        f[2] + 1j * f[3],
+        tatom=bins.tatom,
+        detector="+".join(a.detector for a in found),
+    )

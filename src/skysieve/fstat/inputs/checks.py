@@ -1,0 +1,94 @@
+"""Checks of arguments that a map and a search share, and their progress bar."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory, parse_budget
+
+from .grid import Binning, Grid, Schedule
+from .windows import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from skysieve.core.device import Device
+
+DTYPES = ("float64", "float32")
+
+
+def current(device: Device) -> AbstractContextManager[Any]:
+    """In it, CuPy's arrays of this thread are made on the device; nothing for a CPU."""
+    if device.kind != "cuda":
+        return nullcontext()
+    import cupy
+
+    found: AbstractContextManager[Any] = cupy.cuda.Device(device.index)
+    return found
+
+
+def real_dtype(dtype: Any) -> np.dtype[Any]:
+    """The arithmetic that the argument means."""
+    try:
+        real: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
+    if real.name not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
+    return real
+
+
+SMALL_MAP = 2**26
+"""Bytes of a map that are taken unasked: to ask for the free memory takes longer than a small map."""
+
+
+def refuse_map(grid: Grid, dtype: np.dtype[Any], lal: bool, memory: str | float | None) -> None:
+    """Raise `MemoryBudgetError` where a map does not fit into the host's memory, before anything is made for it."""
+    rows, columns = grid.shape
+    need = rows * columns * dtype.itemsize
+    if memory is None and need <= SMALL_MAP:
+        return
+    budget = parse_budget(memory, available_host_memory(), default=0.8)
+    if need > budget:
+        hint = "compat='lalpulsar' needs it; larger steps dt0 and dtau" if lal else "keep_map=False never builds it"
+        raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
+
+
+def refuse_short(bins: Binning, grid: Grid, window: Window, s: Schedule) -> None:
+    """Name the first cell whose window holds fewer than two SFTs."""
+    if bins.n < 2:
+        raise ValueError("atoms hold one SFT; a transient window needs two (strict=False gives NaN)")
+    late, end = np.flatnonzero(s.late), bins.t_start + bins.n * bins.tatom
+    if late.size:
+        raise ValueError(
+            f"grid: t0={grid.t0s[late[0]]} leaves fewer than two SFTs before the end of the data at {end}; the "
+            f"last usable t0 is about {end - 2 * bins.tatom} (strict=False gives NaN in such cells)"
+        )
+    if s.valid_from.max() > 0:
+        reach = "" if window.efold == 1 else f" (the window ends at {window.efold:g} tau)"
+        raise ValueError(
+            f"grid: tau={grid.taus[0]} holds fewer than two SFTs of {bins.tatom} s{reach}; "
+            "strict=False gives NaN in such cells"
+        )
+
+
+@contextmanager
+def reporting(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None] | None]:
+    """The callback that the user's ``progress`` means; a bar is drawn for True."""
+    if callable(progress):
+        yield progress
+        return
+    if not isinstance(progress, bool):
+        raise TypeError(f"progress={progress!r}: expected True, False or a function")
+    if not progress:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("transient F-statistic", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,300 @@
+"""Made atoms: Gaussian noise and transient signals seen by real detectors, without lalsuite.
+
+The atoms are drawn directly, not by way of time series: for a noise-weighted pair ``(a, b)`` the projections are
+``Fa = a z``, ``Fb = b z`` with one complex ``z`` of unit variance a SFT, plus the signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .atoms import Atoms, positive_seconds, whole_seconds
+from .windows import Window, resolve_window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["DETECTORS", "Detector", "Injection", "antenna_patterns", "synth_atoms"]
+
+GMST_EPOCH = 1_000_000_000
+"""GPS second at which `GMST_ANGLE` holds."""
+GMST_ANGLE = 0.3368773437
+"""Greenwich mean sidereal time there, in radians (UT1 taken as UTC)."""
+SIDEREAL_RATE = 2 * np.pi / 86164.0905
+
+
+@dataclass(frozen=True)
+class Detector:
+    """An interferometer with two arms.
+
+    Attributes
+    ----------
+    latitude, longitude : float
+        Degrees; geodetic, east positive.
+    x_azimuth, y_azimuth : float
+        Directions of the arms: degrees from north, clockwise.
+    """
+
+    latitude: float
+    longitude: float
+    x_azimuth: float
+    y_azimuth: float
+
+    def response(self) -> NDArray[np.float64]:
+        """``(x x - y y) / 2`` of the arms' directions in axes that turn with the Earth."""
+        lat, lon = np.deg2rad([self.latitude, self.longitude])
+        east = np.array([-np.sin(lon), np.cos(lon), 0.0])
+        north = np.array([-np.sin(lat) * np.cos(lon), -np.sin(lat) * np.sin(lon), np.cos(lat)])
+        arms = [np.cos(a) * north + np.sin(a) * east for a in np.deg2rad([self.x_azimuth, self.y_azimuth])]
+        return 0.5 * (np.outer(arms[0], arms[0]) - np.outer(arms[1], arms[1]))
+
+
+DETECTORS = {
+    "H1": Detector(46.4551, -119.4077, 324.0006, 234.0006),
+    "L1": Detector(30.5629, -90.7742, 252.2835, 162.2835),
+    "V1": Detector(43.6314, 10.5045, 19.4326, 289.4326),
+    "G1": Detector(52.2451, 9.8072, 68.3883, 334.0569),
+    "K1": Detector(36.4119, 137.3060, 60.3962, 330.3964),
+    "I1": Detector(19.6133, 77.0309, 332.3844, 242.3835),
+}
+"""LIGO Hanford, LIGO Livingston, Virgo, GEO 600, KAGRA and LIGO India, from their published coordinates."""
+
+
+def antenna_patterns(
+    t: Any, detector: str | Detector, ra: float, dec: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Antenna patterns ``a(t)`` and ``b(t)`` of a detector for a point of the sky.
+
+    Parameters
+    ----------
+    t : array_like
+        GPS seconds.
+    detector : str or Detector
+        A name of `DETECTORS`.
+    ra, dec : float
+        Right ascension and declination, radians.
+
+    Returns
+    -------
+    a, b : numpy.ndarray
+
+    Notes
+    -----
+    The definitions of Jaranowski, Krolak & Schutz 1998 (eqs. 10-13): the response of the arms projected on the two
+    polarisations at polarisation angle 0.  The Earth turns at the mean sidereal rate; precession, nutation and
+    UT1 - UTC are left out (below 1e-3 radians).
+
+    Examples
+    --------
+    >>> a, b = antenna_patterns([1000000000], "H1", 0.5, 1.0)
+    >>> bool(a[0] ** 2 + b[0] ** 2 <= 1)
+    True
+    """
+    d = _detector(detector).response()
+    angle = GMST_ANGLE + SIDEREAL_RATE * (np.asarray(t, dtype=np.float64) - GMST_EPOCH) - ra
+    # axes of the wave in the turning frame: xi along falling right ascension, eta along rising declination
+    sin, cos, zero = np.sin(angle), np.cos(angle), np.zeros_like(angle)
+    xi = np.stack([-sin, -cos, zero])
+    eta = np.stack([-np.sin(dec) * cos, np.sin(dec) * sin, np.cos(dec) + zero])
+    a = np.einsum("i...,ij,j...->...", xi, d, xi) - np.einsum("i...,ij,j...->...", eta, d, eta)
+    b = 2 * np.einsum("i...,ij,j...->...", xi, d, eta)
+    return a, b
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A transient signal.
+
+    Parameters
+    ----------
+    t0, tau : int
+        Start (GPS seconds) and duration.
+    snr : float
+        Optimal signal-to-noise ratio over all detectors: without noise ``2F = snr^2``, in noise ``4 + snr^2``
+        on average.
+    window : str, WindowSum or callable
+        As for `skysieve.fstat.transient_map`.
+    efold : float
+        Where windows other than rect end, in units of tau.
+    cosi, psi, phi0 : float
+        Cosine of the inclination, polarisation angle and initial phase.
+    """
+
+    t0: int
+    tau: int
+    snr: float
+    window: Any = "rect"
+    efold: float = 3
+    cosi: float = 0.3
+    psi: float = 0.4
+    phi0: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "t0", whole_seconds(self.t0, "t0"))
+        object.__setattr__(self, "tau", positive_seconds(self.tau, "tau"))
+        if not (np.isfinite(self.snr) and self.snr >= 0):
+            raise ValueError(f"snr={self.snr!r}: expected at least 0")
+        if not -1 <= self.cosi <= 1:
+            raise ValueError(f"cosi={self.cosi!r}: expected -1 to 1")
+        if self._window().kind == "none":
+            raise ValueError("window='none' has no start: inject a rect over all data")
+
+    def _window(self) -> Window:
+        return resolve_window(self.window, self.efold)
+
+    def amplitude(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The window at the start of each SFT, 0 outside."""
+        window = self._window()
+        x = (t - self.t0) / self.tau
+        inside = (x >= 0) & (x < window.efold)
+        out = np.zeros(len(t))
+        if inside.any():
+            out[inside] = window.weights(x[inside])
+        return out
+
+    def polarisations(self) -> tuple[complex, complex]:
+        """Complex amplitudes of the signal along ``a`` and ``b``."""
+        plus, cross = 0.5 * (1 + self.cosi**2), self.cosi
+        cos, sin = np.cos(2 * self.psi), np.sin(2 * self.psi)
+        phase = np.exp(1j * self.phi0)
+        return complex((plus * cos - 1j * cross * sin) * phase), complex((plus * sin + 1j * cross * cos) * phase)
+
+
+def _detector(detector: str | Detector) -> Detector:
+    if isinstance(detector, Detector):
+        return detector
+    if detector not in DETECTORS:
+        raise ValueError(f"detector={detector!r}: expected one of {', '.join(DETECTORS)}")
+    return DETECTORS[detector]
+
+
+def sft_times(
+    t_start: int, span: int, tatom: int, gaps: Sequence[tuple[int, int]], duty: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Starts of the SFTs of a detector: a comb from `t_start`, less those that touch a gap, less a random share."""
+    t = t_start + tatom * np.arange(span // tatom, dtype=np.int64)
+    keep = rng.random(t.size) < duty
+    for a, b in gaps:
+        keep &= (t + tatom <= a) | (t >= b)
+    return t[keep]
+
+
+def synth_atoms(
+    t_start: int = 1_000_000_000,
+    span: int = 10 * 86400,
+    *,
+    detectors: Sequence[str] = ("H1", "L1"),
+    tatom: int = 1800,
+    ra: float = 0.5,
+    dec: float = 1.0,
+    inject: Injection | Sequence[Injection] | None = None,
+    gaps: Sequence[tuple[int, int]] | Mapping[str, Sequence[tuple[int, int]]] = (),
+    duty: float = 1.0,
+    offsets: Sequence[int] | None = None,
+    noise: float | dict[str, float] = 1.0,
+    seed: int | np.random.Generator | None = 0,
+    dtype: Any = "float32",
+) -> list[Atoms]:
+    """Atoms of a perfectly matched template in Gaussian noise, with signals.
+
+    Parameters
+    ----------
+    t_start, span : int
+        GPS second of the first SFT and length of the data in seconds.
+    detectors : sequence of str
+        Names of `DETECTORS`.
+    tatom : int
+        SFT length.
+    ra, dec : float
+        Sky position, radians.
+    inject : Injection or sequence of Injection, optional
+        Signals.
+    gaps : sequence of (start, stop), or dict of them by detector
+        GPS ranges without data.
+    duty : float
+        Share of the SFTs that is kept, at random.
+    offsets : sequence of int, optional
+        Seconds by which each detector's SFTs are late.
+    noise : float or dict by detector
+        Relative noise amplitudes: a detector's atoms are weighted by its share.  0 everywhere gives signals alone.
+    seed : int or numpy.random.Generator
+        The same seed gives the same atoms.
+    dtype : {"float32", "float64"}
+
+    Returns
+    -------
+    list of Atoms
+        One a detector.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For unknown detectors, spans or duties out of range, a detector without any SFT.
+
+    Notes
+    -----
+    In noise alone 2F of every cell follows chi-square with four degrees of freedom.  Signals scale so that the
+    squared SNR summed over detectors and the window is ``snr**2``.
+
+    Examples
+    --------
+    >>> signal = Injection(t0=1000180000, tau=108000, snr=12, window="exp")
+    >>> h1, l1 = synth_atoms(inject=signal, gaps={"L1": [(1000200000, 1000300000)]}, seed=3)
+    >>> len(h1), len(l1)
+    (480, 424)
+    """
+    start, length = whole_seconds(t_start, "t_start"), positive_seconds(span, "span")
+    width = positive_seconds(tatom, "tatom")
+    if not 0 < duty <= 1:
+        raise ValueError(f"duty={duty!r}: expected above 0, at most 1")
+    names = [detectors] if isinstance(detectors, str) else list(detectors)
+    if not names:
+        raise ValueError("detectors is empty")
+    late = [0] * len(names) if offsets is None else [whole_seconds(o, "offsets") for o in offsets]
+    if len(late) != len(names):
+        raise ValueError(f"offsets has {len(late)} entries for {len(names)} detectors")
+    signals = [inject] if isinstance(inject, Injection) else list(inject or ())
+    rng = np.random.default_rng(seed)
+    levels = _levels(noise, names)
+    quiet = all(level == 0 for level in levels)
+    weights = np.ones(len(names)) if quiet else np.mean([v**-2.0 for v in levels]) ** -1 * np.array(levels) ** -2.0
+    found = []
+    for name, delay, weight in zip(names, late, weights, strict=True):
+        holes = gaps.get(name, ()) if isinstance(gaps, Mapping) else gaps
+        t = sft_times(start + delay, length, width, holes, duty, rng)
+        if t.size == 0:
+            raise ValueError(f"detector {name} has no SFT: gaps or duty leave nothing of the {length} s")
+        a, b = antenna_patterns(t + 0.5 * width, name, ra, dec)
+        found.append((name, t, a * np.sqrt(weight), b * np.sqrt(weight)))
+    z = [np.zeros(t.size, np.complex128) for _, t, _, _ in found]
+    for signal in signals:
+        pa, pb = signal.polarisations()
+        h = [signal.amplitude(t) * (a * pa + b * pb) for _, t, a, b in found]
+        power = float(sum(np.sum(np.abs(v) ** 2) for v in h))
+        if power > 0:
+            # 2F without noise is 2 sum |h|^2 for unit amplitude; see the class of Injection
+            z = [v + w * signal.snr / np.sqrt(2 * power) for v, w in zip(z, h, strict=True)]
+    if not quiet:
+        scale = np.sqrt(0.5)
+        z = [v + scale * (rng.standard_normal(v.size) + 1j * rng.standard_normal(v.size)) for v in z]
+    real = np.dtype(dtype)
+    if real not in (np.float32, np.float64):
+        raise ValueError(f"dtype={dtype!r}: expected 'float32' or 'float64'")
+    out = []
+    for (name, t, a, b), v in zip(found, z, strict=True):
+        a2, b2, ab = (x.astype(real) for x in (a * a, b * b, a * b))
+        pair = np.complex64 if real == np.float32 else np.complex128
+        out.append(Atoms(t, a2, b2, ab, (a * v).astype(pair), (b * v).astype(pair), width, name))
+    return out
+
+
+def _levels(noise: float | dict[str, float], names: Sequence[str]) -> list[float]:
+    levels = [float(noise[n] if isinstance(noise, dict) else noise) for n in names]
+    zero = [v == 0 for v in levels]
+    if not np.all(np.isfinite(levels)) or min(levels) < 0 or (any(zero) and not all(zero)):
+        raise ValueError(f"noise={noise!r}: expected positive levels, or 0 everywhere")
+    return levels

@@ -1,0 +1,1 @@
+"""Maps of the transient F-statistic and their plots."""

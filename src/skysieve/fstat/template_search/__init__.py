@@ -1,0 +1,1 @@
+"""Searches over many templates: batches, checkpoints, results."""

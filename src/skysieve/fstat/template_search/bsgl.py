@@ -1,0 +1,103 @@
+"""The line-robust statistic: a signal against Gaussian noise or a line in a single detector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from skysieve.fstat.contract import Lines
+
+__all__ = ["BSGL"]
+
+LOG10E = float(np.log10(np.e))
+
+
+@dataclass(frozen=True)
+class BSGL:
+    """Prior of the line-robust statistic ``B_S/GL``.
+
+    Parameters
+    ----------
+    Fstar0 : float
+        ``F*_0``: about the F from which a line is taken as likely as noise; LALPulsar's ``Fstar0sc``.
+    oLGX : sequence or dict of float, optional
+        Prior odds of a line against Gaussian noise in each detector, in the order of the detectors or by their
+        names; default 1 shared equally, as in LALPulsar.  0 leaves lines in a detector out.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For numbers that are not finite, or negative odds.
+
+    Notes
+    -----
+    With ``o = sum oLGX``, F of all detectors and ``F^X`` of each,
+
+        ln B = F - ln( (exp F*_0 + sum_X oLGX exp F^X) / (1 + o) ),
+
+    eq. 36 of [1]_.  ``F^X`` of a transient cell is summed over the very time bins of that cell.
+
+    References
+    ----------
+    .. [1] Keitel, Prix, Papa, Leaci & Siddiqi 2014, Phys. Rev. D 89, 064023
+
+    Examples
+    --------
+    >>> prior = BSGL(Fstar0=10)
+    >>> line, signal = prior.log10(60, [62, 4]), prior.log10(60, [30, 32])
+    >>> round(float(line), 2), round(float(signal), 2)
+    (0.17, 6.54)
+    """
+
+    Fstar0: float
+    oLGX: Sequence[float] | Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.Fstar0, bool) or not isinstance(self.Fstar0, int | float | np.integer | np.floating):
+            raise TypeError(f"Fstar0={self.Fstar0!r}: expected a number")
+        if not np.isfinite(self.Fstar0):
+            raise ValueError(f"Fstar0={self.Fstar0!r}: expected a finite number")
+        odds = self.oLGX.values() if isinstance(self.oLGX, Mapping) else self.oLGX
+        for value in odds or ():
+            if not (np.isfinite(value) and value >= 0):
+                raise ValueError(f"oLGX={self.oLGX!r}: expected odds of at least 0")
+
+    def odds(self, detectors: Sequence[str]) -> list[float]:
+        """Prior odds of the detectors.
+
+        Raises
+        ------
+        ValueError
+            If they are given for others, or their sum is 0.
+        """
+        n = len(detectors)
+        if self.oLGX is None:
+            found = [1.0 / n] * n
+        elif isinstance(self.oLGX, Mapping):
+            if sorted(self.oLGX) != sorted(detectors):
+                raise ValueError(f"oLGX={dict(self.oLGX)!r}: the detectors are {', '.join(detectors)}")
+            found = [float(self.oLGX[d]) for d in detectors]
+        else:
+            found = [float(v) for v in self.oLGX]
+            if len(found) != n:
+                raise ValueError(f"oLGX={list(self.oLGX)!r} has {len(found)} entries for {n} detectors")
+        if sum(found) == 0:
+            raise ValueError(f"oLGX={self.oLGX!r}: without any line there is nothing to be robust against")
+        return found
+
+    def lines(self, detectors: Sequence[str]) -> Lines:
+        """The priors as the backends take them."""
+        odds = np.array(self.odds(detectors))
+        with np.errstate(divide="ignore"):
+            logs = np.log(odds) - np.log1p(odds.sum())
+        return Lines(float(self.Fstar0 - np.log1p(odds.sum())), tuple(float(v) for v in logs))
+
+    def log10(self, twoF: Any, twoFX: Any) -> Any:
+        """``log10 B_S/GL`` of 2F, shape (...), and those of the detectors, shape (D, ...)."""
+        F, FX = 0.5 * np.asarray(twoF, np.float64), 0.5 * np.asarray(twoFX, np.float64)
+        lines = self.lines([str(i) for i in range(len(FX))] if not isinstance(self.oLGX, Mapping) else list(self.oLGX))
+        parts = [np.full(F.shape, lines.log_gauss), *(p + f for p, f in zip(lines.log_line, FX, strict=True))]
+        return LOG10E * (F - np.logaddexp.reduce(parts))

@@ -1,0 +1,56 @@
+"""Single cells, summed by themselves in float64: what a search tells of its few best templates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.core.arrays import to_host
+from skysieve.fstat.contract import CONDITION_BOUND, FALLBACK, Bank, Job
+from skysieve.fstat.inputs.windows import Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["F_of_sums", "cell_F"]
+
+
+def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> float:
+    """F of one cell of one template, from all detectors or from one.
+
+    Parameters
+    ----------
+    job : Job
+    bank : Bank
+        ``job.bank`` or one of ``job.detectors``.
+    template : int
+    flat : int
+        ``m N_tau + n``.
+    window : Window
+    """
+    s = job.schedule
+    m, n = divmod(flat, s.shape[1])
+    g, first = int(s.group[m]), int(s.first[m])
+    a, b = max(first, 0), min(first + int(s.length[g, n]), job.n)
+    if b <= a:
+        return FALLBACK
+    given = bank if bank.source is None else bank.source  # of any scale: that of the atoms
+    x = np.asarray(to_host(given.template(template)[:, a:b]), np.float64)
+    since = int(s.offset[g]) + job.tatom * (np.arange(a, b) - first)
+    w = window.weights(since / float(job.taus[n]))
+    return F_of_sums(np.concatenate([(x[:3] * w**2).sum(axis=1), (x[3:] * w).sum(axis=1)]))
+
+
+def F_of_sums(sums: NDArray[np.float64]) -> float:
+    """F from the sums of a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb."""
+    size = float(sums[0] + sums[1])
+    if not size > 0:
+        return FALLBACK
+    root = 1 / np.sqrt(size)  # in a scale of their own: products of small sums would be zero
+    A, B, C = (sums[:3] * root) * root
+    ar, ai, br, bi = sums[3:] * root
+    D = A * B - C * C
+    if not D > CONDITION_BOUND * (A + B) ** 2:
+        return FALLBACK
+    return float((B * (ar * ar + ai * ai) + A * (br * br + bi * bi) - 2 * C * (ar * br + ai * bi)) / D)

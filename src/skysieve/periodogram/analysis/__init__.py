@@ -1,0 +1,1 @@
+"""Significance of peaks, and corrections of light curves of moving objects."""

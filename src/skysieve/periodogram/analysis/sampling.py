@@ -1,0 +1,131 @@
+"""The highest frequency that the times of a light curve call for, where the user names none.
+
+Uneven sampling has no Nyquist frequency of its own (VanderPlas 2018, ApJS 236, 16, section 7.1): 24 cycles a day,
+a period of one hour, is the limit then.  Regular times have one, beyond which every frequency is the mirror image
+of a lower one.  Pure NumPy, one light curve at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.core.arrays import array_module, to_host
+from skysieve.periodogram.result.aliases import days_in
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.lightcurves.sources import CurveSet
+
+HIGHEST = 24.0
+"""Cycles a day: a period of one hour, the end of the range in which most variable stars and asteroids lie."""
+MOST = 5_000_000
+"""Frequencies of an automatic grid, or those of astropy's rule where that has more; about a second on one core."""
+SERIES_STEPS, SERIES_SHARE, SERIES_TOLERANCE = 10.5, 0.9, 0.1
+"""An unbroken series: of nine steps in ten, each is 1 to 10 times the shortest one, to a tenth of that."""
+LATTICE_TOLERANCE = 0.003
+"""Times lie on a lattice when they scatter about it by less than this part of its step (rms).
+
+A sinusoid and its mirror image then differ by ``(2 pi 0.003)**2``, 0.04%, of the power: not to be told apart at S/N 10.
+"""
+
+ROWS_AT_ONCE = 2**22
+"""Rows that are read at a time."""
+
+
+def highest_frequency(t: NDArray[np.float64]) -> tuple[float, bool]:
+    """Highest frequency to try for a light curve.
+
+    Parameters
+    ----------
+    t : numpy.ndarray
+        Times in days, finite, in any order, some of them equal or not.
+
+    Returns
+    -------
+    frequency : float
+        In cycles a day; NaN where no time passes.
+    regular : bool
+        Whether this is the Nyquist frequency of regular times.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(1)
+    >>> highest_frequency(rng.uniform(0, 700, 150))
+    (24.0, False)
+    >>> whole_days = highest_frequency(rng.choice(700, 150, replace=False))
+    >>> two_minutes = highest_frequency(np.arange(19440) / 720)
+    >>> [(round(frequency, 6), regular) for frequency, regular in (whole_days, two_minutes)]
+    [(0.5, True), (360.0, True)]
+    """
+    t = np.sort(t)
+    step = np.diff(t)
+    t, step = t[np.append(True, step > 0)], step[step > 0]
+    if step.size == 0:
+        return np.nan, False
+    shortest = float(step.min())
+    if shortest > 0.5 / HIGHEST:
+        for divisor in (1, 2, 3):  # steps of 2 and 3, and none of 1, are possible too
+            if (found := _lattice(t, step, shortest / divisor)) and 0.5 / found < HIGHEST:
+                return 0.5 / found, True
+        return HIGHEST, False
+    found = _series(step)
+    if found and 0.5 / found >= HIGHEST:
+        return 0.5 / found, True
+    # five times the mean sampling's Nyquist frequency, as astropy has it, where that is more
+    return max(HIGHEST, 2.5 * (len(t) / float(t[-1] - t[0]))), False
+
+
+def _lattice(t: NDArray[np.float64], step: NDArray[np.float64], near: float) -> float:
+    """Step of the lattice on which all times lie, if there is one near ``near``; else 0."""
+    turns = np.rint(step / near)
+    if turns.min() < 1 or len(t) < 4:
+        return 0.0
+    number = np.append(0.0, np.cumsum(turns))
+    number -= number.mean()
+    length = float(number @ t / (number @ number))
+    rest = t - length * number
+    return length if rest.std() < LATTICE_TOLERANCE * length else 0.0
+
+
+def _series(step: NDArray[np.float64]) -> float:
+    """Step of an unbroken series, single points missing and breaks allowed, if these are steps of one; else 0."""
+    longest = SERIES_STEPS * 0.5 / HIGHEST
+    if np.count_nonzero(step < longest) < SERIES_SHARE * step.size:
+        return 0.0  # for sparse times, quickly
+    length = float(np.quantile(step, 0.1, method="lower"))
+    length = float(np.median(step[np.abs(step / length - 1) < SERIES_TOLERANCE]))
+    ratio = step / length
+    whole = np.rint(ratio)
+    good = (whole >= 1) & (ratio < SERIES_STEPS) & (np.abs(ratio - whole) < SERIES_TOLERANCE)
+    return length if good.mean() >= SERIES_SHARE else 0.0
+
+
+def highest_frequencies(curves: CurveSet, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """`highest_frequency` of each object that is ``wanted``, in 1/unit(t); NaN and False for the others.
+
+    Times without a unit are days.
+    """
+    highest, regular = np.full(len(wanted), np.nan), np.zeros(len(wanted), bool)
+    chosen = np.flatnonzero(wanted)
+    if curves.same_times and chosen.size > 1:
+        one = highest_frequencies(curves, np.arange(len(wanted)) == chosen[0])
+        highest[chosen], regular[chosen] = (x[chosen[0]] for x in one)
+        return highest, regular
+    source, days = curves.source, days_in(curves.units.time)
+    start, bounds = 0, source.offsets
+    while start < len(wanted):
+        stop = max(start + 1, int(np.searchsorted(bounds, bounds[start] + ROWS_AT_ONCE, side="right")) - 1)
+        if wanted[start:stop].any():
+            t, y, dy, offsets = source.read(start, stop)
+            xp = array_module(t)
+            usable = xp.isfinite(t) & xp.isfinite(y) & (True if dy is None else xp.isfinite(dy))
+            times, keep = to_host(t) * days, to_host(usable)
+            for i in np.flatnonzero(wanted[start:stop]):
+                rows = slice(int(offsets[i]), int(offsets[i + 1]))
+                found, regular[start + i] = highest_frequency(times[rows][keep[rows]])
+                highest[start + i] = found * days
+        start = stop
+    return highest, regular

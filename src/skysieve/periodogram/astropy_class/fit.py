@@ -1,0 +1,184 @@
+"""A light curve with the fit at one frequency: parameters, model, spectral window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .least_squares import design_matrix, fit, spectral_window
+from .light_curve import Curve, has_unit, unit_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class FittedCurve(Curve):
+    """A light curve and the model that is fitted to it."""
+
+    def __init__(
+        self, t: Any, y: Any, dy: Any, fit_mean: bool, center_data: bool, nterms: int, normalization: str
+    ) -> None:
+        super().__init__(t, y, dy)
+        self.fit_mean, self.center_data = fit_mean, center_data
+        self.nterms, self.normalization = nterms, normalization
+
+    def offset(self) -> Any:
+        """Weighted mean of `y`, or 0 without `center_data`."""
+        _, y, dy = self._rows()
+        return (weighted_mean(y, dy) if self.center_data else 0) * unit_of(self.y)
+
+    def design_matrix(self, frequency: Any, t: Any = None) -> NDArray[np.float64]:
+        """Columns of the model: 1 with `fit_mean`, then sin and cos of each term.
+
+        Parameters
+        ----------
+        frequency : float or Quantity
+        t : array_like, Quantity or Time, optional
+            Times; without them those of the light curve, each row over its error.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n_times, fit_mean + 2 nterms)
+        """
+        f = self._one_frequency(frequency)
+        if t is None:
+            times, _, dy = self._rows()
+        else:
+            times, dy = self._times(t), None
+        return design_matrix(times, f, dy, self.fit_mean, self.nterms)
+
+    def model_parameters(self, frequency: Any, units: bool = True) -> Any:
+        """Best-fit parameters of the columns of `design_matrix`, the data less `offset`.
+
+        Parameters
+        ----------
+        frequency : float or Quantity
+        units : bool
+            With the unit of `y`.
+        """
+        t, y, dy = self._rows()
+        centre = weighted_mean(y, dy) if self.center_data else 0.0
+        theta = fit(t, y - centre, dy, self._one_frequency(frequency), self.fit_mean, self.nterms)
+        return theta * unit_of(self.y) if units else theta
+
+    def model(self, t: Any, frequency: Any) -> Any:
+        """The fitted model at other times.
+
+        Parameters
+        ----------
+        t : array_like, Quantity or Time, shape (n_times,)
+        frequency : float or Quantity
+
+        Returns
+        -------
+        numpy.ndarray or Quantity, shape (n_times,)
+
+        Raises
+        ------
+        TypeError
+            For absolute times where the light curve's are relative, or the other way round.
+        """
+        f = self._one_frequency(frequency)
+        times = self._times(t)
+        rows, y, dy = self._rows()
+        centre = weighted_mean(y, dy) if self.center_data else 0.0
+        theta = fit(rows, y - centre, dy, f, self.fit_mean, self.nterms)
+        return (centre + design_matrix(times, f, None, self.fit_mean, self.nterms) @ theta) * unit_of(self.y)
+
+    def window(self, frequency: Any) -> NDArray[np.float64]:
+        """Spectral window function: ``|sum w exp(2 pi i f t)|^2`` with the weights of the errors, 1 at frequency 0.
+
+        Parameters
+        ----------
+        frequency : array_like or Quantity
+            Cyclic frequencies, of any shape; 0 and negative ones too.
+
+        Returns
+        -------
+        numpy.ndarray, float64
+            Of the shape of `frequency`; computed on the host.
+
+        Examples
+        --------
+        >>> import numpy as np, skysieve
+        >>> nights = np.arange(100) + 0.1 * np.random.default_rng(0).random(100)
+        >>> skysieve.LombScargle(nights, np.sin(nights)).window([0, 1, 1.5]).round(1)
+        array([1., 1., 0.])
+        """
+        wanted = self._frequency(frequency)
+        bare = np.asarray(getattr(wanted, "value", wanted), np.float64)
+        t, _, dy = self._rows()
+        return spectral_window(t, dy, bare.ravel()).reshape(bare.shape)
+
+    def autofrequency(
+        self,
+        samples_per_peak: float = 5,
+        nyquist_factor: float = 5,
+        minimum_frequency: Any = None,
+        maximum_frequency: Any = None,
+        return_freq_limits: bool = False,
+    ) -> Any:
+        """Frequencies from the time span and the number of points.
+
+        Parameters
+        ----------
+        samples_per_peak : float
+            Frequencies in 1/T.
+        nyquist_factor : float
+            Multiple of the mean sampling's Nyquist frequency at which the grid ends.
+        minimum_frequency, maximum_frequency : float or Quantity, optional
+            Ends in place of the rule's.
+        return_freq_limits : bool
+            Only the first and the last frequency.
+
+        Returns
+        -------
+        numpy.ndarray or Quantity
+
+        Raises
+        ------
+        ValueError
+            If the times are all equal.
+        """
+        t = self._relative
+        good = np.isfinite(np.asarray(t, np.float64))
+        if not np.any(good) or np.ptp(np.asarray(t, np.float64)[good]) == 0:
+            raise ValueError("the times t are all equal; a time span above 0 is needed")
+        for name, end in (("minimum_frequency", minimum_frequency), ("maximum_frequency", maximum_frequency)):
+            _refuse_unit(name, end, self._relative)
+        baseline = t[good].max() - t[good].min()
+        step = 1.0 / baseline / samples_per_peak
+        low = 0.5 * step if minimum_frequency is None else minimum_frequency
+        if maximum_frequency is None:
+            high = nyquist_factor * (0.5 * int(good.sum()) / baseline)
+        else:
+            high = maximum_frequency
+        count = 1 + round(float((high - low) / step))
+        if return_freq_limits:
+            return low, low + step * (count - 1)
+        return low + step * np.arange(count)
+
+    def _power_unit(self, normalization: str) -> Any:
+        if not has_unit(self.y):
+            return 1
+        if normalization == "scargle" or (normalization == "psd" and self.dy is None):
+            return self.y.unit**2
+        return self.y.unit**0
+
+
+def _refuse_unit(name: str, frequency: Any, t: Any) -> None:
+    """An end of the grid has a unit where times have one, and none where they have none."""
+    if frequency is None or has_unit(frequency) == has_unit(t):
+        return
+    from astropy.units import UnitConversionError
+
+    if has_unit(t):
+        raise UnitConversionError(f"{name}={frequency!r} has no unit, but t is in {t.unit}; give it one such as 1/d")
+    raise UnitConversionError(f"{name} has the unit {frequency.unit}, but t has none; give both a unit or neither")
+
+
+def weighted_mean(y: NDArray[Any], dy: NDArray[Any] | None) -> float:
+    """Mean of ``y`` with the weights ``dy**-2``."""
+    weight = np.ones_like(y) if dy is None else dy**-2.0
+    return float(weight @ y / weight.sum())

@@ -1,0 +1,179 @@
+"""One light curve as a user gives it to the classes: astropy's meaning of units and of absolute and relative times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import is_device_array
+from skysieve.periodogram.lightcurves.units import is_date
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Curve:
+    """Times, values and errors of one light curve, broadcast against one another, with units where one has any.
+
+    Attributes
+    ----------
+    t : array, Quantity or Time
+        As given (a TimeDelta in days).
+    y, dy : numpy.ndarray or Quantity
+        `dy` may be None.
+    """
+
+    def __init__(self, t: Any, y: Any, dy: Any = None) -> None:
+        for name, x in (("t", t), ("y", y), ("dy", dy)):
+            if x is not None and is_device_array(x):
+                raise TypeError(
+                    f"{name} is on a GPU; NumPy arrays are expected (device='cuda' computes there), "
+                    "or skysieve.lombscargle, which takes such arrays"
+                )
+        self.t = _days(t)
+        self._start = self.t[0] if _is_absolute(self.t) else None
+        relative = self.t if self._start is None else _days(self.t - self._start)
+        self._relative, self.y, self.dy = _together(relative, y, dy)
+
+    def _rows(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+        """Bare finite rows: times since the start of a Time (as they are otherwise), values, errors above 0."""
+        t, y = plain(self._relative), plain(self.y)
+        dy = None if self.dy is None else plain(self.dy)
+        good = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
+        if not good.any():
+            names = "t and y" if dy is None else "t, y and dy"
+            raise ValueError(f"t and y have no usable row: of {len(t)} none is finite in {names}")
+        if dy is not None and (dy[good] <= 0).any():
+            odd = int(np.argmax(good & (dy <= 0)))
+            raise ValueError(f"dy[{odd}] is {dy[odd]:g}; every error must be positive")
+        if good.all():
+            return t, y, dy
+        return t[good], y[good], None if dy is None else dy[good]
+
+    def _frequency(self, frequency: Any) -> Any:
+        """Frequencies in 1/unit(t)."""
+        wanted = np.asanyarray(frequency)
+        if not has_unit(self._relative):
+            if has_unit(wanted):
+                raise ValueError(f"frequency has the unit {wanted.unit}, but t has none; give both a unit or neither")
+            return wanted
+        from astropy.units import Quantity, UnitConversionError
+
+        try:
+            return Quantity(Quantity(wanted), unit=1 / self._relative.unit)  # bare numbers have no unit: refused
+        except UnitConversionError:
+            found = getattr(wanted, "unit", "none")
+            raise ValueError(
+                f"the unit of frequency, {found}, does not convert to that of 1/t, 1/({self._relative.unit})"
+            ) from None
+
+    def _one_frequency(self, frequency: Any) -> float:
+        f = self._frequency(frequency)
+        if np.ndim(f) != 0:
+            raise ValueError(f"frequency has shape {np.shape(f)}; one number is expected")
+        return float(getattr(f, "value", f))
+
+    def _times(self, t: Any) -> NDArray[np.float64]:
+        """Bare times of the user in the unit and from the origin of the light curve's."""
+        times = _days(t)
+        if _is_absolute(times):
+            if self._start is None:
+                raise TypeError("t is an absolute time, but the LombScargle was made with relative times")
+            times = _days(times - self._start)
+        elif self._start is not None:
+            raise TypeError("t is a relative time, but the LombScargle was made with absolute times")
+        times = np.asanyarray(times)
+        if has_unit(self._relative):
+            from astropy.units import Quantity, UnitConversionError
+
+            try:
+                times = Quantity(Quantity(times), unit=self._relative.unit)
+            except UnitConversionError:
+                found = getattr(times, "unit", "none")
+                raise ValueError(
+                    f"the unit of t, {found}, does not convert to that of the light curve, {self._relative.unit}"
+                ) from None
+        if times.ndim != 1:
+            raise ValueError(f"t has shape {times.shape}; a 1-D array of times is expected")
+        return np.asarray(getattr(times, "value", times), np.float64)
+
+
+def has_unit(x: Any) -> bool:
+    return hasattr(x, "unit")
+
+
+def unit_of(x: Any) -> Any:
+    return getattr(x, "unit", 1)
+
+
+def _is_absolute(t: Any) -> bool:
+    """Whether ``t`` is a Time, but not a TimeDelta."""
+    if not is_date(t):
+        return False
+    from astropy.time import TimeDelta
+
+    return not isinstance(t, TimeDelta)
+
+
+def _days(t: Any) -> Any:
+    """A TimeDelta as days; anything else as it is."""
+    if not is_date(t) or _is_absolute(t):
+        return t
+    from astropy.units import day
+
+    return t.to(day)
+
+
+def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """Broadcast against one another; if one has a unit all get one."""
+    if any(has_unit(x) for x in (t, y, dy)):
+        from astropy.units import Quantity, UnitConversionError
+
+        t, y = _as_quantity(t), _as_quantity(y)
+        if dy is not None:
+            dy = _as_quantity(dy)
+            try:
+                dy = Quantity(dy, unit=y.unit)
+            except UnitConversionError:
+                raise ValueError(f"the unit of dy, {dy.unit!s:.30}, does not convert to that of y, {y.unit}") from None
+    given = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in ((t, y) if dy is None else (t, y, dy))]
+    for name, x in zip(("t", "y", "dy"), given, strict=False):
+        if x.dtype.kind not in "iuf":
+            raise TypeError(f"{name} has dtype {x.dtype}; real numbers are expected")
+    shapes = [x.shape for x in given if x.size != 1]
+    if any(shape != shapes[0] for shape in shapes):
+        told = ", ".join(f"{name} {x.shape}" for name, x in zip(("t", "y", "dy"), given, strict=False))
+        raise ValueError(f"arrays of one length are expected; the shapes are {told}")
+    arrays = np.broadcast_arrays(*given, subok=True)
+    if arrays[0].ndim != 1:
+        raise ValueError(f"t, y and dy have shape {arrays[0].shape} together; 1-D arrays are expected")
+    return arrays[0], arrays[1], None if dy is None else arrays[2]
+
+
+def _as_quantity(x: Any) -> Any:
+    """A Quantity, dimensionless without a unit; masked entries NaN."""
+    from astropy.units import Quantity
+
+    unmasked = getattr(x, "unmasked", None)
+    if unmasked is not None or isinstance(x, np.ma.MaskedArray):
+        bare = x.data if unmasked is None else unmasked
+        values = np.where(np.ma.getmaskarray(x) if unmasked is None else np.asarray(x.mask), np.nan, np.asarray(bare))
+        return Quantity(values, unit=getattr(x, "unit", None) or "")
+    return Quantity(x)
+
+
+def plain(x: Any) -> NDArray[np.float64]:
+    """Bare float64; masked entries NaN."""
+    if isinstance(x, np.ma.MaskedArray):
+        return np.ma.filled(x.astype(np.float64), np.nan)
+    return np.asarray(x, np.float64)
+
+
+def missing(x: Any) -> NDArray[np.bool_]:
+    """Which entries of a column are NaN or masked."""
+    absent = np.isnan(x)
+    if isinstance(absent, np.ma.MaskedArray):
+        return np.ma.filled(absent, True)
+    bare = np.asarray(getattr(absent, "unmasked", absent), bool)
+    return bare | np.broadcast_to(np.asarray(getattr(x, "mask", False)), bare.shape)

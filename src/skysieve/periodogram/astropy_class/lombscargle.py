@@ -1,0 +1,395 @@
+"""A class with the methods of ``astropy.timeseries.LombScargle``, computed here."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.analysis.bootstrap import normalized
+from skysieve.periodogram.api import LombScarglePlan
+from skysieve.periodogram.lightcurves.sources import light_curves
+
+from .fit import weighted_mean
+from .light_curve import missing
+from .significance import Significance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.result.result import LombScargleResult
+
+    from .peaks import PeakList
+    from .prewhiten import Prewhitened
+
+METHODS = {
+    "auto": "auto",
+    "skysieve": "auto",
+    "skysieve_chi2": "auto",
+    "slow": "direct",
+    "cython": "direct",
+    "scipy": "direct",
+    "chi2": "direct",
+    "direct": "direct",
+    "fast": "nufft",
+    "fastchi2": "nufft",
+    "fastnifty": "nufft",
+    "fastnifty_chi2": "nufft",
+    "nufft": "nufft",
+    "finufft": "finufft",
+}
+"""Names of methods, astropy's among them, and what does that here."""
+METHOD_KEYWORDS = frozenset({"use_fft", "oversampling", "trig_sum_kwds", "algorithm", "Mfft", "eps"})
+"""Keywords of astropy's methods that set the accuracy there; without meaning here."""
+
+
+class LombScargle(Significance):
+    """Lomb-Scargle periodogram of one light curve, with the methods of ``astropy.timeseries.LombScargle``.
+
+    Arguments, units, absolute and relative times, grids and normalisations mean what they mean there.  Rows in
+    which something is not finite or masked are left out.
+
+    Parameters
+    ----------
+    t : array_like, Quantity, Time or TimeDelta, shape (n,)
+        Times.  A Time is taken in days since its first entry.
+    y : array_like or Quantity, shape (n,)
+        Values.
+    dy : float, array_like or Quantity, optional
+        Errors of `y`.
+    fit_mean : bool
+        Fit a constant at every frequency.
+    center_data : bool
+        Subtract the weighted mean first.
+    nterms : int
+        Fourier terms of the model.
+    normalization : {"standard", "model", "log", "psd", "scargle"}
+        Of the power; the last is not astropy's, see `skysieve.lombscargle`.
+    device, dtype, memory, threads : optional
+        Where and how it is computed, as for `skysieve.lombscargle`.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit and units that do not convert.
+    TypeError
+        For arrays on a GPU: they go to `skysieve.lombscargle` (``device="cuda"`` computes there anyway).
+
+    See Also
+    --------
+    skysieve.lombscargle : many light curves at once.
+
+    References
+    ----------
+    .. [1] VanderPlas 2018, ApJS 236, 16
+
+    Examples
+    --------
+    >>> import numpy as np, skysieve
+    >>> rng = np.random.default_rng(42)
+    >>> t = 100 * rng.random(100)
+    >>> y = np.sin(2 * np.pi * t) + rng.standard_normal(100)
+    >>> ls = skysieve.LombScargle(t, y, device="cpu")
+    >>> frequency, power = ls.autopower()
+    >>> round(float(frequency[np.argmax(power)]), 2)
+    1.0
+    >>> bool(ls.false_alarm_probability(power.max()) < 0.01)
+    True
+    """
+
+    available_methods = tuple(METHODS)
+
+    def __init__(
+        self,
+        t: Any,
+        y: Any,
+        dy: Any = None,
+        fit_mean: bool = True,
+        center_data: bool = True,
+        nterms: int = 1,
+        normalization: str = "standard",
+        *,
+        device: Any = "auto",
+        dtype: Any = "float64",
+        memory: Any = None,
+        threads: int | None = None,
+    ) -> None:
+        super().__init__(t, y, dy, fit_mean, center_data, nterms, normalization)
+        self.device, self.dtype, self.memory, self.threads = device, dtype, memory, threads
+
+    @classmethod
+    def from_timeseries(
+        cls, timeseries: Any, signal_column_name: str | None = None, uncertainty: Any = None, **kwargs: Any
+    ) -> LombScargle:
+        """From an astropy ``TimeSeries`` or ``BinnedTimeSeries`` (the middles of its bins); NaN rows are dropped.
+
+        Parameters
+        ----------
+        timeseries : TimeSeries or BinnedTimeSeries
+        signal_column_name : str
+            Column of the values.
+        uncertainty : str, float or Quantity, optional
+            Column of the errors, or one error for all.
+        **kwargs
+            For the class.
+
+        Raises
+        ------
+        ValueError
+            Without a signal column.
+        TypeError
+            For other kinds of table.
+        """
+        from astropy.timeseries import BinnedTimeSeries, TimeSeries
+
+        if signal_column_name is None:
+            raise ValueError("signal_column_name=None; the name of a column of the time series is expected")
+        if isinstance(timeseries, TimeSeries):
+            times = timeseries.time
+        elif isinstance(timeseries, BinnedTimeSeries):
+            times = timeseries.time_bin_center
+        else:
+            raise TypeError(f"timeseries is a {type(timeseries).__name__}; TimeSeries or BinnedTimeSeries is expected")
+        y = timeseries[signal_column_name]
+        keep = ~missing(y)
+        dy = uncertainty
+        if isinstance(uncertainty, str):
+            dy = timeseries[uncertainty]
+            keep &= ~missing(dy)
+            dy = dy[keep]
+        return cls(times[keep], y[keep], dy=dy, **kwargs)
+
+    # ------------------------------------------------------------------ periodogram
+    def power(
+        self,
+        frequency: Any,
+        normalization: str | None = None,
+        method: str = "auto",
+        assume_regular_frequency: bool = False,
+        method_kwds: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Power at given frequencies.
+
+        Parameters
+        ----------
+        frequency : array_like or Quantity
+            Cyclic frequencies, of any shape and in any order.
+        normalization : str, optional
+            In place of that of the object.
+        method : str
+            ``"auto"``, ``"direct"``, ``"nufft"``, ``"finufft"``, or one of astropy's names: ``"slow"``, ``"cython"``,
+            ``"scipy"`` and ``"chi2"`` are direct sums here, ``"fast"`` and ``"fastchi2"`` fast transforms of a regular
+            grid; all of them serve every `fit_mean`, `dy` and `nterms`.
+        assume_regular_frequency : bool
+            Take the grid to be regular between its ends.
+        method_kwds : dict, optional
+            astropy's own accuracy settings are accepted; they have no meaning here.
+
+        Returns
+        -------
+        numpy.ndarray or Quantity
+            Of the shape of `frequency`.  Frequencies below 0 are those of their size; at 0 the model is a constant:
+            NaN with `fit_mean`, which has one already.  NaN too for a light curve of one point, or of two with
+            `fit_mean`, to which a sinusoid fits in more than one way.
+        """
+        shape = normalization or self.normalization
+        wanted = self._frequency(frequency)
+        bare = np.asarray(getattr(wanted, "value", wanted), np.float64)
+        flat = np.abs(bare.ravel())
+        chosen = self._method(method, method_kwds)
+        regular = assume_regular_frequency
+        if chosen != "auto" and chosen != "direct" and flat.size:
+            if not (regular or _is_regular(flat)):
+                raise ValueError(f"method={method!r}: frequency must be a regular grid")
+            regular = True
+        regular &= not (np.any(bare < 0) and np.any(bare > 0))  # the sizes of both signs make no regular grid
+        zero = flat == 0
+        if not zero.any():
+            power = self._powers(flat, shape, chosen, regular)
+        else:
+            power = np.full(flat.shape, self._at_zero(shape), np.dtype(self.dtype))
+            if not zero.all():
+                power[~zero] = self._powers(flat[~zero], shape, "direct" if chosen == "direct" else "auto", False)
+        return power.reshape(bare.shape) * self._power_unit(shape)
+
+    def autopower(
+        self,
+        method: str = "auto",
+        method_kwds: Mapping[str, Any] | None = None,
+        normalization: str | None = None,
+        samples_per_peak: float = 5,
+        nyquist_factor: float = 5,
+        minimum_frequency: Any = None,
+        maximum_frequency: Any = None,
+    ) -> tuple[Any, Any]:
+        """Power at the frequencies of `autofrequency`.
+
+        Returns
+        -------
+        frequency, power : numpy.ndarray or Quantity
+        """
+        frequency = self.autofrequency(samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
+        return frequency, self.power(frequency, normalization, method, True, method_kwds)
+
+    def peaks(
+        self,
+        n: int = 5,
+        *,
+        frequency: Any = None,
+        samples_per_peak: float = 5,
+        nyquist_factor: float = 5,
+        minimum_frequency: Any = None,
+        maximum_frequency: Any = None,
+        normalization: str | None = None,
+        method: str = "auto",
+        false_alarm: str | None = "baluev",
+        method_kwds: Mapping[str, Any] | None = None,
+        aliases: bool = True,
+    ) -> PeakList:
+        """The highest peaks with their false-alarm probabilities and alias flags.
+
+        Parameters
+        ----------
+        n : int
+            Peaks, at least 1/T apart.
+        frequency : array_like or Quantity, optional
+            Grid to search; else that of `autofrequency` with the arguments that follow.
+        samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency : optional
+            See `autofrequency`.
+        normalization, method : str, optional
+            As for `power`.
+        false_alarm : {"baluev", "davies", "naive", "single", "bootstrap", None}
+            The k-th peak gets the probability that the *highest* peak of noise is as high as it is: an upper
+            bound for peaks behind the first.
+        method_kwds : dict, optional
+            As for `false_alarm_probability`.
+        aliases : bool
+            Flag peaks that mirror one another (`skysieve.periodogram.result.aliases`); times without a unit are days.
+
+        Returns
+        -------
+        PeakList
+
+        Examples
+        --------
+        >>> import numpy as np, skysieve
+        >>> rng = np.random.default_rng(3)
+        >>> t = np.repeat(np.arange(80), 3) + rng.uniform(0, 0.3, 240)
+        >>> y = np.sin(2 * np.pi * 0.31 * t) + 0.3 * rng.normal(size=240)
+        >>> peaks = skysieve.LombScargle(t, y, 0.3).peaks(2, maximum_frequency=2)
+        >>> str(peaks.alias_text[1]), bool(peaks.fap[0] < 1e-20)
+        ('1/d - #1', True)
+        """
+        from .peaks import make_peaks
+
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise ValueError(f"n={n!r}; a whole number of peaks, at least 1, is expected")
+        shape = normalization or self.normalization
+        bare = self._grid(frequency, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
+        result = self._search(bare, shape, self._method(method, None), frequency is None, n_peaks=n, return_power=False)
+        return make_peaks(self, result, bare, shape, false_alarm, dict(method_kwds or {}), aliases)
+
+    def prewhiten(
+        self,
+        n: int,
+        *,
+        samples_per_peak: float = 5,
+        nyquist_factor: float = 5,
+        minimum_frequency: Any = None,
+        maximum_frequency: Any = None,
+        fap_limit: float | None = None,
+    ) -> Prewhitened:
+        """Find a sinusoid, take it out, find the next: up to ``n`` of them, all fitted together each time.
+
+        It ends before where nothing but rounding errors is left.
+
+        Parameters
+        ----------
+        n : int
+            Most sinusoids.
+        samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency : optional
+            Grid of each search, see `autofrequency`.
+        fap_limit : float, optional
+            Stop before the first whose false-alarm probability (Baluev) is above this.
+
+        Returns
+        -------
+        Prewhitened
+            Frequencies, amplitudes, phases, errors, and ``.residual``, a `LombScargle` of what is left.
+        """
+        from .prewhiten import prewhiten
+
+        grid = self._grid(None, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
+        return prewhiten(self, n, grid, fap_limit)
+
+    # ------------------------------------------------------------------ inside
+    def _method(self, method: str, keywords: Mapping[str, Any] | None) -> str:
+        if method not in METHODS:
+            raise ValueError(f"invalid method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
+        odd = set(keywords or {}) - METHOD_KEYWORDS
+        if odd:
+            raise TypeError(f"method_kwds has {sorted(odd)[0]!r}, which no method here takes")
+        return METHODS[method]
+
+    def _search(
+        self,
+        frequency: NDArray[Any],
+        normalization: str,
+        method: str,
+        regular: bool,
+        data: tuple[Any, Any, Any] | None = None,
+        **options: Any,
+    ) -> LombScargleResult:
+        """`skysieve.lombscargle` on bare numbers; ``data`` in place of the light curve's own."""
+        if self.nterms == 0 and not self.fit_mean:
+            raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
+        grid: dict[str, Any] = {"frequency": frequency}
+        if regular and frequency.size > 1 and frequency[-1] > frequency[0]:
+            grid = {"fmin": frequency[0], "fmax": frequency[-1], "nf": frequency.size}
+        elif frequency.size == 1 and method in ("nufft", "finufft"):
+            method = "auto"
+        with LombScarglePlan(
+            fit_mean=bool(self.fit_mean),
+            center_data=bool(self.center_data),
+            nterms=self.nterms,
+            normalization=normalization,
+            method=method,
+            device=self.device,
+            dtype=self.dtype,
+            memory=self.memory,
+            threads=self.threads,
+            **grid,
+            **options,
+        ) as plan:
+            t, y, dy = self._rows() if data is None else data
+            return plan._search(
+                light_curves(t, y, dy), False, None, stacklevel=0
+            )  # grids like astropy's are no mistake
+
+    def _powers(self, frequency: NDArray[Any], normalization: str, method: str, regular: bool) -> NDArray[Any]:
+        if frequency.size == 0:
+            return np.empty(0, np.dtype(self.dtype))
+        if len(self._rows()[0]) < (3 if self.fit_mean else 2):  # fewer points than parameters: every model fits
+            return np.full(frequency.shape, np.nan, np.dtype(self.dtype))
+        return np.asarray(self._search(frequency, normalization, method, regular).power)
+
+    def _at_zero(self, normalization: str) -> float:
+        """Power at frequency 0, where the cosine is a constant and the sine is gone."""
+        if self.nterms == 0:
+            return 0.0
+        if self.fit_mean:
+            return math.nan
+        _, y, dy = self._rows()
+        weight = np.ones_like(y) if dy is None else dy**-2.0
+        y = y - weighted_mean(y, dy) if self.center_data else y
+        total, reference = weight.sum(), float(weight @ y**2)
+        return float(normalized((weight @ y) ** 2 / total, reference, total, len(y), normalization))
+
+
+def _is_regular(frequency: NDArray[Any]) -> bool:
+    """astropy's test of a regular grid."""
+    step = np.diff(frequency)
+    return step.size == 0 or bool(np.allclose(step[0], step))

@@ -1,0 +1,222 @@
+"""A light curve's significance: how its peaks compare with what noise does."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.analysis import fap
+from skysieve.periodogram.analysis.bootstrap import PEAKS, bootstrap_maxima, exceeding, no_keywords
+
+from .fit import FittedCurve
+from .light_curve import has_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.result.result import LombScargleResult
+
+
+class Significance(FittedCurve, ABC):
+    """False-alarm probabilities of a light curve's periodogram."""
+
+    def distribution(self, power: Any, cumulative: bool = False) -> NDArray[np.float64]:
+        """Probability density (or cumulative probability) of the power at one frequency, of noise alone.
+
+        Raises
+        ------
+        NotImplementedError
+            For other than one term and for unknown distributions.
+        """
+        if self.nterms != 1:
+            raise NotImplementedError(f"the distribution is known for nterms=1 only, not {self.nterms}")
+        parameters = 2 + bool(self.fit_mean or self.center_data)
+        z, n = np.asarray(power, np.float64), len(self._rows()[0])
+        if cumulative:
+            return 1 - fap.single(z, n, self.normalization, parameters)
+        return fap.density(z, n, self.normalization, parameters)
+
+    def false_alarm_probability(
+        self,
+        power: Any,
+        method: str = "baluev",
+        samples_per_peak: float = 5,
+        nyquist_factor: float = 5,
+        minimum_frequency: Any = None,
+        maximum_frequency: Any = None,
+        method_kwds: Mapping[str, Any] | None = None,
+        *,
+        frequency: Any = None,
+        full_band: bool = True,
+    ) -> Any:
+        """Probability that noise alone makes a highest peak of at least this power.
+
+        Parameters
+        ----------
+        power : array_like
+            Peak heights, in the normalisation of the object.
+        method : {"baluev", "davies", "naive", "single", "bootstrap"}
+            Baluev's alias-free approximation, Davies' bound, from the number of independent frequencies, for one
+            frequency, from resampled light curves.
+        samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency : optional
+            Grid, see `autofrequency`.
+        method_kwds : dict, optional
+            For "bootstrap": ``n_bootstraps`` (1000), ``random_seed`` (None), ``refined`` (False: the highest sample
+            of the grid, as in ``power.max()``; True: peaks refined between samples, as `peaks` gives them).
+        frequency : array_like or Quantity, optional
+            Your own grid, for "bootstrap" sampled as it is; the formulas use its ends.
+        full_band : bool
+            The formulas count all frequencies from 0 to the highest, as astropy does; False: from the lowest.
+
+        Returns
+        -------
+        float, numpy.ndarray, Quantity or None
+            None where no formula holds (``nterms != 1``, ``normalization="scargle"``, "psd" without errors, data
+            that are not centred); a `NoFormulaWarning` tells the reason.
+
+        References
+        ----------
+        .. [1] Baluev 2008, MNRAS 385, 1279, eqs. 5, 6 and table 1
+
+        Examples
+        --------
+        >>> import numpy as np, skysieve
+        >>> rng = np.random.default_rng(1)
+        >>> t, y = rng.uniform(0, 50, 60), rng.normal(size=60)
+        >>> ls = skysieve.LombScargle(t, y, device="cpu")
+        >>> options = {"n_bootstraps": 200, "random_seed": 1}
+        >>> bool(0 < ls.false_alarm_probability(0.25, method="bootstrap", method_kwds=options) < 1)
+        True
+        """
+        grid = (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
+        if not self._formula_holds(method, self.normalization):
+            return None
+        z = np.asarray(power, np.float64)
+        bare = self._grid(frequency, grid)
+        if method == "bootstrap":
+            maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
+            return exceeding(maxima, z)
+        no_keywords(method, method_kwds)
+        found = self._noise(bare, self.normalization, full_band).probability(z, method)[()]
+        return self._dimensionless(found, method)
+
+    def false_alarm_level(
+        self,
+        false_alarm_probability: Any,
+        method: str = "baluev",
+        samples_per_peak: float = 5,
+        nyquist_factor: float = 5,
+        minimum_frequency: Any = None,
+        maximum_frequency: Any = None,
+        method_kwds: Mapping[str, Any] | None = None,
+        *,
+        frequency: Any = None,
+        full_band: bool = True,
+    ) -> Any:
+        """Power that the highest peak of noise reaches with a given probability: the inverse.
+
+        Parameters
+        ----------
+        false_alarm_probability : array_like
+            Numbers between 0 and 1.
+        method, samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency, method_kwds : optional
+            As for `false_alarm_probability`.
+        frequency, full_band : optional
+            As there.
+
+        Returns
+        -------
+        float, numpy.ndarray, Quantity or None
+            None as there.
+        """
+        grid = (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
+        if not self._formula_holds(method, self.normalization):
+            return None
+        p = fap.checked(false_alarm_probability)
+        bare = self._grid(frequency, grid)
+        if method == "bootstrap":
+            maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
+            place = np.clip(np.floor((1 - p) * len(maxima)).astype(int), 0, len(maxima) - 1)
+            return maxima[place] * self._power_unit(self.normalization)
+        no_keywords(method, method_kwds)
+        return self._noise(bare, self.normalization, full_band).level(p, method)[()]
+
+    @abstractmethod
+    def _search(
+        self,
+        frequency: NDArray[Any],
+        normalization: str,
+        method: str,
+        regular: bool,
+        data: tuple[Any, Any, Any] | None = None,
+        **options: Any,
+    ) -> LombScargleResult:
+        """The periodogram of ``data`` (the light curve's own rows by default), as `skysieve.lombscargle` gives it."""
+
+    def _grid(self, frequency: Any, rule: tuple[Any, ...]) -> NDArray[np.float64]:
+        """Bare frequencies: the user's, or those of the rule."""
+        wanted = self._frequency(self.autofrequency(*rule) if frequency is None else frequency)
+        bare = np.atleast_1d(np.asarray(getattr(wanted, "value", wanted), np.float64)).ravel()
+        if bare.size == 0:
+            low, high = rule[2:]
+            told = "frequency is empty" if frequency is not None else f"from {low} to {high} there are none"
+            raise ValueError(f"{told}; a grid of at least one frequency is expected")
+        return bare
+
+    def _formula_holds(self, method: str, normalization: str, stacklevel: int = 3) -> bool:
+        """Whether there is an answer; a warning says why not."""
+        reason = fap.no_formula(
+            method, normalization, self.nterms, bool(self.fit_mean or self.center_data), self.dy is not None
+        )
+        if reason is not None:
+            warnings.warn(reason, fap.NoFormulaWarning, stacklevel=stacklevel)
+        return reason is None
+
+    def _noise(self, frequency: NDArray[Any], normalization: str, full_band: bool) -> fap.Noise:
+        t, _, dy = self._rows()
+        if len(t) < 2:
+            raise ValueError("t and y have 1 usable row; at least 2 are needed")
+        band = float(frequency.max()) - (0.0 if full_band else float(frequency.min()))
+        return fap.Noise.of(t, dy, band, normalization)
+
+    def _maxima(
+        self, frequency: NDArray[Any], normalization: str, regular: bool, keywords: dict[str, Any]
+    ) -> NDArray[np.float64]:
+        """Highest powers of resampled light curves, on a grid."""
+        n, seed = keywords.pop("n_bootstraps", 1000), keywords.pop("random_seed", None)
+        refined = keywords.pop("refined", False)
+        if keywords:
+            known = "n_bootstraps, random_seed or refined"
+            raise TypeError(f"method_kwds has {next(iter(keywords))!r}; {known} is expected")
+        if not isinstance(n, (int, np.integer)) or n < 1:
+            raise ValueError(f"n_bootstraps={n!r}; a whole number of at least 1 is expected")
+        model = {"fit_mean": bool(self.fit_mean), "center_data": bool(self.center_data), "nterms": self.nterms}
+        return bootstrap_maxima(
+            *self._rows(),
+            lambda t, y, dy: self._search(
+                frequency,
+                normalization,
+                "auto",
+                regular,
+                (t, y, dy),
+                n_peaks=1 if refined else PEAKS,
+                return_power=False,
+            ),
+            n=int(n),
+            seed=seed,
+            refined=refined,
+            model=model | {"normalization": normalization},
+        )
+
+    def _dimensionless(self, value: Any, method: str) -> Any:
+        """As astropy: with a unit of 1 where times with units went in."""
+        if method == "single" or not has_unit(self._relative):
+            return value
+        from astropy.units import dimensionless_unscaled
+
+        return value * dimensionless_unscaled

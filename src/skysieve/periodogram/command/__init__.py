@@ -1,0 +1,1 @@
+"""The command ``skysieve period`` and the periodogram's part of the demo."""

@@ -1,0 +1,378 @@
+"""One run of ``skysieve period``: files in, objects searched, tables and pictures out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+    from rich.console import Console
+
+    from skysieve.periodogram.lightcurves.io import LightCurves, Wanted
+
+    from .resume import Parts
+    from .survey import Found, Request
+
+MAX_PLOTS = 50
+FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
+
+
+class UserError(Exception):
+    """A mistake of the user's, in one line."""
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What is done to the rows of a file before they are searched."""
+
+    time_unit: str = "d"
+    no_err: bool = False
+    band: str | None = None
+    multiband: str | None = None
+    """As the user chose; None for the model that goes with the other options."""
+    jitter: float | None = None
+    phase_model: str | None = None
+    """Phase function of moving objects; None for objects that stay."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where the answers go."""
+
+    table: Path | None = None
+    plots: Path | None = None
+    plot_all: bool = False
+    resume: bool = False
+    partition: int | None = None
+
+
+@dataclass
+class Job:
+    """One run of the command: what is asked, what has been found so far."""
+
+    console: Console
+    log: Console
+    quiet: bool
+    n_files: int
+    found: list[tuple[str, Found]] = field(default_factory=list)
+    bad_files: int = 0
+    plotted: int = 0
+    pictures: set[str] = field(default_factory=set)
+    noted: set[str] = field(default_factory=set)
+    lost: int = 0
+    flat: int = 0
+    parts: Parts | None = None
+    flagged: Counter[str] = field(default_factory=Counter)
+
+    def complain(self, text: str) -> None:
+        self.log.print(f"skysieve: {text}", style="bold red" if self.log.is_terminal else None, markup=False)
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.log.print(text, markup=False)
+
+    def prepare(self, files: list[Path], request: Request, treatment: Treatment, outputs: Outputs, run: Any) -> None:
+        """Checks that need no data, so that an hour of work is not lost to a wrong name.
+
+        ``run`` is all that was asked, as JSON holds it.
+        """
+        from skysieve.periodogram.lightcurves.io import BadFile, check_output
+
+        from .resume import InUse, OtherRun, Parts, files_of
+
+        self.request, self.treatment = request, treatment
+        self.output, self.plot = outputs.table, outputs.plots
+        self.plot_limit = sys.maxsize if outputs.plot_all else MAX_PLOTS
+        output, plot = outputs.table, outputs.plots
+        if output is not None:
+            if any(output.resolve() == f.resolve() for f in files):
+                raise UserError(f"{output} is one of the files to read")
+            try:
+                check_output(output)
+            except BadFile as e:
+                raise UserError(f"{output}: {e}") from None
+        if plot is not None:
+            from importlib.util import find_spec
+
+            if find_spec("matplotlib") is None:
+                raise UserError("--plot needs matplotlib: pip install 'skysieve[plot]'")
+            try:
+                plot.mkdir(parents=True, exist_ok=True)
+            except OSError as e:
+                raise UserError(f"--plot {plot}: {e.strerror}") from None
+        self.partition = outputs.partition
+        if outputs.resume:
+            if output is None:
+                raise UserError("--resume needs -o: the finished parts are kept beside the table")
+            if plot is not None:
+                raise UserError("--resume and --plot do not go together; draw pictures in a run of their own")
+            try:
+                self.parts = Parts(output, {"options": run, "files": files_of(files)})
+            except (InUse, OtherRun) as e:
+                raise UserError(str(e)) from None
+            except OSError as e:
+                raise UserError(f"{output}.parts: {e.strerror or e}") from None
+            if self.parts.lock.note:
+                self.say(f"note: {self.parts.lock.note}")
+        elif outputs.partition is not None:
+            raise UserError("--partition goes with --resume")
+
+    def close(self) -> None:
+        """Let another run have the output."""
+        if self.parts is not None:
+            self.parts.close()
+
+    def run(self, files: list[Path], wanted: Wanted) -> int:
+        """Every file in turn; returns the exit code."""
+        from skysieve.periodogram.lightcurves.column_names import MissingColumn
+        from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
+
+        from .report import show_periods, summary
+        from .survey import join
+
+        started = time.monotonic()
+        names = Counter(file.name for file in files)
+        for number, file in enumerate(files):
+            label = str(file) if names[file.name] > 1 else file.name
+            if self.parts is not None and (done := self.parts.complete(number)):
+                self.say(f"{file}: all {done} partitions were done before")
+                for k in range(done):
+                    self.found.append((label, self._done_before(number, k)))
+                continue
+            try:
+                curves = self._treated(read_light_curves(file, wanted, band=self.treatment.band))
+            except (BadFile, MissingColumn) as e:
+                self._bad(f"{file}: {e}")
+                continue
+            except OSError as e:
+                self._bad(f"{file}: {e.strerror or e}")
+                continue
+            if curves.band is None and self.treatment.multiband not in (None, "none"):
+                self._bad(f"{file}: --multiband {self.treatment.multiband}: found no band column")
+                continue
+            self._search(number, file, label, curves)
+        if not self.found:
+            return USER_ERROR
+        self._join()
+        seconds = time.monotonic() - started
+        merged = join([f for _, f in self.found])
+        if not self.quiet:
+            show_periods(self.console, self.found, self.request)
+            for line in summary(merged, seconds, len(self.found), self.flagged):
+                self.say(line)
+        if self.output is not None:
+            self._write(self.output)
+            self.say(f"wrote {self.output}")
+        if self.parts is not None and not self.bad_files:
+            self.parts.remove()
+        if self.plot is not None:
+            self.say(f"wrote {self.plotted} plot{'s' if self.plotted != 1 else ''} into {self.plot}")
+        return FAILED_SOME if self.bad_files else 0
+
+    def _bad(self, text: str) -> None:
+        self.bad_files += 1
+        self.complain(text)
+
+    def _treated(self, curves: LightCurves) -> LightCurves:
+        """Times in days, errors with the jitter."""
+        from dataclasses import replace
+
+        import numpy as np
+
+        from .survey import HOURS, UNIT_HOURS
+
+        how = self.treatment
+        if curves.time_unit and how.time_unit not in ("d", curves.time_unit):
+            curves.notes.append(
+                f"the file gives its times in {curves.time_unit}; --time-unit is for those that carry none"
+            )
+        if not curves.time_unit and how.time_unit != "d":
+            curves = replace(curves, t=curves.t * (UNIT_HOURS[how.time_unit] / HOURS))
+        if how.no_err:
+            curves = replace(curves, dy=None)
+        if how.jitter:
+            if curves.dy is None:
+                dy = np.full(len(curves.t), how.jitter)
+            else:  # a negative error is a mark of something wrong, and stays one
+                dy = np.where(curves.dy < 0, curves.dy, np.hypot(curves.dy, how.jitter))
+            curves = replace(curves, dy=dy)
+        return curves
+
+    def _about_bands(self, curves: LightCurves) -> list[str]:
+        """What is made of several bands, in a line."""
+        import numpy as np
+
+        names = [] if curves.band is None else np.unique(curves.band.astype(str)).tolist()
+        if len(names) < 2:
+            return []
+        model = self.request.multiband
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        how = "are searched as one series"
+        if model != "none":
+            terms = self.request.terms(True)
+            how = f"are searched together (--multiband {model}) with {terms} term{'s' if terms != 1 else ''}"
+        return [f"rows of {len(names)} bands ({some}) {how}; --band keeps one"]
+
+    def _still(self) -> Callable[[LightCurves], LightCurves] | None:
+        """Takes the motion out of some objects and counts what that cost; None where nothing moves."""
+        from skysieve.periodogram.analysis.solar_system import reduce_part
+
+        model = self.treatment.phase_model
+        if model is None:
+            return None
+
+        def still(curves: LightCurves) -> LightCurves:
+            out, lost, flat = reduce_part(curves, model)
+            self.lost, self.flat = self.lost + lost, self.flat + flat
+            return out
+
+        return still
+
+    def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
+        from skysieve.core.errors import SkysieveError
+        from skysieve.periodogram.analysis.solar_system import what_was_done
+
+        from .ranges import range_of
+        from .report import left_out
+
+        self.flagged.update(curves.left_out)
+        self.lost = self.flat = 0
+        try:
+            searched, notes = range_of(curves, self.request)
+            what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows"
+            self.say("; ".join(filter(None, (f"{file}: {what}", searched, curves.taken))))
+            for line in [*curves.notes, *left_out(curves), *self._about_bands(curves), *notes]:
+                self.say(f"note: {line}")
+            for part in self._answers(number, file, curves):
+                self.found.append((label, part))
+            if self.treatment.phase_model is not None:
+                for line in what_was_done(curves, self.lost, self.flat):
+                    self.say(f"note: {line}")
+            if self.plot is not None:
+                self._plot(curves, self.plot)
+        except ValueError as e:
+            if self.n_files == 1:
+                raise UserError(str(e).splitlines()[0]) from e
+            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files keep what they have
+        except SkysieveError as e:
+            raise UserError(str(e).splitlines()[0]) from e
+        except OSError as e:  # a finished part or a picture that cannot be written
+            place = e.filename or (self.output if self.parts is not None else self.plot) or file
+            raise UserError(f"cannot write {place}: {e.strerror or e}") from e
+
+    def _answers(self, number: int, file: Path, curves: LightCurves) -> Iterator[Found]:
+        """Answers for the objects of a file, a chunk or a partition at a time."""
+        from .report import progress_bar
+        from .resume import PARTITION
+        from .survey import join, search
+
+        if self.parts is None:
+            with progress_bar(self.log, file.name, len(curves), self.quiet) as progress:
+                yield from search(curves, self.request, progress=progress, note=self._note, prepare=self._still())
+            return
+        banded = self.request.banded(curves)  # a part with rows of one band is fitted as the file is
+        edges = self.parts.cut(number, curves, self.partition or PARTITION)
+        n = len(edges) - 1
+        before = [k for k in range(n) if self.parts.load(number, k) is not None]
+        if before:
+            self.say(f"{file}: {len(before)} of {n} partitions were done before")
+        if self.parts.damaged:
+            self.say(f"note: {', '.join(self.parts.damaged)}: damaged, searched again")
+            self.parts.damaged.clear()
+        for k in range(n):
+            found = self.parts.load(number, k)
+            if found is None:
+                part = curves.part(edges[k], edges[k + 1])
+                label = f"{file.name}, {k + 1} of {n}"
+                with progress_bar(self.log, label, len(part), self.quiet) as progress:
+                    answers = search(
+                        part, self.request, progress=progress, note=self._note, prepare=self._still(), banded=banded
+                    )
+                    found = join(list(answers))
+                self.parts.save(number, k, found)
+            yield found
+
+    def _done_before(self, number: int, k: int) -> Found:
+        assert self.parts is not None
+        found = self.parts.load(number, k)
+        assert found is not None
+        return found
+
+    def _note(self, text: str) -> None:
+        """A note of the search, once for all its partitions."""
+        kind = text[:20]
+        if kind not in self.noted or self.parts is None:
+            self.noted.add(kind)
+            self.say(f"note: {text}")
+
+    def _join(self) -> None:
+        """Bring the answers of each file together."""
+        from .survey import join
+
+        files = groupby(self.found, key=lambda pair: pair[0])
+        self.found = [(name, join([part for _, part in pairs])) for name, pairs in files]
+
+    def _plot(self, curves: LightCurves, folder: Path) -> None:
+        from .plot_files import plot_objects
+
+        limit = self.plot_limit - self.plotted
+        self.plotted += plot_objects(curves, self.request, folder, limit, self.pictures, self._still())
+
+    def _write(self, path: Path) -> None:
+        from skysieve.periodogram.lightcurves.io import write_table
+
+        try:
+            write_table(self._columns(), path, units=self.found[0][1].units(self.request))
+        except OSError as e:
+            raise UserError(f"cannot write {path}: {e.strerror or e}") from None
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """The table of all that was found."""
+        import numpy as np
+
+        tables = [f.table(self.request, name if self.n_files > 1 else None) for name, f in self.found]
+        return {k: np.concatenate([t[k] for t in tables]) for k in tables[0]}
+
+    def keep_finished(self, why: str = "interrupted") -> str:
+        """After Ctrl-C or an error: write what is done, and say where.
+
+        Beside the wanted output; where that cannot be written, in the folder of temporary files, else on the
+        standard output.  A run without an output shows it.
+        """
+        if self.parts is not None:
+            return f"{why}; the same command goes on from the finished partitions in {self.parts.folder}"
+        done = sum(len(f) for _, f in self.found)
+        if not done or (self.output is None and self.quiet):
+            return f"{why}; nothing was written"
+        import tempfile
+
+        from skysieve.periodogram.lightcurves.io import print_csv
+
+        from .report import show_periods
+
+        self._join()
+        those = f"the periods of the {done:,} object{'s' if done != 1 else ''} that were done"
+        if self.output is None:
+            show_periods(self.console, self.found, self.request)
+            return f"{why}; {those} are in the table above"
+        name = f"{self.output.stem}.partial{self.output.suffix}"
+        for folder in (self.output.parent, Path(tempfile.gettempdir())):
+            try:
+                self._write(folder / name)
+            except UserError as e:
+                self.complain(str(e))
+            else:
+                return f"{why}; {those} are in {folder / name}"
+        try:
+            print_csv(self._columns())
+        except OSError as e:
+            return f"{why}; {those} are lost: the standard output takes none ({e.strerror or e})"
+        return f"{why}; {those} are on the standard output"

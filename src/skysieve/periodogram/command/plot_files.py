@@ -1,0 +1,164 @@
+"""A PNG of each object: periodogram with its peaks, and the light curve folded at the best period."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.contract import Status
+from skysieve.periodogram.result.result import LombScargleResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.lightcurves.io import LightCurves
+
+    from .survey import Request
+
+ENDS = ("fmin", "fmax")
+"""Arguments that may be numbers with a unit, "auto" or None."""
+
+
+def file_name(stem: str, label: str, n_objects: int) -> str:
+    """Name of an object's picture: letters, digits, dots and dashes only.
+
+    >>> file_name("survey", "2020 AB/1", 3), file_name("star", "star", 1)
+    ('survey_2020_AB_1.png', 'star.png')
+    """
+    name = stem if n_objects == 1 and label == stem else f"{stem}_{label}"
+    return re.sub(r"[^\w.+-]+", "_", name) + ".png"
+
+
+def search_with_units(t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None, **arguments: Any) -> LombScargleResult:
+    """`skysieve.lombscargle` of one light curve, its times in days and frequencies in 1/day, so that plots name units.
+
+    A light curve that cannot be searched gives a result whose ``status`` says why.
+    """
+    from astropy.units import day
+
+    import skysieve
+
+    given = arguments | {k: arguments[k] / day for k in ENDS if not isinstance(arguments.get(k), str | None)}
+    return skysieve.lombscargle(t * day, y, dy, offsets=[0, len(t)], **given)[0]
+
+
+def search_bands_with_units(curves: LightCurves, request: Request) -> LombScargleResult:
+    """The same by `skysieve.lombscargle_multiband`, for ``curves`` of one object."""
+    from astropy.units import day
+
+    import skysieve
+
+    given = dict(request.band_arguments)
+    given |= {k: given[k] / day for k in ENDS if not isinstance(given.get(k), str | None)}
+    whole = [0, len(curves.t)]
+    return skysieve.lombscargle_multiband(curves.t * day, curves.y, curves.band, curves.dy, offsets=whole, **given)[0]
+
+
+def on_one_level(curves: LightCurves) -> NDArray[np.float64]:
+    """Values of one object with the bands' means brought to the mean of all.
+
+    >>> from types import SimpleNamespace
+    >>> band = np.array(["g", "r", "g", "r"])
+    >>> on_one_level(SimpleNamespace(y=np.array([1.0, 5.0, 3.0, 7.0]), dy=None, band=band))
+    array([3., 3., 5., 5.])
+    """
+    weight = np.ones_like(curves.y) if curves.dy is None else np.where(curves.dy > 0, curves.dy, np.nan) ** -2.0
+    good = np.isfinite(curves.y * weight)
+    out = np.array(curves.y, np.float64)
+    assert curves.band is not None
+    if not good.any():
+        return out
+    for rows in [good & (curves.band == b) for b in np.unique(curves.band)]:
+        if rows.any():
+            out[rows] -= np.average(curves.y[rows], weights=weight[rows])
+    out[good] += np.average(curves.y[good], weights=weight[good])
+    return out
+
+
+def save_plot(
+    result: LombScargleResult,
+    t: NDArray[Any],
+    y: NDArray[Any],
+    dy: NDArray[Any] | None,
+    path: Path,
+    *,
+    title: str,
+    magnitudes: bool,
+    value: str = "",
+) -> None:
+    """Periodogram above, folded light curve below; ``t`` in days."""
+    from astropy.units import day
+
+    label = value or ("Magnitude" if magnitudes else "Flux")
+    # of several bands too, whose own method does not know that they are on one level
+    figure = LombScargleResult.plot(result, t * day, y, dy, magnitudes=magnitudes, labels=("Phase", label), title=title)
+    if len(figure.axes) > 1:
+        # A few wild points must not squeeze the rest: show the middle 99% and a quarter more at either end.
+        low, high = np.nanpercentile(y[np.isfinite(y)], [0.5, 99.5])
+        margin = 0.25 * (high - low)
+        bottom, top = sorted(figure.axes[1].get_ylim())
+        bottom, top = max(bottom, low - margin), min(top, high + margin)
+        figure.axes[1].set_ylim((top, bottom) if magnitudes else (bottom, top))
+    figure.savefig(path, dpi=120)
+
+
+def unused(name: str, used: set[str]) -> str:
+    """``name``, or the first of ``name_2``, ``name_3`` ... that is not in ``used``; it is added there.
+
+    >>> used = {"a.png"}
+    >>> unused("a.png", used), unused("a.png", used), unused("b.png", used)
+    ('a_2.png', 'a_3.png', 'b.png')
+    """
+    stem, suffix = Path(name).stem, Path(name).suffix
+    candidates = (name if k == 1 else f"{stem}_{k}{suffix}" for k in itertools.count(1))
+    chosen = next(c for c in candidates if c not in used)
+    used.add(chosen)
+    return chosen
+
+
+def plot_objects(
+    curves: LightCurves,
+    request: Request,
+    folder: Path,
+    limit: int,
+    used: set[str],
+    prepare: Callable[[LightCurves], LightCurves] | None = None,
+) -> int:
+    """Draw the first ``limit`` objects that have a period; returns how many were drawn.
+
+    ``used`` holds the names of the pictures drawn before, so that none is drawn over.  ``prepare`` is called with each
+    object before it is searched.
+    """
+    drawn = 0
+    for i in range(len(curves)):
+        if drawn >= limit:
+            break
+        one = curves.part(i, i + 1)
+        one = one if prepare is None else prepare(one)
+        t, y, dy = one.t, one.y, one.dy
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said already by the search of the whole file
+            if request.banded(one):
+                result, y = search_bands_with_units(one, request), on_one_level(one)
+            else:
+                result = search_with_units(t, y, dy, **request.arguments)
+        if result.status != Status.OK:
+            continue
+        label = str(curves.ids[i])
+        period = request.scale / result.best_frequency.value
+        title = f"{label}: rotation period {period:.6g} {request.unit}"
+        if request.both_readings:
+            title = f"{label}: rotation period {period:.6g} or {2 * period:.6g} {request.unit}"
+        save_plot(
+            result, t, y, dy, folder / unused(file_name(curves.path.stem, label, len(curves)), used),
+            title=title if request.asteroid else label, magnitudes=one.is_magnitude, value=one.value_name,
+        )  # fmt: skip
+        drawn += 1
+    return drawn

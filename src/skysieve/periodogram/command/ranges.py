@@ -1,0 +1,71 @@
+"""The range of periods that a run will search, in words, before it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.periodogram.analysis.sampling import highest_frequencies
+from skysieve.periodogram.lightcurves.sources import light_curves
+from skysieve.periodogram.numerics.grid import make_rule
+
+if TYPE_CHECKING:
+    from skysieve.periodogram.lightcurves.io import LightCurves
+
+    from .survey import Request
+
+GRID = ("fmin", "fmax", "nf", "samples_per_peak")
+
+
+def range_of(curves: LightCurves, request: Request) -> tuple[str, list[str]]:
+    """The periods that will be searched, in a few words, and what else to know of them, a line each.
+
+    Both are empty where no object can be searched.
+
+    Raises
+    ------
+    ValueError
+        For a grid of too many frequencies, as the search itself, or where the given end of the range leaves none.
+    """
+    arguments = {name: request.arguments.get(name) for name in GRID}
+    rule = make_rule(**{name: value for name, value in arguments.items() if value is not None})
+    t, y, dy, offsets = curves.t, curves.y, curves.dy, curves.offsets
+    usable = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
+    owner = np.repeat(np.arange(len(curves)), np.diff(offsets))[usable]
+    n_used = np.bincount(owner, minlength=len(curves))
+    first, last = np.full(len(curves), np.inf), np.full(len(curves), -np.inf)
+    np.minimum.at(first, owner, t[usable])
+    np.maximum.at(last, owner, t[usable])
+    least = 3 if request.arguments.get("fit_mean", True) else 2
+    good = (n_used >= least) & (last > first)
+    if not good.any():
+        return "", []
+    span = np.where(good, last - np.where(good, first, 0.0), np.nan)
+    highest, regular = None, np.zeros(len(curves), bool)
+    if rule.auto_max:
+        highest, regular = highest_frequencies(light_curves(t, y, dy, offsets=offsets), good)
+    grids = rule.build(span, np.where(good, n_used, 0), shared=rule.is_shared(False), highest=highest)
+    searched = grids.nf > 0
+    if not searched.any():
+        if highest is not None and rule.fmin is not None:
+            given, limit = (request.scale / f for f in (rule.fmin, float(np.nanmax(highest))))
+            raise ValueError(
+                f"the longest period, {given:.4g} {request.unit}, is not above the shortest that the times call for, "
+                f"{limit:.4g} {request.unit}; give that end of the range too (--min-period or --fmax)"
+            )
+        return "", []
+    low, high = np.min(grids.f0[searched]), np.max((grids.f0 + grids.df * (grids.nf - 1))[searched])
+    most = int(np.max(grids.nf))
+    count = f"{most:,} frequencies" if len(curves) == 1 else f"up to {most:,} frequencies an object"
+    others = "; --min-period and --max-period set others" if rule.auto_min or rule.auto_max else ""
+    what = "rotation periods" if request.asteroid else "periods"
+    text = f"{what} of {request.scale / high:.4g} to {request.scale / low:.4g} {request.unit} ({count}{others})"
+    notes = []
+    if regular.any():
+        whose = "" if len(curves) == 1 else f" of {int(regular.sum()):,} of {int(good.sum()):,} objects"
+        notes.append(
+            f"the times{whose} are regular: the range ends at their Nyquist frequency, one cycle in two steps, beyond "
+            "which the periodogram repeats itself"
+        )
+    return text, notes

@@ -1,0 +1,195 @@
+"""What the period command shows: a progress bar, a table of periods, one line of summary."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rich.console import Console
+    from rich.progress import ProgressColumn
+
+    from skysieve.periodogram.lightcurves.io import LightCurves
+
+    from .survey import Found, Request
+
+MAX_ROWS = 20
+WIDE = 200
+"""Columns of the screen where there is none: rows are not folded in files and pipes."""
+PLAIN_EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+class _Task(Protocol):
+    completed: float
+    finished_speed: float | None
+    speed: float | None
+
+
+def clock(seconds: float) -> str:
+    """Seconds for a person.
+
+    >>> clock(0.0123), clock(7.25), clock(95), clock(7384)
+    ('12 ms', '7.2 s', '1 min 35 s', '2 h 3 min')
+    """
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@contextmanager
+def progress_bar(console: Console, label: str, total: int, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A ``progress(done, total)`` callback: a bar with rate and time left on a terminal, lines elsewhere."""
+    if quiet:
+        yield None
+    elif console.is_terminal:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f} objects"),
+            _rate_column(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+        ]
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(label, total=total)
+            yield lambda done, _total: bar.update(task, completed=done)
+    else:
+        yield _plain(console, label)
+
+
+def _rate_column() -> ProgressColumn:
+    from rich.progress import ProgressColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: _Task) -> Text:  # type: ignore[override]
+            speed = task.finished_speed or task.speed
+            return Text("" if not speed else f"{speed:,.0f} objects/s" if speed >= 10 else f"{speed:.2g} objects/s")
+
+    return Rate()
+
+
+def _plain(console: Console, label: str) -> Callable[[int, int], None]:
+    started = time.monotonic()
+    next_line = started + PLAIN_EVERY
+
+    def report(done: int, total: int) -> None:
+        nonlocal next_line
+        now = time.monotonic()
+        if now < next_line or done == 0:
+            return
+        next_line = now + PLAIN_EVERY
+        rate = done / (now - started)
+        console.print(
+            f"{label}: {done:,} of {total:,} objects, {rate:,.0f} objects/s, {clock((total - done) / rate)} left",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    return report
+
+
+def show_periods(console: Console, found: list[tuple[str, Found]], request: Request) -> None:
+    """The best period of each object (first 20), or every peak where there is one object."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    several = len(found) > 1
+    total = sum(len(f) for _, f in found)
+    heading = f"{'rotation period' if request.asteroid else 'period'} [{request.unit}]"
+    one = total == 1
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    if several:
+        table.add_column("file", overflow="fold")
+    table.add_column("peak" if one else "id", overflow="fold")
+    twice = [f"doubled [{request.unit}]", "delta chi2"] if request.both_readings else []
+    for name in (heading, "+/-", *twice, "frequency [1/d]", "power", "FAP"):
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    table.add_column("alias", overflow="fold")
+    if not one:
+        table.add_column("points", justify="right")
+        table.add_column("note")
+    shown = 0
+    for file, f in found:
+        text = f.status_text
+        for i in range(min(len(f), MAX_ROWS - shown)):
+            peaks = range(f.frequency.shape[1]) if one else (0,)
+            for k in peaks:
+                nu = f.frequency[i, k]
+                if one and not np.isfinite(nu):
+                    continue
+                cells = [""] * (6 + len(twice))
+                if np.isfinite(nu):
+                    chance = f"{f.fap[i, k]:.1e}" if np.isfinite(f.fap[i, k]) else "-"
+                    period = request.scale / nu
+                    both = [f"{2 * period:.7g}", f"{f.delta_chi2[i]:.4g}" if k == 0 else ""] if twice else []
+                    alias = str(f.alias_text[i, k]) if one else f.ambiguity(i)
+                    error = period * f.frequency_error[i, k] / nu
+                    spread = f"{error:.1e}" if np.isfinite(error) else "-"
+                    cells = [f"{period:.7g}", spread, *both, f"{nu:.8g}", f"{f.power[i, k]:.5f}", chance, escape(alias)]
+                row = [str(k + 1) if one else escape(str(f.ids[i])), *cells]
+                if not one:
+                    row += [f"{f.n_used[i]:,}", "" if text[i] == "ok" else str(text[i])]
+                table.add_row(*([escape(file), *row] if several else row))
+            shown += 1
+    if one and not table.row_count:
+        return
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)
+    console.print(table, soft_wrap=not console.is_terminal)
+    if total > shown:
+        console.print(f"... and {total - shown:,} more", highlight=False)
+
+
+def left_out(curves: LightCurves) -> list[str]:
+    """Rows of a file that are not searched, and why, in a line."""
+    t, y = np.isfinite(curves.t), np.isfinite(curves.y)
+    reasons = dict(curves.left_out)
+    reasons["without a value"] = max(0, int((~y).sum()) - sum(reasons.values()))
+    reasons["without a time"] = int((y & ~t).sum())
+    if curves.dy is not None:
+        reasons["without an error"] = int((t & y & ~np.isfinite(curves.dy)).sum())
+    some = {why: n for why, n in reasons.items() if n}
+    if not some:
+        return []
+    told = ", ".join(f"{n:,} {why}" for why, n in some.items())
+    advice = "; --quality-mask none keeps flagged rows" if any(why.startswith("flagged") for why in some) else ""
+    return [f"{sum(some.values()):,} of {len(curves.t):,} rows left out: {told}{advice}"]
+
+
+def summary(found: Found, seconds: float, n_files: int, marked: Mapping[str, int] | None = None) -> list[str]:
+    """Objects, points, time, methods; then what was lost and why."""
+    n, points = len(found), int(found.n_used.sum())
+    bad = found.status_text[found.status_text != "ok"]
+    counts = Counter(m for m in found.method.tolist() if m not in ("auto", "none"))
+    used = " and ".join(f"{m}" for m, _ in counts.most_common()) or "none"
+    files = f" of {n_files} files" if n_files > 1 else ""
+    what = f"{n:,} object{'s' if n != 1 else ''}{files}, {points:,} points"
+    rate = f" ({n / seconds:,.0f} objects/s)" if n > 1 else ""
+    lines = [f"{what}, in {clock(seconds)}{rate}; method: {used}"]
+    dropped = int(found.n_dropped.sum())
+    flagged = {why: n for why, n in (marked or {}).items() if n}
+    missing = dropped - sum(flagged.values())
+    if dropped and not flagged:
+        lines.append(f"{dropped:,} rows with missing or infinite values were left out")
+    elif dropped:
+        told = [f"{n:,} {why}" for why, n in flagged.items()]
+        told += [f"{missing:,} with missing or infinite values"] if missing > 0 else []
+        lines.append(f"{dropped:,} rows were left out: {', '.join(told)}")
+    if len(bad):
+        why = ", ".join(f"{c:,} {reason}" for reason, c in Counter(bad.tolist()).most_common())
+        lines.append(f"{len(bad):,} of {n:,} without a period: {why}")
+    return lines

@@ -1,0 +1,373 @@
+"""Periods of every object of a file, a chunk of objects at a time, as the command line needs them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.analysis import fap
+from skysieve.periodogram.analysis.bootstrap import power_at
+from skysieve.periodogram.contract import Status
+from skysieve.periodogram.multiband import DEFAULT_PENALTY
+from skysieve.periodogram.result.aliases import Alias, clean_rows, find_aliases
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.lightcurves.io import LightCurves
+    from skysieve.periodogram.result.result import LombScargleResult
+
+HOURS = 24.0
+UNIT_HOURS = {"d": 24.0, "h": 1.0, "min": 1 / 60, "s": 1 / 3600, "yr": 8766.0}
+"""Hours in each unit of time that the command line knows."""
+
+
+FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 20_000_000
+"""A chunk is what takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
+frequencies of them all together; every chunk is limited in rows."""
+SHORT = 0.02
+"""Days: of a range without a shortest period."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
+
+    ``multiband`` is the model for light curves in several bands, of `skysieve.lombscargle_multiband`, or "none": all
+    rows of an object are one series.  ``band_terms`` are its terms where nobody chose a model or terms; those
+    above the first are held small then.
+    """
+
+    arguments: dict[str, Any] = field(default_factory=dict)
+    unit: str = "d"
+    asteroid: bool = False
+    multiband: str = "none"
+    band_terms: int | None = None
+
+    def banded(self, curves: LightCurves) -> bool:
+        """Whether there are several bands, to be told apart."""
+        return self.multiband != "none" and curves.band is not None and bool((curves.band != curves.band[:1]).any())
+
+    @property
+    def band_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `skysieve.lombscargle_multiband`."""
+        given = {k: v for k, v in self.arguments.items() if k != "fit_mean"} | {"model": self.multiband}
+        if self.band_terms is None:
+            return given
+        return given | {"nterms": self.band_terms, "reg_terms": DEFAULT_PENALTY}
+
+    def terms(self, banded: bool) -> int:
+        """Fourier terms that are fitted to several bands, or to one."""
+        return self.nterms if not banded or self.band_terms is None else self.band_terms
+
+    @property
+    def nterms(self) -> int:
+        """Fourier terms of the model."""
+        return int(self.arguments.get("nterms", 1))
+
+    @property
+    def doubled(self) -> bool:
+        """Whether a rotation is two periods of the light curve: a sinusoid sees one of an asteroid's two humps."""
+        return self.asteroid and self.nterms == 1
+
+    @property
+    def both_readings(self) -> bool:
+        """Whether a period may be one rotation or half of one: several terms can take either for their period."""
+        return self.asteroid and self.nterms > 1
+
+    @property
+    def scale(self) -> float:
+        """Shown period over light-curve period in days."""
+        return HOURS / UNIT_HOURS[self.unit] * (2.0 if self.doubled else 1.0)
+
+    @property
+    def period_name(self) -> str:
+        """Column of the periods; it names the unit where that is not the day."""
+        name = "rotation_period" if self.asteroid else "period"
+        return name if self.unit == "d" else f"{name}_{self.unit}"
+
+    @property
+    def error_name(self) -> str:
+        """Column of the standard errors of the periods."""
+        name = "rotation_period_error" if self.asteroid else "period_error"
+        return name if self.unit == "d" else f"{name}_{self.unit}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Answers for a run of objects; ``frequency`` and its error (1/d), ``power``, ``fap`` and the aliases have one
+    column a peak.
+
+    ``delta_chi2`` is chi-square at the best frequency less that at half of it, where both readings are wanted.
+    """
+
+    ids: NDArray[Any]
+    status: NDArray[Any]
+    n_used: NDArray[Any]
+    n_dropped: NDArray[Any]
+    method: NDArray[Any]
+    frequency: NDArray[np.float64]
+    frequency_error: NDArray[np.float64]
+    power: NDArray[np.float64]
+    fap: NDArray[np.float64]
+    alias: NDArray[np.uint8]
+    alias_of: NDArray[np.int64]
+    alias_text: NDArray[np.str_]
+    delta_chi2: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def status_text(self) -> NDArray[np.str_]:
+        """A word or a sentence an object."""
+        return np.array([Status(int(s)).text for s in self.status], dtype=str)
+
+    def ambiguity(self, i: int) -> str:
+        """What to know of the best period of object ``i``: the highest peak that mirrors it, or the sampling's mark."""
+        told = [str(self.alias_text[i, 0])] if self.alias[i, 0] & Alias.SAMPLING else []
+        real = Alias.DAY | Alias.MONTH | Alias.YEAR
+        for k in np.flatnonzero((self.alias_of[i] == 0) & (self.alias[i] & int(real) > 0))[:1]:
+            told.append(
+                f"{self.power[i, k] / self.power[i, 0]:.2f} at {str(self.alias_text[i, k]).removeprefix('#1 ')}"
+            )
+        return "; ".join(told)
+
+    def table(self, request: Request, file: str | None = None) -> dict[str, NDArray[Any]]:
+        """Columns of the output file, named as `LombScargleResult.save` names them; the frequency is in 1/d."""
+        columns: dict[str, NDArray[Any]] = {} if file is None else {"file": np.full(len(self), file)}
+        columns["id"] = self.ids
+        columns["status"] = np.array([Status(int(s)).name.lower() for s in self.status], dtype=str)
+        columns["n_used"], columns["n_dropped"], columns["method"] = self.n_used, self.n_dropped, self.method
+        for k in range(self.frequency.shape[1]):
+            end = "" if k == 0 else f"_{k + 1}"
+            columns[request.period_name + end] = request.scale / self.frequency[:, k]
+            columns[request.error_name + end] = request.scale / self.frequency[:, k] ** 2 * self.frequency_error[:, k]
+            columns["frequency" + end] = self.frequency[:, k]
+            columns["frequency_error" + end] = self.frequency_error[:, k]
+            columns["power" + end] = self.power[:, k]
+            columns["fap" + end] = self.fap[:, k]
+            columns["alias" + end] = self.alias_text[:, k]
+        if request.both_readings:
+            columns[request.period_name + "_doubled"] = 2 * columns[request.period_name]
+            columns["delta_chi2"] = self.delta_chi2
+        return columns
+
+    def units(self, request: Request) -> dict[str, str]:
+        """Units of the output columns, for the formats that keep them."""
+        names = self.table(request)
+        periods = (request.period_name, request.error_name)
+        return {n: request.unit for n in names if n.startswith(periods)} | {
+            n: "1 / d" for n in names if n.startswith("frequency")
+        }
+
+
+def join(parts: list[Found]) -> Found:
+    """One after another."""
+    return Found(*(np.concatenate([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a run of objects, and which of them the search used."""
+
+    t: NDArray[np.float64]
+    y: NDArray[np.float64]
+    dy: NDArray[np.float64] | None
+    offsets: NDArray[np.int64]
+    usable: NDArray[np.bool_]
+    band: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, curves: LightCurves, banded: bool = False) -> Rows:
+        """Rows in which nothing is missing; ``banded``: the bands are numbers."""
+        t, y, dy = curves.t, curves.y, curves.dy
+        usable = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
+        return cls(t, y, dy, curves.offsets, usable, curves.band if banded else None)
+
+    def more_means(self) -> NDArray[np.int64]:
+        """Means of each object beyond its first: the number of its bands less one."""
+        n = len(self.offsets) - 1
+        if self.band is None:
+            return np.zeros(n, np.int64)
+        owner = np.repeat(np.arange(n), np.diff(self.offsets))[self.usable]
+        bands = int(self.band.max()) + 1
+        pairs = np.unique(owner * bands + self.band[self.usable])
+        return np.maximum(np.bincount(pairs // bands, minlength=n) - 1, 0)
+
+    def band_of(self, i: int) -> NDArray[np.int64] | None:
+        """Bands of the usable rows of object ``i``."""
+        part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+        return None if self.band is None else self.band[part][self.usable[part]]
+
+    def one(self, i: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+        """Usable rows of object ``i``."""
+        part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+        keep = self.usable[part]
+        return self.t[part][keep], self.y[part][keep], None if self.dy is None else self.dy[part][keep]
+
+
+def no_chance(request: Request, has_dy: bool, banded: bool) -> str | None:
+    """Why there are no false-alarm probabilities; None where there are."""
+    arguments = request.arguments
+    if banded and request.multiband != "offsets":
+        return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
+    normalization = arguments.get("normalization", "standard")
+    return fap.no_formula("baluev", normalization, 1 if banded else request.nterms, True, has_dy)
+
+
+def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
+    """Baluev's false-alarm probability of each peak; NaN where no formula holds.
+
+    A mean for each band takes a degree of freedom each, and nothing else changes (Baluev 2008: the model to compare
+    with may be any linear one).
+    """
+    out = np.full(power.shape, np.nan)
+    if no_chance(request, rows.dy is not None, rows.band is not None) is not None:
+        return out
+    relative, weight, _ = clean_rows(rows.t, rows.dy, rows.offsets, rows.usable)
+    ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
+    if ok.size == 0:
+        return out
+    lengths = np.diff(rows.offsets)
+    counted = np.repeat(np.asarray(result.status) == Status.OK, lengths)  # of objects with a result: no others' rows
+    w, x = weight[counted], relative[counted]
+    starts = np.concatenate([[0], np.cumsum(lengths[ok])[:-1]])
+    mean = np.add.reduceat(w * x, starts)
+    square = np.add.reduceat(w * x**2, starts)
+    grids = result.grids
+    highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
+    noise = fap.Noise(
+        (np.asarray(result.n_used) - rows.more_means())[ok, None],
+        np.asarray(result.span, np.float64)[ok, None],
+        np.sqrt(4 * np.pi * np.maximum(square - mean**2, 0))[:, None],
+        highest[:, None],
+        request.arguments.get("normalization", "standard"),
+    )
+    terms = request.terms(rows.band is not None)
+    if terms == 1:
+        out[ok] = noise.probability(power[ok])
+    else:  # the penalty is in parts of the trace, 3, and a column's square is half the weight
+        kept = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
+        out[ok] = fap.series_probability(power[ok], noise, terms, kept)
+    return out
+
+
+def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDArray[np.float64]:
+    """Chi-square of the fit at the best frequency less that at half of it; NaN where it is not wanted.
+
+    Without errors they are taken from the scatter round the better of the two fits.  Each of several bands has a mean.
+    """
+    out = np.full(len(frequency), np.nan)
+    if not request.both_readings or (rows.band is not None and request.multiband != "offsets"):
+        return out
+    fit_mean = bool(request.arguments.get("fit_mean", True))
+    for i in np.flatnonzero(np.isfinite(frequency)):
+        t, y, dy = rows.one(int(i))
+        band = rows.band_of(int(i))
+        both = np.array([frequency[i], frequency[i] / 2])
+        errors = None if dy is None else np.stack([dy, dy])
+        share = power_at(t, np.stack([y, y]), errors, both, fit_mean=fit_mean, nterms=request.nterms, band=band)
+        if np.isnan(share).any():  # fewer points than the model has parameters
+            continue
+        weight = np.ones_like(y) if dy is None else dy**-2.0
+        series = [slice(None)] if band is None else [band == b for b in np.unique(band)]
+        total = sum(float(weight[k] @ (y[k] - weight[k] @ y[k] / weight[k].sum()) ** 2) for k in series)
+        free = len(y) - 2 * request.nterms - (fit_mean if band is None else len(series))
+        if dy is None and free > 0:
+            total /= total * (1 - np.max(share)) / free
+        out[i] = total * (share[1] - share[0])
+    return out
+
+
+def first_chunk(curves: LightCurves, request: Request) -> int:
+    """Objects that some seconds are surely enough for."""
+    asked = request.arguments
+    nf = asked.get("nf")
+    if nf is None:
+        times = curves.t[np.isfinite(curves.t)]
+        span = float(np.ptp(times)) if times.size else 0.0
+        fmin, fmax = (asked.get(name) for name in ("fmin", "fmax"))
+        low = 0.0 if fmin is None or isinstance(fmin, str) else fmin
+        high = 1 / SHORT if fmax is None or isinstance(fmax, str) else fmax
+        nf = asked.get("samples_per_peak", 5) * span * (high - low)
+    return int(np.clip(FIRST_WORK / max(1.0, nf * max(1, request.nterms)), 1, FIRST_CHUNK))
+
+
+def search(
+    curves: LightCurves,
+    request: Request,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
+    prepare: Callable[[LightCurves], LightCurves] | None = None,
+    banded: bool | None = None,
+) -> Iterator[Found]:
+    """Search the objects of a file, yielding the answers of each chunk.
+
+    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once.
+    ``prepare`` is called with each chunk before it is searched.  ``banded``: whether the file has
+    several bands to be told apart, where ``curves`` are a part of it.
+    """
+    import skysieve
+    from skysieve.periodogram.multiband import MultibandPlan
+
+    told: set[str] = set()
+    start, size = 0, first_chunk(curves, request)
+    banded = request.banded(curves) if banded is None else banded
+    if banded and curves.band is not None:
+        curves = replace(curves, band=np.unique(curves.band, return_inverse=True)[1].reshape(-1))
+    several = MultibandPlan(return_power=False, **request.band_arguments) if banded else None
+    with several or skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan:
+        while start < len(curves):
+            stop = curves.stop_after(start, size, MAX_ROWS)
+
+            def report(done: int, _total: int, before: int = start) -> None:
+                if progress is not None:
+                    progress(before + done, len(curves))
+
+            started = time.monotonic()
+            part = curves.part(start, stop)
+            part = part if prepare is None else prepare(part)
+            t, y, dy, offsets = part.t, part.y, part.dy, part.offsets
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                result: LombScargleResult
+                if several is not None:
+                    result = several.execute(t, y, part.band, dy, offsets=offsets, progress=report)
+                else:
+                    result = plan.execute(t, y, dy, offsets=offsets, progress=report)
+            seconds = max(time.monotonic() - started, 1e-3)
+            size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
+            for w in caught:
+                if note is not None and str(w.message) not in told:
+                    told.add(str(w.message))
+                    note(str(w.message))
+            n = stop - start
+            frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
+            power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
+            rows = Rows.of(part, banded)
+            aliases = find_aliases(t, frequency, result.span, dy, offsets=offsets, usable=rows.usable)
+            yield Found(
+                ids=curves.ids[start:stop],
+                status=np.asarray(result.status),
+                n_used=np.asarray(result.n_used),
+                n_dropped=np.asarray(result.n_dropped),
+                method=np.where(np.asarray(result.status) == Status.OK, result.method, "none").astype(str),
+                frequency=frequency,
+                frequency_error=np.asarray(result.peaks.frequency_error, np.float64).reshape(n, -1),
+                power=power,
+                fap=chances(rows, power, result, request),
+                alias=aliases.flag,
+                alias_of=aliases.of,
+                alias_text=aliases.text,
+                delta_chi2=half_frequency(rows, frequency[:, 0], request),
+            )
+            start = stop
+    if note is not None and (reason := no_chance(request, curves.dy is not None, banded)):
+        note(reason)

@@ -1,0 +1,242 @@
+"""What passes between the public API of the periodogram and its backends.
+
+``api`` checks the arguments and builds a :class:`Spec` (what to compute), :class:`Grids` (at which
+frequencies) and an :class:`Output` (where the answers go); ``cpu.Engine`` and ``cuda.Engine`` take
+them with a :class:`Source` (the light curves) and fill the output.  Nothing here computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.numerics.fourier import Model
+
+BAND_POINTS = 4
+"""Fewest usable points of a light curve in several bands."""
+
+NORMALIZATIONS = ("standard", "model", "log", "psd", "scargle")
+METHODS = ("auto", "direct", "nufft", "finufft")
+
+
+class Status(IntEnum):
+    """Outcome for one object of a batch; every value but ``OK`` goes with NaN results."""
+
+    OK = 0
+    EMPTY = 1
+    TOO_FEW_POINTS = 2
+    BAD_ERRORS = 3
+    CONSTANT_Y = 4
+    EQUAL_TIMES = 5
+    BAD_GRID = 6
+    FAILED = 7
+    SINGULAR = 8
+
+    @property
+    def text(self) -> str:
+        """One sentence for a person."""
+        return _STATUS_TEXT[self]
+
+
+_STATUS_TEXT = {
+    Status.OK: "ok",
+    Status.EMPTY: "no usable rows",
+    Status.TOO_FEW_POINTS: "too few usable rows",
+    Status.BAD_ERRORS: "dy has values that are not positive",
+    Status.CONSTANT_Y: "y is constant",
+    Status.EQUAL_TIMES: "all times are equal",
+    Status.BAD_GRID: "no usable frequency grid for this time span",
+    Status.FAILED: "the device failed on this object",
+    Status.SINGULAR: "no frequency of the grid can be fitted (too few distinct times, or all weight on too few points)",
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to compute, the same for every object of a plan.
+
+    ``dtype`` is that of the arithmetic and of ``power``; times and phases are always reduced in
+    float64.  ``n_peaks`` is at least 1: the best period is always wanted.  ``nterms`` other than 1 is a series
+    (see ``numerics.fourier``).  ``model`` is what is fitted to light curves in several bands, whose sources have
+    ``bands(start, stop)`` beside ``read``; ``nterms`` and ``fit_mean`` do not count then, and bands of an object with
+    fewer than ``fewest`` usable rows are left out.
+    """
+
+    fit_mean: bool = True
+    center_data: bool = True
+    normalization: str = "standard"
+    n_peaks: int = 1
+    return_power: bool = True
+    method: str = "auto"
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+    nterms: int = 1
+    model: Model | None = None
+    fewest: int = 1
+
+    @property
+    def sinusoid(self) -> bool:
+        """Whether the model is one sinusoid for one band, which has kernels of its own."""
+        return self.model is None and self.nterms == 1
+
+    @property
+    def centred(self) -> bool:
+        """Whether a mean is subtracted from the values."""
+        return self.model is not None or self.center_data or self.fit_mean
+
+    @property
+    def min_points(self) -> int:
+        """Fewest usable points of a light curve: as many as one sinusoid, with its mean, has parameters."""
+        return BAND_POINTS if self.model is not None else 3 if self.fit_mean else 2
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Frequencies, cyclic, in 1/unit(t).
+
+    Regular: frequency ``j`` of object ``i`` is ``f0[i] + j * df[i]`` for ``j < nf[i]``; with
+    ``shared`` the three arrays have length 1 and serve every object.  Irregular: ``values`` holds
+    the one shared list, ascending (then ``f0``, ``df``, ``nf`` are ``values[0]``, 0 and ``len(values)``).
+    Objects without a usable grid have ``nf`` 0 and NaN in ``f0`` and ``df``: an engine leaves their
+    answers as they are.
+    """
+
+    f0: NDArray[np.float64]
+    df: NDArray[np.float64]
+    nf: NDArray[np.int64]
+    shared: bool
+    values: NDArray[np.float64] | None = None
+
+    def of(self, i: int) -> tuple[float, float, int]:
+        """``f0, df, nf`` of object ``i``."""
+        j = 0 if self.shared else i
+        return float(self.f0[j]), float(self.df[j]), int(self.nf[j])
+
+    def offsets(self, n_objects: int) -> NDArray[np.int64]:
+        """Where the powers of each object start in a flat array; length ``n_objects + 1``."""
+        nf = np.broadcast_to(self.nf, (n_objects,))
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(nf, dtype=np.int64)])
+
+    def frequency(self, i: int = 0) -> NDArray[np.float64]:
+        """The frequencies of object ``i`` as an array."""
+        if self.values is not None:
+            return self.values
+        f0, df, nf = self.of(i)
+        grid: NDArray[np.float64] = f0 + df * np.arange(nf, dtype=np.float64)
+        return grid
+
+
+class Source(Protocol):
+    """Light curves of ``n_objects`` objects, read a range at a time so that no copy of all is needed."""
+
+    @property
+    def n_objects(self) -> int: ...
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Raw rows of object ``i`` are ``offsets[i]:offsets[i+1]`` of the whole; length n_objects + 1."""
+
+    @property
+    def has_dy(self) -> bool: ...
+
+    def row(self, i: int, j: int) -> int:
+        """The user's row number of row ``j`` of object ``i``, for messages."""
+
+    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+        """Rows of objects ``start:stop``: contiguous native float64 ``t, y, dy`` (``dy`` may be None)
+        and ``offsets`` that start at 0.  Raw: may hold NaN, inf, dy <= 0, unsorted and repeated times.
+        NumPy arrays (views where the input allows it; never written to), or CuPy arrays when the
+        user gave CuPy arrays.
+        """
+
+
+@dataclass
+class Output:
+    """Arrays that a backend fills; row ``i`` belongs to object ``i``.
+
+    ``power`` is flat, object after object as ``Grids.offsets`` tells, of ``Spec.dtype`` and normalised as ``Spec``
+    says; None when powers are not wanted.
+
+    Peaks are exact: an engine moves each to the maximum of the exact periodogram, whatever ``Spec.dtype`` and
+    ``Spec.normalization`` are (see ``peaks``).  Row ``i`` of the peak arrays is in falling order of refined power;
+    index is -1 and the others NaN past the last peak found.  ``peak_index`` is the sample of the grid from which the
+    refinement started.  ``peak_power`` is the *standard* power at ``peak_frequency``, in float64 and never above 1.
+    ``peak_curvature`` is the second derivative of the standard power with respect to frequency there; it is negative,
+    or NaN where the peak is no maximum (at the end of the grid, with the power still rising outwards) or the second
+    derivative is not defined.
+
+    ``mean_square`` is the weighted mean of the squared residuals of ``y`` about its constant model (the weighted mean
+    of ``y`` where it is subtracted, that of its band in several bands, otherwise 0) and ``weight`` is
+    the sum of ``dy**-2`` (``n_used`` without ``dy``), both of the used rows in the units of the input.  Their product
+    is the chi-square of the constant model.  They may be inf for extreme ``y`` or ``dy``.
+    """
+
+    status: NDArray[np.uint8]
+    n_used: NDArray[np.int64]
+    n_dropped: NDArray[np.int64]
+    t_min: NDArray[np.float64]
+    span: NDArray[np.float64]
+    method: NDArray[np.uint8]
+    peak_index: NDArray[np.int64]
+    peak_frequency: NDArray[np.float64]
+    peak_power: NDArray[np.float64]
+    peak_curvature: NDArray[np.float64]
+    mean_square: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    power: Any = None
+
+    @classmethod
+    def allocate(cls, n_objects: int, n_peaks: int, power: Any = None) -> Output:
+        """Fresh host arrays, every answer marked missing."""
+        k = (n_objects, n_peaks)
+        return cls(
+            status=np.full(n_objects, Status.FAILED, np.uint8),
+            n_used=np.zeros(n_objects, np.int64),
+            n_dropped=np.zeros(n_objects, np.int64),
+            t_min=np.full(n_objects, np.nan),
+            span=np.full(n_objects, np.nan),
+            method=np.zeros(n_objects, np.uint8),
+            peak_index=np.full(k, -1, np.int64),
+            peak_frequency=np.full(k, np.nan),
+            peak_power=np.full(k, np.nan),
+            peak_curvature=np.full(k, np.nan),
+            mean_square=np.full(n_objects, np.nan),
+            weight=np.full(n_objects, np.nan),
+            power=power,
+        )
+
+
+@dataclass(frozen=True)
+class Scan:
+    """First look at every object: usable rows, time span, status (before any frequency is tried)."""
+
+    n_used: NDArray[np.int64]
+    n_dropped: NDArray[np.int64]
+    t_min: NDArray[np.float64]
+    span: NDArray[np.float64]
+    status: NDArray[np.uint8]
+
+
+class Engine(Protocol):
+    """What ``cpu.Engine`` and ``cuda.Engine`` both are: ``Engine(spec, device=, memory=, threads=)``.
+
+    Same inputs, same answers, within the tolerances of the conformance suite.  An engine keeps its
+    tables, buffers and compiled kernels between calls.
+    """
+
+    def scan(self, source: Source) -> Scan:
+        """Rows used and dropped, time spans and status of every object."""
+
+    def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
+        """Fill ``output``; ``progress(done_objects, n_objects)`` is called now and then."""
+
+    def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
+        """Method, device, bytes and expected seconds, without computing."""
+
+    def close(self) -> None:
+        """Give back threads and device memory."""

@@ -1,0 +1,266 @@
+"""numba kernels: from a sample of the grid to the maximum of the exact periodogram beside it.
+
+A climb asks for the exact power and its first two derivatives at one frequency after another (:func:`begin_climb`,
+:func:`climb`), so that the same steps serve every model.  Frequencies are offsets from the sample, which is known
+beyond float64.  The best point so far lies between two bounds at which the power is lower, or past which it falls:
+Newton's step from it is taken where it stays between them, half the way to the bound uphill otherwise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from skysieve.periodogram.numerics.peaks import LEAST, STEP, WIDE, least_share
+
+from .comb_simd import outline
+from .sums import COLUMN_NOISE, SINGULAR, TWO_PI, centred_sums, cos_sin, exact_power, grid_point, weighted_sums
+
+BEST, POWER, SLOPE, CURVATURE, LOW, HIGH, WIDTH, COUNT = range(8)
+"""State of a climb: the best point with its power and derivatives, bounds, 1/(T harmonics), evaluations so far."""
+CELLS = 8
+MOST = 60
+"""Evaluations of one climb at most; 2 or 3 are usual."""
+CLOSE = 3e-6
+"""Newton step in 1/(T harmonics) after which the power is not evaluated again: the neglected third-order term of the
+power is under 1e-14."""
+MOST_TRIALS = 2 * int(np.ceil(1 / STEP)) + 1
+SHARE = least_share(STEP, 1.0, 1)
+"""Share of the best sample of a window, looked over in steps, that further windows must have."""
+share_of = njit(cache=True, nogil=True, error_model="numpy")(least_share)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def begin_climb(state, low, high, width):
+    """A climb between the offsets ``low`` and ``high`` from one sample."""
+    state[BEST], state[POWER], state[SLOPE], state[CURVATURE] = 0.0, -np.inf, 0.0, np.nan
+    state[LOW], state[HIGH], state[WIDTH], state[COUNT] = low, high, width, 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def climb(state, x, power, slope, curvature):
+    """Take the power and its derivatives at ``x``: where to evaluate next, or NaN at the end of the climb.
+
+    The answer is then in the state: offset, power, curvature (NaN where the best point is no maximum).
+    """
+    best = state[BEST]
+    state[COUNT] += 1
+    if power >= state[POWER]:
+        if state[POWER] > -np.inf:  # the best so far bounds the new best
+            if x > best:
+                state[LOW] = max(state[LOW], best)
+            else:
+                state[HIGH] = min(state[HIGH], best)
+        best = x
+        state[BEST], state[POWER], state[SLOPE], state[CURVATURE] = x, power, slope, curvature
+    elif x > best:  # a NaN comes here, too
+        state[HIGH] = min(state[HIGH], x)
+    else:
+        state[LOW] = max(state[LOW], x)
+    if state[POWER] == -np.inf:
+        return 0.0 if x != 0.0 else np.nan
+    slope, curvature = state[SLOPE], state[CURVATURE]
+    bound = state[HIGH] if slope > 0.0 else state[LOW]
+    to = best - slope / curvature if curvature < 0.0 else np.nan
+    if abs(to - best) <= CLOSE * state[WIDTH]:
+        if state[LOW] <= to <= state[HIGH]:
+            state[BEST], state[POWER] = to, state[POWER] + 0.5 * slope * (to - best)
+        return np.nan
+    if abs(bound - best) <= CLOSE * state[WIDTH] and bound != best and bound != x and state[COUNT] < MOST:
+        return bound
+    if slope == 0.0 or abs(bound - best) <= CLOSE * state[WIDTH] or state[COUNT] >= MOST:
+        state[CURVATURE] = np.nan  # the power does not change, or rises up to the bound
+        return np.nan
+    return to if (to - best) * (to - bound) < 0.0 else 0.5 * (best + bound)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def window(j, nf, df, values, width):
+    """How far a peak may move from sample ``j``: lowest and highest offset."""
+    below, above, first, last = df, df, -j * df, (nf - 1 - j) * df
+    if values.shape[0] > 0:
+        first, last = values[0] - values[j], values[nf - 1] - values[j]
+        below = values[j] - values[j - 1] if j > 0 else 0.0
+        above = values[j + 1] - values[j] if j + 1 < nf else 0.0
+    low = -min(max(below, LEAST * width), width)
+    high = min(max(above, LEAST * width), width)
+    return max(low, first), min(high, last)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def vertex(left, here, right, j, df, values, low, high):
+    """Offset of the vertex of the parabola through sample ``j`` and its neighbours: a first guess between ``low`` and
+    ``high``."""
+    if not (np.isfinite(left) and np.isfinite(right)):
+        return 0.0
+    below, above = df, df
+    if values.shape[0] > 0:
+        below, above = values[j] - values[j - 1], values[j + 1] - values[j]
+    rise, fall = (here - left) / below, (right - here) / above
+    bend = (fall - rise) / (below + above)
+    if not bend < 0.0:
+        return 0.0
+    slope = (rise * above + fall * below) / (below + above)
+    return min(min(0.5 * above, high), max(max(-0.5 * below, low), -0.5 * slope / bend))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def trials(low, high, width, offset):
+    """Offsets at which a window is looked over first, the sample among them; their number, 0 where it is narrow."""
+    if not high - low > WIDE * width:
+        return 0
+    below, above = int(np.ceil(-low / (STEP * width))), int(np.ceil(high / (STEP * width)))
+    for q in range(below + above + 1):
+        offset[q] = low * (below - q) / below if q < below else high * (q - below) / max(above, 1)
+    return below + above + 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def narrowed(best, n, offset, low, high):
+    """What is left of a window beside the best trial."""
+    return (offset[best - 1] if best > 0 else low), (offset[best + 1] if best + 1 < n else high)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def highest(p, n, left_end, right_end):
+    """Place of the highest maximum of ``p[:n]`` (the ends count where they are those of the grid), else of the highest
+    value; -1 where all are NaN."""
+    best, inner = -1, -1
+    for q in range(n):
+        if np.isnan(p[q]):
+            continue
+        if best < 0 or p[q] > p[best]:
+            best = q
+        rises = not p[q - 1] > p[q] if q > 0 else left_end
+        falls = not p[q + 1] > p[q] if q + 1 < n else right_end
+        if rises and falls and (inner < 0 or p[q] > p[inner]):
+            inner = q
+    return inner if inner >= 0 else best
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def worth(height, taken, wanted):
+    """Height that the tries behind the first ``wanted`` must reach, once windows are looked over in steps."""
+    if taken <= wanted:
+        return -np.inf
+    ordered = np.sort(height[:taken])
+    return SHARE * ordered[taken - wanted]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def rank(taken, places, frequency, power, curvature, index, out_frequency, out_power, out_curvature):
+    """The highest peaks in falling order into the answers, ties to the lower frequency."""
+    for k in range(index.shape[0]):
+        best = -1
+        for i in range(taken):
+            if places[i] < 0:
+                continue
+            if best < 0 or power[i] > power[best] or (power[i] == power[best] and places[i] < places[best]):
+                best = i
+        if best < 0:
+            break
+        index[k], out_frequency[k] = places[best], frequency[best]
+        out_power[k], out_curvature[k] = min(power[best], 1.0), curvature[best]
+        places[best] = -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+def _slope_sums(t, w, wy, c, s, n, mc, ms, a, b, middle):
+    rm, re, uu, wu, cu, su, vc, vs = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for j in range(n):
+        tau = TWO_PI * (t[j] - middle)
+        dc, ds = c[j] - mc, s[j] - ms
+        r = wy[j] - w[j] * (a * dc + b * ds)
+        u = tau * (b * c[j] - a * s[j])
+        rt = r * tau
+        rm += r * u
+        re += rt * tau * (a * c[j] + b * s[j])
+        uu += w[j] * u * u
+        wu += w[j] * u
+        cu += w[j] * dc * u
+        su += w[j] * ds * u
+        vc -= rt * s[j]
+        vs += rt * c[j]
+    return rm, re, uu, wu, cu, su, vc, vs
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def exact_slopes(f, f_low, t, w, wy, n, fit_mean, middle, c, s):
+    """Standard power at ``f + f_low`` as `exact_power` gives it, with its first and second derivative.
+
+    With residuals r, columns X, parameters p and ``'`` for derivatives with respect to frequency,
+    ``P' = 2 r.W X' p`` and ``P'' = 2 (r.W X'' p - |X' p|^2 + g.A^-1 g)``, where ``A = X.W X`` and
+    ``g = X'.W r - X.W X' p``.  Times count from ``middle``: that turns the columns among themselves alone.
+    """
+    outline()
+    cos_sin(f, f_low, t, np.int64(0), n, c, s)
+    mc, ms = 0.0, 0.0
+    if fit_mean:
+        mc, ms, _, _ = weighted_sums(w, wy, c, s, n)
+    cc, ss, cs, yc, ys = centred_sums(w, wy, c, s, n, mc, ms)
+    det = cc * ss - cs * cs
+    if not det > SINGULAR * cc * ss + COLUMN_NOISE * (cc + ss):
+        return np.nan, np.nan, np.nan
+    a, b = (ss * yc - cs * ys) / det, (cc * ys - cs * yc) / det
+    rm, re, uu, wu, cu, su, vc, vs = _slope_sums(t, w, wy, c, s, n, mc, ms, a, b, middle)
+    gc, gs = vc - cu, vs - su
+    more = (ss * gc * gc - 2 * cs * gc * gs + cc * gs * gs) / det
+    if fit_mean:
+        more += wu * wu
+    return a * yc + b * ys, 2 * rm, 2 * (more - uu - re)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers):
+    """The chosen candidates of object ``i`` to its answers: `peaks`, rules 3 and 4, for one sinusoid."""
+    outline()
+    lo, n = curves.start[i], curves.n_used[i]
+    t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
+    width, middle = 1.0 / curves.span[i], 0.5 * (t[0] + t[n - 1])
+    wanted = answers.index.shape[1]
+    free = n > (3 if floating_mean else 2)
+    places = np.empty(taken, np.int64)
+    frequency, power, curvature = np.empty(taken), np.empty(taken), np.empty(taken)
+    start, low, high = np.empty(taken), np.empty(taken), np.empty(taken)
+    state, trial, offset = np.empty(CELLS), np.empty(MOST_TRIALS), np.empty(MOST_TRIALS)
+    looked = False
+    for k in range(taken):
+        row = chosen[k]
+        j = np.int64(found[row, 0])
+        places[k], power[k] = j, found[row, 2]
+        low[k], high[k] = window(j, nf, df, grid.values, width)
+        start[k] = vertex(found[row, 1], found[row, 2], found[row, 3], j, df, grid.values, low[k], high[k])
+        m = trials(low[k], high[k], width, offset) if free else 0
+        if m == 0:
+            continue
+        looked = True
+        f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
+        for q in range(m):
+            trial[q] = exact_power(f, f_low + offset[q], t, w, wy, n, floating_mean, c, s)
+        best = highest(trial, m, low[k] == 0.0, high[k] == 0.0)
+        if best >= 0:
+            start[k], power[k] = offset[best], trial[best]
+            low[k], high[k] = narrowed(best, m, offset, low[k], high[k])
+    least = worth(power, taken, wanted) if looked else -np.inf
+    for k in range(taken):
+        j = places[k]
+        f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
+        frequency[k], curvature[k] = f + f_low, np.nan
+        if not free:
+            continue
+        if power[k] < least:
+            places[k] = -1
+            continue
+        begin_climb(state, low[k], high[k], width)
+        x = start[k]
+        while not np.isnan(x):
+            p, slope, bend = exact_slopes(f, f_low + x, t, w, wy, n, floating_mean, middle, c, s)
+            x = climb(state, x, p, slope, bend)
+        if state[POWER] > -np.inf:
+            frequency[k], power[k], curvature[k] = f + (f_low + state[BEST]), state[POWER], state[CURVATURE]
+            if grid.values.shape[0] == 0:  # rounding may pass an end of the grid
+                frequency[k] = min(max(frequency[k], f0), f0 + df * (nf - 1))
+    rank(
+        taken, places, frequency, power, curvature, answers.index[i], answers.frequency[i], answers.peak_power[i],
+        answers.curvature[i],
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""Expected seconds of each CPU method, from which ``method="auto"`` chooses.
+
+The form follows the work done; the constants were fitted by hand to timings of one core (``benchmarks/periodogram.py
+--only selection`` prints how far the choice is from the best on other sizes).  Only their ratios matter, and those
+move little between machines, because all methods are limited by the same vector units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.contract import METHODS
+from skysieve.periodogram.numerics.nufft import KERNELS, MAX_FOLDS, TAPS, M
+
+from .comb_simd import LANES
+from .direct import PER_COARSE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+GROUPS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
+"""Groups of LANES combs to choose from: more make wider bands, hence fewer spreadings, longer tables, more folds."""
+
+
+FINUFFT_FREQUENCIES = 2_000_000
+"""More than these are not given to finufft unasked: it holds the whole grid, some 110 bytes a frequency."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nanoseconds."""
+
+    comb_object: float  # once an object
+    comb_point: float  # kernel weights, per point
+    comb_band: float  # per band
+    comb_spread: float  # per band and point
+    comb_group: float  # per band and group, without folding
+    comb_fold: float  # per band, group and further circle, all channels counted
+    comb_few: float  # per frequency, over the fourth power of the points: powers that want exact sums
+    direct_object: float
+    direct_point: float  # the table of fine phases
+    direct_frequency: float
+    direct_pair: float
+    finufft_object: float
+    finufft_point: float
+    finufft_frequency: float
+
+
+COSTS = {
+    np.dtype(np.float64): Costs(10e3, 60, 1000, 21, 19e3, 420, 45e3, 10e3, 280, 12.5, 0.42, 105e3, 168, 83),
+    np.dtype(np.float32): Costs(10e3, 70, 1000, 8.5, 12e3, 390, 160e3, 10e3, 280, 14, 0.27, 105e3, 150, 63),
+}
+
+
+def fold_counts(combs: Any, cycles: Any) -> tuple[Any, Any]:
+    """Circles of ``M`` cells that series of ``cycles = df T`` wind round at f and at 2f."""
+    span = M * combs * cycles
+    return np.ceil((span + TAPS + 1) / M), np.ceil((2 * span + 1.5 * TAPS + 1) / M)
+
+
+def best_combs(
+    n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], dtype: np.dtype[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Number of combs for each object, and the seconds they take (inf where no number of combs serves).
+
+    It depends on the object alone, so that an object's answer does not depend on its company.
+    """
+    c, modes = COSTS[dtype], KERNELS[dtype].modes
+    groups = GROUPS[:, None]
+    combs = groups * LANES
+    folds1, folds2 = fold_counts(combs, cycles)
+    bands = np.ceil(nf / (modes * combs))
+    folding = c.comb_fold * (2 * (folds1 - 1) + (folds2 - 1))
+    per_band = c.comb_band + c.comb_spread * n + groups * (c.comb_group + folding)
+    once = c.comb_object + c.comb_point * n + c.comb_few * nf / np.maximum(n, 1.0) ** 4
+    ns = np.where(folds1 <= MAX_FOLDS, once + bands * per_band, np.inf)
+    best = np.argmin(ns, axis=0)
+    return combs[best, 0], np.take_along_axis(ns, best[None], axis=0)[0] * 1e-9
+
+
+def choose(
+    n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], dtype: np.dtype[Any], method: str, regular: bool
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float64]]:
+    """Method (index in METHODS), combs and expected seconds of each object.
+
+    Parameters
+    ----------
+    n, nf, cycles : ndarray
+        Points, frequencies and ``df T`` of each object.
+    method : str
+        The user's; ``"nufft"`` turns to ``"finufft"`` where the grid is too coarse for the comb (``df T`` over
+        about 1.9).
+    """
+    c = COSTS[dtype]
+    whole = np.ceil(nf / PER_COARSE) * PER_COARSE
+    direct = (c.direct_object + c.direct_point * n + (c.direct_frequency + c.direct_pair * n) * whole) * 1e-9
+    if not regular:
+        return np.full(len(n), METHODS.index("direct"), np.uint8), np.full(len(n), LANES), 20 * direct
+    combs, comb = best_combs(n, nf, cycles, dtype)
+    finufft = (c.finufft_object + c.finufft_point * n + c.finufft_frequency * nf) * 1e-9
+    affordable = np.where(nf <= FINUFFT_FREQUENCIES, finufft, np.inf)
+    seconds = {"direct": direct, "nufft": comb, "finufft": affordable}
+    if method == "nufft":
+        seconds = {"nufft": comb, "finufft": np.where(np.isfinite(comb), np.inf, finufft)}
+    elif method != "auto":
+        seconds = {method: {"direct": direct, "finufft": finufft}[method]}
+    names = np.array([METHODS.index(name) for name in seconds], np.uint8)
+    table = np.stack(list(seconds.values()))
+    which = np.argmin(table, axis=0)
+    return names[which], combs, np.take_along_axis(table, which[None], 0)[0]

@@ -1,0 +1,331 @@
+"""The CPU backend: reads, cleans and searches light curves, a chunk of objects at a time, on all cores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.memory import available_host_memory, parse_budget
+from skysieve.core.progress import Progress, Reporter
+from skysieve.core.tasks import TaskPool
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, Status
+from skysieve.periodogram.numerics import fourier as chi2
+from skysieve.periodogram.numerics import nufft as comb
+
+from . import cost as cpu_cost
+from . import search as cpu_search
+from . import state as cpu_state
+from .comb_simd import LANES
+from .finufft import finufft_object
+from .prepare import prepare, scan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CHUNK_BYTES = 64 << 20
+"""Prepared rows and copies that a chunk of objects may take: large against overheads, small against memory."""
+ROW_BYTES = 48
+"""t, y, dy as read (where a copy is needed) and t, w, w y as prepared."""
+MAX_OBJECTS = 65536
+GUARD = {np.dtype(np.float64): 0.15, np.dtype(np.float32): 0.3}
+"""Powers with CC SS - CS^2 below this over the square root of the number of points are computed again by exact sums.
+The error of a power is that of the sums over CC SS - CS^2; without a guard, error times CC SS - CS^2 times the square
+root of the number of points was at most 1.5e-10 (float32: 7e-7) over curves of 10 to 300 points.  Over this, that is
+1e-9 (2.3e-6; 2e-6 from 40 points on)."""
+DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
+"""The same for direct sums, whose error is rounding alone."""
+TASKS_PER_THREAD = 4
+WORTH_SPLITTING = 1.5e-3
+"""Seconds of one object below which handing it to several threads costs more than it saves."""
+KEPT_BYTES = 32 << 20
+_scratch = threading.local()
+"""Scratch of each thread, kept from call to call: fresh pages cost more than a small search."""
+NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
+
+
+class Engine:
+    """Lomb-Scargle on the host's cores; see `workload.Engine`.
+
+    Parameters
+    ----------
+    spec : Spec
+        What to compute.
+    device : Device, optional
+        The host; there is one.
+    memory : str or float, optional
+        Working memory; bounds the rows of a chunk (one object at least).
+    threads : int, optional
+        Threads; all usable cores by default.
+    """
+
+    def __init__(
+        self, spec: Spec, device: Any = None, memory: str | float | None = None, threads: int | None = None
+    ) -> None:
+        self.spec = spec
+        self.dtype = np.dtype(spec.dtype)
+        if self.dtype not in comb.KERNELS:
+            raise ValueError(f"dtype={spec.dtype!r}: expected float64 or float32")
+        self.form = cpu_search.FORMS[spec.normalization]
+        self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
+        self.pool = TaskPool(threads)
+        self.model = None if spec.nterms == 1 else chi2.Model.single(spec.nterms, spec.fit_mean)
+
+    def close(self) -> None:
+        """Give back the threads, and the caller's scratch where it has grown large."""
+        self.pool.close()
+        for name, work in list(_scratch.__dict__.items()):
+            if sum(a.nbytes for a in work) > KEPT_BYTES:
+                delattr(_scratch, name)
+        if self.model is not None:
+            from skysieve.periodogram.cpu.fourier import job as cpu_chi2_job
+
+            cpu_chi2_job.forget_large()
+
+    def chunks(self, source: Source) -> list[tuple[int, int]]:
+        """Ranges of objects whose rows fit the budget (or single objects that do not)."""
+        offsets, n = source.offsets, source.n_objects
+        rows = max(1, self.budget // ROW_BYTES)
+        out, start = [], 0
+        while start < n:
+            stop = int(np.searchsorted(offsets, offsets[start] + rows, side="right")) - 1
+            stop = min(max(stop, start + 1), start + MAX_OBJECTS, n)
+            out.append((start, stop))
+            start = stop
+        return out
+
+    def scan(self, source: Source) -> Scan:
+        """See `workload.Engine.scan`."""
+        n = source.n_objects
+        used, status = np.zeros(n, np.int64), np.zeros(n, np.uint8)
+        t_min, span = np.full(n, np.nan), np.full(n, np.nan)
+        kind = (self.spec.min_points, self.spec.centred)
+        for start, stop in self.chunks(source):
+            t, y, dy, offsets = source.read(start, stop)
+            errors = t[:0] if dy is None else dy
+            views = [a[start:stop] for a in (used, t_min, span, status)]
+            self._spread(stop - start, lambda a, b: scan(t, y, errors, dy is not None, offsets, a, b, *kind, *views))  # noqa: B023
+        return Scan(used, np.diff(source.offsets) - used, t_min, span, status)
+
+    def execute(self, source: Source, grids: Grids, output: Output, progress: Progress | None = None) -> None:
+        """See `workload.Engine.execute`."""
+        reporter = Reporter(progress, source.n_objects)
+        power_start = grids.offsets(source.n_objects)
+        for start, stop in self.chunks(source):
+            self._chunk(source, grids, output, power_start, start, stop, reporter)
+
+    def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        seen = self.scan(source)
+        n, nf = seen.n_used, np.broadcast_to(grids.nf, seen.n_used.shape)
+        ok = (seen.status == Status.OK) & (nf > 0)
+        cycles = (seen.span * np.broadcast_to(grids.df, seen.span.shape))[ok]
+        method, _, seconds = self._choose(n[ok], nf[ok], cycles, grids.values is None)
+        largest = int(np.diff(source.offsets).max(initial=0))
+        counts = {name: int(np.sum(method == i)) for i, name in enumerate(METHODS)}
+        return {
+            "device": "cpu",
+            "threads": self.pool.workers,
+            "dtype": self.dtype.name,
+            "methods": {name: count for name, count in counts.items() if count},
+            "working_bytes": int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * 500 * largest,
+            "power_bytes": int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0,
+            "expected_seconds": float(seconds.sum()) / self.pool.workers,
+        }
+
+    def _choose(
+        self, n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], regular: bool
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float64]]:
+        """Method, combs and expected seconds of each object."""
+        if self.model is None:
+            return cpu_cost.choose(n, nf, cycles, self.dtype, self.spec.method, regular)
+        from skysieve.periodogram.cpu.fourier import job as cpu_chi2_job
+
+        return cpu_chi2_job.choose(self.model, n, nf, cycles, self.spec.method, regular)
+
+    # ------------------------------------------------------------------ one chunk
+    def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
+        """``work(a, b)`` over ranges of ``n`` objects on all threads."""
+        pieces = min(n, TASKS_PER_THREAD * self.pool.workers)
+        edges = np.linspace(0, n, pieces + 1).astype(int)
+        self.pool.run([partial(work, a, b) for a, b in pairwise(edges)])
+
+    def _prepare(self, source: Source, start: int, stop: int, output: Output) -> cpu_state.Curves:
+        """Clean light curves of the chunk; fills what the output says about the rows."""
+        t, y, dy, offsets = source.read(start, stop)
+        n, rows = stop - start, len(t)
+        tt, w, wy = np.empty(rows), np.empty(rows), np.empty(rows)
+        yy, weight = np.ones(n), np.ones(n)
+        out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
+        errors = t[:0] if dy is None else dy
+        kind = (self.spec.min_points, self.spec.centred)
+        self._spread(
+            n,
+            lambda a, b: prepare(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),
+        )
+        output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
+        output.mean_square[start:stop], output.weight[start:stop] = yy, weight
+        if self.spec.normalization == "scargle":
+            weight = output.n_used[start:stop].astype(np.float64)
+        return cpu_state.Curves(
+            tt, w, wy, offsets[:-1], output.n_used[start:stop], output.span[start:stop], 0.5 * yy * weight
+        )
+
+    def _chunk(
+        self, source: Source, grids: Grids, output: Output, power_start: NDArray[np.int64], start: int, stop: int,
+        reporter: Reporter,
+    ) -> None:  # fmt: skip
+        curves = self._prepare(source, start, stop, output)
+        part = slice(None) if grids.shared else slice(start, stop)
+        values = np.empty(0) if grids.values is None else grids.values
+        grid = cpu_state.Frequencies(grids.f0[part], grids.df[part], grids.nf[part], values, int(grids.shared))
+        first, last = int(power_start[start]), int(power_start[stop])
+        power = np.empty(0, self.dtype) if output.power is None else output.power[first:last]
+        answers = cpu_state.Answers(
+            power, power_start[start : stop + 1] - first,
+            output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
+            output.peak_curvature[start:stop],
+        )  # fmt: skip
+        good = (output.status[start:stop] == Status.OK) & (np.broadcast_to(grid.nf, (stop - start,)) > 0)
+        ok = np.flatnonzero(good)
+        for i in np.flatnonzero(~good):
+            power[answers.power_start[i] : answers.power_start[i + 1]] = np.nan
+        reporter.add(stop - start - len(ok))
+        if len(ok) == 0:
+            return
+        nf = np.broadcast_to(grid.nf, (stop - start,))[ok]
+        cycles = curves.span[ok] * np.broadcast_to(grid.df, (stop - start,))[ok]
+        method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
+        output.method[start:stop][ok] = method
+        job = self._job(curves, grid, answers)
+        large = self._is_large(seconds)
+        tasks, costs, units = [], [], []
+        for m, c, members in _groups(method, combs, seconds, ~large, TASKS_PER_THREAD * self.pool.workers):
+            tasks.append(partial(job.objects, m, c, ok[members]))
+            costs.append(float(seconds[members].sum()))
+            units.append(len(members))
+        before = 0
+
+        def step(done: int, _total: int) -> None:
+            nonlocal before
+            reporter.add(done - before)
+            before = done
+
+        if tasks:
+            self.pool.run(tasks, costs=costs, units=units, progress=step)
+        for k in np.flatnonzero(large):
+            job.one(int(method[k]), int(combs[k]), int(ok[k]), int(nf[k]))
+            reporter.add(1)
+        output.status[start:stop][ok[answers.index[ok, 0] < 0]] = Status.SINGULAR
+
+    def _job(self, curves: cpu_state.Curves, grid: cpu_state.Frequencies, answers: cpu_state.Answers) -> Any:
+        """What searches the objects of a chunk."""
+        if self.model is None:
+            return _Job(self, curves, grid, answers)
+        from skysieve.periodogram.cpu.fourier import job as cpu_chi2_job
+
+        ends = curves.n_used.astype(np.int64)
+        rows = np.stack([np.zeros_like(ends), ends], axis=1)
+        return cpu_chi2_job.Chi2Job(self, self.model, curves, rows, grid, answers)
+
+    def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Objects that are cut into stretches, because one thread would still be at them when the others are done."""
+        share = 0.5 * seconds.sum() / self.pool.workers
+        return (seconds > max(share, WORTH_SPLITTING)) & (self.pool.workers > 1)
+
+
+class _Job:
+    """The objects of one chunk, ready to be searched by any thread."""
+
+    def __init__(
+        self, engine: Engine, curves: cpu_state.Curves, grid: cpu_state.Frequencies, answers: cpu_state.Answers
+    ) -> None:
+        self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
+        self.mean = bool(engine.spec.fit_mean)
+
+    def length(self, method: int, combs: int) -> int:
+        """Samples of one stretch."""
+        if len(self.grid.values):
+            return cpu_search.IRREGULAR_STRETCH
+        return cpu_search.DIRECT_STRETCH if method == DIRECT else combs * comb.KERNELS[self.engine.dtype].modes
+
+    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
+        """`cpu_search.search` with this thread's scratch."""
+        dtype = self.engine.dtype
+        points = int(self.curves.n_used[which].max())
+        length = self.length(method, combs)
+        if method == NUFFT:
+            df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
+            ends = self.curves.t[self.curves.start[which] + self.curves.n_used[which] - 1]
+            _, folds2 = cpu_cost.fold_counts(combs, (df * ends).max())
+            work = _kept("comb", dtype, cpu_state.comb_work, points, int(folds2), length)
+            constants = cpu_state.Constants.of(comb.tables(combs, LANES, dtype))
+        else:
+            work = _kept("direct", dtype, cpu_state.direct_work, points, length)
+            constants = cpu_state.Constants.of(comb.tables(LANES, LANES, dtype))
+        found, count, seam = cpu_search.search(
+            method, which, first, last, length, combs, comb.KERNELS[dtype].modes, self.curves, self.grid, constants,
+            work, self.answers, self.engine.form, self.mean, (GUARD if method == NUFFT else DIRECT_GUARD)[dtype],
+        )  # fmt: skip
+        return found[:count], count, seam
+
+    def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
+        """Search whole objects."""
+        if method != FINUFFT:
+            self.search(method, combs, which, 0, -1)
+            return
+        engine = self.engine
+        points = int(self.curves.n_used[which].max())
+        work = _kept("direct", engine.dtype, cpu_state.direct_work, points, cpu_search.IRREGULAR_STRETCH)
+        for i in which:
+            finufft_object(
+                int(i), self.curves, self.grid, work, self.answers, engine.form, self.mean, GUARD[engine.dtype]
+            )
+
+    def one(self, method: int, combs: int, i: int, nf: int) -> None:
+        """Search one object with all threads."""
+        which = np.array([i])
+        length = self.length(method, combs)
+        stretches = -(-nf // length)
+        if stretches > 1 and nf - (stretches - 1) * length < 2:
+            stretches -= 1  # every piece wants two samples: the last stretch rides with the one before
+        # every piece sets its points up again: few pieces of many stretches
+        pieces = min(stretches, self.engine.pool.workers * max(1, min(TASKS_PER_THREAD, stretches // 32)))
+        if method == FINUFFT or pieces < 2:
+            self.objects(method, combs, which)
+            return
+        edges = np.linspace(0, stretches, pieces + 1).astype(int)
+        edges[-1] = -(-nf // length)
+        parts = self.engine.pool.run(
+            [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
+        )
+        bounds = np.minimum(edges * length, nf)
+        found = cpu_search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
+        cpu_search.join(i, found, self.curves, self.grid, self.mean, self.answers)
+
+
+def _kept(name: str, dtype: np.dtype[Any], make: Callable[..., cpu_state.Work], *sizes: int) -> cpu_state.Work:
+    """This thread's scratch for one family of kernels, made anew where it is too small."""
+    key = f"{name}_{dtype.name}"
+    work = make(dtype, *sizes, getattr(_scratch, key, None))
+    setattr(_scratch, key, work)
+    return work
+
+
+def _groups(
+    method: NDArray[Any], combs: NDArray[Any], seconds: NDArray[Any], wanted: NDArray[np.bool_], pieces: int
+) -> list[tuple[int, int, NDArray[np.int64]]]:
+    """Objects that run alike (method, combs), in pieces of about equal cost, as ``(method, combs, members)``."""
+    out = []
+    target = max(seconds[wanted].sum() / pieces, 1e-4)
+    key = method.astype(np.int64) << 32 | np.where(method == NUFFT, combs, 0)
+    for kind in np.unique(key[wanted]):
+        members = np.flatnonzero(wanted & (key == kind))
+        cut = np.cumsum(seconds[members]) // target
+        for piece in np.split(members, np.flatnonzero(np.diff(cut)) + 1):
+            out.append((int(method[piece[0]]), int(combs[piece[0]]), piece))
+    return out

@@ -1,0 +1,1 @@
+"""The CPU backend of Fourier series with several terms or bands."""

@@ -1,0 +1,183 @@
+"""The CPU backend of light curves in several bands: rows grouped by band, y centred in each, then the series fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from skysieve.periodogram.contract import BAND_POINTS
+from skysieve.periodogram.cpu import state as cpu_state
+from skysieve.periodogram.cpu.engine import Engine
+from skysieve.periodogram.cpu.prepare import (
+    CONSTANT,
+    EMPTY,
+    EQUAL,
+    HUGE,
+    OK,
+    SHORTEST_SPAN,
+    SHRINK,
+    SINGULAR,
+    TOO_FEW,
+    exact_origin,
+    scan_object,
+    sort_rows,
+)
+
+from . import job as cpu_chi2_job
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.contract import Output, Spec
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def prepare_bands(
+    t, y, dy, has_dy, offsets, code, n_bands, fewest, first, last, tt, w, wy, row_of_band, n_used, t_min, span, status,
+    yy, weight,
+):  # fmt: skip
+    """As ``cpu_prepare.prepare``, with the rows of each band together, sorted by time and centred on their own mean.
+
+    Bands of fewer than ``fewest`` usable rows are left out.
+    """
+    count, at = np.zeros(n_bands, np.int64), np.zeros(n_bands, np.int64)
+    for i in range(first, last):
+        lo, hi = offsets[i], offsets[i + 1]
+        n_used[i], t_min[i], span[i], status[i], _ = scan_object(t, y, dy, has_dy, lo, hi, BAND_POINTS, True)
+        if status[i] != OK and status[i] != CONSTANT:
+            continue
+        for b in range(n_bands):
+            count[b] = 0
+        for j in range(lo, hi):
+            if np.isfinite(t[j]) and np.isfinite(y[j]) and (not has_dy or np.isfinite(dy[j])):
+                count[code[j]] += 1
+        n = 0
+        for b in range(n_bands):
+            row_of_band[i, b] = at[b] = n
+            if count[b] >= fewest:
+                n += count[b]
+            else:
+                count[b] = 0
+        row_of_band[i, n_bands] = n
+        n_used[i] = n
+        if n < BAND_POINTS:
+            status[i] = TOO_FEW if n > 0 else EMPTY
+            continue
+        smallest, largest, biggest, early, late = np.inf, 0.0, 0.0, np.inf, -np.inf
+        for j in range(lo, hi):
+            if np.isfinite(y[j]):
+                biggest = max(biggest, abs(y[j]))
+        shrink = SHRINK if biggest > HUGE else 1.0
+        for j in range(lo, hi):
+            b = code[j]
+            if count[b] > 0 and np.isfinite(t[j]) and np.isfinite(y[j]) and (not has_dy or np.isfinite(dy[j])):
+                k = lo + at[b]
+                at[b] += 1
+                tt[k], wy[k], w[k] = t[j], y[j] * shrink, dy[j] if has_dy else 1.0
+                smallest = min(smallest, w[k])
+                early, late = min(early, t[j]), max(late, t[j])
+        origin = exact_origin(early, late)
+        t_min[i], span[i] = early, late - early
+        if not late - early >= SHORTEST_SPAN:
+            status[i] = EQUAL
+            continue
+        for k in range(lo, lo + n):
+            tt[k] -= origin
+        for b in range(n_bands):
+            start, end = lo + row_of_band[i, b], lo + row_of_band[i, b + 1]
+            for k in range(start + 1, end):
+                if tt[k] <= tt[k - 1]:
+                    sort_rows(tt, wy, w, start, end)
+                    break
+        total, weighty = 0.0, 0
+        for k in range(lo, lo + n):
+            r = smallest / w[k]
+            w[k] = r * r
+            total += w[k]
+            weighty += w[k] > 0.0
+        if weighty < 2:  # the errors leave weight to one point alone
+            status[i] = SINGULAR
+            continue
+        for b in range(n_bands):
+            start, end = lo + row_of_band[i, b], lo + row_of_band[i, b + 1]
+            own = 0.0
+            for k in range(start, end):
+                own += w[k]
+            for _ in range(2 if own > 0 else 0):  # the second takes off what rounding of a large mean left
+                mean, base = 0.0, wy[start]
+                for k in range(start, end):
+                    mean += w[k] * (wy[k] - base)
+                mean = base + mean / own
+                for k in range(start, end):
+                    wy[k] -= mean
+            for k in range(start, end):
+                largest = max(largest, abs(wy[k]))
+        square = 0.0
+        for k in range(lo, lo + n):
+            w[k] /= total
+            if largest > 0:
+                wy[k] /= largest
+            square += w[k] * wy[k] * wy[k]
+        if not square > 0.0:
+            status[i] = CONSTANT
+            continue
+        status[i] = OK
+        for k in range(lo, lo + n):
+            wy[k] *= w[k] / np.sqrt(square)
+        yy[i] = square * (largest / shrink) * (largest / shrink)
+        weight[i] = total / (smallest * smallest)
+
+
+class MultibandEngine(Engine):
+    """Lomb-Scargle in several bands on the host's cores; the source has ``bands(start, stop)`` beside ``read``.
+
+    Parameters
+    ----------
+    spec : Spec
+        What to compute, with its ``model``.
+    device, memory, threads : optional
+        As for `cpu.Engine`.
+    """
+
+    def __init__(
+        self, spec: Spec, device: Any = None, memory: str | float | None = None, threads: int | None = None
+    ) -> None:
+        super().__init__(spec, device=device, memory=memory, threads=threads)
+        self.model = spec.model
+        self.fewest = max(1, spec.fewest)
+        self._row_of_band: NDArray[np.int64] = np.zeros((0, 0), np.int64)
+
+    def _prepare(self, source: Any, start: int, stop: int, output: Output) -> cpu_state.Curves:
+        """Clean light curves of the chunk, grouped by band."""
+        assert self.model is not None
+        t, y, dy, offsets = source.read(start, stop)
+        code = source.bands(start, stop)
+        n, rows = stop - start, len(t)
+        tt, w, wy = np.empty(rows), np.empty(rows), np.empty(rows)
+        yy, weight = np.ones(n), np.ones(n)
+        row_of_band = np.zeros((n, self.model.n_bands + 1), np.int64)
+        out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
+        errors = t[:0] if dy is None else dy
+        bands, fewest = self.model.n_bands, self.fewest
+        self._spread(
+            n,
+            lambda a, b: prepare_bands(
+                t, y, errors, dy is not None, offsets, code, bands, fewest, a, b, tt, w, wy, row_of_band, *out, yy,
+                weight,
+            ),
+        )  # fmt: skip
+        output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
+        output.mean_square[start:stop], output.weight[start:stop] = yy, weight
+        if self.spec.normalization == "scargle":
+            weight = output.n_used[start:stop].astype(np.float64)
+        self._row_of_band = row_of_band
+        return cpu_state.Curves(
+            tt, w, wy, offsets[:-1], output.n_used[start:stop], output.span[start:stop], 0.5 * yy * weight
+        )
+
+    def _job(self, curves: cpu_state.Curves, grid: cpu_state.Frequencies, answers: cpu_state.Answers) -> Any:
+        """What searches the objects of a chunk."""
+        assert self.model is not None
+        return cpu_chi2_job.Chi2Job(self, self.model, curves, self._row_of_band, grid, answers)

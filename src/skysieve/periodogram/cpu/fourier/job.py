@@ -1,0 +1,244 @@
+"""The series fits on the CPU: what they cost, their scratch, and their place among the engine's threads."""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.contract import METHODS
+from skysieve.periodogram.cpu import search as cpu_search
+from skysieve.periodogram.cpu.comb_simd import LANES
+from skysieve.periodogram.cpu.cost import GROUPS
+from skysieve.periodogram.cpu.state import ROW
+from skysieve.periodogram.numerics import fourier as chi2
+from skysieve.periodogram.numerics import nufft as comb
+
+from . import kernels as cpu_chi2
+from . import search as cpu_chi2_search
+from .simd import WIDE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.cpu import state as cpu_state
+    from skysieve.periodogram.cpu.engine import Engine
+
+F64 = np.dtype(np.float64)
+NUFFT, DIRECT = METHODS.index("nufft"), METHODS.index("direct")
+LIMIT = {NUFFT: 10.0, DIRECT: 1e4}
+"""Square sum of the parameters (of a light curve of unit variance), over the square root of the number of points, up
+to which a power is trusted.  Errors of the sums count in proportion to it (see ``cpu_chi2.solve``): measured 7e-10 of a
+power for each unit with combs, 2e-9 with what a GPU interpolates (``cuda_chi2.TRUST``).  So 10 here and 3 there are one
+rule: errors stay under 1e-8."""
+MOST_FOLDS = 16
+"""Circles that the cells of f may wind round."""
+KEPT_BYTES = 64 << 20
+_scratch = threading.local()
+# Nanoseconds: a point's kernel weights, a point spread, a transform of a group, one more circle of one, a group's
+# equations of four terms, a band.
+POINT, SPREAD, TRANSFORM, CIRCLE, EQUATIONS, BAND = 30.0, 7.0, 5_500.0, 150.0, 55_000.0, 2_000.0
+SUM, PAIR = 0.45, 3.0
+"""Nanoseconds of a direct sum over one point in one channel, and of its sine and cosine."""
+
+
+def fit_of(model: chi2.Model) -> cpu_chi2.Fit:
+    """`chi2.Tables` for numba."""
+    tables = chi2.tables(model)
+    column = np.array(chi2.columns_of(model), np.int64).reshape(-1, 3)
+    steps, factors, pairs = factorisation(model, column)
+    return cpu_chi2.Fit(
+        tables.channel, tables.derived, tables.penalty, column, steps, factors, pairs, int(tables.row[-1]) * WIDE,
+        constants(model), constants(model) > 0 and model.terms == 1, model.regularised, model.n_bands,
+    )  # fmt: skip
+
+
+def constants(model: chi2.Model) -> int:
+    """Leading columns that are constants of one band each: what the sums over rows say of them is known beforehand."""
+    return model.n_bands if model.band_constant and not model.band_terms and not model.regularised else 0
+
+
+def factorisation(
+    model: chi2.Model, column: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Steps, factors and pairs: what ``cpu_chi2_simd.factorise`` and ``substitute`` run through."""
+    tables = chi2.tables(model)
+    first, row, n = tables.first, tables.row, model.columns
+    known = constants(model)  # their pivots are weights, and y is centred: nothing of theirs stands on the right
+    weight = 2 * tables.n_sums + np.where(column[:, 0] >= 0, column[:, 0], model.n_bands)
+    # of a cosine and a sine column the squares add up to the weight: the trace does not depend on the frequency
+    trace = model.constant + model.terms + float(model.band_constant + model.band_terms)
+    steps: list[tuple[int, ...]] = []
+    factors: list[tuple[float, float, float]] = []
+    pairs: list[tuple[int, int, int]] = []
+    for i in range(n + 1):
+        for j in range(max(first[i], known if i == n else 0), min(i + 1, n)):
+            if i == j < known:
+                continue
+            at = row[i] + j - first[i]
+            low = max(first[i], first[j], known if i == n else 0)
+            place, kind = (weight[i], 1) if i == j else (at, 0)
+            up, down = row[i] + low - first[i], row[j] + low - first[j]
+            steps.append((*tables.source[at], up, down, (j - low), place, j, kind))
+            factors.append((*tables.factor[at], tables.penalty[i] * trace if i == j else 0.0))
+    zero = tables.n_values - 1
+    steps.append((zero, zero, row[n] + known, row[n] + known, n - known, row[n] + n, 0, 0))
+    factors.append((0.0, 0.0, 0.0))
+    for i in range(n - 1, -1, -1):
+        pairs += [(row[i] + j - first[i], i, j) for j in range(max(first[i], known), i)]
+    wide = np.array(steps, np.int64)
+    wide[:, [0, 1, 2, 3, 5, 6]] *= WIDE
+    return wide, np.array(factors, np.float64), np.array(pairs, np.int64).reshape(-1, 3) * WIDE
+
+
+def choose(
+    model: chi2.Model, n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], method: str, regular: bool
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float64]]:
+    """Method (index in METHODS), combs and expected seconds of each object; see ``cpu_cost.choose``.
+
+    Where no number of combs serves the grid, sums are direct whatever ``method`` is.
+    """
+    tables = chi2.tables(model)
+    harmonic = tables.channel[:, 0].astype(float)
+    share = np.where(tables.channel[:, 1] >= 0, 1.0 / model.n_bands, 1.0)
+    equations = EQUATIONS * (0.3 + 0.7 * len(tables.source) / 54)
+    direct = 1e-9 * n * nf * (PAIR + SUM * (float(share.sum()) + 2 * tables.highest)) + nf * equations * 1e-9 / 1536
+    if not regular or not len(harmonic) or method == "direct":
+        return np.full(len(n), DIRECT, np.uint8), np.full(len(n), LANES), direct
+    best, combs = np.full(len(n), np.inf), np.full(len(n), LANES, np.int64)
+    for groups in GROUPS:
+        cells = comb.M * groups * LANES * cycles
+        circles = np.ceil((np.multiply.outer(harmonic, cells) + 8 * harmonic[:, None] + 9) / comb.M)
+        bands = np.ceil(nf / (comb.KERNELS[F64].modes * groups * LANES))
+        transforms = len(harmonic) * TRANSFORM + CIRCLE * (circles - 1).sum(axis=0) + equations
+        each = BAND + SPREAD * n * share.sum() + groups * transforms
+        seconds = 1e-9 * (10_000 + POINT * tables.highest * n + bands * each)
+        seconds = np.where(np.ceil((cells + 17) / comb.M) <= MOST_FOLDS, seconds, np.inf)
+        combs = np.where(seconds < best, groups * LANES, combs)
+        best = np.minimum(best, seconds)
+    nufft = np.isfinite(best) & ((best <= direct) | (method == "nufft"))
+    return np.where(nufft, NUFFT, DIRECT).astype(np.uint8), combs, np.where(nufft, best, direct)
+
+
+@lru_cache(maxsize=16)
+def _combs(n_combs: int, folds: int) -> cpu_chi2.Combs:
+    """Tables of ``n_combs`` combs with ``folds`` fold factors."""
+    made = comb.tables(n_combs, LANES, F64)
+    r = np.arange(n_combs) / n_combs
+    factors = comb.unit(np.arange(folds)[:, None] * r)
+    parts = np.stack([factors.real, factors.imag], 1).reshape(folds, 2, n_combs // LANES, LANES)
+    fold = np.ascontiguousarray(np.moveaxis(parts, 2, 0)).ravel()
+    return cpu_chi2.Combs(made.first, made.second, fold, made.deconvolve, made.taps, folds)
+
+
+def make_work(
+    tables: chi2.Tables, points: int, cells: int, nufft: bool, block: int, old: cpu_chi2.Chi2Work | None
+) -> cpu_chi2.Chi2Work:
+    """Scratch of one thread; ``old`` is given back when it is large enough."""
+    channels, columns, top = len(tables.channel), len(tables.penalty), max(1, tables.highest)
+    rows = points * top * ROW if nufft else 1
+    entries = len(tables.source)
+    want = {
+        "c": points, "s": points, "shifted": points, "cell": points * top if nufft else 1, "weight": rows,
+        "re": points * top, "im": points * top, "cells": cells if nufft else 1,
+        "scratch": (channels + 1) * cpu_chi2.GROUP if nufft else 1, "x": max(1, channels) * cpu_chi2.STEP,
+        "values": tables.n_values * WIDE, "upper": (entries + 1) * WIDE, "lower": (entries + 1) * WIDE,
+        "inverse": columns * WIDE, "beta": columns * WIDE, "sound": WIDE, "small": WIDE, "block": block,
+    }  # fmt: skip
+    shape = (columns + 1, points + columns)
+    if old is not None:
+        if all(len(getattr(old, name)) >= size for name, size in want.items()) and (
+            old.design.shape[0] >= shape[0] and old.design.shape[1] >= shape[1]
+        ):
+            return old
+        want = {name: max(size, len(getattr(old, name))) for name, size in want.items()}
+        shape = (max(shape[0], old.design.shape[0]), max(shape[1], old.design.shape[1]))
+    arrays: dict[str, Any] = {
+        name: np.empty(size, np.int64 if name == "cell" else np.float64) for name, size in want.items()
+    }
+    return cpu_chi2.Chi2Work(**arrays, design=np.empty(shape))
+
+
+def forget_large() -> None:
+    """Give back this thread's scratch where it has grown large."""
+    work = getattr(_scratch, "work", None)
+    if work is not None and sum(a.nbytes for a in work) > KEPT_BYTES:
+        _scratch.work = None
+
+
+class Chi2Job:
+    """The objects of one chunk, ready to be searched by any thread; see ``cpu._Job``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: chi2.Model,
+        curves: cpu_state.Curves,
+        row_of_band: NDArray[np.int64],
+        grid: cpu_state.Frequencies,
+        answers: cpu_state.Answers,
+    ) -> None:
+        self.engine, self.model, self.curves, self.answers = engine, model, curves, answers
+        self.grid = grid._replace(values=np.array(grid.values))  # a read-only list would be compiled for anew
+        self.row_of_band = row_of_band
+        self.fit, self.tables = fit_of(model), chi2.tables(model)
+
+    def length(self, method: int, combs: int) -> int:
+        """Samples of one stretch."""
+        return combs * comb.KERNELS[F64].modes if method == NUFFT else cpu_chi2_search.DIRECT_LENGTH
+
+    def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
+        """`cpu_chi2_search.search` with this thread's scratch."""
+        points = int(self.curves.n_used[which].max())
+        length, cells, folds = self.length(method, combs), 0, 1
+        if method == NUFFT:
+            df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
+            ends = np.array([self.curves.t[a : a + n].max() for a, n in self._rows(which)])
+            highest_cell = comb.M * combs * float((df * ends).max())
+            harmonic = self.tables.channel[:, 0]
+            circles = np.ceil((harmonic * highest_cell + 8.0 * harmonic + 9.0) / comb.M).astype(np.int64)
+            cells = int((2 * (comb.M * circles + ROW)).sum())
+            folds = 16 * -(-(int(circles.max()) + 1) // 16)
+        work = make_work(self.tables, points, cells, method == NUFFT, length, getattr(_scratch, "work", None))
+        _scratch.work = work
+        found, count, seam = cpu_chi2_search.search(
+            method, which, first, last, length, combs, comb.KERNELS[F64].modes, self.curves, self.row_of_band,
+            self.grid, self.fit, _combs(combs if method == NUFFT else LANES, folds), work, self.answers,
+            self.engine.form, LIMIT[method], bool(self.engine.spec.fit_mean),
+        )  # fmt: skip
+        return found[:count], count, seam
+
+    def _rows(self, which: NDArray[np.int64]) -> Any:
+        """First row and number of rows of each object."""
+        return zip(self.curves.start[which], self.curves.n_used[which], strict=True)
+
+    def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
+        """Search whole objects."""
+        self.search(method, combs, which, 0, -1)
+
+    def one(self, method: int, combs: int, i: int, nf: int) -> None:
+        """Search one object with all threads."""
+        which = np.array([i])
+        length = self.length(method, combs)
+        stretches = -(-nf // length)
+        if stretches > 1 and nf - (stretches - 1) * length < 2:
+            stretches -= 1  # every piece wants two samples: the last stretch rides with the one before
+        pieces = min(stretches, self.engine.pool.workers * max(1, min(4, stretches // 32)))
+        if pieces < 2:
+            self.objects(method, combs, which)
+            return
+        edges = np.linspace(0, stretches, pieces + 1).astype(int)
+        edges[-1] = -(-nf // length)
+        parts = self.engine.pool.run(
+            [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
+        )
+        bounds = np.minimum(edges * length, nf)
+        found = cpu_search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
+        work = make_work(self.tables, int(self.curves.n_used[i]), 1, False, length, getattr(_scratch, "work", None))
+        _scratch.work = work
+        cpu_chi2_search.join(
+            i, found, LIMIT[DIRECT], self.curves, self.row_of_band, self.grid, self.fit, work, self.answers
+        )

@@ -1,0 +1,148 @@
+"""numba kernels: whole objects, or stretches of one, from prepared light curves to powers and peaks of series fits.
+
+The twin of ``cpu.search`` for the models of :mod:`skysieve.periodogram.numerics.fourier`; the same code looks for
+peaks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from skysieve.periodogram.cpu.comb_simd import outline
+from skysieve.periodogram.cpu.peaks import FULL, HERE, LEFT, begin, choose, copy_row, finish_candidates
+from skysieve.periodogram.cpu.search import IRREGULAR_STRETCH, NUFFT, apart_of, deliver, part_of, room, share_behind
+from skysieve.periodogram.cpu.sums import grid_point
+from skysieve.periodogram.numerics.nufft import M
+
+from .climb import refine
+from .kernels import band, direct, exact, hopeless, points, weights_of
+from .simd import WIDE
+
+DIRECT_LENGTH = IRREGULAR_STRETCH
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def stretch(
+    method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, values, fit, combs, work, limit
+):
+    """Standard powers of stretch ``k`` into ``work.block``; True when some are NaN."""
+    outline()
+    n = t.shape[0]
+    if method == NUFFT:
+        f, f_low = grid_point(f0, df, np.float64(n_combs) * modes * (k + 0.5))
+        return band(f, f_low, n, w, wy, bands, last_cell, n_combs, modes, fit, combs, work, limit, work.block)
+    base = k * DIRECT_LENGTH
+    length = min(DIRECT_LENGTH, nf - base)
+    f, low = np.zeros(WIDE), np.zeros(WIDE)
+    flagged = False
+    for first in range(0, length, WIDE):
+        count = min(WIDE, length - first)
+        for q in range(count):
+            if values.shape[0] > 0:
+                f[q] = values[base + first + q]
+            else:
+                f[q], low[q] = grid_point(f0, df, np.float64(base + first + q))
+        flagged |= direct(f, low, count, t, n, w, wy, bands, highest, fit, work, limit, work.block, first)
+    return flagged
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def terms_of(fit):
+    """Highest multiple of the frequency in the model."""
+    terms = np.int64(0)
+    for k in range(fit.column.shape[0]):
+        terms = max(terms, fit.column[k, 1])
+    return terms
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def conclude(i, f0, df, nf, curves, bands, grid, fit, limit, apart, share, work, answers, found, count, chosen):
+    """The best of an object's candidates, refined, into ``answers``."""
+    outline()
+    taken = choose(found, count, grid.values, apart, answers.index.shape[1], share, chosen)
+    refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen, work, answers)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def search(
+    method, which, first, last, length, n_combs, modes, curves, row_of_band, grid, fit, combs, work, answers, form,
+    limit, floating_mean,
+):  # fmt: skip
+    """Search the objects ``which``, in stretches of ``length`` samples; see ``cpu_search.search``.  Samples that their
+    sums hardly determine are fitted from the columns themselves.
+
+    ``row_of_band[i]`` are the rows of each band of object ``i`` (first, and one past the last), from its own first one.
+    """
+    space = room(answers)
+    found = np.empty((2 * FULL, 4))
+    state = np.empty(4)
+    seam = np.empty(4)
+    count = np.int64(0)
+    highest = np.int64(0)
+    for k in range(fit.channel.shape[0]):
+        highest = max(highest, fit.channel[k, 0])
+    for i in which:
+        j = 0 if grid.shared else i
+        f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+        apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
+        chosen = part_of(space, curves.n_used[i])
+        begin(state)
+        count = np.int64(0)
+        stop = (nf + length - 1) // length if last < 0 else last
+        lo, n = curves.start[i], curves.n_used[i]
+        t, w, wy, bands = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n], row_of_band[i]
+        own = limit * np.sqrt(np.float64(n))
+        lost = hopeless(n, bands, fit)
+        weights_of(w, bands, fit, work)
+        last_cell = 0.0
+        if method == NUFFT:
+            points(t, n, df, n_combs, combs.taps, highest, work)
+            for row in range(n):
+                last_cell = max(last_cell, M * n_combs * df * t[row])
+        for k in range(first, stop):
+            base = k * length
+            m = min(length, nf - base)
+            if lost:
+                for q in range(m):
+                    work.block[q] = np.nan
+            flagged = not lost and stretch(
+                method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, grid.values, fit, combs,
+                work, own,
+            )  # fmt: skip
+            if flagged:
+                for q in range(m):
+                    if np.isnan(work.block[q]):
+                        if grid.values.shape[0] > 0:
+                            f, f_low = grid.values[base + q], 0.0
+                        else:
+                            f, f_low = grid_point(f0, df, np.float64(base + q))
+                        work.block[q] = exact(f, f_low, t, w, wy, n, bands, highest, fit, work)
+            found, count = deliver(
+                work.block, m, base, False, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+                answers, state, found, count, chosen,
+            )  # fmt: skip
+            if last >= 0 and k == first:
+                seam[0], seam[1] = work.block[0], work.block[1]
+        if last < 0:
+            found, count = finish_candidates(nf, state, found, count)
+            conclude(i, f0, df, nf, curves, bands, grid, fit, own, apart, share, work, answers, found, count, chosen)
+    if last >= 0:
+        seam[2], seam[3] = state[LEFT], state[HERE]
+        if first > 0 and count > 0 and found[0, 0] == first * length:
+            count -= 1
+            for k in range(count):
+                copy_row(found, k + 1, found, k)
+    return found, count, seam
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def join(i, found, limit, curves, row_of_band, grid, fit, work, answers):
+    """Conclude an object whose candidates come from several stretches."""
+    j = 0 if grid.shared else i
+    f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+    conclude(
+        i, f0, df, nf, curves, row_of_band[i], grid, fit, limit * np.sqrt(np.float64(curves.n_used[i])),
+        apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit)), work, answers, found,
+        found.shape[0], part_of(room(answers), curves.n_used[i]),
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""numba kernels: the k best peaks of a periodogram that is seen one block at a time.
+
+A candidate is a sample above its left and not below its right neighbour (the ends of the grid count).  Peaks are
+chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``apart`` samples
+from all chosen, and behind those that are wanted some more (see :mod:`skysieve.periodogram.numerics.peaks`).  Candidates are
+kept as rows of ``index, left, power, right``, powers being standard ones, until the object is complete.
+
+Candidates come in order of frequency, and then dropping some early is exact: once the k-th choice among those seen
+has power p, later candidates can only raise the k-th choice (each choice they displace makes room for one at least
+as high), and a candidate below it can neither be chosen nor suppress one that is.  The same holds for a candidate
+below the share of p that a further choice must have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .comb_simd import outline
+
+FULL = 256
+"""Candidates kept before the hopeless ones are dropped for the first time."""
+STRIP = 64
+"""Samples that are passed over together when none reaches the floor."""
+LEFT, HERE, FLOOR, LIMIT = range(4)
+"""Cells of the state of one object: the last two samples (-inf before the first), the power under which
+candidates are hopeless, and the number of candidates at which to look for hopeless ones again."""
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def begin(state):
+    """State before the first sample."""
+    state[LEFT] = state[HERE] = state[FLOOR] = -np.inf
+    state[LIMIT] = FULL
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def copy_row(source, i, target, k):
+    """Row ``i`` to row ``k``.  (Slice assignment would compile numba's formatting of shape errors: seconds.)"""
+    for column in range(4):
+        target[k, column] = source[i, column]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def grow(found):
+    """Twice the room."""
+    n = found.shape[0]
+    grown = np.empty((2 * n, 4))
+    for i in range(n):
+        copy_row(found, i, grown, i)
+    return grown
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def find_candidates(block, n, base, state, found, count):
+    """Add the candidates among ``block[:n]``, samples ``base..`` of one object, to ``found[count:]``.
+
+    The last sample of a block is judged with the next block (:func:`finish_candidates` ends the object).
+    Returns ``found`` (grown where needed) and the count.
+    """
+    outline()
+    left, here, floor = state[LEFT], state[HERE], state[FLOOR]
+    for strip in range(0, n, STRIP):
+        m = min(STRIP, n - strip)
+        high = 0
+        for i in range(strip, strip + m):
+            high += block[i] >= floor
+        if high == 0 and not here >= floor:
+            left = np.float64(block[strip + m - 2]) if m > 1 else here
+            here = np.float64(block[strip + m - 1])
+            continue
+        for i in range(strip, strip + m):
+            right = np.float64(block[i])
+            # NaN compares false: a neighbour that is NaN never bars a candidate, and NaN is never one
+            if here >= floor and here > -np.inf and not here <= left and not right > here:
+                if count == found.shape[0]:
+                    found = grow(found)
+                found[count, 0] = base + i - 1
+                found[count, 1] = left
+                found[count, 2] = here
+                found[count, 3] = right
+                count += 1
+            left, here = here, right
+    state[LEFT], state[HERE] = left, here
+    return found, count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def finish_candidates(end, state, found, count):
+    """Judge the last sample of the grid (``end`` samples in all)."""
+    closing = np.empty(1)
+    closing[0] = -np.inf
+    return find_candidates(closing, closing.shape[0], end, state, found, count)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def position(index, values):
+    """Where a sample stands on the axis on which ``apart`` is measured."""
+    return values[np.int64(index)] if values.shape[0] > 0 else index
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def choose(found, count, values, apart, wanted, share, chosen):
+    """Greedy choice: rows of ``found`` into ``chosen``; returns how many.
+
+    ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.  Behind the
+    first ``wanted`` only those follow whose power is at least ``share`` of that of the last of these.
+    """
+    outline()
+    alive = np.empty(count, np.bool_)
+    for i in range(count):
+        alive[i] = True
+    taken = 0
+    last, least = -1.0, -np.inf
+    while taken < chosen.shape[0]:
+        best, power = -1, -np.inf
+        for i in range(count):
+            if not alive[i]:
+                continue
+            if last >= 0 and abs(position(found[i, 0], values) - last) < apart:
+                alive[i] = False
+            elif found[i, 2] > power:
+                best, power = i, found[i, 2]
+        if best < 0 or power < least:
+            break
+        chosen[taken] = best
+        last = position(found[best, 0], values)
+        taken += 1
+        if taken == wanted:
+            least = share * power
+    return taken
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def drop_hopeless(found, count, values, apart, wanted, share, chosen, state):
+    """Keep the candidates that can still matter, and raise the floor; returns their number."""
+    outline()
+    taken = choose(found, count, values, apart, wanted, share, chosen)
+    kept = count
+    floor = -np.inf
+    if taken >= wanted:
+        floor = share * found[chosen[wanted - 1], 2]
+    if taken == chosen.shape[0]:
+        floor = found[chosen[taken - 1], 2]
+    if floor > -np.inf:
+        state[FLOOR] = floor
+        kept = 0
+        for i in range(count):
+            if found[i, 2] >= floor:
+                copy_row(found, i, found, kept)
+                kept += 1
+    state[LIMIT] = 2 * kept + FULL
+    return kept

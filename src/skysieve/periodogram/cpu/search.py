@@ -1,0 +1,298 @@
+"""numba kernels: whole objects, or stretches of one, from prepared light curves to powers and peaks.
+
+Every method computes *stretches* of neighbouring frequencies and hands them to :func:`deliver`, in order.  A
+stretch depends on nothing but its object and its place, so the same bits come out however objects and stretches
+are dealt to threads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from skysieve.periodogram.contract import METHODS
+from skysieve.periodogram.numerics.nufft import TAPS, M
+from skysieve.periodogram.numerics.peaks import MOST_TRIES, more_tries
+
+from .climb import refine, share_of
+from .comb import comb_band, comb_setup
+from .comb_simd import outline
+from .direct import COARSE, PER_COARSE, direct_range
+from .peaks import FULL, HERE, LEFT, LIMIT, begin, choose, copy_row, drop_hopeless, find_candidates, finish_candidates
+from .sums import exact_power, grid_point
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .state import Answers, Curves, Frequencies
+
+STANDARD, MODEL, LOG, SCALED = range(4)
+FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
+NUFFT = METHODS.index("nufft")
+IRREGULAR_STRETCH = 1024
+DIRECT_STRETCH = COARSE * PER_COARSE
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def normalize(block, n, form, scale, out, at):
+    """Standard powers to the form wanted, into ``out[at:]`` (VanderPlas 2018, section 5; astropy's names).
+
+    "model" and "log" grow without bound as the power goes to 1, which rounding can reach or pass: the power is
+    taken as the largest number below 1 there.
+    """
+    outline()
+    top = 1.0 - 2.0**-53 if block.itemsize == 8 else 1.0 - 2.0**-24
+    if form == MODEL:
+        for k in range(n):
+            p = top if block[k] > top else block[k]
+            out[at + k] = p / (1 - p)
+    elif form == LOG:
+        for k in range(n):
+            p = top if block[k] > top else block[k]
+            out[at + k] = -np.log(1 - p)
+    elif form == SCALED:
+        for k in range(n):
+            out[at + k] = block[k] * scale
+    else:
+        for k in range(n):
+            out[at + k] = block[k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fold_counts(combs, cycles):
+    """:func:`skysieve.periodogram.cpu.cost.fold_counts`, compiled."""
+    span = M * combs * cycles
+    return int(np.ceil((span + TAPS + 1) / M)), int(np.ceil((2 * span + 1.5 * TAPS + 1) / M))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def apart_of(curves, grid, i, df):
+    """Least distance of two peaks, 1/T: in samples, or in frequency for irregular grids."""
+    return 1.0 / curves.span[i] if grid.values.shape[0] > 0 else np.ceil(1.0 / (curves.span[i] * df) - 1e-9)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def deliver(
+    block,
+    n,
+    base,
+    flagged,
+    i,
+    f0,
+    df,
+    curves,
+    grid,
+    form,
+    floating_mean,
+    apart,
+    share,
+    work,
+    answers,
+    state,
+    found,
+    count,
+    chosen,
+):
+    """Take the standard powers of samples ``base:base + n`` of object ``i``: mend, store normalised, look for peaks."""
+    outline()
+    lo = curves.start[i]
+    hi = lo + curves.n_used[i]
+    if flagged:
+        for k in range(n):
+            if np.isnan(block[k]):
+                f, f_low = grid_point(f0, df, np.float64(base + k))
+                block[k] = exact_power(
+                    f, f_low, curves.t[lo:hi], curves.w[lo:hi], curves.wy[lo:hi], hi - lo, floating_mean, work.c, work.s
+                )
+    if answers.power.shape[0] > 0:
+        normalize(block, n, form, curves.scale[i], answers.power, answers.power_start[i] + base)
+    found, count = find_candidates(block, n, base, state, found, count)
+    if count > state[LIMIT]:
+        count = drop_hopeless(found, count, grid.values, apart, answers.index.shape[1], share, chosen, state)
+    return found, count
+
+
+tries_of = njit(cache=True, nogil=True, error_model="numpy")(more_tries)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def room(answers):
+    """Place for the candidates that are chosen of any object."""
+    return np.empty(answers.index.shape[1] + MOST_TRIES, np.int64)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def part_of(space, n):
+    """Place for those of an object of ``n`` points."""
+    return space[: space.shape[0] - MOST_TRIES + tries_of(n)]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def share_behind(curves, grid, i, df, harmonics):
+    """Share of the power of the last peak wanted that further candidates must have; all are tried on a list."""
+    return 0.0 if grid.values.shape[0] > 0 else share_of(df, curves.span[i], harmonics)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def conclude(i, f0, df, nf, curves, grid, floating_mean, apart, share, c, s, answers, found, count, chosen):
+    """The best of an object's candidates, refined, into ``answers``; ``c`` and ``s`` are scratch."""
+    outline()
+    taken = choose(found, count, grid.values, apart, answers.index.shape[1], share, chosen)
+    refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sums_to_powers(block, n, sums, scale, floating_mean, guard):
+    """Standard powers from complex sums ``sums[w y, w at 2f, w]``; NaN where CC SS - CS^2 <= guard."""
+    flagged = False
+    for k in range(n):
+        ch, sh = sums[0, k].real, sums[0, k].imag
+        c2, s2 = sums[1, k].real, sums[1, k].imag
+        cc, ss, cs = 0.5 + 0.5 * c2, 0.5 - 0.5 * c2, 0.5 * s2
+        if floating_mean:
+            c, s = sums[2, k].real, sums[2, k].imag
+            cc, ss, cs = cc - c * c, ss - s * s, cs - c * s
+        det = cc * ss - cs * cs
+        if det > guard:
+            block[k] = scale * (ch * (ss * ch - cs * sh) + sh * (cc * sh - cs * ch)) / det
+        else:
+            block[k] = np.nan
+            flagged = True
+    return flagged
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def guard_of(guard, n):
+    """Least CC SS - CS^2 that is trusted for ``n`` points: the sums of many points err less."""
+    return guard / np.sqrt(np.float64(n))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
+    """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True when some are NaN and want mending."""
+    outline()
+    lo, n = curves.start[i], curves.n_used[i]
+    t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
+    if method == NUFFT:
+        folds1, folds2 = fold_counts(combs, df * t[n - 1])
+        f, f_low = grid_point(f0, df, np.float64(combs) * modes * (k + 0.5))
+        return comb_band(
+            f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, work.block
+        )
+    if grid.values.shape[0] == 0:
+        first = k * DIRECT_STRETCH
+        coarse = min(COARSE, (nf - first + PER_COARSE - 1) // PER_COARSE)
+        return direct_range(f0, df, first, coarse, t, w, wy, n, work, floating_mean, guard, work.block)
+    base = k * IRREGULAR_STRETCH
+    for q in range(min(IRREGULAR_STRETCH, nf - base)):
+        work.block[q] = exact_power(grid.values[base + q], 0.0, t, w, wy, n, floating_mean, work.c, work.s)
+    return False
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def search(
+    method, which, first, last, length, combs, modes, curves, grid, constants, work, answers, form, floating_mean, guard
+):
+    """Search the objects ``which``, in stretches of ``length`` samples.
+
+    With ``last < 0`` every object is done whole and its peaks are concluded.  Otherwise ``which`` is one object, of
+    which the stretches ``first:last`` are done; its candidates come back, less those at the seams, with the
+    first two and the last two samples: ``found, count, seam``.
+    """
+    space = room(answers)
+    found = np.empty((2 * FULL, 4))
+    state = np.empty(4)
+    seam = np.empty(4)
+    count = np.int64(0)  # a literal 0 would make numba compile every callee twice
+    for i in which:
+        j = 0 if grid.shared else i
+        f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+        apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+        chosen = part_of(space, curves.n_used[i])
+        begin(state)
+        count = np.int64(0)
+        stop = (nf + length - 1) // length if last < 0 else last
+        limit = guard_of(guard, curves.n_used[i])
+        if method == NUFFT:
+            lo, n = curves.start[i], curves.n_used[i]
+            comb_setup(curves.t[lo : lo + n], n, df, combs, constants.taps, work)
+        for k in range(first, stop):
+            base = k * length
+            n = min(length, nf - base)
+            flagged = stretch(
+                method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, limit
+            )
+            found, count = deliver(
+                work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+                answers, state, found, count, chosen,
+            )  # fmt: skip
+            if last >= 0 and k == first:
+                seam[0], seam[1] = work.block[0], work.block[1]
+        if last < 0:
+            found, count = finish_candidates(nf, state, found, count)
+            conclude(
+                i, f0, df, nf, curves, grid, floating_mean, apart, share, work.c, work.s, answers, found, count, chosen
+            )
+    if last >= 0:
+        seam[2], seam[3] = state[LEFT], state[HERE]
+        if first > 0 and count > 0 and found[0, 0] == first * length:
+            count -= 1
+            for k in range(count):
+                copy_row(found, k + 1, found, k)
+    return found, count, seam
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mean, guard):
+    """As :func:`search` for one object whose sums (``[w y, w at 2f, w][frequency]``) are given."""
+    space = room(answers)
+    found = np.empty((2 * FULL, 4))
+    state = np.empty(4)
+    begin(state)
+    count = np.int64(0)
+    j = 0 if grid.shared else i
+    f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
+    apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+    chosen = part_of(space, curves.n_used[i])
+    limit = guard_of(guard, curves.n_used[i])
+    for base in range(0, nf, IRREGULAR_STRETCH):
+        n = min(IRREGULAR_STRETCH, nf - base)
+        flagged = sums_to_powers(work.block, n, sums[:, base : base + n], scale, floating_mean, limit)
+        found, count = deliver(
+            work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+            answers, state, found, count, chosen,
+        )  # fmt: skip
+    found, count = finish_candidates(nf, state, found, count)
+    conclude(i, f0, df, nf, curves, grid, floating_mean, apart, share, work.c, work.s, answers, found, count, chosen)
+
+
+def joined(parts: Any, seams: Any, bounds: Any) -> NDArray[np.float64]:
+    """Candidates of an object from those of its stretches: ``parts`` are theirs one after another, ``seams`` the
+    first two and last two samples of each, ``bounds`` where they start (and the end of the grid)."""
+    n = len(seams)
+    rows = [parts]
+    for k in range(n):
+        before = seams[k - 1, 3] if k > 0 else -np.inf
+        after = seams[k + 1, 0] if k + 1 < n else -np.inf
+        start = (bounds[k], before, seams[k, 0], seams[k, 1])
+        end = (bounds[k + 1] - 1, seams[k, 2], seams[k, 3], after)
+        for at, left, here, right in (start, end) if k > 0 else (end,):
+            if here > -np.inf and not here <= left and not right > here:
+                rows.append(np.array([[at, left, here, right]], np.float64))
+    found = np.concatenate(rows)
+    return found[np.argsort(found[:, 0])]
+
+
+def join(
+    i: int, found: NDArray[np.float64], curves: Curves, grid: Frequencies, floating_mean: bool, answers: Answers
+) -> None:
+    """Conclude an object whose candidates come from several stretches."""
+    j = 0 if grid.shared else i
+    df, n = grid.df[j], int(curves.n_used[i])
+    conclude(
+        i, grid.f0[j], df, grid.nf[j], curves, grid, floating_mean, apart_of(curves, grid, i, df),
+        share_behind(curves, grid, i, df, 1), np.empty(n), np.empty(n), answers, found, len(found),
+        part_of(room(answers), n),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""CUDA: light curves in several bands."""

@@ -1,0 +1,119 @@
+"""Which method serves an object faster on this GPU: a model of two lines, with defaults and a short calibration.
+
+A method's time is that of the whole GPU when it is full, so that the choice follows from the object alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .parts import DIRECT_SPAN
+
+if TYPE_CHECKING:
+    from .layouts import Layout
+
+
+DIRECT_POINTS = 40
+"""Points that the tables of ``ls_direct`` hold at once: those of few serve all tiles of a block."""
+BESIDE = 1.2
+"""How much more direct sums cost beside others than alone: a ragged batch has few short objects, which do not fill the
+GPU.  Measured on an H100: 100 objects of 16 to 30 points among 1,000 took 150 ns each more than by combs, where their
+times alone are 50 ns less.
+"""
+PARTLY = frozenset({"ls_fine", "ls_powers"})
+"""Layouts that leave out what is not wanted of a band; the others compute it whole."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What goes with one comb of a pair of bands, or with one point spread there, on any GPU.
+
+    In combs: ``combs`` one comb of each kind of layout, ``start`` a pair of bands, ``extra`` what an object takes more
+    than by direct sums.  In points: ``points`` one point of each kind of layout, ``weigh`` the weights of one.
+    In tiles: ``refill`` what a tile of direct sums takes more where the points are more than its tables hold.
+    """
+
+    combs: dict[str, float]
+    points: dict[str, float]
+    start: dict[str, float]
+    extra: float
+    weigh: float
+    refill: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nanoseconds of the whole GPU, for one precision.
+
+    ``comb`` for one comb of a pair of bands, ``spread`` for one point of it; ``tile`` for `DIRECT_SPAN` frequencies
+    summed directly, ``pair`` for one point of those.
+    """
+
+    comb: float
+    spread: float
+    tile: float
+    pair: float
+    shares: Shares = field(repr=False, compare=False)
+
+    def comb_line(self, layout: Layout, nf: Any) -> tuple[Any, Any]:
+        """Nanoseconds of an object by combs: without points, and of each point."""
+        pairs, s, kind = np.ceil(nf / layout.span), self.shares, layout.kind
+        combs = nf / (2 * layout.modes) if kind in PARTLY else pairs * layout.combs
+        base = s.extra + combs * s.combs[kind] + pairs * s.start[kind]
+        return self.comb * base, self.spread * (s.weigh + pairs * s.points[kind])
+
+    def direct_line(self, nf: Any) -> tuple[Any, Any]:
+        """The same by direct sums of few points: a block sums all its frequencies, wanted or not."""
+        tiles = np.ceil(nf / DIRECT_SPAN)
+        return self.tile * tiles, self.pair * tiles
+
+    def few(self, layout: Layout, nf: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Most points of an object that is summed directly because that costs less, beside others too."""
+        (comb, spread), (tile, pair) = self.comb_line(layout, nf), (BESIDE * x for x in self.direct_line(nf))
+        slope = pair - spread
+
+        def crossing(gain: Any) -> Any:
+            return np.where(slope > 0, gain / np.where(slope > 0, slope, 1.0), np.where(gain > 0, np.inf, 0.0))
+
+        more = crossing(comb - tile * (1 + self.shares.refill))
+        crossover = np.where(more > DIRECT_POINTS, more, np.minimum(crossing(comb - tile), DIRECT_POINTS))
+        most: NDArray[np.int64] = np.clip(crossover, 0, 2**31 - 2).astype(np.int64)
+        return most
+
+    def measured(self, figures: dict[str, float]) -> Costs:
+        """The same shares with measured figures."""
+        return Costs(**figures, shares=self.shares)
+
+    def as_dict(self) -> dict[str, float]:
+        """The figures that are measured."""
+        return {name: value for name, value in asdict(self).items() if name != "shares"}
+
+
+_F64 = Shares(
+    combs={"flat": 1.0, "x2": 1.35, "x4": 3.7, "columns": 1.4, "ls_fine": 0.62, "ls_powers": 0.55},
+    points={"flat": 1.0, "x2": 1.4, "x4": 2.0, "columns": 4.0, "ls_fine": 13.0, "ls_powers": 0.38},
+    start={"flat": 3.2, "x2": 3.2, "x4": 3.2, "columns": 11.0, "ls_fine": 10.0, "ls_powers": 2.1},
+    extra=1.0,
+    weigh=1.4,
+    refill=0.9,
+)
+_F32 = Shares(
+    combs={"flat": 1.0, "x2": 1.3, "x4": 2.3, "columns": 1.55, "ls_powers": 0.575},
+    points={"flat": 1.0, "x2": 1.7, "x4": 1.5, "columns": 2.0, "ls_powers": 0.85},
+    start={"flat": 1.3, "x2": 1.3, "x4": 1.3, "columns": 0.0, "ls_powers": 1.5},
+    extra=2.7,
+    weigh=3.5,
+    refill=0.9,
+)
+DEFAULTS = {
+    np.dtype(np.float64): Costs(comb=4.2, spread=0.1, tile=12.7, pair=0.486, shares=_F64),
+    np.dtype(np.float32): Costs(comb=3.3, spread=0.044, tile=12.6, pair=0.486, shares=_F32),
+}
+"""An H100's: combs fitted to the times of 650 random sizes, direct sums to 1,000 objects of 16 to 32 points.
+
+Other cards keep the ratios roughly.
+"""

@@ -1,0 +1,328 @@
+"""The periodogram on NVIDIA GPUs: objects are cut into chunks, for one card or several.
+
+``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``); ``cuda.run`` takes the chunks through the GPUs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.core.arrays import is_device_array
+from skysieve.core.device import Device
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, out_of_memory
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.gpu.staging import GROWTH, Copier, make_current
+from skysieve.core.memory import parse_budget
+from skysieve.core.progress import Reporter
+from skysieve.periodogram.contract import Grids, Output, Scan, Source, Spec
+from skysieve.periodogram.cuda.bands.worker import BandsWorker
+from skysieve.periodogram.cuda.fourier.layouts import choose as choose_chi2
+from skysieve.periodogram.cuda.fourier.worker import Chi2Worker
+from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
+
+from .calibrate import costs_of
+from .chunks import Chunk, JobCache, Plan, cycles_of
+from .cost import DEFAULTS, Costs
+from .layouts import MATRIX_UNITS, Layout
+from .run import Run
+from .worker import Worker
+
+logger = logging.getLogger("skysieve")
+
+LANES = 3
+FEWEST_ROWS = 70_000
+"""A chunk of fewer rows does not fill the GPU; the first one is half as long, so that the GPU begins early."""
+FEWEST_THERE = 1 << 19
+"""The same of rows that are on the GPU: with nothing to wait for, fewer chunks have fewer ends."""
+MOST_ROWS = 1 << 20
+MOST_INDEX = 2**30
+SCAN_ROW, SCAN_OBJECT = 120, 300
+"""Bytes of a first look at a row and at an object."""
+MOST_CACHED = 1 << 16
+"""Objects of an `execute` whose cuts are kept for the next one."""
+LOOKED_AT = 16
+"""Objects whose spans are looked at before chunks are cut."""
+SMALL_BYTES = 1 << 29
+"""Needs below this are taken for granted: asking the driver for free memory takes longer than most chunks."""
+
+
+class Engine:
+    """Lomb-Scargle periodograms on GPUs.
+
+    Parameters
+    ----------
+    spec : Spec
+        What to compute.
+    device : Device or sequence of Device
+        GPUs of `skysieve.core.device.resolve`.
+    memory : str, number or None
+        Budget of device memory, of each GPU; half of what is free by default.
+    threads : int, optional
+        Threads that copy between pinned and pageable memory.
+    runtime : Runtime or sequence of Runtime, optional
+        Instead of ``device``: where the kernels run.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        device: Device | Sequence[Device] | None = None,
+        memory: str | float | None = None,
+        threads: int | None = None,
+        runtime: Runtime | Sequence[Runtime] | None = None,
+    ) -> None:
+        if spec.method == "finufft":
+            raise ValueError("method='finufft' runs on the CPU only; the GPU has 'auto', 'direct' and 'nufft'")
+        self.spec = spec
+        parse_budget(memory, 1)  # refuses what cannot be read
+        self._memory = memory
+        self._copier = Copier(threads)
+        if runtime is None:
+            devices = (device,) if isinstance(device, Device) else tuple(device or ())
+            if not devices:
+                raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
+            runtimes: tuple[Runtime, ...] = tuple(CudaRuntime(d) for d in devices)
+        else:
+            runtimes = tuple(runtime) if isinstance(runtime, Sequence) else (runtime,)
+        make = BandsWorker if spec.model is not None else SinusoidWorker if spec.sinusoid else Chi2Worker
+        self.workers: list[Worker] = [make(r, spec, LANES, self._copier) for r in runtimes]
+        self._left: list[Worker] = []
+        self._shared = min(r.device.shared_per_block for r in runtimes)  # chunks must suit every GPU
+        self._matrix = all(r.device.compute_capability in MATRIX_UNITS for r in runtimes)
+        self._costs: Costs | None = None
+        self._cache = JobCache()
+        self._turn = threading.RLock()  # lanes and their buffers serve one call at a time
+
+    # ------------------------------------------------------------------ the engine's four verbs
+
+    def scan(self, source: Source) -> Scan:
+        """See `workload.Engine.scan`."""
+        parts = []
+        rows = source.read(0, 1)[:3] if source.n_objects else ()
+        with self._turn:
+            worker = self._worker_of(rows)
+            if self._costs is None:  # a search follows
+                worker.compile_ahead(())
+            for start, stop in self._chunks(source.offsets, SCAN_ROW, SCAN_OBJECT, worker):
+                parts += self._scan(source, start, stop, any(map(is_device_array, rows)))
+        names = ("n_used", "n_dropped", "t_min", "span", "status")
+        if not parts:
+            return Scan(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.uint8))
+        return Scan(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
+
+    def _scan(self, source: Source, start: int, stop: int, there: bool) -> list[Scan]:
+        """A first look at a range of objects: by halves where memory is short, by another GPU where one fails."""
+        while True:
+            worker = self.workers[0]
+            try:
+                t, y, dy, offsets = source.read(start, stop)
+                worker = self._worker_of((t, y, dy))
+                return [worker.scan(t, y, dy, offsets)]
+            except (MemoryError, RuntimeError) as error:
+                if out_of_memory(error):
+                    short = error
+                    break
+                if there or len(self.workers) == 1:
+                    raise
+                logger.warning("%s failed (%s); the other devices go on", worker.runtime.device, error)
+                self._leave([worker])
+        worker.release()
+        if stop - start == 1:
+            rows = float(source.offsets[stop] - source.offsets[start])
+            raise MemoryBudgetError(f"a first look at object {start}", SCAN_ROW * rows, worker.free_memory) from short
+        logger.warning(
+            "%s is out of memory for a first look at objects %d to %d: trying halves", worker.runtime.device, start,
+            stop - 1,
+        )  # fmt: skip
+        middle = (start + stop) // 2
+        return self._scan(source, start, middle, there) + self._scan(source, middle, stop, there)
+
+    def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
+        """See `workload.Engine.execute`."""
+        if source.n_objects == 0:
+            return
+        with self._turn:
+            self._execute(source, grids, output, progress)
+
+    def _execute(self, source: Source, grids: Grids, output: Output, progress: Any) -> None:
+        if (most := int(grids.nf[0] if grids.shared else grids.nf.max())) > MOST_INDEX:
+            raise ValueError(f"nf={most}: the GPU takes at most {MOST_INDEX} frequencies an object")
+        rows = source.read(0, 1)[:3]
+        first = self._worker_of(rows, output.power)
+        if self._costs is None:
+            self._compile_ahead(first, source, grids, output)
+        plan = self._plan(source, grids, output)
+
+        def cut() -> list[tuple[int, int]]:
+            return self.cut(source, plan, first)
+
+        self._cache.renew(plan)
+        few = source.n_objects <= MOST_CACHED
+        chunks = self._cache.cut(source.offsets, self._there(source, plan), cut) if few else cut()
+        reporter = Reporter(progress, source.n_objects)
+        workers = [first]
+        if len(self.workers) > 1 and not any(map(is_device_array, (*rows, output.power))):  # others can reach that
+            workers += [worker for worker in self.workers if worker is not first]
+        run = Run(plan, source, output, reporter, deque(Chunk(*c) for c in chunks), self._cache)
+        try:
+            if len(chunks) == 1 or len(workers) == 1:
+                run.in_turn(workers)
+            else:
+                run.share(workers)
+            run.repeat(workers)
+        finally:
+            if run.broken:
+                self._leave(run.broken)
+
+    def _leave(self, broken: list[Worker]) -> None:
+        """Work without GPUs that have failed from now on, unless none is left."""
+        good = [worker for worker in self.workers if worker not in broken]
+        if good:
+            self._left += [worker for worker in self.workers if worker in broken]
+            self.workers = good
+            make_current(good[0].runtime, {worker.runtime.device.index for worker in broken})
+
+    def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        n = source.n_objects
+        plan = self._plan(source, grids, Output.allocate(0, self.spec.n_peaks))
+        offsets = source.offsets
+        cycles = self._most_cycles(source, grids)
+        nf = int(np.max(grids.nf))
+        if not self.spec.sinusoid:
+            number = int(choose_chi2(plan.chi2_layouts, np.array([cycles]))[0])
+            fit = plan.chi2_layouts[number] if number >= 0 else None
+            return {
+                "method": "direct" if fit is None else "nufft",
+                "device": ", ".join(str(w.runtime.device) for w in self.workers),
+                "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
+                "layout": fit,
+            }
+        mean = float(offsets[-1]) / max(1, n)
+        layout = plan.layout(nf, cycles, int(mean))
+        if layout is not None and mean <= int(plan.few(np.array([nf]), np.array([plan.layouts.index(layout)]))[0]):
+            layout = None
+        pairs = -(-nf // layout.span) if layout is not None else 0
+        base, point = self.costs.comb_line(layout, nf) if layout is not None else self.costs.direct_line(nf)
+        return {
+            "method": "nufft" if layout is not None else "direct",
+            "device": ", ".join(str(w.runtime.device) for w in self.workers),
+            "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
+            "expected_seconds": 1e-9 * n * float(base + mean * point) / len(self.workers),
+            "layout": layout,
+            "combs_a_block": layout.per_block(n * pairs, plan.multiprocessors) if layout is not None else 0,
+        }
+
+    def close(self) -> None:
+        """Give back threads and device memory."""
+        for worker in (*self.workers, *self._left):
+            try:
+                worker.close()
+            except RuntimeError as error:  # a lost GPU has nothing to give back
+                logger.debug("%s cannot be closed: %s", worker.runtime.device, error)
+        self._copier.close()
+
+    @property
+    def costs(self) -> Costs:
+        """What the methods cost on this GPU: asked for by ``method="auto"`` alone, measured once a GPU."""
+        if self._costs is None:  # asked for by a callback, while `execute` has its turn, they are known
+            with self._turn:
+                worker = self.workers[0]
+                measured = self.spec.method == "auto" and self.spec.sinusoid and worker.runtime.xp is not np
+                room = np.inf if self._memory is None else parse_budget(self._memory, worker.free_memory)
+                self._costs = costs_of(worker, self.spec, room) if measured else DEFAULTS[self.spec.dtype]
+        return self._costs
+
+    # ------------------------------------------------------------------ helpers
+
+    def _compile_ahead(self, worker: Worker, source: Source, grids: Grids, output: Output) -> None:
+        """Begin to compile what most objects will need, while the methods are timed."""
+        wanted: list[tuple[Layout | None, bool, int]] = []
+        if self.spec.sinusoid:
+            plan, nf = self._plan(source, grids, output, DEFAULTS[self.spec.dtype]), int(np.max(grids.nf))
+            mean = int(source.offsets[-1]) // source.n_objects
+            layout = plan.layout(nf, self._most_cycles(source, grids), mean)
+            if layout is not None:
+                stretches = source.n_objects * -(-nf // layout.span)
+                per_block = layout.per_block(stretches, worker.runtime.device.sm_count)
+                wanted.append((layout, output.power is not None, per_block))
+        worker.compile_ahead(wanted)
+
+    def _plan(self, source: Source, grids: Grids, output: Output, costs: Costs | None = None) -> Plan:
+        start = grids.offsets(source.n_objects) if output.power is not None else None
+        device = self.workers[0].runtime.device
+        home = output.power is not None and not is_device_array(output.power)
+        costs = costs or self.costs
+        return Plan(self.spec, grids, costs, device.sm_count, self._shared, start, self._matrix, home)
+
+    def _most_cycles(self, source: Source, grids: Grids) -> float:
+        """The largest ``df * span`` of some objects."""
+        most = 0.0
+        for i in np.unique(np.linspace(0, source.n_objects - 1, LOOKED_AT).astype(np.int64)):
+            t, _, _, offsets = source.read(int(i), int(i) + 1)
+            most = max(most, float(cycles_of(t, offsets, grids.df[:1] if grids.shared else grids.df[i : i + 1])[0]))
+        return most
+
+    def cut(self, source: Source, plan: Plan, worker: Worker) -> list[tuple[int, int]]:
+        """Ranges of objects that are searched together."""
+        there = self._there(source, plan)
+        return self._chunks(source.offsets, plan.row_bytes(), self._object_bytes(plan, source), worker, there)
+
+    def _there(self, source: Source, plan: Plan) -> bool:
+        """Is all on the GPU, so that chunks have no copies to overlap?"""
+        return not plan.home and any(map(is_device_array, source.read(0, 1)[:3]))
+
+    def _object_bytes(self, plan: Plan, source: Source) -> float:
+        return plan.object_bytes(int(np.max(plan.grids.nf)), self._most_cycles(source, plan.grids))
+
+    def _worker_of(self, rows: Sequence[Any], power: Any = None) -> Worker:
+        """The worker whose GPU holds the rows ``t, y, dy`` or the powers; the first one for arrays of the host."""
+        arrays = (*rows, power)
+        if not any(map(is_device_array, arrays)):
+            return self.workers[0]
+        named = zip(("t", "y", "dy", "out"), arrays, strict=False)
+        where = {name: int(array.device.id) for name, array in named if is_device_array(array)}
+        if len(set(where.values())) > 1:
+            told = ", ".join(f"{name} on cuda:{index}" for name, index in where.items())
+            raise ValueError(f"{told}; arrays of one GPU are expected")
+        index = next(iter(where.values()))
+        for worker in self.workers:
+            if worker.runtime.device.index == index:
+                return worker
+        raise ValueError(f"the arrays are on cuda:{index}, the engine works on {self.workers[0].runtime.device}")
+
+    def _chunks(
+        self, offsets: NDArray[np.int64], row_bytes: int, object_bytes: float, worker: Worker, there: bool = False
+    ) -> list[tuple[int, int]]:
+        """Ranges of objects: small enough for a lane's share of memory, several for the lanes to overlap.
+
+        ``there``: nothing is copied beside them.
+        """
+        n = len(offsets) - 1
+        fewest = FEWEST_THERE if there else FEWEST_ROWS
+        target = float(np.clip(offsets[-1] / (2 * LANES * len(self.workers)), fewest, MOST_ROWS))
+        need = LANES * (object_bytes * n + row_bytes * float(offsets[-1]))
+        small = self._memory is None and need < SMALL_BYTES
+        budget = (SMALL_BYTES if small else parse_budget(self._memory, worker.free_memory)) / (LANES * GROWTH)
+
+        def bytes_before(i: int) -> float:
+            return row_bytes * float(offsets[i]) + object_bytes * i
+
+        cuts, start = [], 0
+        while start < n:  # two bisections a chunk: no array of a million objects is made
+            part = 1.0 if start or there else 0.5
+            stop = int(np.searchsorted(offsets, offsets[start] + int(part * target), side="right")) - 1
+            if bytes_before(stop) - bytes_before(start) > part * budget:
+                stop = bisect_right(range(stop), bytes_before(start) + part * budget, lo=start, key=bytes_before) - 1
+            stop = max(start + 1, stop)
+            cuts.append((start, stop))
+            start = stop
+        return cuts

@@ -1,0 +1,1 @@
+"""CUDA: Fourier series of several terms."""

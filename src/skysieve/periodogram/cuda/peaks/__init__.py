@@ -1,0 +1,1 @@
+"""CUDA: the best peaks, and their refinement."""

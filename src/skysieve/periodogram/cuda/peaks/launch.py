@@ -1,0 +1,127 @@
+"""From peaks of the grid to maxima of the exact periodogram: launches of ``peaks/refine.cu``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.core.gpu.runtime import Module
+from skysieve.core.gpu.staging import Lane
+from skysieve.periodogram.contract import Spec
+from skysieve.periodogram.cuda import structs as cs
+from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
+
+LONG, VERY_LONG, SLICE = 1024, 16_384, 4096
+"""Points up to which a warp and a block refine a peak, and points of a block of a longer series, as in the kernels."""
+TURNS = 20
+"""Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
+CLIMB_BYTES, SUMS = 152, 32
+WARPS = 4
+"""Warps of a block of ``ls_refine``."""
+PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9
+"""Where a model's own kernel evaluates powers: of a peak at once, bytes of what is known of the peak, and how often at
+most (mostly four times)."""
+PEAK_BYTES = 4 + 8 + 4 + 24 + 4
+"""Device bytes of a peak that is tried."""
+PROBE_BYTES = 8 * PROBES + SEARCH_BYTES + 3 * 4 + cs.INFO.itemsize + 2 * 8 + 4 + 8
+"""Further ones where a model's own kernel evaluates its powers."""
+
+
+def tries(spec: Spec) -> int:
+    """Most peaks of an object that are refined, of which the highest are kept."""
+    return spec.n_peaks + MOST_TRIES
+
+
+def harmonics(spec: Spec) -> int:
+    """Highest multiple of the frequency in the model."""
+    terms = (spec.nterms,) if spec.model is None else (spec.model.terms, spec.model.band_terms)
+    return max(1, *terms)
+
+
+def columns(spec: Spec) -> int:
+    """Columns of the model, of one band or of several without a penalty: as many points it fits exactly."""
+    if spec.model is None:
+        return 2 * spec.nterms + spec.fit_mean
+    return 0 if spec.model.regularised else spec.model.columns
+
+
+def longer_objects(offsets: NDArray[np.int64]) -> dict[str, NDArray[np.int32] | None]:
+    """Numbers of the objects whose peaks take a block each, and of those whose peaks take several."""
+    lengths = np.diff(offsets)
+
+    def above(n: int) -> NDArray[np.int32] | None:
+        found = np.flatnonzero(lengths > n).astype(np.int32)
+        return found if found.size else None
+
+    return {"longer": above(LONG), "longest": above(VERY_LONG)}
+
+
+def refine(
+    module: Module, lane: Lane, data: dict[str, Any], lengths: NDArray[np.int64], spec: Spec, multiprocessors: int,
+    picks: dict[str, Any], **rows: Any,
+) -> None:  # fmt: skip
+    """Peaks of one sinusoid; ``data`` has the arrays of `longer_objects`."""
+    common: dict[str, Any] = {
+        **picks, **rows, "each": spec.n_peaks + MORE_TRIES, "mean": spec.fit_mean, "order": None,
+        "climbs": None, "sums": None, "counters": None, "slices": 0,
+        "turns": 0,
+    }  # fmt: skip
+    blocks = min(-(-len(lengths) * tries(spec) // WARPS), 4 * multiprocessors)
+    args = cs.fill(cs.REFINE, **common | {"few": 0, "many": LONG})
+    module.launch("ls_refine", (blocks,), (32 * WARPS,), (args,), stream=lane.stream)
+    if data["longer"] is not None:
+        args = cs.fill(cs.REFINE, **common | {"few": LONG, "many": VERY_LONG, "order": data["longer"]})
+        module.launch("ls_refine_block", (data["longer"].size * common["each"],), (256,), (args,), stream=lane.stream)
+    if data["longest"] is not None:
+        slots, slices = data["longest"].size * common["each"], -(-int(lengths.max()) // SLICE)
+        args = cs.fill(
+            cs.REFINE,
+            **common | {
+                "few": VERY_LONG, "many": 0, "order": data["longest"], "slices": slices, "turns": TURNS,
+                "climbs": lane.array("climbs", slots * CLIMB_BYTES, np.uint8),
+                "sums": lane.array("climb_sums", slots * slices * SUMS, np.float64),
+                "counters": lane.array("climb_counters", slots, np.uint32, zero=True),
+            },
+        )  # fmt: skip
+        for turn in range(TURNS):
+            module.launch(
+                "ls_refine_long", (slots * slices,), (256,), (args, np.int32(turn)), stream=lane.stream
+            )  # fmt: skip
+
+
+def probe(
+    module: Module, lane: Lane, slots: int, offsets: Any, picks: dict[str, Any], tried: dict[str, Any],
+    evaluate: Callable[[dict[str, Any]], None],
+) -> None:  # fmt: skip
+    """Peaks of other models: ``evaluate`` fills in exact powers of objects, each a peak with a grid of its own."""
+    kinds = {
+        "order": np.int32, "owner": np.int32, "lo": np.int32, "probed": cs.INFO, "probe_f0": np.float64,
+        "probe_df": np.float64, "probe_nf": np.int32, "start": np.int64,
+    }  # fmt: skip
+    made = {name: lane.array(f"probes_{name}", slots, kind) for name, kind in kinds.items()}
+    made["power"] = lane.array("probes_power", slots * PROBES, np.float64)
+    searches = lane.array("searches", slots * SEARCH_BYTES, np.uint8)
+    for turn in range(PROBE_TURNS + 1):
+        if turn:
+            evaluate(
+                {
+                    "order": made["order"], "owner": made["owner"], "offsets": made["lo"], "info": made["probed"],
+                    "f0": made["probe_f0"], "df": made["probe_df"], "nf": made["probe_nf"], "start": made["start"],
+                    "power": made["power"], "tried": tried["tried"], "grid_stride": 1,
+                }
+            )  # fmt: skip
+        args = cs.fill(
+            cs.PROBE,
+            **picks,
+            **tried,
+            **made,
+            offsets=offsets,
+            searches=searches,
+            slots=slots,
+            turn=turn,
+            turns=PROBE_TURNS,
+        )
+        module.launch("ls_probe", (-(-slots // 128),), (128,), (args,), stream=lane.stream)

@@ -1,0 +1,208 @@
+// From candidates to the k best peaks of each object, and candidates of powers that lie in device memory.
+//
+// ls_peaks: one block = one object. Candidates below the final floor fall away at once (of hundreds some tens are left); missing
+// neighbours of those at the ends of a block's stretch come from the edge values. Then k rounds of: drop what is nearer than 1/T to
+// the last accepted, take the highest (ties to the lower frequency); then further ones, as long as their maxima between samples may
+// be higher than that of the k-th. Where what is left is little, one warp does, whose lanes hold it all: limited by latency (11 us for
+// 1,000 objects, at some 350 candidates each, on an H100). It writes what is known of the object to the host itself: few bytes, which
+// a copy after it would take longer for. What becomes of the peaks: peaks/refine.cu.
+// ls_candidates: one thread = one power, read with its neighbours; limited by memory (4 or 8 bytes a power).
+// ls_scale: one thread = one power, from the standard one to another; limited by memory (twice 4 or 8 bytes a power).
+//
+// archs: 75 80 86 89 90 100 120
+// build: f64 -DREAL=double
+// build: f32 -DREAL=float
+// budget: f64 kernel=ls_peaks regs<=64 smem<=1088
+// budget: f32 kernel=ls_peaks regs<=64 smem<=800
+// budget: f64 kernel=ls_candidates regs<=64 smem<=0
+// budget: f64 kernel=ls_scale regs<=64 smem<=0
+#include "common.cuh"
+#include "fourier/order.cuh"
+
+#define FEW 256              // candidates that one warp takes
+#define LANES_EACH (FEW / 32)
+typedef decltype(rank_of(T())) Rank;
+struct Best {
+  const Info* info; const Limit* limit; const int* nf; const double* frequencies;
+  Peaks peaks; Info* told; int* flags;   // told and flags: on the host
+  int* index; double* here;              // numbers and powers of the peaks, up to `tries` an object
+  unsigned* tried; int* list;      // how many there are, and where
+  int tries, fewer, few, grid_stride, edges, held;      // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
+};
+
+// The lane with the highest rank, of equal ones with the lowest frequency's number; -1 where none has a rank.
+template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int number) {
+  const Rank top = warp_greatest(rank);
+  if (!top) return -1;
+  unsigned who = __ballot_sync(FULL, rank == top);
+  if (who & (who - 1)) {
+    const unsigned least = warp_max(rank == top ? ~(unsigned)number : 0);
+    who = __ballot_sync(FULL, rank == top && ~(unsigned)number == least);
+  }
+  return __ffs(who) - 1;
+}
+
+extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept;
+  const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted;
+  // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
+  Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
+  int number[4]; T here[4];            // of a thread's candidates, four at a time
+  auto fetch = [&](int i) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const Candidate* c = list + min(i + e * step, A.peaks.cap - 1);
+      number[e] = c->index; here[e] = c->here;
+    }
+  };
+  fetch(tid);
+  const Info info = A.info[o];
+  const int gi = o * A.grid_stride, nf = A.nf[gi], stretch = (int)A.limit[o].stretch;
+  const int tries = info.n <= A.few ? A.tries : A.fewer;
+  const unsigned counted = A.peaks.count[o], lowest = A.peaks.floor[o];
+  const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
+  const int n = (int)min(count, (unsigned)A.peaks.cap);
+  if (tid < (int)(sizeof(Info) / 4)) ((int*)(A.told + o))[tid] = ((const int*)(A.info + o))[tid];
+  if (!tid) { A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0; kept = 0; }
+  const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);       // memory is for held heights and numbers
+  T* heights = (T*)raw; int* numbers = (int*)(heights + room); int* places = numbers + room;
+  // The neighbours that other blocks had, of a candidate at the end of a stretch.
+  auto complete = [&](int index, T& before, T& after) {
+    if (!stretch) return;
+    const int part = (unsigned)index / (unsigned)stretch, place = index - part * stretch;
+    const T* edge = A.peaks.edge + ((size_t)o * A.edges + part) * 2;
+    if (place == 0 && index > 0) before = edge[-1];
+    if (place == stretch - 1 && index + 1 < nf) after = edge[2];
+  };
+  // Does a candidate, which is a peak among the neighbours that its block had, reach the floor and is it a peak?
+  auto fits = [&](int index, T here) {
+    T before = missing(), after = missing();
+    if (key_of(here) < floor) return false;
+    complete(index, before, after);
+    return is_peak(before, here, after);
+  };
+  auto near = [&](int i, int j) {
+    return A.frequencies ? fabs(A.frequencies[i] - A.frequencies[j]) * info.span < 1 - 1e-9 : abs(i - j) < info.apart;
+  };
+  __syncthreads();
+  // What fits goes to shared memory; where that has no room, once more: what does not is marked in the list itself, by number -1.
+  bool held = false;
+#pragma unroll 1
+  for (int pass = 0; pass < 2 && !held; pass++) {
+#pragma unroll 1
+    for (int i0 = tid; i0 < n; i0 += 4 * step) {
+      if (i0 >= step || pass) fetch(i0);
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int i = i0 + e * step;
+        if (i >= n) break;
+        const bool good = fits(number[e], here[e]);
+        if (pass) { if (!good) list[i].index = -1; continue; }
+        if (!good) continue;
+        const int s = atomicAdd(&kept, 1);
+        if (s < room) { heights[s] = here[e]; numbers[s] = number[e]; places[s] = i; }
+      }
+    }
+    __syncthreads();
+    held = kept <= room;
+  }
+  const bool few = held && kept <= FEW;
+  int last = -1, found = 0;
+  double least = 0;                    // of further peaks
+  if (few) {                           // one warp, whose lanes hold them; it leaves the peaks where numbers were
+    if (warp) return;
+    const int m = kept;
+    Rank rank[LANES_EACH];             // 0: none, or dropped
+    int own[LANES_EACH];
+#pragma unroll
+    for (int e = 0; e < LANES_EACH; e++) {
+      const int i = lane + 32 * e;
+      own[e] = i < m ? numbers[i] : 0;
+      rank[e] = i < m ? rank_of(heights[i]) : 0;
+    }
+    __syncwarp();
+    for (; found < tries; found++) {
+      Rank best = 0;
+      int j = 0, s = 0;
+#pragma unroll
+      for (int e = 0; e < LANES_EACH; e++) {
+        if (32 * e >= m) break;
+        if (last >= 0 && near(own[e], last)) rank[e] = 0;
+        if (rank[e] > best || (rank[e] == best && own[e] < j)) { best = rank[e]; j = own[e]; s = lane + 32 * e; }
+      }
+      const int who = winner(best, j);
+      if (who < 0) break;
+      const double height = heights[__shfl_sync(FULL, s, who)];
+      if (found == k - 1) least = A.peaks.share[o] * height;
+      if (found >= k && height < least) break;
+      last = __shfl_sync(FULL, j, who);
+      if (lane == who) numbers[found] = places[s];
+    }
+    __syncwarp();
+  } else {                             // the whole block: what is dropped has its number's complement; peaks are left in the list
+    const int m = held ? kept : n, warps = step >> 5;
+    for (; found < tries; found++) {
+      Rank best = 0;
+      int j = 0, s = 0;
+      for (int i0 = tid; i0 < m; i0 += 4 * step) {
+        if (!held) fetch(i0);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const int i = i0 + e * step;
+          if (i >= m) break;
+          if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
+          const int index = number[e];
+          if (index < 0) continue;
+          if (last >= 0 && near(index, last)) { (held ? numbers[i] : list[i].index) = ~index; continue; }
+          const Rank rank = rank_of(here[e]);
+          if (rank > best || (rank == best && index < j)) { best = rank; j = index; s = held ? places[i] : i; }
+        }
+      }
+      const int turn = found & 1;      // of two, so that no warp writes what another still reads
+      if (lane == max(winner(best, j), 0)) { tops[turn][warp] = best; where[turn][warp] = j; slots[turn][warp] = s; }
+      __syncthreads();
+      const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
+      if (who < 0) break;
+      const double height = list[slots[turn][who]].here;
+      if (found == k - 1) least = A.peaks.share[o] * height;
+      if (found >= k && height < least) break;
+      last = where[turn][who];
+      if (!tid) list[found].pick = slots[turn][who];
+    }
+    __syncthreads();
+  }
+  __shared__ unsigned at;
+  if (!tid && found) at = atomicAdd(A.tried, (unsigned)found);
+  if (few) __syncwarp(); else __syncthreads();
+  for (int r = tid; r < A.tries; r += few ? 32 : step) {
+    const size_t out = (size_t)o * A.tries + r;
+    A.index[out] = -1;
+    if (r >= found) continue;
+    const Candidate& c = list[few ? numbers[r] : list[r].pick];
+    A.index[out] = c.index < 0 ? ~c.index : c.index; A.here[out] = c.here;
+    A.list[at + r] = (int)out;
+  }
+}
+
+// Candidates of powers in device memory: block = (object, 256 powers).
+struct Search { const T* power; const long long* start; const Info* info; const int* nf; const int* order; Peaks peaks; int blocks, grid_stride; };
+extern "C" __global__ void __launch_bounds__(256) ls_candidates(const Search A) {
+  const int o = A.order[blockIdx.x / A.blocks], nf = A.nf[o * A.grid_stride];
+  if (A.info[o].status) return;
+  const T* p = A.power + A.start[o];
+  const long long j = (long long)(blockIdx.x % A.blocks) * 256 + threadIdx.x;
+  if (j >= nf) return;
+  const T x = j ? p[j - 1] : missing(), y = p[j], z = j + 1 < nf ? p[j + 1] : missing();
+  if (is_peak(x, y, z)) emit(A.peaks, o, j, x, y, z);
+}
+
+// Powers in device memory as they are written: block = (object, 256 powers).
+struct Scale { T* power; const long long* start; const Info* info; const int* nf; const int* order; int blocks, grid_stride, norm; };
+extern "C" __global__ void __launch_bounds__(256) ls_scale(const Scale A) {
+  const int o = A.order[blockIdx.x / A.blocks];
+  const long long j = (long long)(blockIdx.x % A.blocks) * 256 + threadIdx.x;
+  if (A.info[o].status || j >= A.nf[o * A.grid_stride]) return;
+  T& p = A.power[A.start[o] + j];
+  p = normalise(p, A.info[o].scale, A.norm);
+}

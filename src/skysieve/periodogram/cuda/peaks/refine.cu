@@ -1,0 +1,403 @@
+// From peaks of the grid to maxima of the exact periodogram, for one sinusoid: Newton's steps on exact float64 sums.
+//
+// At a trial frequency one pass over the points gives the sums of the normal equations with their first and second derivatives: columns
+// less their values at the middle point, so that nothing is lost where all cosines are alike. A power and its two derivatives
+// follow by arithmetic on triples.
+//
+// ls_refine: one warp = one peak of a series of up to LONG points. Some 40 operations for cosine and sine and 50 for the 21 sums a point
+// and trial, three trials a peak: 1,000 objects of 165 points and 5 peaks are 2.5e6 points, 24 bytes each from the cache. Limit: latency
+// (of a warp's sums, and of dividing), then float64.
+// ls_refine_block: one block = one peak of a series of up to VERY_LONG points.
+// ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
+// Launched once for each trial: peaks that are done return.
+// ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
+// grid of up to PROBES frequencies, a scan of its window first, then five around the maximum, from which follow two derivatives and the
+// next ones. A few operations; limit: the launch.
+// ls_select: one warp = one object: the best of its refined peaks, in falling order, straight to the host.
+//
+// archs: 75 80 86 89 90 100 120
+// build: f64 -DREAL=double
+// budget: f64 kernel=ls_refine regs<=128 smem<=1664
+// budget: f64 kernel=ls_refine_block regs<=128 smem<=2304
+// budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
+// budget: f64 kernel=ls_probe regs<=128 smem<=0
+// budget: f64 kernel=ls_select regs<=64
+#include "common.cuh"
+#include "peaks/refine.cuh"
+
+#define THREADS 256
+#define WARPS 4             // of a block of ls_refine
+#define VERY_LONG 16384     // points of a series that one block sums
+#define SLICE 4096          // points of a block of a longer one
+#define SUMS 21
+#define MOST_TRIALS 40
+#define NONE -1.0           // no power yet
+
+struct Refine {
+  Picks picks; const double* tp; const double2* wv; const int* offsets; 
+  const unsigned* tried; const int* list;      // how many peaks there are, and which: number of the object times `tries`, plus the try
+  const int* order;                    // objects of longer series
+  struct Climb* climbs; double* sums; unsigned* counters;      // of long series
+  int each, mean, few, many, slices, turns;      // each: tries of an object of `order`; series of more than `few` points and up to `many`; launches of ls_refine_long
+};
+
+// ---------------------------------------------------------------- the power at one frequency
+// A number that depends on the frequency, with its first and second derivatives.
+struct Jet { double v, d, e; };
+__device__ __forceinline__ Jet operator-(Jet a, Jet b) { return Jet{a.v - b.v, a.d - b.d, a.e - b.e}; }
+__device__ __forceinline__ Jet operator+(Jet a, Jet b) { return Jet{a.v + b.v, a.d + b.d, a.e + b.e}; }
+__device__ __forceinline__ Jet operator*(Jet a, Jet b) { return Jet{a.v * b.v, fma(a.d, b.v, a.v * b.d), fma(a.e, b.v, fma(2 * a.d, b.d, a.v * b.e))}; }
+__device__ __forceinline__ Jet operator/(Jet a, Jet b) {
+  const double inverse = 1 / b.v, v = a.v * inverse, d = fma(-v, b.d, a.d) * inverse;
+  return Jet{v, d, fma(-v, b.e, fma(-2 * d, b.d, a.e)) * inverse};
+}
+
+// Cosine and sine of a phase and of one later by `u` of a small change of it, to second order: derivatives by the phase at u = 1.
+struct Column { double c, c1, c2, s, s1, s2; };
+__device__ __forceinline__ Column column_at(Frequency f, double t, double u) {
+  double s, c; sincos_cycles(cycles(f, t), s, c);
+  return Column{c, -u * s, -u * u * c, s, u * c, -u * u * s};
+}
+// A point's part of the sums. base: columns at the middle point, or zeros.
+__device__ __forceinline__ void add_point(double (&m)[32], Column p, const Column& base, double2 wv) {
+  p.c -= base.c; p.c1 -= base.c1; p.c2 -= base.c2; p.s -= base.s; p.s1 -= base.s1; p.s2 -= base.s2;
+  const double wc = wv.x * p.c, ws = wv.x * p.s, wc1 = wv.x * p.c1, ws1 = wv.x * p.s1, wc2 = wv.x * p.c2, ws2 = wv.x * p.s2;
+  m[0] += wc; m[1] += wc1; m[2] += wc2; m[3] += ws; m[4] += ws1; m[5] += ws2;
+  m[6] = fma(wc, p.c, m[6]); m[7] = fma(wc1, p.c, m[7]); m[8] = fma(wc1, p.c1, fma(wc2, p.c, m[8]));
+  m[9] = fma(ws, p.s, m[9]); m[10] = fma(ws1, p.s, m[10]); m[11] = fma(ws1, p.s1, fma(ws2, p.s, m[11]));
+  m[12] = fma(wc, p.s, m[12]); m[13] = fma(wc1, p.s, fma(wc, p.s1, m[13]));
+  m[14] = fma(wc2, p.s, fma(2 * wc1, p.s1, fma(wc, p.s2, m[14])));
+  m[15] = fma(wv.y, p.c, m[15]); m[16] = fma(wv.y, p.c1, m[16]); m[17] = fma(wv.y, p.c2, m[17]);
+  m[18] = fma(wv.y, p.s, m[18]); m[19] = fma(wv.y, p.s1, m[19]); m[20] = fma(wv.y, p.s2, m[20]);
+}
+// The power and its derivatives by the place; missing where the exact power is (power_of).
+__device__ __forceinline__ Jet power_at(const double* m, bool mean) {
+  const double one = 6.283185307179586, two = one * one;
+  auto jet = [&](int k, double f) { return Jet{m[k], f * one * m[k + 1], f * two * m[k + 2]}; };
+  Jet cc = jet(6, 2), ss = jet(9, 2), cs = jet(12, 1);
+  cc.v = m[6]; ss.v = m[9];
+  if (mean) {
+    const Jet c = jet(0, 1), s = jet(3, 1);
+    cc = cc - c * c; ss = ss - s * s; cs = cs - c * s;
+  }
+  const Jet yc = jet(15, 1), ys = jet(18, 1), det = cc * ss - cs * cs;
+  if (!(det.v > SINGULAR * cc.v * ss.v + COLUMN_NOISE * (cc.v + ss.v))) return Jet{missing64(), 0, 0};
+  return (yc * (ss * yc - cs * ys) + ys * (cc * ys - cs * yc)) / det;
+}
+
+// ---------------------------------------------------------------- the climb
+struct Climb {
+  Frequency x; Window window;
+  double at, trial;         // the best place so far, and the next one
+  Jet best;                 // there
+  Jet last, summit;         // of a wide window: the power at the place before, and the highest that no neighbour exceeds
+  Places places;            // of a wide window
+  int tried, highest, top, rising;     // of these: how many are done, which is the highest, which the summit; does the power rise to the last
+  int turn, done;
+};
+static_assert(sizeof(Climb) == 152, "cuda_refine.CLIMB_BYTES");
+__device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
+  Climb k = {};
+  k.done = !window_of(A, o, r, k.x, k.window);
+  if (k.done) return k;
+  k.best.v = k.summit.v = NONE;
+  k.places = places_of(k.window, A.harmonics);
+  k.trial = k.places.all() ? k.window.lo : 0.0;
+  return k;
+}
+// Takes the power at the trial place, and says which is next or that the climb is done.
+__device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
+  const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0 : 1e-15);      // rounding of two powers at the top
+  k.turn++;
+  const int all = k.places.all();
+  if (k.tried < all) {
+    const int i = k.tried++;
+    const bool falls = !(p.v > k.last.v);
+    if (i && k.rising && falls && k.last.v > k.summit.v) { k.summit = k.last; k.top = i - 1; }
+    k.rising = i ? !(k.last.v > p.v) : k.window.lo == 0;
+    k.last = p;
+    if (p.v > k.best.v) { k.best = p; k.highest = i; }
+    if (k.tried < all) { k.trial = k.places.at(k.window, k.tried); return; }
+    if (k.best.v == NONE) { k.done = 1; return; }
+    if (k.rising && k.window.hi == 0 && p.v > k.summit.v) { k.summit = p; k.top = i; }
+    if (k.summit.v > NONE) { k.best = k.summit; k.highest = k.top; }
+    const Window whole = k.window;
+    k.at = k.places.at(whole, k.highest);
+    k.window.lo = k.places.at(whole, max(k.highest - 1, 0)); k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
+  } else if (higher) { k.best = p; k.at = k.trial; }
+  else if (k.best.v == NONE) { k.done = 1; return; }                         // nothing to climb: the sample's power is missing
+  else {
+    k.trial = fma(0.25, k.trial - k.at, k.at);
+    k.done = fabs(k.trial - k.at) < CLOSE * CLOSE || k.turn >= MOST_TRIALS;
+    return;
+  }
+  const double leap = LEAP / harmonics, d = k.best.d, e = k.best.e;
+  const double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
+  const bool inside = fabs(wish) <= leap && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
+  const double to = fmin(fmax(k.at + fmin(fmax(wish, -leap), leap), k.window.lo), k.window.hi);
+  k.done = fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
+  if (!k.done) k.trial = to;
+  else if (!inside) k.best.e = 0;      // an end of the window, beyond which the power rises
+  else if (fabs(wish) <= CLOSE / harmonics) { k.best.v = fma(wish, fma(0.5 * wish, e, d), k.best.v); k.at = to; }
+}
+__device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Climb& k) {
+  const bool none = k.best.v == NONE;
+  keep(A, o, r, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e);
+}
+
+// Sums of a warp: value i is left in lane i.
+__device__ __forceinline__ double spread_sums(double (&m)[32]) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int k = 16; k; k >>= 1) {
+    const bool upper = lane & k;
+#pragma unroll
+    for (int i = 0; i < k; i++) {
+      const double given = upper ? m[i] : m[i + k], kept = upper ? m[i + k] : m[i];
+      m[i] = kept + __shfl_xor_sync(FULL, given, k);
+    }
+  }
+  return m[0];
+}
+// The sums of points first, first + step, ... at one frequency, of a warp or of the WHOLE block: in part[0], with room for 32 of each warp.
+template <bool WHOLE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double (*part)[32]) {
+  double m[32];
+#pragma unroll
+  for (int i = 0; i < 32; i++) m[i] = 0;
+  Column base = {0, 0, 0, 0, 0, 0};
+  const double inverse = 1 / span;
+  if (mean) base = column_at(f, middle, middle * inverse);
+  for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
+  const double mine = spread_sums(m);
+  const int lane = threadIdx.x & 31, warp = WHOLE ? threadIdx.x >> 5 : 0;
+  if (WHOLE) __syncthreads(); else __syncwarp();       // the sums before are no longer read
+  part[warp][lane] = mine;
+  if (!WHOLE) { __syncwarp(); return; }
+  __syncthreads();
+  double all = 0;
+  if (!warp) for (int w = 0; w < THREADS / 32; w++) all += part[w][lane];
+  __syncthreads();
+  if (!warp) part[0][lane] = all;
+  __syncthreads();
+}
+// One peak from its sample to its maximum; k: in shared memory.
+template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
+  const int n = A.picks.info[o].n, lo = A.offsets[o], tid = WHOLE ? threadIdx.x : threadIdx.x & 31;
+  const double span = A.picks.info[o].span;
+  auto all = [] { if (WHOLE) __syncthreads(); else __syncwarp(); };
+  all();
+  if (!tid) {
+    k = climb_from(A.picks, o, r);
+    if (k.done) keep_none(A.picks, o, r);
+  }
+  all();
+  while (!k.done) {                    // all threads alike
+    add_up<WHOLE>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+    if (!tid) {
+      advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
+      if (k.done) conclude(A.picks, o, r, k);
+    }
+    all();
+  }
+}
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) ls_refine(const __grid_constant__ Refine A) {
+  __shared__ double part[WARPS][1][32];
+  __shared__ Climb climbs[WARPS];
+  const int warp = threadIdx.x >> 5;
+  const unsigned count = *A.tried;
+  for (unsigned i = blockIdx.x * WARPS + warp; i < count; i += gridDim.x * WARPS) {
+    const int o = A.list[i] / A.picks.tries, r = A.list[i] % A.picks.tries;
+    if (A.picks.info[o].n <= A.many) refine<false>(A, o, r, part[warp], climbs[warp]);
+  }
+}
+// Blocks of (object of `order`, try).
+extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_block(const __grid_constant__ Refine A) {
+  __shared__ double part[THREADS / 32][32];
+  __shared__ Climb climb;
+  const int o = A.order[blockIdx.x / A.each], r = blockIdx.x % A.each, n = A.picks.info[o].n;
+  if (n > A.few && n <= A.many && A.picks.index[(size_t)o * A.picks.tries + r] >= 0) refine<true>(A, o, r, part, climb);
+}
+
+// Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __grid_constant__ Refine A, int turn) {
+  __shared__ double part[THREADS / 32][32];
+  __shared__ bool last;
+  const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int o = A.order[slot / A.each], r = slot % A.each, n = A.picks.info[o].n, lo = A.offsets[o];
+  if (A.picks.info[o].status || n <= A.few) return;
+  Climb k = turn ? A.climbs[slot] : climb_from(A.picks, o, r);
+  const int slices = (n + SLICE - 1) / SLICE;
+  if (slice >= slices) return;
+  if (k.done) {
+    if (!turn && !slice && !tid) { keep_none(A.picks, o, r); A.climbs[slot] = k; }
+    return;
+  }
+  const double span = A.picks.info[o].span;
+  add_up<true>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+  double* mine = A.sums + (size_t)slot * A.slices * 32;
+  if (!warp) {
+    mine[slice * 32 + lane] = part[0][lane];
+    __threadfence();
+    __syncwarp();
+    if (!lane) last = atomicInc(A.counters + slot, slices - 1) == (unsigned)slices - 1;
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  double all = 0;
+  for (int i = warp; i < slices; i += THREADS / 32) all += *(volatile double*)(mine + i * 32 + lane);
+  part[warp][lane] = all;
+  __syncthreads();
+  if (tid) return;
+  for (int i = 0; i < SUMS; i++)
+    for (int w = 1; w < THREADS / 32; w++) part[0][i] += part[w][i];
+  advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
+  if (turn + 1 == A.turns) k.done = 1;
+  if (k.done) conclude(A.picks, o, r, k);
+  A.climbs[slot] = k;
+}
+
+// ---------------------------------------------------------------- other models
+#define PROBES 12
+#define WIDEST 0.05         // between five probes, over the harmonics, in the turn after the scan
+#define NARROWEST 0.004     // in the last ones: rounding of powers (1e-15) over its square is 1e-10 of a curvature
+#define FINEST 1e-4         // where the power changes faster than a model of so many harmonics does mostly
+#define NEXT 1e-5           // a step so short needs no further probes
+#define FLAT 1e-12          // a bend that is rounding alone
+struct Search {
+  Frequency x; Window window;
+  double at, best;          // the highest power so far, and where
+  double first, step;       // of the probes
+  int many, scan, left, right;         // left, right: does the window end with the grid
+};
+static_assert(sizeof(Search) == 80, "cuda_refine.SEARCH_BYTES");
+struct Probe {
+  Picks picks; const unsigned* tried; const int* list; const int* offsets; Search* searches;
+  int* order; int* owner; int* lo; Info* info; double* f0; double* df; int* nf; long long* start; const double* power;      // of the probes
+  int slots, turn, turns;
+};
+__device__ __forceinline__ void ask(const Probe& A, int i, int o, const Search& s) {
+  const double span = A.picks.info[o].span;
+  const Frequency f = moved(s.x, s.first / span);
+  A.f0[i] = f.f + f.rest; A.df[i] = s.step / span; A.nf[i] = s.many;
+}
+// Next five probes, around a place of the window.
+__device__ __forceinline__ void look_around(Search& s, double place, double step) {
+  s.first = fmin(fmax(place, s.window.lo), s.window.hi) - 2 * step; s.step = step; s.many = 5; s.scan = 0;
+}
+extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant__ Probe A) {
+  const int number = blockIdx.x * 128 + threadIdx.x;
+  if (number >= A.slots || (unsigned)number >= *A.tried) return;
+  const int o = A.list[number] / A.picks.tries, r = A.list[number] % A.picks.tries;
+  const double narrowest = NARROWEST / A.picks.harmonics;
+  if (!A.turn) {
+    Search s = {};
+    A.order[A.slots - 1 - number] = number;      // the kernels of exact fits begin with the last
+    A.owner[number] = o; A.lo[number] = A.offsets[o]; A.start[number] = (long long)number * PROBES;
+    Info info = A.picks.info[o];
+    const bool none = info.status || !window_of(A.picks, o, r, s.x, s.window);
+    if (none) { info.status = 1; keep_none(A.picks, o, r); }
+    A.info[number] = info;
+    s.left = s.window.lo == 0; s.right = s.window.hi == 0;
+    const Places k = places_of(s.window, A.picks.harmonics);
+    s.scan = 1 + (k.all() > 0);        // 2: of a wide window
+    s.many = k.all() ? k.all() : s.window.lo < s.window.hi ? 5 : 1;
+    s.first = s.window.lo; s.step = (s.window.hi - s.window.lo) / max(1, s.many - 1);
+    if (k.all()) {                     // equal steps through the sample; places past an end do not count
+      s.step = fmax(k.below ? -s.window.lo / k.below : 0, k.above ? s.window.hi / k.above : 0);
+      s.first = -k.below * s.step;
+    }
+    s.best = -1;
+    A.searches[number] = s;
+    if (none) { A.f0[number] = A.df[number] = 0; A.nf[number] = 0; } else ask(A, number, o, s);
+    return;
+  }
+  if (A.info[number].status) return;
+  Search s = A.searches[number];
+  const double* p = A.power + (size_t)number * PROBES;
+  const double here = A.picks.here[(size_t)o * A.picks.tries + r];
+  auto place = [&](int i) { return fma((double)i, s.step, s.first); };
+  bool done = A.turn == A.turns;
+  double curvature = 0;
+  if (s.scan) {
+    int best = -1, summit = -1;
+    auto counts = [&](int i) { return i >= 0 && i < s.many && place(i) >= s.window.lo - 1e-9 && place(i) <= s.window.hi + 1e-9; };
+    for (int i = 0; i < s.many; i++) {
+      if (!(p[i] == p[i]) || !counts(i)) continue;
+      if (best < 0 || p[i] > p[best]) best = i;
+      const bool rises = counts(i - 1) ? !(p[i - 1] > p[i]) : s.left, falls = counts(i + 1) ? !(p[i + 1] > p[i]) : s.right;
+      if (rises && falls && (summit < 0 || p[i] > p[summit])) summit = i;
+    }
+    const int i = s.scan > 1 && summit >= 0 ? summit : best;
+    if (i < 0 || s.many == 1) {        // no power anywhere, or no window
+      keep(A.picks, o, r, s.x, 0, i < 0 ? here : p[0], 0);
+      A.info[number].status = 1;
+      return;
+    }
+    s.at = fmin(fmax(place(i), s.window.lo), s.window.hi); s.best = p[i];
+    s.window.lo = fmax(s.window.lo, s.at - s.step); s.window.hi = fmin(s.window.hi, s.at + s.step);
+    double to = s.at;
+    if (i > 0 && i + 1 < s.many && p[i - 1] == p[i - 1] && p[i + 1] == p[i + 1]) {
+      const double bend = p[i - 1] - 2 * p[i] + p[i + 1];
+      if (bend < 0) to += 0.5 * s.step * (p[i - 1] - p[i + 1]) / bend;
+    }
+    look_around(s, to, fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
+  } else {
+    const double middle = place(2), h = s.step, before = s.best;
+    bool sound = true;
+    for (int i = 0; i < 5; i++) {
+      sound = sound && p[i] == p[i];
+      if (!(p[i] > s.best) || place(i) < s.window.lo || place(i) > s.window.hi) continue;
+      s.best = p[i]; s.at = place(i);
+    }
+    const double slope = (8 * (p[3] - p[1]) - (p[4] - p[0])) / (12 * h), bend = (16 * (p[1] + p[3]) - 30 * p[2] - (p[0] + p[4])) / (12 * h * h);
+    const bool curved = sound && bend < -FLAT;
+    const double wish = curved ? middle - slope / bend : middle;
+    const bool inside = wish >= s.window.lo && wish <= s.window.hi;
+    if (curved && inside && fabs(wish - middle) <= NEXT / A.picks.harmonics && p[2] >= before - 1e-13) {
+      const double by = wish - middle;
+      done = true; s.at = wish; s.best = fma(by, fma(0.5 * by, bend, slope), p[2]); curvature = bend;
+    } else if (!sound || p[2] < before - 1e-13) look_around(s, s.at, fmax(0.25 * h, FINEST / A.picks.harmonics));      // too far, or too coarse
+    else if (!curved || fabs(wish - middle) > 4 * h) look_around(s, s.at, h);
+    else look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
+  }
+  if (done) { keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature); A.info[number].status = 1; }
+  else { A.searches[number] = s; ask(A, number, o, s); }
+}
+
+// ---------------------------------------------------------------- the best
+struct Select {
+  const Info* info; const int* picked; const double* refined; int* rank;
+  int* index; double* frequency; double* best; double* curvature;      // the answers, on the host
+  int tries, wanted;
+};
+extern "C" __global__ void __launch_bounds__(32) ls_select(const Select A) {
+  const int o = blockIdx.x, lane = threadIdx.x;
+  const double* refined = A.refined + 3 * (size_t)o * A.tries;
+  int* rank = A.rank + (size_t)o * A.tries;
+  const double apart = SAME / A.info[o].span;
+  const int* picked = A.picked + (size_t)o * A.tries;
+  auto before = [&](int i, int j) {    // is i the higher one; of equal ones the lower frequency, then the earlier
+    const double p = refined[3 * i + 1], q = refined[3 * j + 1], f = refined[3 * i], g = refined[3 * j];
+    return p > q || (p == q && (f < g || (f == g && i < j)));
+  };
+  for (int i = lane; i < A.tries; i += 32) {     // -1: none, or what a higher one is
+    bool mine = picked[i] >= 0 && refined[3 * i + 1] == refined[3 * i + 1];
+    for (int j = 0; j < A.tries && mine; j++) mine = j == i || picked[j] < 0 || !(fabs(refined[3 * i] - refined[3 * j]) < apart && before(j, i));
+    rank[i] = mine ? 0 : -1;
+  }
+  for (int i = lane; i < A.wanted; i += 32) {
+    const size_t out = (size_t)o * A.wanted + i;
+    A.index[out] = -1; A.frequency[out] = A.best[out] = A.curvature[out] = missing64();
+  }
+  __syncwarp();
+  for (int i = lane; i < A.tries; i += 32) {
+    if (rank[i] < 0) continue;
+    int place = 0;
+    for (int j = 0; j < A.tries; j++) place += j != i && rank[j] >= 0 && before(j, i);
+    if (place >= A.wanted) continue;
+    const size_t out = (size_t)o * A.wanted + place;
+    A.index[out] = picked[i];
+    A.frequency[out] = refined[3 * i]; A.best[out] = refined[3 * i + 1]; A.curvature[out] = refined[3 * i + 2];
+  }
+}

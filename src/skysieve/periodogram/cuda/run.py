@@ -1,0 +1,381 @@
+"""One run of the periodogram on GPUs: chunks through lanes and workers, and what is done where memory or a GPU fails.
+
+A chunk's rows go to the GPU through pinned buffers while the chunk before is computed and the one before that is copied
+home.  A chunk that does not fit is halved; chunks of a GPU that fails are done again on the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.core.arrays import is_device_array
+from skysieve.core.errors import MemoryBudgetError, out_of_memory
+from skysieve.core.gpu.staging import is_pinned, make_current
+from skysieve.core.progress import Reporter
+from skysieve.periodogram.contract import Output, Source
+
+from .chunks import Again, Chunk, JobCache, Plan, deliver, gather, make_job
+from .worker import Job, Worker
+
+logger = logging.getLogger("skysieve")
+
+FLAT = 300
+"""Points that take as long as a light curve's frequencies do whatever its number of points, about (`cuda.cost`)."""
+
+
+@dataclass
+class _Task:
+    """A chunk on its way through a lane."""
+
+    lane: Any
+    chunk: Chunk
+    made: Job | None = None
+
+    @property
+    def job(self) -> Job:
+        """What was made of the chunk."""
+        assert self.made is not None
+        return self.made
+
+
+def _cost(chunk: Chunk, offsets: NDArray[np.int64]) -> int:
+    """Time that a chunk takes on a grid of all objects, in that of a point."""
+    return int(offsets[chunk.stop] - offsets[chunk.start]) + FLAT * (chunk.stop - chunk.start)
+
+
+class Run:
+    """One `execute`: a queue of chunks that workers draw from, and what has to be done again."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: Source,
+        output: Output,
+        reporter: Reporter,
+        queue: deque[Chunk],
+        cache: JobCache,
+    ) -> None:
+        self.plan, self.source, self.output, self.reporter = plan, source, output, reporter
+        self.queue, self.cache = queue, cache
+        self.again = Again([], [])
+        self.lost: list[Worker] = []  # workers that the others go on without
+        self.broken: list[Worker] = []  # those of them that more memory would not help
+        self.error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._open = 0
+        self._most: dict[int, int] = {}  # objects of a chunk that may fit, of workers whose memory was short
+        self._changed = threading.Condition(self._lock)
+
+    def _next(self, wait: bool) -> Chunk | None:
+        """The next chunk; None when none is left (and, with ``wait``, none can come back from another worker)."""
+        with self._changed:
+            while True:
+                if self.error is not None:
+                    return None
+                if self.queue:
+                    self._open += 1
+                    return self.queue.popleft()
+                if not wait or not self._open:
+                    return None
+                self._changed.wait()
+
+    def _closed(self, back: Sequence[Chunk] = (), done: int = 1) -> None:
+        with self._changed:
+            self._open -= done
+            self.queue.extendleft(back)
+            self._changed.notify_all()
+
+    def work(self, worker: Worker, alone: bool) -> None:
+        """Draw chunks until none is left.
+
+        While other threads copy the rows of a chunk, the next one is made; a lane's old chunk is finished when no
+        lane is free.  ``alone``: there is no other worker that could take what this one cannot do.
+        """
+        busy: deque[_Task] = deque()  # launched, oldest first
+        ahead: deque[_Task] = deque()  # drawn, not yet launched
+        free = deque(worker.lanes)
+        chunk: Chunk | None = None
+        try:
+            while True:
+                chunk = self._next(wait=not alone and not busy and not ahead)
+                if chunk is None:
+                    if ahead:
+                        self._launch(worker, busy, ahead, free)
+                    elif busy:
+                        self._finish_oldest(worker, busy, free)
+                    else:
+                        return
+                    continue
+                chunk = self._no_more_than_fits(worker, chunk)
+                while not free:
+                    if busy:
+                        self._finish_oldest(worker, busy, free)
+                    else:
+                        self._launch(worker, busy, ahead, free)
+                ahead.append(_Task(free.popleft(), chunk))
+                chunk = None
+                self._make(worker, busy, ahead, free)
+                while ahead and (len(ahead) > 1 or not ahead[0].job.copies):
+                    self._launch(worker, busy, ahead, free)
+        except (RuntimeError, MemoryBudgetError) as error:
+            back = [task.chunk for task in (*busy, *ahead)]
+            if chunk is not None:
+                back.append(chunk)
+            if alone or error is self.error:
+                raise
+            self._settle(worker, busy, ahead)
+            self._lose(worker, error)
+            self._closed(back, len(back))
+        finally:
+            if busy or ahead:
+                self._settle(worker, busy, ahead)
+
+    def _no_more_than_fits(self, worker: Worker, chunk: Chunk) -> Chunk:
+        """The first objects of a chunk, the others put back, where as many did not fit before."""
+        most = self._most.get(id(worker))
+        if most is None:
+            return chunk
+        pieces = [replace(chunk, start=a, stop=min(a + most, chunk.stop)) for a in range(chunk.start, chunk.stop, most)]
+        if len(pieces) > 1:
+            self._closed(pieces[:0:-1], 0)
+        return pieces[0]
+
+    def _settle(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task]) -> None:
+        """Wait for what an error leaves on its way: the arrays that it reads and writes may be gone soon."""
+        for task in ahead:
+            if task.made is not None:
+                wait(task.made.copies or ())
+        with suppress(RuntimeError):  # nothing is on its way on a lost device
+            worker.settle()
+        busy.clear()
+        ahead.clear()
+
+    def _lose(self, worker: Worker, error: Exception) -> None:
+        """Go on without a worker, whose chunks the others take."""
+        logger.warning("%s failed (%s); its objects go to the other devices", worker.runtime.device, error)
+        with self._changed:
+            self.lost.append(worker)
+            self.error_of_last = error
+            if isinstance(error, RuntimeError):
+                self.broken.append(worker)
+
+    def _go_on_with(self, worker: Worker) -> None:
+        """Let the caller's thread leave lost devices for the worker's."""
+        if self.broken:
+            make_current(worker.runtime, {lost.runtime.device.index for lost in self.broken})
+
+    def _make(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task], free: deque[Any]) -> None:
+        """Make the job of the chunk drawn last, and let its rows be copied."""
+        task = ahead[-1]
+        try:
+            task.made = make_job(self.plan, self.source, task.chunk, self.output, cache=self.cache)
+            self._place_power(worker, task.lane, task.made)
+            worker.prefetch(task.lane, task.made)
+        except (MemoryError, RuntimeError) as error:
+            self._make_room(worker, task, error, busy, ahead, free)
+
+    def _launch(self, worker: Worker, busy: deque[_Task], ahead: deque[_Task], free: deque[Any]) -> None:
+        """Launch the first chunk made."""
+        try:
+            worker.begin(ahead[0].lane, ahead[0].job)
+            busy.append(ahead.popleft())
+        except (MemoryError, RuntimeError) as error:
+            self._make_room(worker, ahead[0], error, busy, ahead, free)
+
+    def _make_room(
+        self, worker: Worker, task: _Task, error: Exception, busy: deque[_Task], ahead: deque[_Task], free: deque[Any]
+    ) -> None:
+        """Where memory was short: finish the other chunks, give back all buffers, and put a chunk's halves back.
+
+        A single object is searched at once, while it has the device for itself.
+        """
+        if not out_of_memory(error):
+            raise error
+        while busy:
+            self._finish_oldest(worker, busy, free)
+        start, stop = task.chunk.start, task.chunk.stop
+        single = stop - start == 1
+        what = f"object {start}: trying alone" if single else f"objects {start} to {stop - 1}: trying halves"
+        logger.warning("%s is out of memory for %s", worker.runtime.device, what)
+        worker.release()
+        back = [other.chunk for other in ahead if other is not task]  # until here all chunks are a lost device's
+        if single:
+            self._by_itself(worker, task.lane, task.chunk, known=True)
+            ahead.remove(task)
+        else:
+            middle = (start + stop) // 2
+            back += [replace(task.chunk, start=middle), replace(task.chunk, stop=middle)]
+            self._most[id(worker)] = stop - middle
+        free.clear()
+        free.extend(worker.lanes)
+        done = len(ahead)
+        ahead.clear()
+        self._closed(back, done)
+
+    def _by_itself(self, worker: Worker, lane: Any, chunk: Chunk, known: bool) -> None:
+        """Search one object while nothing else is on the device; ``known`` if the queue has it as a chunk.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If even that does not fit.
+        """
+        i = chunk.start
+        try:
+            job = make_job(self.plan, self.source, chunk, self.output, all_candidates=not known)
+            self._place_power(worker, lane, job)
+            worker.begin(lane, job)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            raise MemoryBudgetError(
+                f"object {i} does not fit on {worker.runtime.device} even alone ({error}): it",
+                self._bytes_of(i),
+                worker.free_memory,
+            ) from error
+        self._finish(worker, lane, job, chunk if known else None)
+
+    def _bytes_of(self, i: int) -> float:
+        """Device memory of one object."""
+        grids, (start, stop) = self.plan.grids, self.source.offsets[i : i + 2]
+        _, df, nf = grids.of(i) if grids.values is None else (0.0, 0.0, len(grids.values))
+        cycles = float(np.nan_to_num(df * self.output.span[i]))
+        return float(stop - start) * self.plan.row_bytes() + self.plan.object_bytes(int(nf), cycles)
+
+    def _finish_oldest(self, worker: Worker, busy: deque[_Task], free: deque[Any]) -> None:
+        task = busy[0]
+        self._finish(worker, task.lane, task.job, task.chunk)
+        free.append(busy.popleft().lane)
+
+    def in_turn(self, workers: Sequence[Worker]) -> None:
+        """One worker does everything; another one only where it fails."""
+        for worker in workers:
+            self._go_on_with(worker)
+            self.work(worker, alone=worker is workers[-1])
+            if worker not in self.lost:
+                return
+
+    def share(self, workers: Sequence[Worker]) -> None:
+        """Several workers draw from the queue, the costliest chunks first."""
+        grids = self.plan.grids
+        offsets = self.source.offsets
+        if grids.shared:
+            self.queue = deque(sorted(self.queue, key=lambda c: _cost(c, offsets), reverse=True))
+        else:
+            each = (FLAT + np.diff(offsets)) * grids.nf.astype(np.float64)
+            costs = np.append(0.0, np.cumsum(each))
+            self.queue = deque(sorted(self.queue, key=lambda c: float(costs[c.start] - costs[c.stop])))
+
+        def run(worker: Worker) -> None:
+            finished = False
+            try:
+                with suppress(RuntimeError):  # a lost device is seen soon enough
+                    make_current(worker.runtime)
+                self.work(worker, alone=False)
+                finished = True
+            finally:
+                if not finished:  # the others stop; the error reaches the caller through the future
+                    self._stop()
+
+        with ThreadPoolExecutor(len(workers), "skysieve-gpu") as pool:
+            ends = [pool.submit(run, worker) for worker in workers]
+            finished = False
+            try:
+                wait(ends)
+                finished = True
+            finally:
+                if not finished:  # Ctrl-C: the workers end what they have launched
+                    self._stop()
+        for end in ends:
+            end.result()
+        if len(self.lost) == len(workers):
+            raise self.error_of_last
+
+    def _stop(self) -> None:
+        """Let no worker draw a further chunk, for the error that is being raised."""
+        with self._changed:
+            self.error = sys.exc_info()[1]
+            self._changed.notify_all()
+
+    def repeat(self, workers: Sequence[Worker]) -> None:
+        """Take objects again that had more candidates than their chunk had room for."""
+        overflow = sorted(set(self.again.overflow))
+        self.again.overflow = []
+        left = [worker for worker in workers if worker not in self.lost]
+        while overflow:
+            try:
+                self._go_on_with(left[0])
+                self._once_more(left[0], overflow[-1])
+                overflow.pop()
+            except (RuntimeError, MemoryBudgetError) as error:
+                if len(left) == 1:
+                    raise
+                self._lose(left.pop(0), error)
+        if self.again.overflow or self.again.unlike:
+            raise RuntimeError(f"objects {self.again.overflow + self.again.unlike} cannot be completed")
+
+    def _once_more(self, worker: Worker, i: int) -> None:
+        """Search one object with room for every candidate; where memory is short, with nothing else on the device."""
+        chunk, done = Chunk(i, i + 1, True), False
+        try:
+            try:
+                self._by_itself(worker, worker.spare, chunk, known=False)
+            except MemoryBudgetError:
+                logger.warning("%s is out of memory for object %d: trying alone", worker.runtime.device, i)
+                worker.release()
+                self._by_itself(worker, worker.spare, chunk, known=False)
+            done = True
+        finally:
+            if not done:
+                with suppress(RuntimeError):
+                    worker.settle()
+
+    def _place_power(self, worker: Worker, lane: Any, job: Job) -> None:
+        """Where the chunk's powers land on the host: the user's array if it is page-locked, else the lane's buffer."""
+        power = self.output.power
+        if power is None or is_device_array(power) or self.plan.power_start is None:
+            return
+        direct = self._target(job)
+        job.host_power = direct if is_pinned(worker.runtime, power) else lane.pinned("power", job.n_powers, power.dtype)
+
+    def _target(self, job: Job) -> Any:
+        assert self.plan.power_start is not None
+        a = int(self.plan.power_start[job.objects.start])
+        return self.output.power[a : a + job.n_powers]
+
+    def _finish(self, worker: Worker, lane: Any, job: Job, chunk: Chunk | None) -> None:
+        lane.synchronize()
+        if job.host_power is not None:
+            target = self._target(job)
+            if target.ctypes.data != job.host_power.ctypes.data:
+                worker.copier.copy([(target, job.host_power)])
+        with self._lock:
+            deliver(job, self.plan, self.output, self.again)
+            unlike, back = self.again.unlike, []
+            if unlike and chunk is not None and not chunk.known:
+                back, self.again.unlike = gather(unlike), []
+                self.cache.drop(self.plan, chunk, job.n_rows)
+        if chunk is not None:
+            self._closed(back)
+            self._report(0 if chunk.known else chunk.stop - chunk.start)
+
+    def _report(self, done: int) -> None:
+        """Tell the user's callback; what it raises ends the search, and is no fault of a device."""
+        told = False
+        try:
+            self.reporter.add(done)
+            told = True
+        finally:
+            if not told:
+                self._stop()

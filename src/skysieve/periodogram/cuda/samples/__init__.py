@@ -1,0 +1,1 @@
+"""CUDA: samples of sums on a coarse grid of frequencies, from which others are interpolated."""

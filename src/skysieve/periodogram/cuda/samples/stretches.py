@@ -1,0 +1,148 @@
+"""Where the samples of a series fit lie, on the grid and in memory, and which objects go together (pure NumPy).
+
+A harmonic ``h`` needs samples from ``h f0`` to ``h (f0 + nf df)``.  The low harmonics of a narrow band of frequencies
+have stretches of their own; from the first one on that reaches the next, all lie in one stretch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skysieve.periodogram.cuda.fourier.layouts import Chi2Layout
+
+SAMPLE_WARPS = 2
+"""Warps of a block of ``chi2_samples``, each for itself: as in ``fourier/grid.cu``."""
+GROUP_BYTES = 256 << 20
+"""Samples of objects taken together, unless those of a single one are more."""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """The stretches of each grid.
+
+    ``lead`` and ``at`` are the first sample and the place of every harmonic's, ``[grid, harmonic]``; ``bands`` counts
+    bands of ``modes`` samples, of w and of w y, ``[grid, 2]``.
+    """
+
+    lead: NDArray[np.float64]
+    at: NDArray[np.int32]
+    bands: NDArray[np.int32]
+    modes: int
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """Samples of w and w y of each grid."""
+        total: NDArray[np.int64] = self.modes * self.bands.sum(axis=1, dtype=np.int64)
+        return total
+
+
+def stretches(layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64]) -> Stretches:
+    """Where the samples of grids of one layout begin and end."""
+    margin = layout.reach // 2 + 4  # before a harmonic's first frequency: half the reach, and what rounding may move
+    pair = 2 * layout.modes  # samples of a warp: two neighbouring bands of a stretch
+    first = f0 / (layout.combs * df)
+    turns = -(-nf // layout.span)
+    last_row = (turns * layout.rows - 1).astype(np.float64)
+    shape = (len(f0), 2 * layout.terms)
+    lead, end = np.empty(shape), np.empty(shape)
+    for k, steps in enumerate(layout.matrix_steps):
+        h = k + 1
+        lead[:, k] = np.floor(h * first) - margin
+        end[:, k] = np.floor(h * first) + last_row * (h * layout.stride) + (h + 1) * (layout.octets > 1) + 4 * steps + 4
+    at, place = np.zeros(shape, np.int64), np.zeros(len(f0), np.int64)
+    for k in range(shape[1]):
+        if k:
+            joined = lead[:, k] <= end[:, k - 1]
+            length = (end[:, k - 1] - lead[:, k - 1]).astype(np.int64)
+            place = np.where(joined, place, at[:, k - 1] + pair * -(-length // pair))
+            lead[:, k] = np.where(joined, lead[:, k - 1], lead[:, k])
+        at[:, k] = place
+    used = at + (end - lead).astype(np.int64)
+    bands = -(-used[:, [-1, layout.terms - 1]] // layout.modes)
+    return Stretches(lead, at.astype(np.int32), bands.astype(np.int32), layout.modes)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Objects ``first`` to ``stop`` of a part's order, their samples, and the blocks of both kernels."""
+
+    first: int
+    stop: int
+    samples: int
+    sample_blocks: int
+    power_blocks: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part's objects in groups; where each has its samples; (place in the order, block) where grids differ."""
+
+    found: Stretches
+    groups: list[Group]
+    place: NDArray[np.int64]
+    sample_tasks: NDArray[np.int32] | None
+    power_tasks: NDArray[np.int32] | None
+    turns: int
+
+    @property
+    def most_samples(self) -> int:
+        return max(g.samples for g in self.groups)
+
+
+def cut(
+    layout: Chi2Layout,
+    f0: NDArray[np.float64],
+    df: NDArray[np.float64],
+    nf: NDArray[np.int64],
+    members: int,
+    shared: bool,
+    multiprocessors: int,
+    group_bytes: int = GROUP_BYTES,
+    turns: int | None = None,
+) -> Cut:
+    """Groups of a part's objects; the grids are theirs in order, or the one that they share.
+
+    ``turns``: of a block of the kernel of powers, chosen to fill the GPU where they are not given.
+    """
+    found = stretches(layout, f0, df, nf)
+    each = np.broadcast_to(found.samples, (members,))
+    spans = -(-nf // layout.span)
+    if turns is None:
+        turns = int(np.clip(np.broadcast_to(spans, (members,)).sum() // (8 * multiprocessors), 1, 8))
+    twos = -(-found.bands[:, 1] // 2)  # warps of two bands, w and w y; the others do four bands of w
+    sample_blocks = -(-(twos + -(-np.maximum(found.bands[:, 0] - 2 * twos, 0) // 4)) // SAMPLE_WARPS)
+    power_blocks = -(-spans // turns)
+    ends = np.cumsum(each)
+    groups: list[Group] = []
+    place = np.empty(members, np.int64)
+    first = 0
+    while first < members:
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + group_bytes // layout.sample_bytes, side="right")))
+        place[first:stop] = ends[first:stop] - each[first:stop] - before
+        blocks = [
+            int(b[0]) * (stop - first) if shared else int(b[first:stop].sum()) for b in (sample_blocks, power_blocks)
+        ]
+        groups.append(Group(first, stop, int(ends[stop - 1]) - before, *blocks))
+        first = stop
+    tasks = [None if shared else _tasks(b) for b in (sample_blocks, power_blocks)]
+    return Cut(found, groups, place, tasks[0], tasks[1], turns)
+
+
+def _tasks(counts: NDArray[Any]) -> NDArray[np.int32]:
+    """(Place in the order, block) of every block."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    begin = np.cumsum(counts) - counts
+    return np.stack([owner, np.arange(len(owner)) - np.repeat(begin, counts)], axis=1).astype(np.int32)
+
+
+def sample_bytes(
+    layout: Chi2Layout, f0: NDArray[np.float64], df: NDArray[np.float64], nf: NDArray[np.int64], shared: bool
+) -> float:
+    """Bytes of the samples of an object on one of these grids, and of its coefficients where each has its own."""
+    taps = 0 if shared else 8 * 32 * layout.octets * int(layout.matrix_steps.sum())
+    return layout.sample_bytes * float(stretches(layout, f0, df, nf).samples.max()) + taps

@@ -1,0 +1,1 @@
+"""Light curves: files, columns, units, simulation, and their conversion to flat arrays."""

@@ -1,0 +1,116 @@
+"""Light curves in several bands: the band of every row beside the rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import to_host
+
+from .arrays import is_ragged
+from .sources import CurveSet, FlatSource, ListSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.contract import Source
+
+
+@dataclass(frozen=True)
+class BandedSource:
+    """A source with the band of every row, as a number."""
+
+    source: Source
+    codes: Any
+
+    @property
+    def n_objects(self) -> int:
+        return self.source.n_objects
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        return self.source.offsets
+
+    @property
+    def has_dy(self) -> bool:
+        return self.source.has_dy
+
+    def row(self, i: int, j: int) -> int:
+        """Where the user finds row ``j`` of object ``i``."""
+        return self.source.row(i, j)
+
+    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+        """See `skysieve.periodogram.contract.Source`."""
+        return self.source.read(start, stop)
+
+    def bands(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers of the bands of the rows that `read` gives."""
+        if self.codes.ndim == 1 and len(self.codes) != int(self.offsets[-1]):  # one light curve's, for all of them
+            return np.tile(self.codes, stop - start)
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        codes: NDArray[np.int64] = self.codes[first:last]
+        return codes
+
+
+def _unmasked(name: str, bands: Any) -> NDArray[Any]:
+    """Bands on the host, none of them masked: what lies under a mask is no band."""
+    mask = getattr(bands, "mask", None)  # a method of a pandas column, an array of a masked one
+    if mask is not None and not callable(mask) and np.any(mask):
+        raise ValueError(f"{name}: row {int(np.argmax(mask))} is masked; every row needs a band")
+    found: NDArray[Any] = np.asarray(to_host(getattr(bands, "unmasked", bands)))
+    return found
+
+
+def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]:
+    """Names of the bands, and the light curves with the band of each row.
+
+    Raises
+    ------
+    TypeError
+        For bands that are neither text nor whole numbers.
+    ValueError
+        For bands of another shape than the rows, or masked ones.
+    """
+    source = curves.source
+    rows = int(source.offsets[-1])
+    if isinstance(source, ListSource) and (is_ragged(bands) or _lists_among(bands)):
+        if len(bands) != source.n_objects:
+            raise ValueError(f"bands has {len(bands)} light curves, y has {source.n_objects}")
+        for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):
+            if np.shape(one) != (size,):
+                raise ValueError(f"bands[{i}] has shape {np.shape(one)}; ({size},) is expected")
+        each = [_unmasked(f"bands[{i}]", one) for i, one in enumerate(bands)]
+        flat = np.concatenate([one for one in each if one.size] or [np.empty(0, int)])
+    else:
+        flat = _unmasked("bands", bands)
+    if flat.dtype.kind == "O":
+        for i, one in enumerate(flat.ravel()):
+            if not isinstance(one, str):
+                raise TypeError(f"bands: row {i} is {one!r}; a name for every row, or whole numbers, are expected")
+        flat = flat.astype(str)
+    if flat.dtype.kind == "S":
+        flat = np.char.decode(flat)
+    if flat.dtype.kind not in "Uiub":
+        raise TypeError(f"bands has dtype {flat.dtype}; names or whole numbers are expected")
+    single_row = rows // max(1, source.n_objects)
+    if flat.shape != (rows,) and not (
+        not isinstance(source, FlatSource | ListSource)
+        and flat.shape in ((single_row,), (source.n_objects, single_row))
+    ):
+        raise ValueError(f"bands has shape {flat.shape}; one band for each of {rows} rows is expected")
+    names, codes = np.unique(flat, return_inverse=True)
+    codes = codes.reshape(-1).astype(np.int64)
+    if isinstance(source, FlatSource) and source.order is not None:
+        codes = codes[source.order]
+    values = {f.name: getattr(curves, f.name) for f in fields(CurveSet)}
+    values["source"] = BandedSource(source, codes)
+    return tuple(names.tolist()), CurveSet(**values)
+
+
+def _lists_among(bands: Any) -> bool:
+    """Whether a list that begins with no array holds one: the light curve without any is then named."""
+    if not isinstance(bands, list | tuple):
+        return False
+    return any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) > 0 for one in bands[1:])

@@ -1,0 +1,211 @@
+"""Columns of quality flags: which of their rows are bad.
+
+What is known of a survey's flags is written once, in `KNOWN`.  Bits of TESS and Kepler are those that lightkurve
+leaves out by default (``TessQualityFlags`` and ``KeplerQualityFlags``, ``DEFAULT_BITMASK``); those of ZTF are from the
+explanatory supplement of its data releases, and those of the others from the descriptions of their columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .column_names import FLAG_NAMES, forms, plain
+from .textfile import BadFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TESS, KEPLER = 17087, 1130799
+"""TESS: attitude tweak, safe mode, coarse point, Earth point, argabrightening, desaturation, manual exclude, impulsive
+outlier, bad calibration.  Kepler and K2: attitude tweak, safe mode, coarse point, Earth point, desaturation, manual
+exclude, detector anomaly, no data, thruster firing."""
+ZTF_BAD, ZTF_FORCED = 1 << 15, -(1 << 25)
+"""``catflags`` of a bad measurement; ``infobitssci`` of a bad image (this bit and all above it)."""
+YES = ("true", "t", "yes", "y", "1")
+NO = ("false", "f", "no", "n", "0", "")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which values of a flag are bad.
+
+    ``bits``: whole numbers with one of these bits; ``words``: these words; ``zero``: 0; ``places``: text with a
+    character for each band, of which all but "0" are bad.  None of them: all but 0 and false.
+    """
+
+    why: str
+    bits: int | None = None
+    words: tuple[str, ...] = ()
+    zero: bool = False
+    places: bool = False
+
+
+ANY = Rule("not 0")
+KNOWN = {
+    "catflags": Rule("bit 32768: bad data of ZTF", bits=ZTF_BAD),
+    "infobitssci": Rule("bits from 33554432 on: bad images of ZTF", bits=ZTF_FORCED),
+    "sapquality": Rule(f"bits {KEPLER}, lightkurve's default for Kepler", bits=KEPLER),
+    "tessflags": Rule(f"bits {TESS}, lightkurve's default for TESS", bits=TESS),
+    "tglcflags": ANY,
+    "rejectedbyphotometry": ANY,
+    "rejectedbyvariability": ANY,
+    "rejectedbyvariabilityprocessing": ANY,
+    "invalidpsfflag": ANY,
+    "pixelflagsbad": ANY,
+    "pixelflagsedge": ANY,
+    "pixelflagsnodata": ANY,
+    "pixelflagssaturatedcenter": ANY,
+    "grade": Rule("D: the worst data of ASAS", words=("d",)),
+    "validationflag": Rule("T or D: discrepant observations of AAVSO", words=("t", "d")),
+    "valflag": Rule("T or D: discrepant observations of AAVSO", words=("t", "d")),
+    "qualframe": Rule("0: bad frames of WISE", zero=True),
+    "qifact": Rule("0: bad frames of WISE", zero=True),
+    "ccflags": Rule("not 0: artefacts of WISE", places=True),
+    "moonmasked": Rule("not 0: moonlight in WISE", places=True),
+}
+"""By the plain name of the column."""
+QUALITY = {"tess": Rule(f"bits {TESS}, lightkurve's default for TESS", bits=TESS), "kepler": KNOWN["sapquality"]}
+WORDS = Rule("B: bad images of ASAS-SN", words=("b", "bad", "poor"))
+
+
+def mission(names: Sequence[str], header: Mapping[str, Any] | None = None) -> str:
+    """The satellite that a table of ``QUALITY`` is of, by its FITS header or its columns; "" if it cannot be told."""
+    cards = header or {}
+    told = " ".join(str(cards.get(key, "")) for key in ("TELESCOP", "MISSION", "INSTRUME", "OBJECT", "ORIGIN")).upper()
+    units = " ".join(str(value) for key, value in cards.items() if re.fullmatch(r"TUNIT\d+|BJDREFI|TIMEUNIT", key))
+    for key in ("BJDREFI",):
+        units += f" {cards.get(key, '')}"
+    if re.search(r"KEPLER|\bK2\b|\bKIC\b|\bEPIC\b", told) or "KEPLERID" in cards or "2454833" in units:
+        return "kepler"
+    if re.search(r"TESS|\bTIC\b", told) or "TICID" in cards or "2457000" in units:
+        return "tess"
+    have = {form for name in names for form in forms(name)}
+    if have & {"sapquality", "bkjd", "timebkjd", "kepid", "keplerid", "epic", "epicid", "epicnumber"}:
+        return "kepler"
+    if have & {"btjd", "timebtjd", "ticid", "tic", "cadenceno", "timecorr", "pdcsapflux", "kspsapflux"}:
+        return "tess"
+    return ""
+
+
+def find(names: Sequence[str], taken: Sequence[int], value: str) -> tuple[int, ...]:
+    """Columns of flags by their usual names: all of a survey's, else the first with a general name."""
+    free = [i for i in range(len(names)) if i not in taken]
+    own = {plain(value) + end for end in ("flag", "flags")}
+    have = {form for name in names for form in forms(name)}
+    known = [i for i in free if any(form in KNOWN or form in own for form in forms(names[i]))]
+    if {"ujy", "dujy"} <= have or {"m", "dm"} <= have:  # ATLAS: the error code of its photometry
+        known += [i for i in free if plain(names[i]) == "err"]
+    if any(plain(names[i]) == "sapquality" for i in known):
+        return tuple(known)
+    quality = [i for i in free if "quality" in forms(names[i])]
+    if known or quality:
+        return tuple(known + quality)
+    for name in FLAG_NAMES:
+        for i in free:
+            if name in forms(names[i]):
+                return (i,)
+    return ()
+
+
+@dataclass(frozen=True)
+class Flagged:
+    """Rows that a column of flags marks as bad; ``note``: why it is not used."""
+
+    name: str
+    why: str
+    bad: NDArray[np.bool_] | None
+    note: str = ""
+
+
+def judge(name: str, values: NDArray[Any], mask: int | None, satellite: str, value: str, asked: bool) -> Flagged:
+    """Which rows a column of flags marks.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    values : numpy.ndarray
+        Whole numbers or text, "" where there is none.
+    mask : int or None
+        Bits that the user wants; None for those that are known.
+    satellite : str
+        See `mission`.
+    value : str
+        Column of the brightness.
+    asked : bool
+        Whether the user named the column: what it marks is then left out, however many rows that is.
+    """
+    numbers = whole(values)
+    rule = next((KNOWN[form] for form in forms(name) if form in KNOWN), None)
+    if mask is not None:
+        if numbers is None:
+            raise BadFile(f"--quality-mask {mask}: column {name!r} holds no whole numbers")
+        return Flagged(name, f"bits {mask}", (numbers & mask) != 0)
+    if rule is None and "quality" in forms(name):
+        rule = QUALITY.get(satellite) if numbers is not None else WORDS
+    if rule is not None and rule is not ANY:
+        bad = _marked(rule, name, values, numbers, value)
+        if bad is not None:
+            return Flagged(name, rule.why, bad)
+        rule = None
+    true = numbers != 0 if numbers is not None else truth(values)
+    if true is None:
+        some = ", ".join(repr(v) for v in np.unique(values)[:3].tolist())
+        if asked:
+            raise BadFile(f"--flag-column {name}: it holds {some}; whole numbers, or true and false, are expected")
+        return Flagged(name, "", None, f"column {name!r} looks like a flag; which of {some} is bad is not known")
+    if rule is None and not asked and true.mean() >= 0.5:
+        often = f"{true.mean():.0%} of its rows are not 0"
+        return Flagged(
+            name, "", None, f"column {name!r} looks like a flag, but {often}: not used; --flag-column takes it"
+        )
+    return Flagged(name, ANY.why if numbers is not None else "true", true)
+
+
+def _marked(
+    rule: Rule, name: str, values: NDArray[Any], numbers: NDArray[np.int64] | None, value: str
+) -> NDArray[np.bool_] | None:
+    """Rows that a rule marks; None if the column does not hold what the rule is of."""
+    if numbers is not None and not rule.places:
+        if rule.words:
+            return None
+        return numbers == 0 if rule.zero or rule.bits is None else (numbers & rule.bits) != 0
+    text = np.char.lower(np.char.strip(values.astype(str)))
+    if rule.words:
+        return np.isin(text, rule.words)
+    if rule.places:
+        place = re.match(r"w(\d)", plain(value))
+        at = int(place[1]) - 1 if place else None
+        cells = [cell if at is None else cell[at : at + 1] for cell in text]
+        return np.array([bool(cell.strip("0 ")) for cell in cells])
+    floats = _floats(text)
+    return floats == 0 if rule.zero and floats is not None else None
+
+
+def _floats(text: NDArray[Any]) -> NDArray[np.float64] | None:
+    try:
+        return np.where(text == "", "nan", text).astype(np.float64)
+    except ValueError:
+        return None
+
+
+def whole(values: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Whole numbers of a column, 0 where there is none; None if it holds others."""
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    text = np.char.strip(values.astype(str))
+    numbers = _floats(np.where(np.isin(np.char.lower(text), ("nan", "null", "none", "--")), "", text))
+    if numbers is None or (finite := numbers[np.isfinite(numbers)]).size == 0 or (finite != np.round(finite)).any():
+        return None
+    return np.where(np.isfinite(numbers), numbers, 0).astype(np.int64)
+
+
+def truth(values: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """A column of yes and no; None if it holds other words."""
+    text = np.char.lower(np.char.strip(values.astype(str)))
+    return np.isin(text, YES) if np.isin(text, YES + NO).all() else None

@@ -1,0 +1,491 @@
+"""Light-curve files in, tables of periods out.
+
+Reads CSV and other delimited text, whitespace tables, Parquet (also with lists of rows), FITS, ECSV and VOTable;
+writes CSV, Parquet, FITS and ECSV.  A file is read whole, only the columns that are needed; its objects are then
+searched a chunk at a time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from .column_names import (
+    FLAG,
+    LABELS,
+    MOVING,
+    STARS,
+    Columns,
+    MissingColumn,
+    Wanted,
+    choose,
+    hints_of,
+    left_over,
+    plain,
+)
+from .flags import judge, mission
+from .lookalike import repeated_times, sampled
+from .parquet import read_parquet
+from .table_columns import labels, numbers, unit_of_times
+from .textfile import BadFile, read_text, tidy_labels
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["BadFile", "LightCurves", "MissingColumn", "Wanted", "check_output", "read_light_curves", "write_table"]
+
+OUTPUT_SUFFIXES = (".csv", ".parquet", ".fits", ".ecsv")
+
+
+@dataclass(frozen=True)
+class LightCurves:
+    """The light curves of one file, object after object.
+
+    Rows of object ``i`` are ``offsets[i]:offsets[i+1]`` of ``t`` (days), ``y`` and ``dy`` (None
+    where the file has no errors).  ``band`` holds the band of each row, ``r``, ``delta`` (au) and ``phase`` (degrees)
+    where and how an object of the solar system was seen, where these columns were taken.  ``notes`` are lines
+    worth showing to the user.
+    """
+
+    path: Path
+    ids: NDArray[Any]
+    t: NDArray[np.float64]
+    y: NDArray[np.float64]
+    dy: NDArray[np.float64] | None
+    offsets: NDArray[np.int64]
+    taken: str
+    value_name: str
+    notes: list[str] = field(default_factory=list)
+    band: NDArray[Any] | None = None
+    r: NDArray[np.float64] | None = None
+    delta: NDArray[np.float64] | None = None
+    phase: NDArray[np.float64] | None = None
+    time_unit: str = ""
+    """Unit that the file gave its times, which are days now; "" where it gave none."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Rows whose value is NaN now though the file has one, by the reason."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_magnitude(self) -> bool:
+        """Whether brighter is smaller, so that plots turn the axis round."""
+        name = plain(self.value_name)
+        return "mag" in name or (len(self.value_name) == 1 and name != "y")
+
+    def part(self, start: int, stop: int) -> LightCurves:
+        """Objects ``start:stop`` alone; views, not copies."""
+        rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
+        columns = {name: getattr(self, name) for name in ("t", "y", "dy", "band", "r", "delta", "phase")}
+        cut: dict[str, Any] = {name: None if x is None else x[rows] for name, x in columns.items()}
+        offsets = self.offsets[start : stop + 1] - self.offsets[start]
+        return replace(self, ids=self.ids[start:stop], offsets=offsets, **cut)
+
+    def stop_after(self, start: int, max_objects: int, max_rows: int) -> int:
+        """End of a run of objects from ``start``: within both limits where possible, one object at least."""
+        limit = int(np.searchsorted(self.offsets, self.offsets[start] + max_rows, side="right")) - 1
+        return min(len(self), start + max_objects, max(limit, start + 1))
+
+
+def read_light_curves(
+    path: str | os.PathLike[str], wanted: Wanted | None = None, *, band: str | None = None
+) -> LightCurves:
+    """Read the light curves of one file, whatever its format.
+
+    Parameters
+    ----------
+    path : path
+        CSV, whitespace or other delimited text, ECSV, FITS table or VOTable (each also gzipped), or Parquet, where
+        a row may hold a whole light curve as lists.  The content decides, not the suffix.
+    wanted : Wanted, optional
+        Columns by name, or by number from 1.  Those not named are found by their usual names; a
+        file without a header by its number of columns.  Values of rows that quality flags mark as bad become NaN
+        (``Wanted(flags=())`` keeps them), and are counted in ``left_out``.
+    band : str, optional
+        Keep only the rows whose band column holds this value.
+
+    Returns
+    -------
+    LightCurves
+        Objects in the order of their first rows.  Without an id column the file is one object,
+        named after the file.
+
+    Raises
+    ------
+    BadFile
+        The file is empty or cannot be read; the message names the row where there is one.
+    MissingColumn
+        A column is not there; the message lists those that are.
+
+    Examples
+    --------
+    >>> from skysieve.periodogram.command.demo import star_file
+    >>> star = read_light_curves(star_file())
+    >>> len(star), len(star.t), star.taken
+    (1, 1235, 'time = mjd, mag = mag, err = mag_err')
+    """
+    path = Path(path)
+    wanted = wanted or Wanted()
+    magic, packed = _beginning(path)
+    if not magic:
+        raise BadFile("is empty")
+    time_unit = satellite = ""
+    notes: list[str] = []
+    left_out: dict[str, int] = {}
+    try:
+        if magic[:4] == b"PAR1":
+            if packed:
+                raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
+            names, columns, data, notes = read_parquet(path, wanted)
+        elif (kind := _kind(path, magic)) != "text":
+            names, columns, data, time_unit, satellite, notes = _read_astropy(path, wanted, kind)
+        else:
+            table = read_text(path, wanted)
+            names, columns, data, notes = table.names, table.columns, table.data, list(table.notes)
+            time_unit = "dates" if table.dates else ""
+            if table.limits:
+                left_out["with a limit instead of a value"] = table.limits
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        raise BadFile(f"is a damaged gzip file ({e})") from None
+    if len(data["time"]) == 0:
+        raise BadFile("has no rows")
+    if wanted.quality_mask is not None and not columns.flags:
+        raise MissingColumn(
+            f"--quality-mask {wanted.quality_mask}: found no column of flags; name it with --flag-column. "
+            f"There are: {', '.join(names)}"
+        )
+    grouped = _group(path, names, columns, data, band, wanted, satellite or mission(names))
+    return replace(grouped, time_unit=time_unit, notes=[*notes, *grouped.notes], left_out=left_out | grouped.left_out)
+
+
+def _kind(path: Path, magic: bytes) -> str:
+    """Which reader a file is for, by its first bytes: one of astropy's, or that of text."""
+    suffix = path.suffix.lower()
+    if b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and suffix != ".csv"):
+        return "VOTable"
+    if magic[:9] == b"SIMPLE  =":
+        return "FITS"
+    if magic.startswith(b"# %ECSV") or suffix == ".ecsv":
+        return "ECSV"
+    return "IPAC" if magic[:1] in (b"\\", b"|") else "text"
+
+
+def _beginning(path: Path) -> tuple[bytes, bool]:
+    """The first bytes of a file, unpacked where it is gzipped, and whether it is."""
+    with path.open("rb") as f:
+        magic = f.read(512)
+    if magic[:2] != b"\x1f\x8b":
+        return magic, False
+    try:
+        with gzip.open(path) as f:
+            return f.read(512), True
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        raise BadFile(f"is a damaged gzip file ({e})") from None
+
+
+def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, NDArray[Any]]:
+    data: dict[str, NDArray[Any]] = {}
+    width = _width(column(names[columns.time]))
+    for role, at in columns.parts().items():
+        values = column(names[at])
+        if width > 1 and _width(values) in (1, width):  # a light curve a row
+            values = values.ravel() if _width(values) == width else np.repeat(np.ma.asarray(values), width)
+        data[role] = labels(values) if role in LABELS or role.startswith(FLAG) else numbers(names[at], values)
+    if width > 1 and columns.id is None:
+        data["id"] = np.repeat(np.arange(len(data["time"]) // width), width)
+    return data
+
+
+def _width(values: Any) -> int:
+    """Numbers in a cell."""
+    shape: tuple[int, ...] = getattr(values, "shape", ())
+    return shape[1] if len(shape) == 2 else 1
+
+
+def _some(values: Any) -> NDArray[Any]:
+    """A sample of a column, for a look at what it holds; empty for a column of arrays."""
+    if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd"):
+        return np.empty(0)
+    bare = getattr(values, "value", values)[sampled(len(values))]
+    if isinstance(bare, np.ma.MaskedArray):
+        bare = bare.compressed()
+        if not bare.size:
+            return np.array([""])
+    return np.asarray(bare)
+
+
+def _read_astropy(
+    path: Path, wanted: Wanted, kind: str
+) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str]]:
+    """Names of all columns, those taken, their values, the unit of the times, the satellite, and notes."""
+    import warnings
+
+    from astropy.io import fits as pyfits
+    from astropy.table import Table
+    from astropy.utils.exceptions import AstropyWarning
+
+    satellite = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AstropyWarning)
+        try:
+            if kind == "FITS":
+                with pyfits.open(path) as hdus:
+                    tables = [i for i, h in enumerate(hdus) if isinstance(h, (pyfits.BinTableHDU, pyfits.TableHDU))]
+                    cards = dict(hdus[0].header) | (dict(hdus[tables[0]].header) if tables else {})
+                    twice = _named_twice(hdus[tables[0]].columns.names) if tables else None
+                if not tables:
+                    raise BadFile("is a FITS file without a table")
+                if twice is not None:
+                    raise BadFile(f"has two columns of the name {twice!r}")
+                satellite = mission([], cards)
+                table = Table.read(path, format="fits", hdu=tables[0], unit_parse_strict="silent")
+            elif kind == "VOTable":
+                table = Table.read(path, format="votable", table_id=0)
+            elif kind == "IPAC":
+                table = Table.read(path, format="ascii.ipac")
+            else:
+                table = Table.read(path, format="ascii.ecsv")
+        except (OSError, ValueError, TypeError, KeyError, IndexError) as e:
+            if isinstance(e, BadFile):
+                raise
+            reason = str(e).strip().splitlines() or [type(e).__name__]
+            raise BadFile(f"cannot be read as {kind}: {reason[0]}") from None
+        names = table.colnames
+
+        def sample(i: int) -> NDArray[Any]:
+            return _some(table[names[i]])
+
+        columns = choose(names, wanted, sample)
+        data = _collect(names, columns, table.__getitem__)
+        unit = unit_of_times(table[names[columns.time]])
+        return names, columns, data, unit, satellite, hints_of(names, columns, sample, wanted)
+
+
+def _named_twice(names: Sequence[str]) -> str | None:
+    """The first name that two columns have."""
+    seen = [name.casefold() for name in names]
+    return next((name for name in names if seen.count(name.casefold()) > 1), None)
+
+
+SENTINELS = np.array(
+    [s * v for v in (99, 999, 9999) for s in (1, -1)]
+    + [s * v for v in (99.9, 99.99, 99.999, 99.9999, 999.9, 999.99, 999.999) for s in (1, -1)]
+    + [29.999]
+)
+"""Magnitudes that say that there is none."""
+
+
+def _marked(
+    names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], wanted: Wanted, satellite: str,
+    notes: list[str],
+) -> tuple[dict[str, int], tuple[int, ...]]:  # fmt: skip
+    """Make NaN of values that flags or sentinels mark as bad; how many, by the reason, and the flags that were used."""
+    left_out: dict[str, int] = {}
+    used: list[int] = []
+    value = names[columns.mag]
+    there = np.isfinite(data["mag"])
+    bad = np.zeros(len(there), bool)
+    for k, at in enumerate(columns.flags):
+        found = judge(
+            names[at], data.pop(f"{FLAG}{k}"), wanted.quality_mask, satellite, value, wanted.flags is not None
+        )
+        if found.bad is None:
+            notes.append(found.note)
+            continue
+        used.append(at)
+        new = int((found.bad & there & ~bad).sum())
+        if new:
+            left_out[f"flagged by {found.name} ({found.why})"] = new
+        bad |= found.bad
+    if left_out and not (there & ~bad).any():
+        raise BadFile(f"has no row left: all are {', '.join(left_out)}; --quality-mask none keeps them")
+    if "mag" in plain(value) or len(value) == 1:
+        known = np.isin(np.round(data["mag"], 4), SENTINELS) & there & ~bad
+        if known.any():
+            example = float(data["mag"][known][0])
+            left_out[f"with {example:.7g} for a magnitude"] = int(known.sum())
+            bad |= known
+    if bad.any():
+        data["mag"] = np.where(bad, np.nan, data["mag"])
+    return left_out, tuple(used)
+
+
+def _group(
+    path: Path, names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], band: str | None,
+    wanted: Wanted, satellite: str,
+) -> LightCurves:  # fmt: skip
+    notes: list[str] = []
+    if rest := left_over(names):
+        notes.append(
+            f"{', '.join(rest)}: unused; without a header --time, --mag, --err, --id, --band-column take numbers"
+        )
+    if columns.id is not None:
+        data = _owned(names[columns.id], data, notes)
+    if band is not None:
+        if "band" not in data:
+            raise MissingColumn(
+                f"--band {band}: found no band column; name it with --band-column. There are: {', '.join(names)}"
+            )
+        text = data["band"].astype(str)
+        keep = text == band
+        if not keep.any():
+            raise BadFile(f"has no row of band {band!r}; there are: {', '.join(sorted(set(text)))}")
+        data = {role: a[keep] for role, a in data.items()}
+    left_out, flags = _marked(names, columns, data, wanted, satellite, notes)
+    columns = replace(columns, flags=flags)
+    if "flux" in data and "flux_err" in data:
+        flux, error = data.pop("flux"), data.pop("flux_err")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            data["err"] = np.where(flux > 0, 2.5 / math.log(10) * error / flux, np.nan)
+    _same_times(columns, data, notes)
+    if "id" in data:
+        ids, order, offsets = _runs(data["id"])
+        if order is not None:
+            data = {role: a[order] for role, a in data.items() if role != "id"}
+    else:
+        name = path.name[: -len("".join(path.suffixes[-2:]))] if path.suffix == ".gz" else path.stem
+        ids, offsets = np.array([name]), np.array([0, len(data["time"])], np.int64)
+    return LightCurves(
+        path=path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
+        taken=columns.taken(names), value_name=names[columns.mag], notes=notes,
+        band=data.get("band"), r=data.get("r"), delta=data.get("delta"), phase=data.get("phase"), left_out=left_out,
+    )  # fmt: skip
+
+
+REPEATED = 0.1
+"""Part of the rows that may share their time with another row unsaid."""
+LONG = 200_000
+
+
+def _same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str]) -> None:
+    """Say that many rows share a time: they are perhaps of several objects, or bands."""
+    n = min(len(data["time"]), LONG)
+    keys = [np.unique(data[role][:n], return_inverse=True)[1].reshape(-1) for role in ("id", "band") if role in data]
+    groups = None if not keys else keys[0] if len(keys) == 1 else keys[0] * (int(keys[1].max()) + 1) + keys[1]
+    many = repeated_times(data["time"][:n], groups)
+    if many >= 5 and many > REPEATED * n:
+        of = [] if columns.id is not None else ["objects (--id)"]
+        of += [] if columns.band is not None else ["bands (--band-column)"]
+        which = f" of one {' and '.join(r for r in ('id', 'band') if r in data)}" if keys else ""
+        what = f": are they of several {' or '.join(of)}?" if of else ""
+        notes.append(f"{many:,} rows{which} have the time of another row{what}")
+
+
+def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[str, NDArray[Any]]:
+    """Rows that belong to an object: Rubin gives 0 or nothing to those of the other kind."""
+    ids = data["id"]
+    rubin = plain(name) in (STARS, MOVING)
+    if ids.dtype.kind in "iu":
+        nobody = (ids == 0) & rubin
+    else:
+        nobody = np.isin(ids, ("0", "", "--", "nan", "None", "<NA>") if rubin else ("",))
+    if not nobody.any():
+        return data
+    if nobody.all():
+        raise BadFile(f"has no row with a {name}; --id names another column")
+    notes.append(f"{int(nobody.sum()):,} rows without a {name} were left out")
+    kept = {role: a[~nobody] for role, a in data.items()}
+    return kept | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(kept["id"])})
+
+
+def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Objects in order of first appearance; the row order that brings each together (None: already so)."""
+    new = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
+    unique, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    if len(unique) == len(new):
+        return labels[new], None, np.append(new, len(labels)).astype(np.int64)
+    rank = np.empty(len(unique), np.int64)
+    rank[np.argsort(first)] = np.arange(len(unique))
+    key = rank[inverse.ravel()]
+    counts = np.bincount(key, minlength=len(unique))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return labels[np.sort(first)], np.argsort(key, kind="stable"), offsets
+
+
+def check_output(path: Path) -> None:
+    """Say now, not after an hour of work, that a table cannot be written there.
+
+    Raises
+    ------
+    BadFile
+        Unknown suffix, no such folder or none that may be written, a folder of that name, or pyarrow missing for
+        Parquet.
+    """
+    if path.suffix.lower() not in OUTPUT_SUFFIXES:
+        raise BadFile(f"unknown output format {path.suffix!r}; use one of {', '.join(OUTPUT_SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise BadFile(f"the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise BadFile("is a folder")
+    if not os.access(path.parent, os.W_OK):
+        raise BadFile(f"nothing may be written into the folder {path.parent.resolve()}")
+    if path.suffix.lower() == ".parquet":
+        from importlib.util import find_spec
+
+        if find_spec("pyarrow") is None:
+            raise BadFile("Parquet output needs pyarrow: pip install 'skysieve[tables]'")
+
+
+def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mapping[str, str] | None = None) -> None:
+    """Write columns of equal length as CSV, Parquet, FITS or ECSV, by the suffix of ``path``.
+
+    The table appears under its name only when it is whole: it is written beside it and renamed.
+    """
+    from skysieve.periodogram.result.export import replace_file
+
+    check_output(path)
+    kind = path.suffix.lower()
+
+    def write(part: Path) -> None:
+        if kind == ".csv":
+            _write_csv(columns, part)
+        elif kind == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            fields = [pa.array(v.tolist() if v.dtype.kind in "UO" else v) for v in columns.values()]
+            pq.write_table(pa.table(fields, names=list(columns)), part)
+        else:
+            from astropy.table import Table
+
+            table = Table({k: (v.astype(str) if v.dtype.kind == "O" else v) for k, v in columns.items()})
+            if kind == ".fits":  # its text is ASCII for astropy; UTF-8 goes as bytes
+                table.convert_unicode_to_bytestring()
+            for name, unit in (units or {}).items():
+                table[name].unit = unit
+            table.write(part, format="fits" if kind == ".fits" else "ascii.ecsv", overwrite=True)
+
+    replace_file(path, write)
+
+
+def _write_csv(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as f:
+        _rows_of_csv(columns, f)
+
+
+def print_csv(columns: Mapping[str, NDArray[Any]]) -> None:
+    """Columns of equal length as CSV on the standard output."""
+    _rows_of_csv(columns, sys.stdout)
+    sys.stdout.flush()
+
+
+def _rows_of_csv(columns: Mapping[str, NDArray[Any]], f: TextIO) -> None:
+    import csv
+
+    writer = csv.writer(f, lineterminator="\n")
+    writer.writerow(columns)
+    lists = [
+        ["" if math.isnan(x) else x for x in v.tolist()] if v.dtype.kind == "f" else v.tolist()
+        for v in columns.values()
+    ]
+    writer.writerows(zip(*lists, strict=True))

@@ -1,0 +1,315 @@
+"""Light curves as the backends read them, from every form in which they may be given.
+
+The sources here hold references to the user's arrays.  A range of objects is converted to
+contiguous float64 when it is read, so a chunk is the most that is ever copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import array_module, is_device_array
+
+from .arrays import group_rows, is_ragged, is_table, numeric, pick, pieces, time_resolution
+from .units import Units, strip, strip_times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from skysieve.periodogram.contract import Source
+
+
+def _native(x: Any) -> Any:
+    """Contiguous, aligned, native float64; the same memory where it is so already."""
+    if is_device_array(x):
+        return array_module(x).ascontiguousarray(x, dtype=np.float64).reshape(-1)
+    return np.require(x, np.float64, ["C", "A"]).reshape(-1)
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Objects of equally many rows: ``t``, ``y`` and ``dy`` of shape (n, n_times), some of them broadcast."""
+
+    t: Any
+    y: Any
+    dy: Any
+
+    @property
+    def n_objects(self) -> int:
+        return int(self.y.shape[0])
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        return np.arange(self.n_objects + 1, dtype=np.int64) * int(self.y.shape[1])
+
+    @property
+    def has_dy(self) -> bool:
+        return self.dy is not None
+
+    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+        """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
+        dy = None if self.dy is None else _native(self.dy[start:stop])
+        offsets = np.arange(stop - start + 1, dtype=np.int64) * int(self.y.shape[1])
+        return _native(self.t[start:stop]), _native(self.y[start:stop]), dy, offsets
+
+    def row(self, i: int, j: int) -> int:
+        """Where the user finds row ``j`` of object ``i``."""
+        return j
+
+
+@dataclass(frozen=True)
+class FlatSource:
+    """Objects one after the other in flat arrays, or in the order of rows that ``order`` gives."""
+
+    t: Any
+    y: Any
+    dy: Any
+    offsets: NDArray[np.int64]
+    order: NDArray[np.int64] | None = None
+
+    @property
+    def n_objects(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def has_dy(self) -> bool:
+        return self.dy is not None
+
+    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+        """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        rows: Any = slice(first, last) if self.order is None else self.order[first:last]
+        dy = None if self.dy is None else _native(self.dy[rows])
+        return _native(self.t[rows]), _native(self.y[rows]), dy, self.offsets[start : stop + 1] - first
+
+    def row(self, i: int, j: int) -> int:
+        """Where the user finds row ``j`` of object ``i``."""
+        k = int(self.offsets[i]) + j
+        return k if self.order is None else int(self.order[k])
+
+
+@dataclass(frozen=True)
+class ListSource:
+    """One array per object."""
+
+    t: Sequence[Any]
+    y: Sequence[Any]
+    dy: Sequence[Any] | None
+    offsets: NDArray[np.int64]
+
+    @property
+    def n_objects(self) -> int:
+        return len(self.y)
+
+    @property
+    def has_dy(self) -> bool:
+        return self.dy is not None
+
+    def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
+        """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
+        dy = None if self.dy is None else _joined(self.dy[start:stop])
+        offsets = self.offsets[start : stop + 1] - self.offsets[start]
+        return _joined(self.t[start:stop]), _joined(self.y[start:stop]), dy, offsets
+
+    def row(self, i: int, j: int) -> int:
+        """Where the user finds row ``j`` of object ``i``."""
+        return j
+
+
+def _joined(pieces: Sequence[Any]) -> Any:
+    if len(pieces) == 1:
+        return _native(pieces[0])
+    on_device = next(filter(is_device_array, pieces), None)
+    if on_device is not None:
+        xp = array_module(on_device)
+        return xp.concatenate([xp.asarray(piece, dtype=np.float64) for piece in pieces])
+    return np.concatenate(pieces, dtype=np.float64, casting="unsafe") if len(pieces) else np.empty(0)
+
+
+@dataclass(frozen=True)
+class CurveSet:
+    """The light curves of one call and what the result needs to know of how they were given."""
+
+    source: Source
+    units: Units
+    single: bool = False
+    same_times: bool = False
+    ids: Any = None
+    resolution: float = 0.0
+    on_device: bool = False
+
+    def name(self, i: int) -> str:
+        """How a message names object ``i``."""
+        if self.single:
+            return "the light curve"
+        return f"object {i}" if self.ids is None else f"object {self.ids[i]!s} (number {i})"
+
+
+def light_curves(t: Any, y: Any, dy: Any = None, *, offsets: Any = None, id: Any = None, data: Any = None) -> CurveSet:
+    """Recognise the form in which light curves are given, check it, and wrap it without a copy.
+
+    Raises
+    ------
+    TypeError
+        For text, complex or object arrays, and tables given as `t`.
+    ValueError
+        For shapes, offsets, ids and units that do not fit together; the message names the argument.
+    """
+    if data is not None:
+        t, y, dy = pick(data, t, "t"), pick(data, y, "y"), pick(data, dy, "dy")
+        id = pick(data, id, "id")
+    elif is_table(t) and not isinstance(t, np.ndarray):
+        raise TypeError(
+            "t is a table; pass it as data= and name its columns: "
+            "lombscargle('time', 'mag', 'err', data=table, id='star')"
+        )
+    t, y, dy = pieces(t), pieces(y), pieces(dy)
+    for name, x in (("t", t), ("y", y), ("dy", dy), ("id", id)):
+        if isinstance(x, str):
+            raise TypeError(f"{name}={x!r} is text; numbers are expected, or a table as data= to name its column")
+    if offsets is not None and id is not None:
+        raise ValueError("offsets and id are both given; give one or the other")
+    if is_ragged(y) or is_ragged(t):
+        if offsets is not None or id is not None:
+            raise ValueError("offsets and id go with flat arrays, but lists of arrays are given")
+        return _from_lists(t, y, dy)
+    times, time_unit = strip_times(t, "t")
+    values, y_unit = strip(y, "y")
+    errors = None if dy is None else _errors(dy, y_unit)
+    times, values = numeric(times, "t"), numeric(values, "y")
+    units = Units(time_unit, y_unit)
+    on_device = next(filter(is_device_array, (times, values, errors)), None)
+    if on_device is not None:
+        xp = array_module(on_device)
+        times, values = xp.asarray(times), xp.asarray(values)
+        errors = None if errors is None else xp.asarray(errors)
+    resolution = time_resolution(times)
+    if offsets is None and id is None:
+        source, single, same_times = _from_arrays(times, values, errors)
+        return CurveSet(source, units, single, same_times, None, resolution, on_device is not None)
+    if times.ndim != 1 or values.shape != times.shape:
+        raise ValueError(f"with offsets or id, t and y must be 1-D and equally long; got {times.shape}, {values.shape}")
+    errors = _broadcast(errors, times.shape, "dy")
+    ids = order = None
+    if id is None:
+        bounds = _checked_offsets(offsets, times.size)
+    else:
+        ids, bounds, order = group_rows(id)
+        if bounds[-1] != times.size:
+            raise ValueError(f"id has {bounds[-1]} rows, t and y have {times.size}")
+    flat = FlatSource(times, values, errors, bounds, order)
+    return CurveSet(flat, units, False, False, ids, resolution, on_device is not None)
+
+
+def _errors(dy: Any, y_unit: Any, name: str = "dy") -> Any:
+    bare, unit = strip(dy, name, y_unit)
+    if unit is not None and y_unit is None:
+        raise ValueError(f"{name} has the unit {unit}, but y has none; give both a unit or neither")
+    return numeric(bare, name)
+
+
+def _broadcast(x: Any, shape: tuple[int, ...], name: str) -> Any:
+    if x is None or x.shape == shape:
+        return x
+    try:
+        return array_module(x).broadcast_to(x, shape)
+    except ValueError:
+        raise ValueError(f"{name} has shape {x.shape}, which does not fit y of shape {shape}") from None
+
+
+def _from_arrays(t: Any, y: Any, dy: Any) -> tuple[RowSource, bool, bool]:
+    """One light curve (1-D `y`) or many of equally many rows (2-D `y`)."""
+    if y.ndim not in (1, 2) or t.ndim not in (1, 2) or t.ndim > y.ndim:
+        raise ValueError(
+            f"t has shape {t.shape} and y has shape {y.shape}; 1-D, or 2-D y (objects, times), is expected"
+        )
+    if t.shape != y.shape[-t.ndim :]:
+        turned = " (y must be (objects, times): did you mean y.T?)" if y.ndim == 2 and t.shape == y.shape[:1] else ""
+        raise ValueError(f"t has shape {t.shape}, which does not fit y of shape {y.shape}{turned}")
+    if y.shape[-1] == 0:
+        raise ValueError("t and y are empty; at least one row is expected")
+    single = y.ndim == 1
+    shape = (1, *y.shape) if single else y.shape
+    rows = RowSource(_broadcast(t, shape, "t"), _broadcast(y, shape, "y"), _broadcast(dy, shape, "dy"))
+    return rows, single, t.ndim == 1
+
+
+def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
+    """A list of arrays for `y`, and for `t` (or one array of times for all) and `dy` (or a number for all)."""
+    if not _has_items(y):
+        raise ValueError(f"t is a list of light curves, y is {y!r:.50}; a list of 1-D arrays is expected")
+    n = len(y)
+    shared = not is_ragged(t)
+    if not shared and len(t) != n:
+        raise ValueError(f"t has {len(t)} light curves, y has {n}")
+    dy_of_each = dy is not None and _has_items(dy)
+    if dy_of_each and len(dy) != n:
+        raise ValueError(f"dy has {len(dy)} light curves, y has {n}")
+    _, y_unit = strip(y[0], "y[0]")
+    error_of_all = None if dy is None or dy_of_each else _errors(dy, y_unit)
+    errors: list[Any] | None = None if dy is None else []
+    values, times = [], []
+    first, time_unit = strip_times(t if shared else t[0], "t" if shared else "t[0]")
+    first = numeric(first, "t")
+    for i in range(n):
+        yi = _item(y[i], f"y[{i}]", y_unit)
+        ti = first
+        if not shared:
+            bare, unit = strip_times(t[i], f"t[{i}]", time_unit)
+            if unit != time_unit:
+                raise ValueError(f"t[{i}] has the unit {unit}, but t[0] has none; give all a unit or none")
+            ti = numeric(bare, f"t[{i}]")
+        if yi.ndim != 1 or ti.shape != yi.shape:
+            raise ValueError(
+                f"t[{i}] has shape {ti.shape} and y[{i}] has shape {yi.shape}; equal 1-D ones are expected"
+            )
+        if errors is not None:
+            error = _errors(dy[i], y_unit, f"dy[{i}]") if error_of_all is None else error_of_all
+            errors.append(_broadcast(error, yi.shape, f"dy[{i}]"))
+        times.append(ti)
+        values.append(yi)
+    sizes = [v.size for v in values]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+    resolution = time_resolution(first) if shared else max(map(time_resolution, times))
+    on_device = next(filter(is_device_array, [*values, *times, *(errors or [])]), None)
+    if on_device is not None:
+        xp = array_module(on_device)
+        times, values = [xp.asarray(x) for x in times], [xp.asarray(x) for x in values]
+        errors = None if errors is None else [xp.asarray(x) for x in errors]
+    source = ListSource(times, values, errors, offsets)
+    return CurveSet(source, Units(time_unit, y_unit), False, shared, None, resolution, on_device is not None)
+
+
+def _has_items(x: Any) -> bool:
+    """Whether ``x`` holds one entry for each light curve; entries may be arrays and numbers side by side."""
+    return isinstance(x, list | tuple) or np.ndim(x) > 0
+
+
+def _item(x: Any, name: str, unit: Any) -> Any:
+    bare, own = strip(x, name, unit)
+    if own != unit:
+        raise ValueError(f"{name} has the unit {own}, but y[0] has none; give all a unit or none")
+    return numeric(bare, name)
+
+
+def _checked_offsets(offsets: Any, n_rows: int) -> NDArray[np.int64]:
+    bounds = np.asarray(offsets)
+    if bounds.dtype.kind not in "iu":
+        raise TypeError(f"offsets has dtype {bounds.dtype}; whole numbers are expected")
+    bounds = bounds.astype(np.int64)
+    if bounds.ndim != 1 or bounds.size == 0:
+        raise ValueError(f"offsets has shape {bounds.shape}; a 1-D array of n_objects + 1 numbers is expected")
+    if bounds[0] != 0 or bounds[-1] != n_rows:
+        raise ValueError(
+            f"offsets go from {bounds[0]} to {bounds[-1]}; from 0 to the number of rows, {n_rows}, expected"
+        )
+    falls = np.flatnonzero(np.diff(bounds) < 0)
+    if falls.size:
+        j = int(falls[0])
+        raise ValueError(f"offsets[{j + 1}] = {bounds[j + 1]} is under offsets[{j}] = {bounds[j]}; they must not fall")
+    return bounds

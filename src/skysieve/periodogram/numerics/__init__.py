@@ -1,0 +1,1 @@
+"""Frequency grids and the tables of the non-uniform Fourier transform."""

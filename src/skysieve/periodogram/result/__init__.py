@@ -1,0 +1,1 @@
+"""Results of a periodogram: peaks, aliases, tables, plots."""

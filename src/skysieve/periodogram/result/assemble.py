@@ -1,0 +1,106 @@
+"""From what a backend has filled in to the result that the user gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Status
+from skysieve.periodogram.lightcurves.units import Units, attach
+from skysieve.periodogram.numerics.peaks import frequency_error, normalize
+
+from .result import LombScargleResult, Peaks, Ragged
+
+if TYPE_CHECKING:
+    from skysieve.periodogram.numerics.grid import FrequencyArray
+
+
+def settle(output: Output, grids: Grids, scan: Scan | None) -> None:
+    """Objects without a grid get their status; objects without a result get NaN everywhere."""
+    n = len(output.status)
+    without = np.broadcast_to(grids.nf == 0, (n,))
+    if scan is not None and without.any():
+        status = np.where(scan.status == Status.OK, Status.BAD_GRID, scan.status)
+        output.status[without] = status[without]
+        for name in ("n_used", "n_dropped", "t_min", "span"):
+            getattr(output, name)[without] = getattr(scan, name)[without]
+    bad = np.flatnonzero(output.status != Status.OK)
+    output.peak_index[bad] = -1
+    for values in (output.peak_frequency, output.peak_power, output.peak_curvature, output.mean_square, output.weight):
+        values[bad] = np.nan
+    if output.power is not None and bad.size:
+        bounds = grids.offsets(n)
+        for i in bad:
+            output.power[bounds[i] : bounds[i + 1]] = np.nan
+
+
+def assemble(
+    output: Output,
+    grids: Grids,
+    *,
+    single: bool,
+    units: Units,
+    ids: Any,
+    frequencies: FrequencyArray | None,
+    device: str,
+    dtype: str,
+    normalization: str,
+    fit_mean: bool,
+    has_dy: bool,
+    parameters: Any,
+    nterms: int = 1,
+) -> LombScargleResult:
+    """Make the result out of a settled output; ``frequencies`` are those that the user listed, ``parameters`` the
+    number of parameters of the fit, one for all objects or one each."""
+    unit = units.power(normalization, has_dy)
+    index = output.peak_index
+    position = None if frequencies is None else frequencies.position
+    if frequencies is not None and frequencies.first is not None:
+        index = np.where(index < 0, -1, frequencies.first[index])
+    square, weight, n_used = (np.asarray(a)[:, None] for a in (output.mean_square, output.weight, output.n_used))
+    fitted = np.broadcast_to(np.asarray(parameters), output.n_used.shape)[:, None]
+    power = normalize(output.peak_power, normalization, square, weight, n_used)
+    error = frequency_error(output.peak_power, output.peak_curvature, square, weight, n_used, fitted, has_dy)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        period = 1.0 / output.peak_frequency
+        period_error = error * period**2
+    pick: Any = 0 if single else slice(None)
+    peaks = Peaks(
+        index[pick],
+        units.with_frequency(output.peak_frequency[pick]),
+        units.with_time(period[pick]),
+        attach(power[pick], unit),
+        units.with_frequency(error[pick]),
+        units.with_time(period_error[pick]),
+    )
+    names = np.array(METHODS)[output.method]
+    used = np.unique(output.method[output.status == Status.OK])
+    method: Any = METHODS[int(used[0])] if used.size == 1 else ("none" if used.size == 0 else names)
+    samples = output.power
+    if samples is not None:
+        if not grids.shared:
+            samples = Ragged(samples, grids.offsets(len(output.status)), unit)
+        else:
+            samples = samples.reshape(len(output.status), int(grids.nf[0]))
+            samples = samples if position is None else samples[:, position]
+            samples = attach(samples[pick], unit)
+    return LombScargleResult(
+        power=samples,
+        peaks=peaks,
+        status=Status(int(output.status[0])) if single else output.status,
+        n_used=int(output.n_used[0]) if single else output.n_used,
+        n_dropped=int(output.n_dropped[0]) if single else output.n_dropped,
+        span=units.with_time(output.span[pick]),
+        ids=ids,
+        method=method,
+        device=device,
+        dtype=dtype,
+        normalization=normalization,
+        fit_mean=fit_mean,
+        grids=grids,
+        units=units,
+        listed=None if frequencies is None else frequencies.listed,
+        power_unit=unit,
+        nterms=nterms,
+    )

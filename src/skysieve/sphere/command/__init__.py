@@ -1,0 +1,1 @@
+"""The command ``skysieve smooth`` and the sphere's part of the demo."""

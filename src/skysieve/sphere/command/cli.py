@@ -1,0 +1,284 @@
+"""``skysieve smooth``: smooth HEALPix maps in FITS files."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skysieve.core.errors import one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from skysieve.sphere.kernels.base import Kernel
+
+PIXEL_EPS = 1e-9
+"""Where the window of a kernel ends that is multiplied by a pixel window."""
+USER_ERROR, INTERRUPTED = 2, 130
+KERNEL, HOW, OUTPUT = "Kernel", "How", "Output"
+UNITS = {"deg": math.pi / 180, "arcmin": math.pi / 10800, "arcsec": math.pi / 648000, "rad": 1.0}
+
+
+class Method(StrEnum):
+    """Mathematics."""
+
+    auto = "auto"
+    direct = "direct"
+    ring = "ring"
+    harmonic = "harmonic"
+
+
+class Quadrature(StrEnum):
+    """Weights of the sum over pixels."""
+
+    band = "band"
+    ring = "ring"
+    none = "none"
+    pixel = "pixel"
+    healpy = "healpy"
+
+
+class Masked(StrEnum):
+    """What bad pixels mean."""
+
+    zero = "zero"
+    normalize = "normalize"
+
+
+class Flux(StrEnum):
+    """Whether the sum over all pixels is kept."""
+
+    none = "none"
+    conserve = "conserve"
+
+
+def angle(text: str) -> float:
+    """Radians of ``"4.7arcmin"``, ``"1 deg"``, ``"30arcsec"``, ``"0.01rad"``.
+
+    >>> round(angle("90 deg"), 6)
+    1.570796
+    """
+    for unit, size in UNITS.items():
+        number = text.strip().removesuffix(unit).strip()
+        if number != text.strip():
+            try:
+                return float(number) * size
+            except ValueError:
+                break
+    raise ValueError(f"{text!r}: expected an angle with its unit, such as 4.7arcmin, 1deg, 30arcsec or 0.01rad")
+
+
+def _option(name: str, help: str, panel: str, metavar: str | None = None) -> Any:
+    return typer.Option(*name.split(","), help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
+
+
+def smooth(
+    maps: Annotated[Path, typer.Argument(help="HEALPix map (FITS).", metavar="IN.fits", show_default=False)],
+    target: Annotated[
+        Path | None, typer.Argument(help="File to write.", metavar="[OUT.fits]", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, _option("-o,--out", "File to write, in the place of OUT.fits.", OUTPUT, "FILE")] = None,
+    fwhm: Annotated[str | None, _option("--fwhm", "Gaussian: full width at half maximum.", KERNEL, "ANGLE")] = None,
+    bl: Annotated[
+        Path | None, _option("--bl", "Window b_l: FITS (BEAMWINDOW) or a text column.", KERNEL, "FILE")
+    ] = None,
+    profile: Annotated[
+        Path | None, _option("--profile", "Text: angle (rad) and kernel; scaled to unit integral.", KERNEL, "FILE")
+    ] = None,
+    tophat: Annotated[str | None, _option("--tophat", "Mean over a disc of this radius.", KERNEL, "ANGLE")] = None,
+    fields: Annotated[
+        str | None,
+        _option(
+            "--fields",
+            "Columns by name or number, as I,Q,U or 0; by default all maps, not N_OBS, HITS, II_COV and the like.",
+            HOW,
+            "LIST",
+        ),
+    ] = None,
+    hdu: Annotated[int, typer.Option("--hdu", help="Extension of the file.", rich_help_panel=HOW)] = 1,
+    device: Annotated[
+        str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, cuda:all.", rich_help_panel=HOW, metavar="DEVICE")
+    ] = "auto",
+    method: Annotated[Method, typer.Option("--method", help="Mathematics.", rich_help_panel=HOW)] = Method.auto,
+    eps: Annotated[float, typer.Option("--eps", help="Accuracy.", rich_help_panel=HOW)] = 1e-6,
+    iterations: Annotated[
+        int | None, _option("--iter", "healpy's way, with so many iterations (needs ducc0).", HOW, "N")
+    ] = None,
+    lmax: Annotated[int | None, _option("--lmax", "healpy's way, up to this degree.", HOW, "L")] = None,
+    quadrature: Annotated[
+        Quadrature | None, _option("--quadrature", "Weights of the sum; band by default.", HOW)
+    ] = None,
+    nside_out: Annotated[
+        int | None, _option("--nside-out", "Resolution of the result (needs ducc0).", HOW, "N")
+    ] = None,
+    pixwin: Annotated[
+        bool,
+        typer.Option(
+            "--pixwin",
+            help="Also apply the pixel window; with --nside-out that of the new pixels over that of the old ones.",
+            rich_help_panel=HOW,
+        ),
+    ] = False,
+    masked: Annotated[
+        Masked, typer.Option("--masked", help="Bad pixels: 0, or not there.", rich_help_panel=HOW)
+    ] = Masked.zero,
+    flux: Annotated[Flux, typer.Option("--flux", help="Keep the sum over pixels.", rich_help_panel=HOW)] = Flux.none,
+    positive: Annotated[
+        bool, typer.Option("--positive", help="No value of 0 or below, for the logarithm.", rich_help_panel=HOW)
+    ] = False,
+    threads: Annotated[int | None, _option("--threads", "CPU threads; all by default.", HOW, "N")] = None,
+    plot: Annotated[Path | None, _option("--plot", "Before and after, as a picture.", OUTPUT, "FILE")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.fits.", rich_help_panel=OUTPUT)] = False,
+) -> None:
+    """Smooth a HEALPix map with a Gaussian, a beam window, a profile or a disc."""
+    from dataclasses import replace
+
+    from skysieve import __version__
+    from skysieve.sphere.maps.io import polarised, read_maps, smooth_file, write_maps
+
+    try:
+        if (target is None) == (out is None):
+            raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
+        out = out or target
+        assert out is not None
+        if out.exists() and not overwrite:
+            raise FileExistsError(f"{out} exists: --overwrite replaces it")
+        check_outputs(out, plot)
+        kernel = read_kernel(fwhm, bl, profile, tophat)
+        named = (("fwhm", fwhm), ("bl", bl), ("profile", profile), ("tophat", tophat))
+        kernel_given = [f"{n} {v}" for n, v in named if v is not None]
+        sky = read_maps(maps, None if fields is None else [f.strip() for f in fields.split(",")], hdu, False)
+        if pixwin:
+            kernel = with_pixels(kernel, sky.nside, nside_out, polarised(sky))
+        start = time.perf_counter()
+        found = smooth_file(
+            sky, kernel=kernel, method=str(method), eps=eps, iter=iterations, lmax=lmax, masked=str(masked),
+            flux=str(flux), threads=threads, nside_out=nside_out, device=device, positive=positive,
+            quadrature=None if quadrature is None else str(quadrature),
+        )  # fmt: skip
+        seconds = time.perf_counter() - start
+        steps = [f"kernel: {given}" for given in kernel_given] + [
+            f"{name}: {value}"
+            for name, value in (
+                ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
+                ("pixel window", "applied" if pixwin else ""), ("iter", iterations), ("lmax", lmax),
+                ("quadrature", quadrature), ("masked", masked), ("flux", flux),
+                ("positive", "yes" if positive else ""), ("nside before", sky.nside if nside_out else ""),
+            )
+            if value not in (None, "", Masked.zero, Flux.none)
+        ]  # fmt: skip
+        made = f"smoothed by skysieve {__version__} smooth from {maps.name}"
+        found = replace(found, history=(made, *steps))
+        write_maps(out, found, overwrite=overwrite)
+        if plot is not None:
+            from skysieve.sphere.maps.plot import before_after
+
+            save_figure(before_after(sky, found), plot)
+    except (OSError, ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
+        typer.echo(f"skysieve: {one_line(error)}", err=True)
+        raise typer.Exit(USER_ERROR) from None
+    except KeyboardInterrupt:
+        typer.echo("skysieve: interrupted; nothing was written", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    order = "NESTED" if sky.nest else "RING"
+    kind = "I, Q, U" if polarised(sky) else ", ".join(sky.names)
+    typer.echo(f"{out}: {kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
+    if sky.unchanged:
+        what = "not smoothed" if found.unchanged else "left out, as nside is another one"
+        typer.echo(f"columns {', '.join(sky.unchanged)}: {what} (--fields smooths those that it names)")
+
+
+def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:
+    """The kernel times the window of the pixels, or that of new pixels over that of the old ones."""
+    from skysieve.sphere.grids.pixel_window import pixel_window
+    from skysieve.sphere.kernels.base import Window
+
+    if polarised:
+        raise ValueError("--pixwin: the pixel window is that of I alone (--fields I); Q and U have another one")
+    band = kernel.bandlimit(PIXEL_EPS)
+    if not math.isfinite(band):
+        raise ValueError(f"--pixwin: {kernel!r} has a window that does not end, expected one that does")
+    top = int(band)
+    if nside_out is None:
+        return Window(kernel.window(top) * pixel_window(nside, top))
+    top = min(top, 3 * nside)
+    return Window(kernel.window(top) * pixel_window(nside_out, top) / pixel_window(nside, top))
+
+
+def check_outputs(out: Path, plot: Path | None) -> None:
+    """Refuse, before any work, what could not be written at its end."""
+    for path in (out, plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise IsADirectoryError(f"{path}: is a folder, expected a file's name")
+    if plot is not None:
+        if find_spec("matplotlib") is None:
+            raise ValueError("--plot needs matplotlib: pip install 'skysieve[plot]'")
+        from matplotlib.figure import Figure
+
+        kinds = sorted(Figure().canvas.get_supported_filetypes())
+        if plot.suffix.lower().lstrip(".") not in kinds:
+            raise ValueError(f"--plot {plot}: expected a picture's name, which ends in {', '.join(kinds)}")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """A picture, under its name only when whole."""
+    part = path.with_name(f".part{os.getpid()}.{path.name}")
+    try:
+        figure.savefig(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_kernel(fwhm: str | None, bl: Path | None, profile: Path | None, tophat: str | None) -> Kernel:
+    """The one kernel that the options describe."""
+    from skysieve.sphere.kernels.base import Gaussian, Window
+    from skysieve.sphere.kernels.shapes import Profile, TopHat
+
+    given = [
+        n for n, v in (("--fwhm", fwhm), ("--bl", bl), ("--profile", profile), ("--tophat", tophat)) if v is not None
+    ]
+    if len(given) != 1:
+        raise ValueError(f"expected one of --fwhm, --bl, --profile and --tophat, found {', '.join(given) or 'none'}")
+    if fwhm is not None:
+        return Gaussian(fwhm=angle(fwhm))
+    if tophat is not None:
+        return TopHat(angle(tophat))
+    if bl is not None:
+        if bl.suffix.lower() in (".fits", ".fit", ".gz"):
+            return Window.from_fits(bl)
+        table = read_table(bl)
+        if table.shape[1] > 2:
+            raise ValueError(f"{bl}: has {table.shape[1]} columns, expected b_l alone, or l and b_l")
+        if table.shape[1] == 2 and table[:, 0].tolist() != list(range(len(table))):
+            raise ValueError(f"{bl}: expected l = 0, 1, 2, ... in the first of two columns")
+        return Window(table[:, -1])
+    assert profile is not None
+    table = read_table(profile)
+    if table.shape[1] != 2:
+        raise ValueError(f"{profile}: expected two columns, angle (rad) and value")
+    return Profile(table[:, 0], table[:, 1], normalize=True)
+
+
+def read_table(path: Path) -> NDArray[np.float64]:
+    """Numbers of a text file; ``#`` begins a comment."""
+    import numpy as np
+
+    rows = [r for r in (line.partition("#")[0].split() for line in path.read_text().splitlines()) if r]
+    if not rows or any(len(r) != len(rows[0]) for r in rows):
+        raise ValueError(f"{path}: expected a table of numbers, as many in each line")
+    try:
+        return np.array([[float(v) for v in r] for r in rows])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -1,0 +1,120 @@
+"""The CPU backend: chooses between the engines and owns the threads."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.errors import MemoryBudgetError
+from skysieve.core.memory import available_host_memory, parse_budget
+from skysieve.core.tasks import TaskPool
+from skysieve.sphere.contract import Spec
+from skysieve.sphere.kernels.base import Harmonic
+from skysieve.sphere.ring_pairs import NotBandLimited
+
+from . import harmonic as cpu_harmonic
+from .arkcos import ArkcosEngine
+from .direct import DirectEngine
+from .harmonic import HarmonicEngine, harmonic_seconds
+from .ring import NS_TRANSFORM, RingEngine
+from .spin import SpinEngine
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def ring_seconds(spec: Spec) -> float:
+    """Less than the ring engine needs for one map: its transforms alone."""
+    n = spec.table.n
+    return (
+        1e-9
+        * NS_TRANSFORM
+        * float((n * np.log2(np.maximum(n, 2))).sum())
+        * (1 + len(spec.kernels))
+        * (2 if spec.spin else 1)
+    )
+
+
+class Engine:
+    """Convolution on the host's cores; see `workload.Engine`.
+
+    Parameters
+    ----------
+    spec : Spec
+    method : {"auto", "direct", "ring", "harmonic"}
+    device : Device, optional
+        The host; there is one.
+    memory : str or float, optional
+        Budget of plan and working memory; 80% of what is free by default.
+    threads : int, optional
+        All usable cores by default.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        method: str = "auto",
+        device: Any = None,
+        memory: str | float | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.spec = spec
+        self.pool = TaskPool(threads)
+        with ExitStack() as failed:
+            failed.callback(self.pool.close)
+            self._engine = self._choose(method)
+            budget = parse_budget(memory, available_host_memory(), default=0.8)
+            if self.nbytes > budget:
+                raise MemoryBudgetError(f"the plan (method={self._engine.name!r})", self.nbytes, budget)
+            failed.pop_all()
+        self.method = self._engine.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plan and its working memory, maps and results apart."""
+        return self._engine.nbytes + self.spec.extra
+
+    def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine | ArkcosEngine:
+        """The engine asked for, or the one that is expected to be the fastest: setting up costs all of them little."""
+        if self.spec.compat:
+            return ArkcosEngine(self.spec, self.pool)
+        if method == "harmonic":
+            return HarmonicEngine(self.spec, self.pool)
+        if method == "ring":
+            return RingEngine(self.spec, self.pool)
+        direct = SpinEngine if self.spec.spin else DirectEngine
+        best: RingEngine | DirectEngine | HarmonicEngine = direct(self.spec, self.pool)
+        if method == "direct":
+            return best
+        if ring_seconds(self.spec) < best.seconds():
+            try:
+                ring = RingEngine(self.spec, self.pool)
+            except NotBandLimited:
+                pass
+            else:
+                best = ring if ring.seconds() < best.seconds() else best
+        cheap = cpu_harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
+        lmax = max(k.bandlimit(cpu_harmonic.band_eps(self.spec)) for k in self.spec.kernels) if cheap else np.inf
+        if harmonic_seconds(self.spec, lmax) < best.seconds():
+            return HarmonicEngine(self.spec, self.pool)
+        return best
+
+    def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
+        """See `workload.Engine.convolve`."""
+        self._engine.convolve(maps, out, np.asarray(w_in), np.asarray(w_out))
+
+    def describe(self) -> dict[str, Any]:
+        """See `workload.Engine.describe`."""
+        return {
+            "method": self.method,
+            "device": "cpu",
+            "threads": self.pool.workers,
+            "bytes": self.nbytes,
+            "expected_seconds": self._engine.seconds() / self.pool.workers,
+        }
+
+    def close(self) -> None:
+        """Give back the threads."""
+        self.pool.close()

@@ -1,0 +1,165 @@
+"""The harmonic engine on the host: analysis, a product with the window, synthesis, by ducc0 (an extra: GPL).
+
+Without iterations this is the same pixel sum as that of the other engines, for kernels whose window ends; with
+iterations and a given lmax it is what healpy computes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.sphere.arguments import QUIET
+from skysieve.sphere.kernels.base import Kernel, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from skysieve.core.tasks import TaskPool
+    from skysieve.sphere.contract import Spec
+    from skysieve.sphere.grids.grid import RingTable
+
+NS_LEGENDRE = 0.05
+"""Nanoseconds of one core for one ring, degree and order, of one transform."""
+
+
+def available() -> bool:
+    """Whether ducc0 is installed."""
+    return importlib.util.find_spec("ducc0") is not None
+
+
+class Transforms:
+    """Spherical harmonic transforms on a grid of rings.
+
+    Parameters
+    ----------
+    table : RingTable
+    lmax, mmax : int
+    threads : int
+
+    Raises
+    ------
+    ValueError
+        Without ducc0.
+    """
+
+    def __init__(self, table: RingTable, lmax: int, mmax: int, threads: int) -> None:
+        if not available():
+            raise ValueError(
+                "method='harmonic' (and iter, lmax, mmax, weights, quadrature='healpy', nside_out, different windows "
+                "of E and B) needs ducc0: pip install 'skysieve[harmonic]'"
+            )
+        import ducc0
+
+        self._sht = ducc0.sht
+        self.lmax, self.mmax = lmax, mmax
+        self._rings: dict[str, Any] = {
+            "theta": table.theta, "phi0": table.phi0, "nphi": table.n.astype(np.uint64),
+            "ringstart": table.start.astype(np.uint64), "lmax": lmax, "mmax": mmax, "nthreads": threads,
+        }  # fmt: skip
+        self.ell = np.concatenate([np.arange(m, lmax + 1) for m in range(mmax + 1)])
+        self._n = table.n
+        self.npix = table.npix
+
+    def analysis(self, maps: NDArray[Any], weight: NDArray[np.float64], spin: int) -> NDArray[Any]:
+        """Weighted pixel sums with all harmonics; ``maps`` (1 or 2, npix), ``weight`` one a ring."""
+        weighted = maps * np.repeat(weight, self._n).astype(maps.dtype)
+        alm: NDArray[Any] = self._sht.adjoint_synthesis(map=weighted, spin=spin, **self._rings)
+        return alm
+
+    def synthesis(self, alm: NDArray[Any], spin: int) -> NDArray[Any]:
+        """Maps (1 or 2, npix) of harmonics."""
+        maps: NDArray[Any] = self._sht.synthesis(alm=alm, spin=spin, **self._rings)
+        return maps
+
+    def smooth(
+        self, maps: NDArray[Any], weight: NDArray[np.float64], windows: Sequence[NDArray[np.float64]], spin: int,
+        rounds: int, last: Transforms | None = None,
+    ) -> NDArray[Any]:  # fmt: skip
+        """Maps with their harmonics, improved by ``rounds`` of residuals, multiplied by windows, one a component.
+
+        The result is on the rings of ``last``, of the same degrees and orders.
+        """
+        alm = self.analysis(maps, weight, spin)
+        for _ in range(rounds):
+            alm += self.analysis(maps - self.synthesis(alm, spin), weight, spin)
+        for a, w in zip(alm, windows, strict=True):
+            a *= w[self.ell].astype(maps.dtype)
+        return (last or self).synthesis(alm, spin)
+
+
+class HarmonicEngine:
+    """The pixel sum by way of harmonics, for all kernels of a `Spec`; see `cpu_ring.RingEngine`."""
+
+    name = "harmonic"
+
+    def __init__(self, spec: Spec, pool: TaskPool) -> None:
+        bands = [_band(k, spec.spin, band_eps(spec)) for k in spec.kernels]
+        if not np.isfinite(bands).all():
+            raise ValueError("the kernel's window does not end: method='harmonic' cannot add it up")
+        self.spec = spec
+        self.lmax = int(max(bands))
+        self._transforms = Transforms(spec.table, self.lmax, self.lmax, pool.workers)
+        self._windows = [
+            np.stack(pair(k, self.lmax) if spec.spin else [k.window(self.lmax)])[:, self._transforms.ell]
+            for k in spec.kernels
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plan and its working memory, maps apart: coefficients, modes of all rings, a weighted map."""
+        parts = 2 if self.spec.spin else 1
+        item = 2 * self.spec.dtype.itemsize
+        modes = len(self.spec.table.n) * (self.lmax + 1) * item
+        degrees = self._transforms.ell.size
+        return parts * (2 * degrees * item + modes + self.spec.table.npix * item) + 8 * degrees
+
+    def seconds(self) -> float:
+        """Expected seconds of one map on one core."""
+        return harmonic_seconds(self.spec, self.lmax)
+
+    def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
+        """Maps (B, [2,] npix) into ``out`` (B, K, [2,] npix), weighted by ring before and after."""
+        spin, t = self.spec.spin, self._transforms
+        last = np.repeat(w_out, self.spec.table.n).astype(self.spec.dtype)
+        parts = 2 if spin else 1
+        for x, y in zip(maps, out, strict=True):
+            alm = t.analysis(x.reshape(parts, -1), w_in, spin)
+            for k, window in enumerate(self._windows):
+                found = t.synthesis(alm * window.astype(self.spec.dtype), spin)
+                np.multiply(found.reshape(y[k].shape), last, out=y[k])
+
+
+def pair(kernel: Kernel, lmax: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Windows of E and B."""
+    if isinstance(kernel, Window):
+        e, b = kernel.polarised(lmax)
+        e[:2] = b[:2] = 0
+        return e, b
+    both = kernel.window(lmax, 2)
+    return both, both
+
+
+def band_eps(spec: Spec) -> float:
+    """What the end of the window may leave out; on equal rings in float64 no trace of it beyond the support."""
+    quiet = spec.dtype == np.float64 and spec.table.uniform
+    return (min(spec.eps, QUIET) if quiet else spec.eps) / 4
+
+
+def _band(kernel: Kernel, spin: int, eps: float) -> float:
+    """Degree where the window ends, of E and B for spin 2."""
+    if spin == 0 or not isinstance(kernel, Window):
+        return kernel.bandlimit(eps)
+    return max(Window(k).bandlimit(eps) for k in kernel.polarised(kernel.degrees) if k.any())
+
+
+def harmonic_seconds(spec: Spec, lmax: float) -> float:
+    """Expected seconds of one map on one core."""
+    n = spec.table.n
+    transforms = (1 + len(spec.kernels)) * (2 if spec.spin else 1)
+    fft = 0.65 * float((n * np.log2(np.maximum(n, 2))).sum()) * spec.dtype.itemsize / 4
+    return 1e-9 * transforms * (NS_LEGENDRE * len(n) * lmax**2 + fft)

@@ -1,0 +1,204 @@
+"""Numba kernels of the direct engine: the pixel sum within the support, by three ways that differ in what they share.
+
+- Rings whose whole support has their own length: one stencil a ring, the same for every pixel; four output rings share
+  each pixel that is read.
+- Rings of other lengths, divisible by 4: turned by 90 degrees the grid is itself, and so it is mirrored: each kernel
+  value serves eight output pixels.  Values come from a Chebyshev series, a vector of output pixels at a time.
+- Anything else, and the pixels around the poles: one value at a time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from .simd import STENCIL_ROWS, dot_lanes, series_weights, stencil_sum
+from .tables import JIT, radial_value
+
+QUARTERS = 8
+"""Output pixels that share a kernel value: four quarters, two hemispheres."""
+
+
+@njit(**JIT)
+def span(a, b, xmax, n):
+    """Half the number of input pixels (not whole) within the support; ``n / 2`` where it holds the whole ring."""
+    s = (xmax - a) / b if b > 0 else 2.0
+    if s >= 1.0:
+        return 0.5 * n
+    return math.asin(math.sqrt(max(s, 0.0))) * n / math.pi
+
+
+@njit(**JIT)
+def one_by_one(
+    o, first, last, theta, n, phi0, start, fold, flip, w_in, xmax, scale, cells, positive, x, out, w_out
+):  # fmt: skip
+    """Output ring ``o``, or with ``flip`` its mirror image, pixel by pixel.
+
+    Where ``fold`` (4) quarter turns leave the grid as it is, they leave every sum as it is, to the last bit.
+    """
+    rings, quarter = len(n), n[o] // fold
+    ring = rings - 1 - o if flip else o
+    for p in range(n[o]):
+        j, turns = p % quarter, p // quarter
+        total = 0.0
+        azimuth = phi0[o] + 2 * math.pi * j / n[o]
+        for i in range(first[o], last[o]):
+            half = math.sin(0.5 * (theta[i] - theta[o]))
+            a, b = 4 * half * half, 4 * math.sin(theta[i]) * math.sin(theta[o])
+            if a > xmax:
+                continue
+            reach = span(a, b, xmax, n[i])
+            u = (azimuth - phi0[i]) * n[i] / (2 * math.pi)
+            q0 = math.ceil(u - reach - 1e-9)
+            count = min(n[i], math.floor(u + reach + 1e-9) - q0 + 1)
+            part = 0.0
+            k = rings - 1 - i if flip else i
+            moved = n[i] // fold * turns
+            for e in range(count):
+                q = q0 + e
+                s = math.sin((q - u) * math.pi / n[i])
+                value = radial_value(a + b * s * s, xmax, scale, cells, positive)
+                part += value * x[start[k] + (moved + q) % n[i]]
+            total += part * w_in[k]
+        out[start[ring] + p] = total * w_out[ring]
+
+
+@njit(**JIT)
+def quarter_layout(n, halo, north, south, w_north, w_south, out, at):
+    """Pixels of a ring and its mirror image, the same place of all quarters side by side, with what follows them."""
+    quarter = n // 4
+    for q in range(-halo, quarter + halo):
+        k = at + (q + halo) * QUARTERS
+        for side in range(4):
+            p = (side * quarter + q) % n
+            out[k + side] = north[p] * w_north
+            out[k + 4 + side] = south[p] * w_south
+
+
+@njit(**JIT)
+def quarter_ring(
+    o, first, last, theta, n, phi0, place, halo, xmax, series, floor, lanes, packed, frac, begin, weights, total
+):  # fmt: skip
+    """Sums of output ring ``o`` and its mirror image into ``total`` (n / 4, 8)."""
+    quarter = n[o] // 4
+    for k in range(quarter * QUARTERS):
+        total[k] = 0
+    real = frac.dtype.type
+    for i in range(first[o], last[o]):
+        half = math.sin(0.5 * (theta[i] - theta[o]))
+        a, b = 4 * half * half, 4 * math.sin(theta[i]) * math.sin(theta[o])
+        if a > xmax:
+            continue
+        reach = span(a, b, xmax, n[i])
+        count = (int(2 * reach) + 1 + 3) // 4 * 4
+        step = math.pi / n[i]
+        for j0 in range(0, quarter, lanes):
+            for lane in range(lanes):
+                u = (phi0[o] + 2 * math.pi * (j0 + lane) / n[o] - phi0[i]) * n[i] / (2 * math.pi)
+                q0 = math.ceil(u - reach)
+                begin[lane] = q0
+                frac[lane] = q0 - u
+            series_weights(
+                frac, count, real(step), real(a), real(b), real(2 / xmax), series, len(series), real(floor), weights
+            )
+            for lane in range(min(lanes, quarter - j0)):
+                at = place[i] + (begin[lane] + halo[i]) * QUARTERS
+                dot_lanes(weights, lane, lanes, count, packed, at, total, (j0 + lane) * QUARTERS)
+
+
+@njit(**JIT)
+def quarter_store(n, total, north, south, w_north, w_south, alone):
+    """Sums in `quarter_layout` back into two rings (one where ``alone``)."""
+    quarter = n // 4
+    for q in range(quarter):
+        for side in range(4):
+            north[side * quarter + q] = total[q * QUARTERS + side] * w_north
+            if not alone:
+                south[side * quarter + q] = total[q * QUARTERS + 4 + side] * w_south
+
+
+@njit(**JIT)
+def stencil_weights(
+    o, rows, i0, i1, theta, n, phi0, xmax, scale, cells, positive, w_start, count, low, weights, fill
+):  # fmt: skip
+    """Stencils of output rings o .. o + rows - 1 over input rings i0 .. i1 - 1, ``STENCIL_ROWS`` side by side.
+
+    ``low[i]`` is the first offset; returns the number of weights.  They are written where ``fill``.
+    """
+    at = 0
+    for i in range(i0, i1):
+        left, right = 1 << 40, -(1 << 40)
+        for r in range(rows):
+            half = math.sin(0.5 * (theta[i] - theta[o + r]))
+            a, b = 4 * half * half, 4 * math.sin(theta[i]) * math.sin(theta[o + r])
+            if a > xmax:
+                continue
+            reach = span(a, b, xmax, n)
+            shift = (phi0[i] - phi0[o + r]) * n / (2 * math.pi)
+            first = math.ceil(-reach - shift - 1e-9)
+            last = min(math.floor(reach - shift + 1e-9), first + n - 1)
+            left, right = min(left, first), max(right, last)
+        length = max(0, right - left + 1)
+        if length > n:  # different rings of the group begin at different places: once around
+            left, length = -(n // 2), n
+        w_start[i - i0], count[i - i0], low[i - i0] = at, length, left
+        if fill:
+            for r in range(rows):
+                half = math.sin(0.5 * (theta[i] - theta[o + r]))
+                a, b = 4 * half * half, 4 * math.sin(theta[i]) * math.sin(theta[o + r])
+                shift = (phi0[i] - phi0[o + r]) * n / (2 * math.pi)
+                for e in range(length):
+                    s = math.sin((left + e + shift) * math.pi / n)
+                    value = radial_value(a + b * s * s, xmax, scale, cells, positive) if a <= xmax else 0.0
+                    weights[at + e * STENCIL_ROWS + r] = value
+            for r in range(rows, STENCIL_ROWS):
+                for e in range(length):
+                    weights[at + e * STENCIL_ROWS + r] = 0
+        at += length * STENCIL_ROWS
+    return at
+
+
+@njit(**JIT)
+def stencil_line(n, x, w, halo, line, at, size):
+    """One ring, continued around on both sides: ``size`` elements from ``at``, pixel 0 at ``at + halo``."""
+    for k in range(n):
+        line[at + halo + k] = x[k] * w
+    for k in range(halo):
+        line[at + k] = x[(k - halo) % n] * w
+    for k in range(halo + n, size):
+        line[at + k] = line[at + k - n]
+
+
+@njit(**JIT)
+def stencil_rows(n, block, weights, w_start, count, lines, line_start, rings, out, row):
+    """All pixels of one group of output rings."""
+    for j in range(0, n, block):
+        stencil_sum(weights, w_start, count, lines, line_start, 0, rings, j, out, 0, row)
+
+
+@njit(**JIT)
+def spans(o, first, last, theta, n, xmax):
+    """Largest reach of ring ``o``: in pixels, in turns, whether all around a ring; and the pixels of its sums."""
+    most, azimuth, around, pixels = 0.0, 0.0, False, 0.0
+    for i in range(first, last):
+        half = math.sin(0.5 * (theta[i] - theta[o]))
+        a, b = 4 * half * half, 4 * math.sin(theta[i]) * math.sin(theta[o])
+        if a > xmax:
+            continue
+        reach = span(a, b, xmax, n[i])
+        most = max(most, reach)
+        azimuth = max(azimuth, reach / n[i])
+        if 2 * reach + 6 >= n[i]:
+            around = True
+        pixels += 2 * reach + 1
+    return most, azimuth, around, pixels
+
+
+def trimmed(series: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A Chebyshev series without the terms that ``dtype`` does not see."""
+    least = 1e-8 if dtype == np.float32 else 1e-15
+    rest = np.cumsum(np.abs(series)[::-1])[::-1]
+    kept = max(1, int(np.count_nonzero(rest > least * rest[0])))
+    return np.ascontiguousarray(series[:kept], dtype)

@@ -1,0 +1,1 @@
+"""The CUDA backend of convolution on the sphere."""

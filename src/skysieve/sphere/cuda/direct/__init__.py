@@ -1,0 +1,1 @@
+"""CUDA: the direct sum over pixels."""

@@ -1,0 +1,317 @@
+"""The direct engine on a GPU: tables and launches of ``direct.cu`` and ``belt.cu``; see `cuda.direct.ways`."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .profile import DeviceProfile, make_profile
+from .ways import ROWS, direct_seconds, find_ways, healpix_nside
+from .ways import widest as widest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from skysieve.core.gpu.runtime import Runtime
+    from skysieve.sphere.contract import Spec
+    from skysieve.sphere.kernels.radial import Radial
+
+    from .ways import Belt, Caps, Ways
+
+PACKAGE = "skysieve.sphere.cuda"
+RING = np.dtype(
+    [("theta", "f8"), ("phi0", "f8"), ("start", "i8"), ("n", "i4"), ("first", "i4"), ("last", "i4"), ("used", "i4")],
+    align=True,
+)
+CAP_BLOCK, BELT_THREADS, THREADS = (32, 4), 64, 128
+SHARE = 8
+"""Threads of a pixel of the kernel ``any``."""
+BELT_BLOCKS = 6
+"""Blocks of the stencil kernel that a multiprocessor holds."""
+
+
+class Part:
+    """One kernel: its tables on the device, and which rings go which way."""
+
+    SOURCE, BELT, PLANES = "direct/direct.cu", "direct/belt.cu", 2
+
+    def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, ways: Ways, shape: Shape) -> None:
+        t = spec.table
+        self.runtime, self.spec, self.radial = runtime, spec, radial
+        self.profile = self._profile()
+        self.module = runtime.module(PACKAGE, self.SOURCE, self.profile.build, self._defines())
+        self.ways, self.belt, self.caps, listed = ways, ways.belt, ways.caps, ways.listed
+        before = np.concatenate([[0], np.cumsum(t.n[listed])]).astype(np.int64)
+        self.few, self.many = ways.few, len(listed)
+        given = [self.profile.cells, listed, before]
+        if self.belt is not None:
+            terms = self._terms(self.belt)
+            line = 16 // spec.dtype.itemsize
+            self.count, self.stride = len(terms), -(-len(terms) // line) * line
+            given += [radial.cells, np.array(terms, np.int32)]
+        if self.few:
+            ring = np.zeros(len(t.n), RING)
+            ring["theta"], ring["phi0"], ring["start"], ring["n"] = t.theta, t.phi0, t.start, t.n
+            ring["first"], ring["last"] = ways.near
+            ring["used"] = 1 if spec.rings is None else spec.rings
+            given.append(ring.view(np.uint8))
+        held = upload(runtime, given)
+        self.cells, self.listed, self.ends = held[:3]
+        self.rings = held[-1]
+        if self.belt is not None:
+            self._plan_belt(self.belt, shape.theta, *held[3:5])
+        if self.caps is not None:
+            self._plan_caps(self.caps, shape)
+        self.nbytes = sum(a.nbytes for a in given) + sum(
+            getattr(self, name).nbytes for name in ("weights", "table") if hasattr(self, name)
+        )
+
+    def _profile(self) -> DeviceProfile:
+        return make_profile(self.radial, self.spec.dtype)
+
+    @property
+    def _pixels(self) -> int:
+        """Of a thread of the stencil."""
+        return 16 // self.spec.dtype.itemsize
+
+    def _terms(self, belt: Belt) -> list[tuple[int, int]]:
+        """Of each weight of a row: output ring (from ``width`` above) and distance, in half pixels."""
+        return [
+            (k, 2 * e + (belt.shifted and (k - belt.width) % 2))
+            for e in range(max(belt.need))
+            for k in range(2 * belt.width + 1)
+            if e < belt.need[abs(k - belt.width)]
+        ]
+
+    def _floor(self) -> tuple[Any, ...]:
+        return (np.float64(0.0 if self.radial.positive else -1e300),)
+
+    def _defines(self) -> dict[str, object]:
+        """What all of a kernel's code is compiled with."""
+        return {}
+
+    def _plan_belt(self, belt: Belt, theta: Any, cells: Any, terms: Any) -> None:
+        dtype = self.spec.dtype
+        self.weights = self.runtime.xp.empty((belt.high - belt.low + 2 * belt.width + 2) * self.stride, dtype)
+        self.module.launch(
+            "belt_plan", (-(-len(self.weights) // THREADS),), (THREADS,),
+            (theta[belt.zero :], cells, terms, self.weights, np.float64(self.radial.xmax), *self._floor(),
+             *_ints(self.spec.table.n[belt.zero], belt.low, belt.high, belt.width, self.count, self.stride,
+                    len(self.radial.cells))),
+        )  # fmt: skip
+        defines = {
+            "REAL": "float" if dtype.itemsize == 4 else "double", "W": belt.width, "J": max(belt.need),
+            "NEED": ",".join(map(str, belt.need)), "SHIFTED": int(belt.shifted), **self._defines(),
+        }  # fmt: skip
+        self.stencil = self.runtime.module(PACKAGE, self.BELT, "f32", defines)
+
+    def _plan_caps(self, caps: Caps, shape: Shape) -> None:
+        count, row = caps.high - caps.low, 2 * caps.width + 1
+        self.table = self.runtime.xp.empty((count * row, 4), self.spec.dtype)
+        self.module.launch(
+            "caps_plan", (-(-count * row // THREADS),), (THREADS,),
+            (shape.theta, self.table, np.float64(self.radial.xmax), *_ints(shape.nside, caps.low, count, caps.width)),
+        )  # fmt: skip
+
+    def _npix(self) -> tuple[Any, ...]:
+        """What kernels of several maps are told besides."""
+        return ()
+
+    def run_belt(self, x: Any, y: Any, w_in: Any, w_out: Any, flag: Any, stream: Any) -> None:
+        """Rings of one length."""
+        belt = self.belt
+        if belt is None:
+            return
+        t = self.spec.table
+        n, start = int(t.n[belt.zero]), int(t.start[belt.zero])
+        columns = -(-n // (self._pixels * BELT_THREADS))
+        rows = belt.high - belt.low
+        held = self.runtime.device.sm_count * BELT_BLOCKS
+        waves = max(1, rows * columns // (held * (12 * belt.width + 8)))
+        pieces = max(1, waves * held // columns)
+        segment = max(2 * belt.width, -(-rows // pieces))
+        self.stencil.launch(
+            "belt", (columns, -(-rows // segment)), (BELT_THREADS,),
+            (x, y, self.weights, w_in[belt.zero :], w_out[belt.zero :], flag, np.int64(start), *self._npix(),
+             *_ints(n, belt.rows, belt.low, belt.high, segment, belt.parity)),
+            stream=stream,
+        )  # fmt: skip
+
+    def run_any(self, x: Any, y: Any, w_in: Any, w_out: Any, flag: Any, stream: Any) -> None:
+        """Rings left over."""
+        each = THREADS // SHARE  # pixels of a block
+        most = each * (2**31 - 1)
+        for offset in range(0, self.few, most):
+            blocks = -(-min(most, self.few - offset) // each)
+            self.module.launch(
+                "any", (blocks,), (THREADS,),
+                (x, y, self.rings, self.listed, self.ends, self.cells, w_in, w_out, flag, self.profile.struct,
+                 *self._npix(), np.float64(self.radial.xmax), np.int32(self.many), np.int64(offset)),
+                stream=stream,
+            )  # fmt: skip
+
+    def run_caps(self, packed: Any, y: Any, w_out: Any, flag: Any, shape: Shape) -> None:
+        """Rings of the caps."""
+        c = self.caps
+        if c is None:
+            return
+        wide, tall = CAP_BLOCK
+        columns = -(-(shape.nside // 2 + 1) // wide)
+        self.module.launch(
+            "caps", (columns, -(-(c.high - c.low) // (self._rows() * tall))), CAP_BLOCK,
+            (packed, shape.place, self.table, self.cells, w_out, *self._height(shape), y, flag, self.profile.struct,
+             *self._npix(), *_ints(shape.nside, c.low, c.high, c.width, shape.low, shape.halo)),
+        )  # fmt: skip
+
+    def _rows(self) -> int:
+        """Rings of a thread of the kernel ``caps``."""
+        return ROWS
+
+    def _height(self, shape: Shape) -> tuple[Any, ...]:
+        return ()
+
+
+@dataclass
+class Shape:
+    """What all kernels of an engine share: angles, and the layout of the caps' pixels.
+
+    ``place`` tells where each of rings low .. high - 1 begins in memory of ``size`` times four pixels.
+    """
+
+    nside: int
+    theta: Any
+    height: Any = None
+    place: Any = None
+    size: int = 0
+    low: int = 1
+    high: int = 0
+    halo: int = 0
+
+
+class DirectEngine:
+    """The pixel sum of all kernels of a `Spec`.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    spec : Spec
+    ways : list of Ways, optional
+        Of all kernels, if they are known already.
+    """
+
+    name = "direct"
+    PART: type[Part] = Part
+
+    def __init__(self, runtime: Runtime, spec: Spec, ways: list[Ways] | None = None) -> None:
+        self.runtime, self.spec = runtime, spec
+        t, nside = spec.table, healpix_nside(spec.table)
+        ways = ways or [find_ways(spec, r, nside) for r in spec.radials]
+        shape = self.shape = Shape(nside, runtime.xp.asarray(t.theta))
+        self.parts = [self.PART(runtime, spec, r, w, shape) for r, w in zip(spec.radials, ways, strict=True)]
+        caps = [p.caps for p in self.parts if p.caps is not None]
+        if caps:
+            shape.halo = max(c.halo for c in caps)
+            shape.low = max(1, min(c.low - c.width for c in caps))
+            shape.high = max(c.high + c.width + ROWS for c in caps)
+            m = np.minimum(np.arange(shape.low, shape.high), shape.nside)
+            place = np.concatenate([[0], np.cumsum(self.PART.PLANES * (m + 2 * shape.halo))]).astype(np.int64)
+            shape.place, shape.size = runtime.xp.asarray(place[:-1]), int(place[-1])
+            self._heights(shape)
+        self._packed: Any = None
+        self._third: Any = None
+
+    def _heights(self, shape: Shape) -> None:
+        """What a kernel wants to know of the rings besides."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plan and its working memory, maps apart."""
+        return sum(p.nbytes for p in self.parts) + 4 * self.shape.size * self.spec.dtype.itemsize
+
+    def seconds(self) -> float:
+        """Expected seconds of one map."""
+        return self.expected(self.spec, [p.ways for p in self.parts])
+
+    @classmethod
+    def expected(cls, spec: Spec, ways: list[Ways]) -> float:
+        """Expected seconds of one map, before an engine is set up."""
+        return sum(direct_seconds(spec, r, w) for r, w in zip(spec.radials, ways, strict=True))
+
+    @property
+    def amplitudes(self) -> list[float]:
+        """Of the kernels, for rings that do not go by stencil."""
+        return [p.profile.amplitude for p in self.parts]
+
+    def free(self) -> None:
+        """Give back the working memory."""
+        self._packed = None
+
+    def one(self, x: Any, out: Any, w_in: Any, w_out: list[Any], flags: Any, side: Any) -> None:
+        """One map ([2,] npix) into ``out`` (K, [2,] npix); stencils go on the stream ``side``, beside the caps.
+
+        ``w_out[1 + k]`` holds kernel k's amplitude, for rings not by stencil.
+        """
+        shape = self.shape
+        self._begin(side)
+        for k, p in enumerate(self.parts):
+            p.run_belt(x, out[k], w_in, w_out[0], flags[k:], side)
+        with self._beside(side) as other:
+            for k, p in enumerate(self.parts):
+                p.run_any(x, out[k], w_in, w_out[1 + k], flags[k:], other)
+        if not shape.size:
+            return
+        if self._packed is None:
+            self._packed = self.runtime.xp.empty(4 * shape.size, self.spec.dtype)
+        first, wide = self.parts[0], shape.nside + 2 * shape.halo
+        first.module.launch(
+            "pack", (-(-wide // THREADS), shape.high - shape.low), (THREADS,),
+            (x, self._packed, shape.place, w_in, *first._height(shape), *first._npix(),
+             *_ints(shape.nside, shape.low, shape.halo)),
+        )  # fmt: skip
+        for k, p in enumerate(self.parts):
+            p.run_caps(self._packed, out[k], w_out[1 + k], flags[k:], shape)
+
+    @contextlib.contextmanager
+    def _beside(self, side: Any) -> Iterator[Any]:
+        """A third stream from the event `_begin` on, which ``side`` waits for in the end."""
+        if side is None:
+            yield None
+            return
+        third, start, end = self._third
+        third.wait_event(start)
+        yield third
+        end.record(third)
+        side.wait_event(end)
+
+    def _begin(self, side: Any) -> None:
+        if side is None:
+            return
+        if self._third is None:
+            cuda = self.runtime.xp.cuda
+            events = [cuda.Event(disable_timing=True) for _ in range(2)]
+            self._third = (cuda.Stream(non_blocking=True), *events)
+        self._third[1].record(side)
+
+
+def upload(runtime: Runtime, arrays: list[NDArray[Any]]) -> list[Any]:
+    """Arrays on the device, through one copy."""
+    places, total = [], 0
+    for a in arrays:
+        places.append(total)
+        total += -(-a.nbytes // 256) * 256
+    whole = np.zeros(total, np.uint8)
+    for a, place in zip(arrays, places, strict=True):
+        whole[place : place + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+    held = runtime.xp.asarray(whole)
+    return [
+        held[place : place + a.nbytes].view(a.dtype).reshape(a.shape) for a, place in zip(arrays, places, strict=True)
+    ]
+
+
+def _ints(*values: Any) -> tuple[np.int32, ...]:
+    return tuple(np.int32(v) for v in values)

@@ -1,0 +1,151 @@
+"""A radial kernel in the form that GPU kernels evaluate fastest: a power of two, a polynomial, or a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.sphere.kernels.radial import Radial
+
+MOST_TERMS = 100
+DEGREES = {"float32": {"f32_exp1": 1, "f32_exp": 3}, "float64": {"f64_exp": 6}}
+"""Builds of the exponential form, with the degree of the exponent."""
+_EXP_ERROR = {"float32": 3e-8, "float64": 1e-13}
+"""Error over the peak that the exponential form may have."""
+_SERIES_ERROR = {"float32": 1e-8, "float64": 1e-15}
+_MOST_GROWTH = {"float32": 4.0, "float64": 64.0}
+"""Sum of the coefficients' moduli over the peak: by so much rounding may grow."""
+TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What a kernel launch is given of a radial kernel.
+
+    Attributes
+    ----------
+    build : str
+        Build of ``direct/direct.cu``.
+    struct : numpy.void
+        Its ``Profile``.
+    cells : numpy.ndarray, shape (n, 6)
+        Quintics in the dtype of the maps.
+    amplitude : float
+        What the values are to be multiplied by.
+    """
+
+    build: str
+    struct: Any
+    cells: NDArray[Any]
+    amplitude: float
+
+
+def structure(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """``Profile`` of ``common.cuh``."""
+    fields = [("top", dtype), ("scale", dtype), ("floor", dtype), ("terms", np.int32), ("c", dtype, MOST_TERMS)]
+    return np.dtype(fields, align=True)
+
+
+def make_profile(radial: Radial, dtype: np.dtype[Any]) -> DeviceProfile:
+    """The fastest form that is as exact as ``dtype`` needs.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import Gaussian
+    >>> from skysieve.sphere.kernels.radial import make_radial
+    >>> make_profile(make_radial(Gaussian(fwhm=0.001), 1e-6), np.dtype("float32")).build
+    'f32_exp1'
+    """
+    name = dtype.name
+    wide = "f32" if name == "float32" else "f64"
+    cells = np.ascontiguousarray(radial.cells / radial.peak, dtype)
+    floor = 0.0 if radial.positive else -1e30
+    exponent = _exponent(radial, name)
+    if exponent is not None:
+        build, amplitude, c = exponent
+        return DeviceProfile(build, _fill(dtype, radial.xmax, 0.0, floor, c), cells, amplitude)
+    series = _polynomial(radial, name)
+    if series is not None:
+        return DeviceProfile(
+            f"{wide}_series", _fill(dtype, radial.xmax, 2 / radial.xmax, floor, series), cells, radial.peak
+        )
+    struct = _fill(dtype, radial.xmax, len(cells) / np.sqrt(radial.xmax), floor, np.zeros(1))
+    struct["terms"] = len(cells)
+    return DeviceProfile(f"{wide}_table", struct, cells, radial.peak)
+
+
+def _fill(dtype: np.dtype[Any], top: float, scale: float, floor: float, c: NDArray[np.float64]) -> Any:
+    s = np.zeros((), structure(dtype))
+    s["top"], s["scale"], s["floor"], s["terms"] = top, scale, floor, len(c)
+    s["c"][: len(c)] = c
+    return s[()]
+
+
+def _exponent(radial: Radial, name: str) -> tuple[str, float, NDArray[np.float64]] | None:
+    """Build, amplitude and coefficients in x, where the kernel is positive and its logarithm a low polynomial."""
+    u, k = _values(radial)
+    if not radial.positive or k.min() <= TINY:
+        return None
+    for build, degree in DEGREES[name].items():
+        c, fit = _power_of_two(u, k, degree)
+        if np.abs(fit - k).max() <= _EXP_ERROR[name]:
+            amplitude = radial.peak * float(np.exp2(c[0]))
+            c[0] = 0
+            return build, amplitude, c / radial.xmax ** np.arange(degree + 1)
+    return None
+
+
+def _values(radial: Radial) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Squared chords over the largest one, and the kernel there over its peak."""
+    u = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, 200))
+    return u, radial(u * radial.xmax * (1 - 1e-15)) / radial.peak
+
+
+def _power_of_two(
+    u: NDArray[np.float64], k: NDArray[np.float64], degree: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Coefficients of the exponent in u, and the values that they give."""
+    c = np.asarray(np.polynomial.polynomial.polyfit(u, np.log2(k), degree, w=k), np.float64)
+    return c, np.exp2(np.minimum(np.polynomial.polynomial.polyval(u, c), 99))
+
+
+def gaussian(radial: Radial, error: float) -> tuple[float, float]:
+    """1 / sigma^2 and amplitude of a kernel that is ``amplitude * exp(-x / (2 sigma^2))``; zeros for others.
+
+    Parameters
+    ----------
+    error : float
+        What that may be off, over the rms of the kernel.
+
+    Examples
+    --------
+    >>> from skysieve.sphere import Gaussian
+    >>> from skysieve.sphere.kernels.radial import make_radial
+    >>> inverse, _ = gaussian(make_radial(Gaussian(sigma=0.001), 1e-6), 1e-7)
+    >>> print(round(inverse * 0.001**2, 4))
+    1.0
+    """
+    u, k = _values(radial)
+    if not radial.positive or k.min() <= TINY:
+        return 0.0, 0.0
+    c, fit = _power_of_two(u, k, 1)
+    area = np.sqrt(u * (1 - u))  # of the points, which lie as cosines
+    if float(np.sqrt((area * (fit - k) ** 2).sum() / (area * k**2).sum())) > error:
+        return 0.0, 0.0
+    return -2 * float(np.log(2) * c[1]) / radial.xmax, radial.peak * float(np.exp2(c[0]))
+
+
+def _polynomial(radial: Radial, name: str) -> NDArray[np.float64] | None:
+    """Coefficients in ``2 x / xmax - 1`` over the peak, where they lose no digits."""
+    if radial.series is None:
+        return None
+    s = radial.series / radial.peak
+    rest = np.cumsum(np.abs(s)[::-1])[::-1]
+    s = s[: max(1, int((rest > _SERIES_ERROR[name]).sum()))]
+    c = np.asarray(np.polynomial.chebyshev.cheb2poly(s), np.float64)
+    return c if np.abs(c).sum() <= _MOST_GROWTH[name] and len(c) <= MOST_TERMS else None

@@ -1,0 +1,453 @@
+"""The GPU backend: chooses between the engines, brings maps to the device and results home."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import is_device_array
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.core.gpu.runtime import CudaRuntime, Runtime
+from skysieve.core.memory import parse_budget
+from skysieve.sphere.cuda.direct.engine import PACKAGE, DirectEngine
+from skysieve.sphere.cuda.direct.spin import SpinEngine
+from skysieve.sphere.cuda.direct.ways import find_ways, healpix_nside, prefers_direct
+from skysieve.sphere.cuda.ring.engine import RingEngine
+from skysieve.sphere.ring_pairs import NotBandLimited
+
+from .transfers import Results, Threads, Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from skysieve.core.device import Device
+    from skysieve.sphere.contract import Spec
+
+LOOKS, MOST_SEEN = 64, 1 << 16
+"""Blocks of threads that tell a map's mean and deviation, and pixels that they look at."""
+
+
+@functools.cache
+def _runtime(device: Device) -> CudaRuntime:
+    """One for each GPU, so that plans share what has been compiled."""
+    return CudaRuntime(device)
+
+
+class Engine:
+    """Convolution on one GPU; see `workload.Engine`.
+
+    Parameters
+    ----------
+    spec : Spec
+    method : {"auto", "direct", "ring", "harmonic"}
+    device : Device, optional
+        A GPU of `skysieve.core.device.resolve`.
+    memory : str or float, optional
+        Budget of plan, working memory and the maps under way; 80% of what is free by default.
+    threads : int, optional
+        Not used; as for the CPU.
+    runtime : Runtime, optional
+        Instead of ``device``: where the kernels run.
+
+    Raises
+    ------
+    ValueError
+        For what a GPU has no engine for.
+    MemoryBudgetError
+    DeviceUnavailable
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        method: str = "auto",
+        device: Device | None = None,
+        memory: str | float | None = None,
+        threads: int | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if runtime is None:
+            if device is None:
+                raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
+            runtime = _runtime(device)
+        self.spec, self.runtime = spec, runtime
+        self.parts = 2 if spec.spin else 1
+        with self._on_device():
+            self._engine = self._choose(method)
+            item = spec.dtype.itemsize
+            free = runtime.device.total_memory if runtime.xp is np else runtime.device.free_memory
+            budget = parse_budget(memory, free, default=0.8)
+            one = self.parts * spec.table.npix * item
+            for ahead in (1, 0):  # with the next map of a batch or without it
+                maps = (1 + ahead + len(spec.radials) + spec.copies) * one
+                if isinstance(self._engine, RingEngine):
+                    self._engine.fit(budget - maps)
+                self.nbytes, self._ahead = self._engine.nbytes + maps, bool(ahead)
+                if self.nbytes <= budget:
+                    break
+            else:
+                raise MemoryBudgetError(f"the plan on the GPU (method={self._engine.name!r})", self.nbytes, budget)
+            self._maps = runtime.module(PACKAGE, "maps.cu", "f32" if item == 4 else "f64")
+            self._flags = runtime.xp.zeros(len(spec.radials), np.int32)
+        self.method = self._engine.name
+        self._weights: list[tuple[Any, Any, Any]] = []
+        self._pieces: dict[tuple[int, int], Any] = {}
+        self._buffers: dict[str, Any] = {}
+        self._side: Any = None
+        self._lock = threading.Lock()
+        self._threads = Threads()
+        self._up, self._down = Transfers(runtime, self._threads), Transfers(runtime, self._threads)
+        self._results = Results(runtime, self._threads)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def _choose(self, method: str) -> DirectEngine | RingEngine:
+        """The engine asked for, or the one that is expected to be the fastest."""
+        spec, runtime = self.spec, self.runtime
+        if method == "harmonic":
+            raise ValueError("method='harmonic': harmonic transforms run on the CPU; use device='cpu'")
+        if method == "ring":
+            return RingEngine(runtime, spec)
+        kind = SpinEngine if spec.spin else DirectEngine
+        if method == "direct" or any(r.hard for r in spec.radials):
+            return kind(runtime, spec)
+        nside = healpix_nside(spec.table)
+        ways = [find_ways(spec, r, nside) for r in spec.radials]
+        if prefers_direct(spec, kind.expected(spec, ways)):
+            return kind(runtime, spec, ways)
+        try:
+            return RingEngine(runtime, spec)
+        except NotBandLimited:
+            return kind(runtime, spec, ways)
+
+    def _on_device(self) -> Any:
+        if self.runtime.xp is np:
+            return contextlib.nullcontext()
+        return self.runtime.xp.cuda.Device(self.runtime.device.index)
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+        self._up.close()
+        self._down.close()
+        self._results.close()
+        self._threads.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+        self._buffers.clear()
+        self._weights.clear()
+        self._pieces.clear()
+        self._engine.free()
+
+    def describe(self) -> dict[str, Any]:
+        """See `workload.Engine.describe`; ``bytes`` are those of the plan and of the maps under way on the GPU."""
+        return {
+            "method": self.method,
+            "device": str(self.runtime.device),
+            "bytes": int(self.nbytes),
+            "expected_seconds": self._engine.seconds(),
+        }
+
+    # ------------------------------------------------------------------ one map on the device
+    def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
+        """See `workload.Engine.convolve`: arrays of the device, one map after the other on the current stream."""
+        with self._lock, self._on_device():
+            weights = self._ring_weights(w_in, w_out)
+            for x, y in zip(maps, out, strict=True):
+                self._one(x, y, *weights, self._flags)
+
+    def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:
+        """The result for a map of ones, (K, npix) on the device; it is there."""
+        with self._on_device():
+            npix, dtype = self.spec.table.npix, self.spec.dtype
+            out = self.runtime.xp.empty((1, len(self.spec.radials), npix), dtype)
+            self.convolve(self.runtime.xp.ones((1, npix), dtype), out, w_in, w_out)
+            self.runtime.synchronize()  # others may read it on streams and GPUs of theirs
+            return out[0]
+
+    def _one(self, x: Any, y: Any, w_in: Any, w_out: list[Any], flags: Any) -> None:
+        side = self._fork()
+        self._engine.one(x, y, w_in, w_out, flags, side)
+        self._join(side)
+
+    def _ring_weights(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> tuple[Any, list[Any]]:
+        """Both on the device, the second one also multiplied by each kernel's amplitude."""
+        for a, b, found in self._weights:
+            if a is w_in and b is w_out:
+                return found
+        xp, dtype = self.runtime.xp, self.spec.dtype
+        scaled = [w_out, *(w_out * a for a in self._engine.amplitudes)]
+        found = (xp.asarray(w_in.astype(dtype)), [xp.asarray(w.astype(dtype)) for w in scaled])
+        self._weights = [*self._weights[-3:], (w_in, w_out, found)]
+        return found
+
+    def _fork(self) -> Any:
+        """A second stream that starts where the current one is."""
+        if self.runtime.xp is np:
+            return None
+        cuda = self.runtime.xp.cuda
+        if self._side is None:
+            self._side = cuda.Stream(non_blocking=True)
+            self._events = [cuda.Event(disable_timing=True) for _ in range(2)]
+        self._events[0].record(cuda.get_current_stream())
+        self._side.wait_event(self._events[0])
+        return self._side
+
+    def _join(self, side: Any) -> None:
+        if side is not None:
+            self._events[1].record(side)
+            self.runtime.xp.cuda.get_current_stream().wait_event(self._events[1])
+
+    # ------------------------------------------------------------------ maps of any place
+    def run(
+        self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
+        mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
+    ) -> None:  # fmt: skip
+        """Maps (B, [2,] npix) of any real dtype into ``out`` (B, K, [2,] npix), both on the host or both on the GPU.
+
+        Parameters
+        ----------
+        nest : bool
+            Pixels of both are in NESTED order.
+        mask : numpy.ndarray of bool, optional
+            In RING order: pixels that are taken as 0, and are 0 in the result.
+        steady : callable, optional
+            Gives the result for a map of ones, (K, npix) float64 on the device: then the mean of a map that is more
+            than ``offset`` times its deviation is taken off and convolved apart.
+        """
+        if is_device_array(maps) and int(maps.device.id) != self.runtime.device.index:
+            raise ValueError(
+                f"the maps are on cuda:{int(maps.device.id)}, expected {self.runtime.device}: the plan's GPU"
+            )
+        if not len(maps):
+            return
+        with self._lock, self._on_device():
+            weights = self._ring_weights(w_in, w_out)
+            good = None if mask is None else self.runtime.xp.asarray(mask)
+            if is_device_array(maps) or self.runtime.xp is np:
+                self._several(maps, out, weights, nest, good, steady, offset)
+                return
+            if self._pool is None and len(maps) > 1 and self._ahead:
+                self._pool = ThreadPoolExecutor(1, "skysieve-upload")
+            down = self._down if len(maps) > 1 else self._up
+            following = self._upload(maps, 0)
+            try:
+                for b in range(len(maps)):
+                    x = following() if callable(following) else following
+                    following = self._upload(maps, b + 1) if self._ahead else None
+                    y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
+                    self._several(x[None], y[None], weights, nest, good, steady, offset)
+                    self.runtime.xp.cuda.get_current_stream().synchronize()
+                    down.down(out[b].reshape(-1), y.reshape(-1))
+                    if not self._ahead:
+                        following = self._upload(maps, b + 1)
+            finally:
+                if callable(following):  # an error: what is still on its way must not meet the next call's maps
+                    following()
+
+    def rows(
+        self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any], first: int, last: int
+    ) -> bool:
+        """Rows first .. last - 1 of one map of the host, in RING order: what they need goes up, they come back.
+
+        Parameters
+        ----------
+        x, out : numpy.ndarray, shape ([2,] npix) and (K, [2,] npix)
+            The whole map and result, of which some rows are read and written.
+
+        Returns
+        -------
+        bool
+            Whether anything of the result is not finite.
+        """
+        assert isinstance(self._engine, RingEngine)
+        xp, dtype = self.runtime.xp, self.spec.dtype
+        with self._lock, self._on_device():
+            w, scaled = self._ring_weights(w_in, w_out)
+            if (first, last) not in self._pieces:
+                self._pieces[first, last] = self._engine.piece(first, last, alone=True)
+            p = self._pieces[first, last]
+            given, found = (
+                xp.empty((self.parts, p.npix_read), dtype),
+                xp.empty((len(out), self.parts, p.npix_written), dtype),
+            )
+            for line, source in zip(given, x.reshape(self.parts, -1), strict=True):
+                at = 0
+                for a, b in p.read:
+                    self._copy_up(line[at : at + b - a], source[a:b])
+                    at += b - a
+            flags = xp.zeros(len(out), np.int32)
+            side = self._fork()
+            shape = () if self.parts == 1 else (self.parts,)
+            self._engine.some(p, given.reshape(*shape, -1), found.reshape(len(out), *shape, -1), w, scaled, flags, side)
+            self._join(side)
+            flagged = bool(self._host(flags).any())
+            for lines, targets in zip(found, out.reshape(len(out), self.parts, -1), strict=True):
+                for line, target in zip(lines, targets, strict=True):
+                    at = 0
+                    for a, b in p.written:
+                        self._copy_down(target[a:b], line[at : at + b - a])
+                        at += b - a
+            return flagged
+
+    def _copy_up(self, target: Any, source: NDArray[Any]) -> None:
+        if self.runtime.xp is np:
+            target[...] = source
+        else:
+            self._up.up(target, source)
+
+    def _copy_down(self, target: NDArray[Any], source: Any) -> None:
+        if self.runtime.xp is np:
+            target[...] = source
+        else:
+            self._down.down(target, source)
+
+    def mean_of(self, x: NDArray[Any], offset: float) -> float:
+        """The mean of a map of the host (npix,) as `run` finds it, 0 where it is not large."""
+        xp = self.runtime.xp
+        count = min(x.size, MOST_SEEN)
+        with self._lock, self._on_device():
+            some = xp.asarray(x[:: x.size // count][:count].astype(self.spec.dtype))
+            found = xp.zeros(2 * LOOKS + 1, np.float64)
+            self._look(some, found)
+            (mean,) = self._means(self._host(found)[None], x.size, offset)
+        return mean
+
+    def empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An array of the host for results of `run`; see `cuda_maps.Results`."""
+        with self._lock, self._on_device():
+            return self._results.empty(shape, self.spec.dtype)
+
+    def _upload(self, maps: Any, b: int) -> Any:
+        """Map ``b`` on the device, or what waits for it; nothing beyond the last one."""
+        if b >= len(maps):
+            return None
+        target = self._buffer(f"map {b % 2 if self._ahead else 0}", maps.shape[1:])
+
+        def copy() -> None:
+            with self._on_device():
+                for part, row in zip(target.reshape(self.parts, -1), maps[b].reshape(self.parts, -1), strict=True):
+                    self._up.up(part, row)
+
+        if b == 0 or self._pool is None:
+            copy()
+            return target
+        future = self._pool.submit(copy)
+
+        def wait() -> Any:
+            future.result()
+            return target
+
+        return wait
+
+    def _buffer(self, name: str, shape: tuple[int, ...]) -> Any:
+        held = self._buffers.get(name)
+        if held is None or held.shape != shape:
+            held = self._buffers[name] = self.runtime.xp.empty(shape, self.spec.dtype)
+        return held
+
+    def _several(
+        self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float
+    ) -> None:
+        """Maps on the device.
+
+        What is said of them (sums for their means, flags) is read once: a single map is convolved before its mean is
+        known, and again in the rare case that it is large.
+        """
+        count, kernels = len(maps), len(self.spec.radials)
+        state = self.runtime.xp.zeros(count * (8 * (2 * LOOKS + 1) + 4 * kernels), np.uint8)
+
+        def parts(state: Any) -> tuple[Any, Any]:
+            sums = state[: 8 * count * (2 * LOOKS + 1)].view(np.float64).reshape(count, -1)
+            return sums, state[8 * sums.size :].view(np.int32).reshape(count, kernels)
+
+        sums, flags = parts(state)
+        means = [0.0] * count
+        if steady is not None:
+            for x, found in zip(maps, sums, strict=True):
+                self._look(x, found)
+            if count > 1:
+                means = self._means(self._host(sums), maps.shape[-1], offset)
+        for x, y, mean, flag in zip(maps, out, means, flags, strict=True):
+            self._whole(x, y, weights, nest, good, steady, mean, flag)
+        said, marked = parts(self._host(state))
+        if steady is not None and count == 1:
+            (mean,) = self._means(said, maps.shape[-1], offset)
+            if mean:
+                flags[...] = 0
+                self._whole(maps[0], out[0], weights, nest, good, steady, mean, flags[0])
+                marked = self._host(flags)
+        for b in np.flatnonzero(marked.any(axis=1)):
+            if not bool(self.runtime.xp.isfinite(maps[b] if good is None else self._clean(maps[b], nest, good)).all()):
+                out[b] = np.nan
+
+    def _host(self, a: Any) -> NDArray[Any]:
+        return np.asarray(a if self.runtime.xp is np else a.get())
+
+    def _clean(self, x: Any, nest: bool, good: Any) -> Any:
+        """A map in RING order without what is masked."""
+        if nest:
+            x = self._reorder(self.runtime.xp.ascontiguousarray(x, self.spec.dtype), back=False)
+        return self.runtime.xp.where(good, x, self.spec.dtype.type(0))
+
+    def _whole(
+        self, x: Any, y: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, mean: float, flag: Any
+    ) -> None:
+        """One map, ([2,] npix), into ``y`` (K, [2,] npix), in the grid's order."""
+        xp, dtype = self.runtime.xp, self.spec.dtype
+        x = xp.ascontiguousarray(x, dtype)
+        if xp is not np and x.data.ptr % 16:
+            x = x.copy()
+        target = y
+        if y.dtype != dtype or not y.flags.c_contiguous or (xp is not np and y.data.ptr % 16):
+            target = xp.empty(y.shape, dtype)
+        if good is not None:
+            x = self._clean(x, nest, good)
+        elif nest:
+            x = self._reorder(x, back=False)
+        if mean:
+            x = x - dtype.type(mean)
+        self._one(x, target, *weights, flag)
+        if mean:
+            constant = steady()
+            if xp is not np and int(constant.device.id) != self.runtime.device.index:
+                constant = constant.copy()  # to this GPU, from that of the plan which made it
+            for k in range(len(target)):
+                target[k] += mean * constant[k]
+        if good is not None:
+            xp.copyto(target, 0, where=~good)  # rings that are not wanted hold anything
+        if nest:
+            target = self._reorder(target, back=True)
+        if target is not y:
+            y[...] = target
+
+    def _look(self, x: Any, found: Any) -> None:
+        """Sums of some pixels of a map (npix,), which tell its mean and deviation, into ``found``."""
+        count = min(x.size, MOST_SEEN)
+        seen = self.runtime.xp.ascontiguousarray(x, self.spec.dtype)
+        self._maps.launch("look", (LOOKS,), (256,), (seen, found, np.int64(count), np.int64(x.size // count)))
+
+    def _means(self, sums: NDArray[np.float64], npix: int, most: float) -> list[float]:
+        """Means of maps of npix pixels where they are above ``most`` deviations, rounded to the dtype."""
+        means = []
+        for row in sums:
+            s, t = row[:-1].reshape(LOOKS, 2).sum(axis=0) / min(npix, MOST_SEEN)
+            mean, deviation = float(row[-1] + s), float(np.sqrt(max(0.0, t - s * s)))
+            means.append(float(self.spec.dtype.type(mean)) if abs(mean) > most * deviation else 0.0)
+        return means
+
+    def _reorder(self, x: Any, back: bool) -> Any:
+        out = self.runtime.xp.empty_like(x)
+        npix = x.shape[-1]
+        nside = np.int32(round((npix / 12) ** 0.5))
+        for a, b in zip(x.reshape(-1, npix), out.reshape(-1, npix), strict=True):
+            self._maps.launch(
+                "reorder", (-(-npix // 256),), (256,), (a, b, nside, np.int32(back))
+            )  # fmt: skip
+        return out

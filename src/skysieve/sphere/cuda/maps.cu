@@ -1,0 +1,56 @@
+// What maps need beside convolution: their mean and deviation, their order.
+// archs: 75 80 86 89 90 100 120
+// build: f32 -DREAL=float
+// build: f64 -DREAL=double
+#include "common.cuh"
+
+// Sums of `count` pixels, `stride` apart, less the first one, and of their squares: one pair a block, and the first one.
+extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ in, double* __restrict__ found, i64 count,
+    i64 stride) {
+  __shared__ double a[256], b[256];
+  double s = 0, t = 0;
+  for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < count; k += (i64)gridDim.x * 256) {
+    double v = (double)in[k * stride] - (double)in[0];
+    s += v;
+    t += v * v;
+  }
+  a[threadIdx.x] = s; b[threadIdx.x] = t;
+  for (int h = 128; h; h >>= 1) {
+    __syncthreads();
+    if (threadIdx.x < h) { a[threadIdx.x] += a[threadIdx.x + h]; b[threadIdx.x] += b[threadIdx.x + h]; }
+  }
+  if (threadIdx.x == 0) {
+    found[2 * blockIdx.x] = a[0];
+    found[2 * blockIdx.x + 1] = b[0];
+    if (blockIdx.x == 0) found[2 * gridDim.x] = (double)in[0];
+  }
+}
+
+// Even bits of a number, moved together.
+DI i64 even_bits(i64 v) {
+  v &= 0x5555555555555555LL;
+  v = (v | (v >> 1)) & 0x3333333333333333LL;
+  v = (v | (v >> 2)) & 0x0F0F0F0F0F0F0F0FLL;
+  v = (v | (v >> 4)) & 0x00FF00FF00FF00FFLL;
+  v = (v | (v >> 8)) & 0x0000FFFF0000FFFFLL;
+  return (v | (v >> 16)) & 0x00000000FFFFFFFFLL;
+}
+
+// From NESTED to RING order (`back` the other way); one thread a nested pixel.
+extern "C" __global__ void __launch_bounds__(256) reorder(const REAL* __restrict__ in, REAL* __restrict__ out, int nside,
+    int back) {
+  i64 p = (i64)blockIdx.x * 256 + threadIdx.x, face_size = (i64)nside * nside;
+  if (p >= 12 * face_size) return;
+  int face = (int)(p / face_size);
+  i64 inside = p % face_size, x = even_bits(inside), y = even_bits(inside >> 1);
+  i64 i = (2 + face / 4) * (i64)nside - x - y - 1;
+  i64 m = i < nside ? i : i > 3LL * nside ? 4LL * nside - i : nside;
+  i64 unshifted = i >= nside && i <= 3LL * nside ? (i - nside) & 1 : 0;
+  int column = face / 4 == 1 ? 2 * (face & 3) : 2 * (face & 3) + 1;
+  i64 c = (column * m + x - y + 1 + unshifted) / 2 - 1;
+  if (column * m + x - y + 1 + unshifted < 0) c = -1 - (-(column * m + x - y + 1 + unshifted) + 1) / 2;
+  c = (c + 4 * m) % (4 * m);
+  i64 first = i < nside ? 2 * i * (i - 1)
+      : i > 3LL * nside ? 12 * face_size - 2 * m * (m + 1) : 2LL * nside * (nside - 1) + (i - nside) * 4LL * nside;
+  if (back) out[p] = in[first + c]; else out[first + c] = in[p];
+}

@@ -1,0 +1,1 @@
+"""CUDA: Fourier transforms of rings."""

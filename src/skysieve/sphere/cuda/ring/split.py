@@ -1,0 +1,94 @@
+"""Sums over rings where the kernel is a factor of two rings times factors of each ring and mode; see ``ring/split.cu``.
+
+That holds for narrow Gaussians, away from the poles; see `cuda_plan.split_from`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.sphere.cuda.direct.engine import PACKAGE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.core.gpu.runtime import Module, Runtime
+    from skysieve.sphere.contract import Spec
+    from skysieve.sphere.kernels.radial import Radial
+
+TALL, BLOCK, AHEAD = 32, 128, 6
+"""Of ``ring/split.cu``."""
+MOST_RINGS = 256
+"""Of a tile: what shared memory holds."""
+TOP = 2.4
+"""Highest mode over z = sin^2 / sigma^2 of its ring: factors fall to sqrt(6) z, and grow without end beyond."""
+
+
+def split_module(runtime: Runtime) -> Module:
+    """The kernels."""
+    return runtime.module(PACKAGE, "ring/split.cu", "f32")
+
+
+def first_split(spec: Spec, angle: float, inverse: float, tiles: NDArray[Any]) -> int:
+    """The first of the tiles from which on all go by factors.
+
+    Parameters
+    ----------
+    angle, inverse : float
+        See `cuda_plan.split_from`.
+    tiles : numpy.ndarray of `cuda_sums.TILE`
+    """
+    theta = spec.table.theta
+    z = inverse * np.sin(theta[tiles["i0"]]) ** 2
+    bad = (theta[tiles["o0"]] < angle) | (tiles["i1"] - tiles["i0"] > MOST_RINGS)
+    bad |= tiles["most"] > TOP * z  # modes of a narrower kernel
+    at = np.flatnonzero(bad)
+    return int(at[-1]) + 1 if at.size else 0
+
+
+class Split:
+    """Tiles ``tiles`` of one kernel: what rings and rows have in common, and each ring's factors."""
+
+    def __init__(
+        self, runtime: Runtime, spec: Spec, radial: Radial, tiles: NDArray[Any], inverse: float, amplitude: float
+    ) -> None:
+        xp, theta = runtime.xp, spec.table.theta
+        self.module = split_module(runtime)
+        tiles = tiles.copy()
+        many = (tiles["i1"] - tiles["i0"]).astype(np.int64)
+        tiles["place"] = np.concatenate([[0], np.cumsum(many * TALL)[:-1]])
+        tiles["counts"] = np.concatenate([[0], np.cumsum(many)[:-1]])
+        self.tops = tiles["most"]
+        self.shared = int(many.max()) * (4 * TALL + 24) + AHEAD * 16 * BLOCK
+        self.tiles = xp.asarray(tiles.view(np.uint8))
+        self.held = xp.empty(int(many.sum()) * TALL, np.float32)
+        self.counts = xp.zeros(int(many.sum()), np.int32)
+        z, e = inverse * np.maximum(np.sin(theta), 1e-3) ** 2, math.log2(math.e)  # rings at the poles are not met
+        widths = np.stack([e / (4 * z) * (1 + 1 / (2 * z)), e / (48 * z**3)], axis=1)
+        self.widths = xp.asarray(widths.astype(np.float32))
+        self.module.launch(
+            "samples", (len(tiles),), (128,),
+            (xp.asarray(theta), self.tiles, self.held, self.counts, np.float64(radial.xmax), np.float64(inverse),
+             np.float64(amplitude)),
+        )  # fmt: skip
+
+    def run(
+        self, modes: Any, sums: Any, place: Any, top: Any, starts: tuple[int, int], shape: tuple[int, int],
+        tiles: tuple[int, int],
+    ) -> None:  # fmt: skip
+        """See `Sums.run`; ``shape``: rows and rings."""
+        first, last = tiles
+        blocks = int(self.tops[first:last].max()) // BLOCK + 1
+        self.module.launch(
+            "band", (blocks, last - first), (BLOCK,),
+            (modes, place, top, self.tiles, self.held, self.counts, sums, *(np.int64(v) for v in starts),
+             *(np.int32(v) for v in (first, *shape)), self.widths), shared_mem=self.shared,
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes + self.widths.nbytes)

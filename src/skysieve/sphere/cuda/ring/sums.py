@@ -1,0 +1,164 @@
+"""Sums over rings on a GPU, mode by mode: tiles of output rows and the kernel's samples.
+
+``ring/tensor.cu`` does them in float32 for I, where the GPU's matrix units can, and ``ring/split.cu`` for narrow
+Gaussians away from the poles (`cuda.ring.split`); ``ring/band.cu`` does all others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.sphere.cuda.direct.engine import PACKAGE
+from skysieve.sphere.cuda.direct.ways import split_from, widest
+from skysieve.sphere.ring_pairs import reach
+
+from .split import Split, first_split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from skysieve.core.gpu.runtime import Module, Runtime
+    from skysieve.sphere.contract import Spec
+    from skysieve.sphere.kernels.radial import Radial
+
+TILE = np.dtype(
+    [("place", "i8"), ("counts", "i8"), ("o0", "i4"), ("rows", "i4"), ("i0", "i4"), ("i1", "i4"), ("nphi", "i4"),
+     ("terms", "i4"), ("most", "i4"), ("spare", "i4")], align=True,
+)  # fmt: skip
+PIECES = 32 * 16
+"""Bytes of the samples of eight rows at sixteen azimuths, of ``ring/tensor.cu``."""
+MOST_ROWS = 65535
+SPLIT_TIME = 0.4
+"""Of tiles of `Split`, over that by the matrix units; measured at nside 4096."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a build: output rows of a tile, terms at a time, threads of a block and the modes that they do."""
+
+    file: str
+    build: str
+    tall: int
+    terms: int
+    block: int
+    modes: int
+
+
+def band_shape(runtime: Runtime, spec: Spec) -> Shape:
+    """The build for a `Spec`."""
+    single = spec.dtype.itemsize == 4
+    if single and not spec.spin and runtime.device.compute_capability >= (8, 0):
+        return Shape("ring/tensor.cu", "f32", 32, 16, 256, 128)
+    build = ("f32" if single else "f64") + ("_spin" if spec.spin else "")
+    return Shape("ring/band.cu", build, 8, 2, 128, 256 if build == "f32" else 128)
+
+
+def band_module(runtime: Runtime, spec: Spec) -> Module:
+    """The kernels for a `Spec`."""
+    shape = band_shape(runtime, spec)
+    return runtime.module(PACKAGE, shape.file, shape.build)
+
+
+def is_split(runtime: Runtime, spec: Spec) -> bool:
+    """Whether any kernel of a `Spec` may go by `Split`."""
+    tensor = band_shape(runtime, spec).file == "ring/tensor.cu"
+    return tensor and any(split_from(spec, r)[0] < math.pi / 2 for r in spec.radials)
+
+
+class Sums:
+    """One kernel: its tiles and samples.
+
+    Parameters
+    ----------
+    rows : int
+        Output rows; the rings beyond are mirror images.
+    most : numpy.ndarray of int64
+        Highest mode of each ring.
+    """
+
+    def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, rows: int, most: NDArray[np.int64], theta: Any):
+        xp, t, item = runtime.xp, spec.table, spec.dtype.itemsize
+        self.shape = shape = band_shape(runtime, spec)
+        self.tensor = shape.file == "ring/tensor.cu"
+        waves, tall = 2 if spec.spin else 1, shape.tall
+        first, last = reach(t.theta, radial.radius)
+        begin = np.arange(0, rows, tall)
+        tiles = np.zeros(len(begin), TILE)
+        end = np.minimum(begin + tall, rows)
+        tiles["o0"], tiles["rows"] = begin, end - begin
+        tiles["i0"], tiles["i1"] = first[begin], last[end - 1]
+        tiles["most"] = np.maximum.reduceat(most[:rows], begin)
+        tiles["nphi"] = 2 * tiles["most"] + 2
+        reached = np.maximum.reduceat(widest(t, radial)[:rows], begin)
+        terms = np.floor(reached * tiles["nphi"] / (2 * math.pi) + 1e-6).astype(np.int64) + 2
+        terms = np.minimum(terms, tiles["nphi"] // 2 + 1)
+        tiles["terms"] = -(-terms // shape.terms) * shape.terms
+        many = (tiles["i1"] - tiles["i0"]).astype(np.int64)
+        angle, *gaussian = split_from(spec, radial)
+        self.cut = cut = first_split(spec, angle, gaussian[0], tiles) if self.tensor else len(begin)
+        self.split = Split(runtime, spec, radial, tiles[cut:], *gaussian) if cut < len(begin) else None
+        size = many * tiles["terms"] * (tall * waves if not self.tensor else PIECES * tall // 8 // 16)
+        size[cut:] = 0
+        unit = 16 if self.tensor else 1  # of what `place` counts
+        tiles["place"] = np.concatenate([[0], np.cumsum(size // unit)[:-1]])
+        tiles["counts"] = np.concatenate([[0], np.cumsum(many)[:-1]])
+        self.count = len(tiles)
+        self.low, self.high, self.tops = tiles["i0"].copy(), tiles["i1"].copy(), tiles["most"].copy()
+        used = np.minimum(many, np.maximum(last - first, 1)[begin] + 8)
+        self.terms: NDArray[np.float64] = (
+            used * tall * (self.tops // shape.modes + 1.0) * shape.modes * (4 + waves * tiles["terms"] / 2)
+        )
+        self.terms[cut:] *= SPLIT_TIME
+        self.module = band_module(runtime, spec)
+        self.tiles = xp.asarray(tiles.view(np.uint8))
+        self.held = xp.empty(int(size.sum()) if self.tensor else int(size.sum()) * item, np.uint8)
+        self.counts = xp.zeros(int(many.sum()), np.int32)
+        self.peak = float(radial.peak)
+        floor = 0.0 if radial.positive else -1e300
+        rings = int(many[:cut].max(initial=0))
+        for a in range(0, rings, MOST_ROWS):
+            self.module.launch(
+                "samples", (cut, min(MOST_ROWS, rings - a)), (128,),
+                (theta, xp.asarray(radial.cells), self.tiles, self.held, self.counts, np.float64(radial.xmax),
+                 np.float64(floor), *((np.float64(self.peak),) if self.tensor else ()), np.int32(len(radial.cells)),
+                 np.int32(a)),
+            )  # fmt: skip
+
+    def run(
+        self, modes: Any, sums: Any, place: Any, top: Any, starts: tuple[int, int], sizes: tuple[int, int],
+        shape: tuple[int, int, int], tiles: tuple[int, int],
+    ) -> None:  # fmt: skip
+        """Tiles ``tiles[0]`` .. ``tiles[1] - 1``.
+
+        Parameters
+        ----------
+        place, top : device arrays
+            Where the modes of each row begin, and its highest.
+        starts, sizes : tuple of int
+            Of ``modes`` and ``sums``: the place that they begin with, and the elements of a part.
+        shape : tuple of int
+            Rows, rings and parts.
+        """
+        a, b = tiles
+        if self.split is not None and b > self.cut:
+            self.split.run(modes, sums, place, top, starts, shape[:2], (max(a - self.cut, 0), b - self.cut))
+            b = self.cut
+        if a >= b:
+            return
+        blocks = int(self.tops[a:b].max()) // self.shape.modes + 1
+        peak = (np.float32(self.peak),) if self.tensor else ()
+        self.module.launch(
+            "band", (blocks, b - a), (self.shape.block,),
+            (modes, place, top, self.tiles, self.held, self.counts, sums, *(np.int64(v) for v in (*starts, *sizes)),
+             *(np.int32(v) for v in (a, *shape)), *peak),
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        own = int(self.tiles.nbytes + self.held.nbytes + self.counts.nbytes)
+        return own + (self.split.nbytes if self.split is not None else 0)

@@ -1,0 +1,254 @@
+"""Several GPUs: maps of a batch are dealt to them, or the rows of one sky, each with the rows around that it needs.
+
+A piece of the sky comes out the same to the last bit wherever it is computed, so a GPU that fails costs time alone:
+what it was doing is done again by another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import is_device_array
+from skysieve.sphere.cuda.ring.engine import Piece, RingEngine
+from skysieve.sphere.grids.healpix import reorder
+
+from .engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from skysieve.core.device import Device
+    from skysieve.core.gpu.runtime import Runtime
+    from skysieve.sphere.contract import Spec
+
+__all__ = ["SeveralEngine"]
+
+logger = logging.getLogger("skysieve")
+
+MOST_MAPS = 4
+"""Maps of a batch that are handed to a GPU at a time."""
+
+
+class SeveralEngine:
+    """Convolution on several GPUs; see `cuda.Engine`.
+
+    Parameters
+    ----------
+    spec : Spec
+    method : {"auto", "direct", "ring"}
+    devices : sequence of Device
+    memory : str or float, optional
+        Budget of each GPU.
+    threads : int, optional
+        Not used; as for the CPU.
+    runtimes : sequence of Runtime, optional
+        Instead of ``devices``.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        method: str = "auto",
+        devices: Sequence[Device] = (),
+        memory: str | float | None = None,
+        threads: int | None = None,
+        runtimes: Sequence[Runtime] = (),
+    ) -> None:
+        self.spec = spec
+        first = Engine(
+            spec,
+            method,
+            device=devices[0] if devices else None,
+            memory=memory,
+            runtime=runtimes[0] if runtimes else None,
+        )
+        self.engines = [first]
+        others: list[dict[str, Any]] = [{"device": d} for d in devices[1:]] + [{"runtime": r} for r in runtimes[1:]]
+        try:
+            with ThreadPoolExecutor(max(1, len(others))) as pool:
+                self.engines += pool.map(lambda where: Engine(spec, first.method, memory=memory, **where), others)
+        except BaseException:
+            first.close()
+            raise
+        self.method, self.parts = first.method, first.parts
+        self.lost: list[Engine] = []
+        self._pieces: dict[Engine, list[Piece]] = {}
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+        for engine in self.engines:
+            engine.close()
+        self._pieces.clear()
+
+    def describe(self) -> dict[str, Any]:
+        """See `workload.Engine.describe`; ``bytes`` are those of one GPU."""
+        said = self.engines[0].describe()
+        shared = len(self.engines) if isinstance(self.engines[0]._engine, RingEngine) else 1
+        return {
+            **said,
+            "device": ", ".join(str(e.runtime.device) for e in self.engines),
+            "bytes": max(e.nbytes for e in self.engines),
+            "expected_seconds": said["expected_seconds"] / shared,
+        }
+
+    def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
+        """See `workload.Engine.convolve`: on the GPU that holds the maps."""
+        self._owner(maps).convolve(maps, out, w_in, w_out)
+
+    def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:
+        """See `cuda.Engine.ones`."""
+        return self._alive()[0].ones(w_in, w_out)
+
+    def empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """See `cuda.Engine.empty`."""
+        return self._alive()[0].empty(shape)
+
+    def run(
+        self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
+        mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
+    ) -> None:  # fmt: skip
+        """See `cuda.Engine.run`; maps in GPU memory are convolved on the GPU that holds them."""
+        options: dict[str, Any] = {"nest": nest, "mask": mask, "steady": steady, "offset": offset}
+        if is_device_array(maps):
+            self._owner(maps).run(maps, out, w_in, w_out, **options)
+            return
+        alive = self._alive()
+        if len(maps) >= len(alive) or not isinstance(alive[0]._engine, RingEngine):
+            step = max(1, min(MOST_MAPS, len(maps) // (2 * len(alive))))
+
+            def some(engine: Engine, at: slice) -> None:
+                engine.run(maps[at], out[at], w_in, w_out, **options)
+
+            self._deal([slice(a, min(a + step, len(maps))) for a in range(0, len(maps), step)], some)
+            return
+        for x, y in zip(maps, out, strict=True):
+            self._sky(x, y, w_in, w_out, options)
+
+    # ------------------------------------------------------------------ inside
+    def _alive(self) -> list[Engine]:
+        alive = [e for e in self.engines if e not in self.lost]
+        if not alive:
+            raise RuntimeError("every GPU of the plan has failed: make a new plan")
+        return alive
+
+    def _owner(self, maps: Any) -> Engine:
+        """The engine of the GPU that holds the maps."""
+        if not is_device_array(maps):
+            return self._alive()[0]
+        for engine in self.engines:
+            if engine.runtime.device.index == int(maps.device.id):
+                return engine
+        raise ValueError(f"the maps are on cuda:{int(maps.device.id)}, expected one of the plan's GPUs")
+
+    def _deal(self, tasks: list[Any], work: Callable[[Engine, Any], None]) -> None:
+        """Every task to some GPU that lives; raises what the last of them failed with."""
+        queue, changed = deque(tasks), threading.Condition()
+        running, stopped = 0, False
+        failed: list[BaseException] = []
+
+        def take() -> Any:
+            """The next task; None when none is left, and none can come back from a GPU that fails."""
+            nonlocal running
+            with changed:
+                while not queue and running and not stopped:
+                    changed.wait()
+                if not queue or stopped:
+                    return None
+                running += 1
+                return queue.popleft()
+
+        def done(back: Any = None, stop: bool = False) -> None:
+            nonlocal running, stopped
+            with changed:
+                running -= 1
+                stopped = stopped or stop
+                if back is not None:
+                    queue.appendleft(back)
+                changed.notify_all()
+
+        def draw(engine: Engine) -> None:
+            while (task := take()) is not None:
+                finished = False
+                try:
+                    work(engine, task)
+                    finished = True
+                except (RuntimeError, MemoryError) as error:
+                    logger.warning("%s failed (%s); the others do its work", engine.runtime.device, error)
+                    failed.append(error)
+                    self.lost.append(engine)
+                    finished = True
+                    done(back=task)
+                    return
+                finally:
+                    if not finished:  # an error of the input: the others stop, it reaches the caller below
+                        done(stop=True)
+                done()
+
+        alive = self._alive()
+        with ThreadPoolExecutor(len(alive), "skysieve-gpu") as pool:
+            ends = [pool.submit(draw, engine) for engine in alive]
+            try:
+                for end in ends:
+                    end.result()
+            except BaseException:  # an interruption too: what has not begun is left
+                with changed:
+                    stopped = True
+                    changed.notify_all()
+                raise
+        if queue:
+            raise failed[-1]
+
+    def _sky(self, x: Any, y: Any, w_in: NDArray[Any], w_out: NDArray[Any], options: dict[str, Any]) -> None:
+        """One map of the host ([2,] npix) into ``y`` (K, [2,] npix)."""
+        dtype, mask, steady = self.spec.dtype, options["mask"], options["steady"]
+        given = x
+        lines = x.shape[:-1]
+        if options["nest"]:
+            x = np.stack([reorder(np.ascontiguousarray(r), to="ring") for r in x.reshape(self.parts, -1)]).reshape(
+                x.shape
+            )
+        if mask is not None:
+            x = np.where(mask, x, x.dtype.type(0))
+        mean = 0.0 if steady is None else self._mean(given, options["offset"])
+        if mean:
+            x = x.astype(dtype) - dtype.type(mean)
+        ring = not options["nest"] and y.dtype == dtype and y.flags.c_contiguous
+        target = y if ring else np.empty(y.shape, dtype)
+        first = self._alive()[0]
+        assert isinstance(first._engine, RingEngine)
+        pieces = first._engine.pieces  # as small as the budget asks for, where it does
+        if len(pieces) <= len(self._alive()):
+            tasks = [(int(a), int(b)) for a, b in pairwise(np.unique(first._engine.cuts(len(self._alive()))))]
+        else:
+            tasks = [(p.first, p.last) for p in pieces]
+        flagged: list[bool] = []
+
+        def work(engine: Engine, rows: tuple[int, int]) -> None:
+            flagged.append(engine.rows(x, target, w_in, w_out, *rows))
+
+        self._deal(tasks, work)
+        if mean and steady is not None:
+            constant = steady()
+            constant = np.asarray(constant if isinstance(constant, np.ndarray) else constant.get())
+            for k in range(len(target)):
+                target[k] += mean * constant[k]
+        if any(flagged) and not np.isfinite(x if mask is not None else given).all():
+            target[...] = np.nan
+        if mask is not None:
+            np.copyto(target, 0, where=np.broadcast_to(~mask, (*lines, len(mask))))
+        if target is not y:
+            for a, b in zip(target.reshape(-1, target.shape[-1]), y.reshape(-1, y.shape[-1]), strict=True):
+                b[...] = reorder(a, to="nest") if options["nest"] else a
+
+    def _mean(self, x: NDArray[Any], offset: float) -> float:
+        """As a GPU finds it that has the whole map."""
+        return self._alive()[0].mean_of(x, offset)

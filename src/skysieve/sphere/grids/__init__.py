@@ -1,0 +1,1 @@
+"""Pixelisations and their weights."""

@@ -1,0 +1,311 @@
+"""Grids of isolatitude rings: HEALPix, equidistant cylindrical, Gauss-Legendre, any others.
+
+A map is one array of pixels, ring after ring from north to south.  What an engine needs of a grid is its `RingTable`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .healpix import check_nside, ring_table
+from .pixel_weights import healpix_pixel_weights
+from .polar_correction import PolarCorrection, polar_correction, seam_weights
+from .ring_weights import clenshaw_curtis, fejer, healpix_ring_weights
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ECP", "GaussLegendre", "Grid", "Healpix", "RingTable", "Rings"]
+
+QUADRATURES = ("ring", "none", "pixel", "band")
+
+
+@dataclass(frozen=True)
+class RingTable:
+    """Rings of a map, in the order of its pixels.
+
+    Attributes
+    ----------
+    theta, phi0 : numpy.ndarray of float64, shape (R,)
+        Colatitude, and azimuth of the first pixel (rad).
+    n, start : numpy.ndarray of int64, shape (R,)
+        Number of pixels, and place of the first one in the map.
+    weight : numpy.ndarray of float64, shape (R,)
+        Solid angle (sr) that one pixel of the ring stands for in the sum.
+    """
+
+    theta: NDArray[np.float64]
+    n: NDArray[np.int64]
+    phi0: NDArray[np.float64]
+    start: NDArray[np.int64]
+    weight: NDArray[np.float64]
+
+    @functools.cached_property
+    def npix(self) -> int:
+        """Number of pixels."""
+        return int(self.n.sum())
+
+    @functools.cached_property
+    def symmetric(self) -> bool:
+        """Whether ring ``i`` from the north is the mirror image of ring ``i`` from the south."""
+        same = np.array_equal(self.n, self.n[::-1]) and np.array_equal(self.phi0, self.phi0[::-1])
+        return bool(same and np.abs(self.theta + self.theta[::-1] - math.pi).max() < 1e-13)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all rings have one length and are aligned or off by half a pixel (ECP, Gauss-Legendre)."""
+        n = int(self.n[0])
+        shift = (self.phi0 - self.phi0[0]) * n / math.pi
+        steps = np.rint(shift)
+        near = np.abs(shift - steps).max() < 2e-9 and (n % 2 == 0 or not (steps % 2).any())
+        return bool(near and (self.n == n).all())
+
+    def pixels(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Colatitude, azimuth and weight of every pixel (for tests and small maps)."""
+        theta = np.repeat(self.theta, self.n)
+        within = np.arange(self.npix) - np.repeat(self.start - self.start[0], self.n)
+        return (
+            theta,
+            np.repeat(self.phi0, self.n) + 2 * math.pi * within / np.repeat(self.n, self.n),
+            np.repeat(self.weight, self.n),
+        )
+
+    def select(self, rings: slice) -> RingTable:
+        """A run of neighbouring rings; their pixels are a map of their own."""
+        if rings.step not in (None, 1):
+            raise ValueError(f"rings={rings}: expected neighbouring rings (no step)")
+        a, b, _ = rings.indices(len(self.n))
+        if b <= a:
+            raise ValueError(f"rings={rings}: none of the {len(self.n)} rings are left")
+        s = slice(a, b)
+        return RingTable(self.theta[s], self.n[s], self.phi0[s], self.start[s] - self.start[a], self.weight[s])
+
+
+class Grid(ABC):
+    """Base of the grids."""
+
+    nest = False
+
+    @abstractmethod
+    def table(self, quadrature: str = "ring") -> RingTable:
+        """The grid's rings.
+
+        Parameters
+        ----------
+        quadrature : {"ring", "none", "pixel", "band"}
+            Weights of the sum: one factor a ring that makes integrals of smooth functions exact, or solid angles;
+            "pixel" (HEALPix): solid angles, with the factors of `pixel_factors`; "band" (HEALPix): solid angles, but
+            for the rings where caps and belt meet, with `polar_correction`.
+        """
+
+    def pixel_factors(self) -> NDArray[np.float64]:
+        """Factors of the pixels with quadrature "pixel", in ring order.
+
+        Raises
+        ------
+        ValueError
+            A grid that has none.
+        """
+        raise ValueError(f"quadrature='pixel' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
+
+    def polar_correction(self) -> PolarCorrection | None:
+        """What is added to pixels around the poles with quadrature "band"; None for a grid too small for it.
+
+        Raises
+        ------
+        ValueError
+            A grid that has none.
+        """
+        raise ValueError(f"quadrature='band' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{k.lstrip('_')}={v}" for k, v in vars(self).items() if not isinstance(v, np.ndarray))
+        return f"{type(self).__name__}({values})"
+
+
+def _check_quadrature(quadrature: str) -> None:
+    if quadrature not in QUADRATURES:
+        raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
+
+
+class Healpix(Grid):
+    """The HEALPix grid.
+
+    Parameters
+    ----------
+    nside : int
+        Any whole number of at least 1 in RING order, powers of two in NESTED.
+    nest : bool
+        Pixels in NESTED order.
+
+    Examples
+    --------
+    >>> Healpix(64).table("none").npix
+    49152
+    """
+
+    def __init__(self, nside: int, nest: bool = False) -> None:
+        self.nside = check_nside(nside, nest)
+        self.nest = bool(nest)
+
+    def table(self, quadrature: str = "ring") -> RingTable:
+        """See `Grid.table`; ring weights come from `healpix_ring_weights`."""
+        _check_quadrature(quadrature)
+        theta, n, phi0, start = ring_table(self.nside)
+        area = 4 * math.pi / (12 * self.nside**2)
+        weight = np.full(len(n), area)
+        if quadrature == "ring":
+            weight = area * healpix_ring_weights(self.nside)
+        if quadrature == "band":
+            weight = area * seam_weights(self.nside)
+        return RingTable(theta, n, phi0, start, weight)
+
+    def pixel_factors(self) -> NDArray[np.float64]:
+        """See `Grid.pixel_factors` and `pixelweights.healpix_pixel_weights`."""
+        return healpix_pixel_weights(self.nside)
+
+    def polar_correction(self) -> PolarCorrection | None:
+        """See `Grid.polar_correction` and `polar.polar_correction`."""
+        return polar_correction(self.nside, self.nest)
+
+
+class ECP(Grid):
+    """Equidistant cylindrical (plate carree, CAR) grid: rings at equal steps of latitude, all of one length.
+
+    Parameters
+    ----------
+    nlat, nlon : int
+        Rings, and pixels of a ring.
+    poles : bool
+        Rings at both poles and ``pi / (nlat - 1)`` apart; otherwise half a step away from them, ``pi / nlat`` apart.
+    phi0 : float
+        Azimuth of the first pixel (rad).
+
+    Examples
+    --------
+    >>> t = ECP(180, 360).table("none")
+    >>> print(round(float((t.weight * t.n).sum() / np.pi), 12))
+    4.0
+    """
+
+    def __init__(self, nlat: int, nlon: int, poles: bool = False, phi0: float = 0.0) -> None:
+        self.nlat, self.nlon = _count(nlat, "nlat", 3 if poles else 1), _count(nlon, "nlon", 1)
+        self.poles, self.phi0 = bool(poles), _finite(phi0, "phi0")
+
+    def table(self, quadrature: str = "ring") -> RingTable:
+        """Weights are cell areas, or with "ring" those of Fejer and of Clenshaw and Curtis."""
+        _check_quadrature(quadrature)
+        step = math.pi / (self.nlat - 1 if self.poles else self.nlat)
+        north = (np.arange((self.nlat + 1) // 2) + (0 if self.poles else 0.5)) * step
+        if self.nlat % 2:
+            north[-1] = math.pi / 2
+        theta = np.concatenate([north, math.pi - north[: self.nlat // 2][::-1]])
+        if quadrature == "ring":
+            band = clenshaw_curtis(self.nlat) if self.poles else fejer(self.nlat)
+        else:
+            edges = np.clip(np.stack([theta - step / 2, theta + step / 2]), 0, math.pi)
+            band = np.cos(edges[0]) - np.cos(edges[1])
+        return _uniform(theta, self.nlon, self.phi0, band)
+
+
+class GaussLegendre(Grid):
+    """Rings at the nodes of Gauss and Legendre: the sum is exact for what has no degree above ``2 nlat - 1``.
+
+    Parameters
+    ----------
+    nlat, nlon : int
+        Rings, and pixels of a ring.
+
+    Examples
+    --------
+    >>> GaussLegendre(32, 64).table().npix
+    2048
+    """
+
+    def __init__(self, nlat: int, nlon: int) -> None:
+        self.nlat, self.nlon = _count(nlat, "nlat", 1), _count(nlon, "nlon", 1)
+
+    def table(self, quadrature: str = "ring") -> RingTable:
+        """Both quadratures are the Gauss weights."""
+        from scipy.special import roots_legendre
+
+        _check_quadrature(quadrature)
+        z, band = roots_legendre(self.nlat)
+        z = (z - z[::-1]) / 2
+        theta = np.arccos(z[::-1])
+        half = self.nlat // 2
+        theta[self.nlat - half :] = math.pi - theta[:half][::-1]
+        return _uniform(theta, self.nlon, 0.0, (band + band[::-1]) / 2)
+
+
+class Rings(Grid):
+    """Any rings of equidistant pixels, from north to south.
+
+    Parameters
+    ----------
+    theta : array_like, shape (R,)
+        Colatitudes (rad), rising, within [0, pi].
+    nphi : int or array_like of int, shape (R,)
+        Pixels of each ring.
+    phi0 : float or array_like
+        Azimuth of each first pixel (rad).
+    weight : array_like, optional
+        Solid angle of one pixel of each ring (sr); by default that between the middles of neighbouring rings.
+
+    Examples
+    --------
+    >>> Rings([0.5, 1.5, 2.5], [6, 12, 6]).table().npix
+    24
+    """
+
+    def __init__(self, theta: Any, nphi: Any, phi0: Any = 0.0, weight: Any = None) -> None:
+        t = np.atleast_1d(np.asarray(theta, np.float64))
+        if t.ndim != 1 or not t.size or not (np.isfinite(t).all() and t[0] >= 0 and t[-1] <= math.pi):
+            raise ValueError("theta: expected colatitudes of rings from 0 to pi (rad)")
+        if (np.diff(t) <= 0).any():
+            raise ValueError("theta: expected rising colatitudes")
+        counts = np.asarray(nphi)
+        if counts.dtype.kind not in "iu" or (counts < 1).any():
+            raise ValueError(f"nphi={nphi!r}: expected whole numbers of at least 1")
+        self._n = np.broadcast_to(counts.astype(np.int64), t.shape).copy()
+        self._theta = t
+        self._phi0 = np.broadcast_to(np.asarray(phi0, np.float64), t.shape).copy()
+        if not np.isfinite(self._phi0).all():
+            raise ValueError(f"phi0={phi0!r}: expected finite azimuths (rad)")
+        if weight is None:
+            edges = np.concatenate([[0.0], (t[1:] + t[:-1]) / 2, [math.pi]])
+            self._weight = 2 * math.pi * -np.diff(np.cos(edges)) / self._n
+        else:
+            self._weight = np.broadcast_to(np.asarray(weight, np.float64), t.shape).copy()
+            if not np.isfinite(self._weight).all():
+                raise ValueError("weight: expected finite solid angles (sr)")
+
+    def table(self, quadrature: str = "ring") -> RingTable:
+        """The weights given, for both quadratures."""
+        _check_quadrature(quadrature)
+        start = np.concatenate([[0], np.cumsum(self._n)[:-1]]).astype(np.int64)
+        return RingTable(self._theta, self._n, self._phi0, start, self._weight)
+
+
+def _uniform(theta: NDArray[np.float64], nlon: int, phi0: float, band: NDArray[np.float64]) -> RingTable:
+    rings = len(theta)
+    n = np.full(rings, nlon, np.int64)
+    return RingTable(theta, n, np.full(rings, phi0), np.arange(rings) * np.int64(nlon), 2 * math.pi * band / nlon)
+
+
+def _count(value: Any, name: str, least: int) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")
+    return int(value)
+
+
+def _finite(value: Any, name: str) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{name}={value!r}: expected a finite number")
+    return float(value)

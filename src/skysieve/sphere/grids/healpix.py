@@ -1,0 +1,190 @@
+"""HEALPix geometry (Gorski et al. 2005, ApJ 622, 759): rings, pixel centres, RING and NESTED numbers, in int64.
+
+Rings are counted from 1 at the north pole to ``4 nside - 1`` at the south pole, as in the paper.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["check_nside", "nearest", "nest2ring", "npix2nside", "pix2ang", "reorder", "ring_table"]
+
+MAX_NSIDE = 2**29
+"""Largest nside whose pixel numbers fit in 64 bits."""
+UNSEEN = -1.6375e30
+"""Value of a pixel without data, as in every HEALPix code."""
+CHUNK = 1 << 15
+"""Pixels that are renumbered at a time: their numbers stay in cache."""
+
+
+def check_nside(nside: Any, nest: bool = False, name: str = "nside") -> int:
+    """``nside`` as an integer; errors call it ``name``.
+
+    Raises
+    ------
+    ValueError
+        Not a whole number of at least 1, or not a power of two where pixels are NESTED.
+
+    Examples
+    --------
+    >>> check_nside(48)
+    48
+    """
+    value = int(nside) if isinstance(nside, int | np.integer) and not isinstance(nside, bool) else 0
+    if not 1 <= value <= MAX_NSIDE:
+        raise ValueError(f"{name}={nside!r}: expected a whole number from 1 to 2**29")
+    if nest and value & (value - 1):
+        raise ValueError(f"{name}={value}: NESTED order needs a power of two")
+    return value
+
+
+def npix2nside(npix: int) -> int:
+    """``nside`` of a map of ``npix`` pixels.
+
+    Raises
+    ------
+    ValueError
+        ``npix`` is not 12 nside^2.
+
+    Examples
+    --------
+    >>> npix2nside(12 * 48**2)
+    48
+    """
+    nside = math.isqrt(max(0, int(npix)) // 12)
+    if nside < 1 or 12 * nside * nside != npix:
+        raise ValueError(f"a map of {npix} pixels is no HEALPix map: expected 12 nside^2: 12, 48, 108, 192, ...")
+    return nside
+
+
+def ring_table(
+    nside: int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Colatitude, pixels, azimuth of the first pixel (rad) and number of the first pixel of each ring.
+
+    Returns
+    -------
+    theta : numpy.ndarray of float64, shape (4 nside - 1,)
+        Mirrored exactly about the equator: ``theta[i] + theta[-1 - i]`` rounds to pi.
+    n, start : numpy.ndarray of int64
+    phi0 : numpy.ndarray of float64
+
+    Examples
+    --------
+    >>> theta, n, phi0, start = ring_table(2)
+    >>> n.tolist(), start.tolist()
+    ([4, 8, 8, 8, 8, 8, 4], [0, 4, 12, 20, 28, 36, 44])
+    """
+    theta, n, phi0, start = _ring_table(nside)
+    return theta.copy(), n.copy(), phi0.copy(), start.copy()
+
+
+@functools.lru_cache(4)
+def _ring_table(
+    nside: int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    north = np.arange(1, 2 * nside + 1, dtype=np.int64)
+    cap = 2 * np.arcsin(np.minimum(north, nside) / (math.sqrt(6) * nside))
+    belt = np.arccos(np.clip(4 / 3 - 2 * north / (3 * nside), -1, 1))
+    t = np.where(north < nside, cap, belt)
+    t[-1] = math.pi / 2
+    theta = np.concatenate([t, math.pi - t[-2::-1]])
+    length = 4 * np.minimum(north, nside)
+    n = np.concatenate([length, length[-2::-1]])
+    shifted = (north < nside) | ((north - nside) % 2 == 0)
+    first = np.where(shifted, math.pi / length, 0.0)
+    phi0 = np.concatenate([first, first[-2::-1]])
+    start = np.concatenate([[0], np.cumsum(n)[:-1]]).astype(np.int64)
+    return theta, n, phi0, start
+
+
+def nest2ring(nside: int, pix: Any) -> NDArray[np.int64]:
+    """RING numbers of NESTED pixels.
+
+    Parameters
+    ----------
+    nside : int
+        A power of two.
+    pix : array_like of int
+        From 0 to ``12 nside^2 - 1``.
+
+    Examples
+    --------
+    >>> nest2ring(2, [0, 1, 2, 3]).tolist()
+    [13, 5, 4, 0]
+    """
+    nside = check_nside(nside, nest=True)
+    p = np.asarray(pix, np.int64)
+    if p.size and not (p.min() >= 0 and p.max() < 12 * nside * nside):
+        raise ValueError(f"pix holds {p.min()} to {p.max()}: expected 0 to {12 * nside * nside - 1}")
+    from .cpu_healpix import ring_numbers
+
+    out = np.empty(p.shape, np.int64)
+    ring_numbers(nside, np.ascontiguousarray(p).reshape(-1), out.reshape(-1))
+    return out
+
+
+def reorder(maps: NDArray[Any], *, to: str) -> NDArray[Any]:
+    """Maps of shape (..., npix) from NESTED to ``to="ring"`` or from RING to ``to="nest"``; a copy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> m = np.arange(48.0)
+    >>> bool((reorder(reorder(m, to="ring"), to="nest") == m).all())
+    True
+    """
+    if to not in ("ring", "nest"):
+        raise ValueError(f"to={to!r}: expected 'ring' or 'nest'")
+    npix = maps.shape[-1]
+    nside = npix2nside(npix)
+    out = np.empty_like(maps)
+    for a in range(0, npix, CHUNK):
+        b = min(npix, a + CHUNK)
+        ring = nest2ring(nside, np.arange(a, b))
+        if to == "ring":
+            out[..., ring] = maps[..., a:b]
+        else:
+            out[..., a:b] = maps[..., ring]
+    return out
+
+
+def pix2ang(nside: int, pix: Any, nest: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Colatitude and azimuth (rad) of pixel centres.
+
+    Examples
+    --------
+    >>> theta, phi = pix2ang(1, [4])
+    >>> print(theta[0] == np.pi / 2, phi[0])
+    True 0.0
+    """
+    p = nest2ring(nside, pix) if nest else np.asarray(pix, np.int64)
+    nside = check_nside(nside, nest)
+    if p.size and not (p.min() >= 0 and p.max() < 12 * nside * nside):
+        raise ValueError(f"pix holds {p.min()} to {p.max()}: expected 0 to {12 * nside * nside - 1}")
+    theta, n, phi0, start = ring_table(nside)
+    ring = np.searchsorted(start, p, side="right") - 1
+    return theta[ring], phi0[ring] + 2 * math.pi * (p - start[ring]) / n[ring]
+
+
+def nearest(nside: int, theta: Any, phi: Any) -> NDArray[np.int64]:
+    """RING pixels whose ring is nearest in colatitude and whose centre is nearest on it in azimuth (rad).
+
+    This is the pixel that a point lies in, but for points near the pixels' corners.
+
+    Examples
+    --------
+    >>> nearest(2, [0.0, np.pi / 2], [0.8, 0.0]).tolist()
+    [0, 20]
+    """
+    t, n, phi0, start = ring_table(check_nside(nside))
+    ring = np.searchsorted((t[1:] + t[:-1]) / 2, np.asarray(theta, np.float64))
+    pixel = np.rint((np.asarray(phi, np.float64) - phi0[ring]) * n[ring] / (2 * np.pi)).astype(np.int64) % n[ring]
+    return np.asarray(start[ring] + pixel, np.int64)

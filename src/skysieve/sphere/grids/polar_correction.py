@@ -1,0 +1,269 @@
+"""A correction of HEALPix's sum over pixels, for maps whose harmonics end at degree 3 nside - 1.
+
+With the pixels' solid angles the sum over pixels of a kernel times such a map is accurate, except at two places:
+
+- at the two rings where caps and belt meet.  The step from ring to ring changes its slope there, and weights of some
+  rings correct it (`seam_weights`);
+- around the poles, where the rings have few pixels.  No weight of one pixel helps there: a linear combination of
+  pixels is added to each of the innermost ones (`PolarCorrection`).
+
+The combination is found by least squares.  For a random map of a flat spectrum up to degree 3 nside - 1 it makes the
+expected square of the error of the smoothed map as small as it can be.  Only the map's band enters, so that one
+correction serves all kernels, and Q and U too: in axes that do not turn with the azimuth, Q + i U is smooth at a pole.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skysieve.core.arrays import array_module
+from skysieve.sphere.kernels.base import FWHM
+from skysieve.sphere.kernels.legendre import heat_kernel
+
+from .healpix import ring_table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["PolarCorrection", "polar_correction", "seam_weights"]
+
+LEAST_NSIDE = 8
+"""Below this nside the rings around the poles reach the belt."""
+CHANGED, READ = 16, 24
+"""Rings around a pole that are corrected, and from which."""
+WIDTH = 3.0
+"""FWHM (pixels) of the Gaussian that the correction is found for."""
+_ROOM, _NOISE = 3e-4, 1e-3
+"""Parts of the variance that keep the least squares stable: of the smoothed map, and white noise of the pixels."""
+_SEAM, _SEAM_NSIDE = 16, 256
+"""Rings on either side of a seam that get weights, and the nside that their series in 1 / nside is found at."""
+_NODES = 800
+"""Angles at which the two functions of the angle are tabulated."""
+_ONE_THREAD = 200_000
+"""Multiply-adds of one product of `_product`."""
+
+
+@functools.lru_cache(maxsize=1)
+def _seam() -> NDArray[np.float64]:
+    """``nside`` times the correction of the weights of rings ``nside - 16 .. nside + 16``, for large nside.
+
+    Least squares over waves in theta within a Gaussian envelope around the seam, whose integrals are known.
+    """
+    nside, width = _SEAM_NSIDE, 6.0
+    theta, n, _, _ = ring_table(nside)
+    area = math.pi / (3 * nside**2)
+    seam = math.acos(2 / 3)
+    s = width * 0.894 / nside
+    near = np.flatnonzero(np.abs(theta - seam) < 11 * s)
+    inner = np.searchsorted(near, np.arange(nside - 1 - _SEAM, nside + _SEAM))
+    rows, right = [], []
+    k = np.linspace(0, 3.4 * nside, 160)[:, None]
+    for c in np.linspace(seam - 2 * s, seam + 2 * s, 9):
+        x = theta[near] - c
+        waves = n[near] * area * np.exp(-0.5 * (x / s) ** 2 + 1j * k * x)
+        ends = [np.exp(1j * sign * c - 0.5 * (s * (k[:, 0] + sign)) ** 2) * sign for sign in (1, -1)]
+        exact = 2 * math.pi * s * math.sqrt(2 * math.pi) * (ends[0] + ends[1]) / 2j
+        for part in (np.real, np.imag):
+            rows.append(part(waves[:, inner]))
+            right.append(part(exact - waves.sum(axis=1)))
+    a = np.concatenate(rows)
+    scale = float(np.abs(a).max())
+    a /= scale
+    most = 1e-6 * len(a) / len(inner)
+    found = np.linalg.solve(a.T @ a + most * np.eye(len(inner)), a.T @ (np.concatenate(right) / scale))
+    return np.asarray(nside * found, np.float64)
+
+
+def seam_weights(nside: int) -> NDArray[np.float64]:
+    """Factors of the rings, 1 but around the two rings where caps and belt meet.
+
+    Returns
+    -------
+    numpy.ndarray of float64, shape (4 nside - 1,)
+
+    Examples
+    --------
+    >>> w = seam_weights(64)
+    >>> print(w[0], round(64 * (w[63] - 1), 3))
+    1.0 -0.126
+    """
+    weights = np.ones(4 * nside - 1)
+    side = min(_SEAM, nside - 1)
+    rings = np.arange(nside - 1 - side, nside + side)
+    change = _seam()[_SEAM - side : _SEAM + side + 1] / nside
+    weights[rings] += change
+    weights[::-1][rings] += change
+    return weights
+
+
+class PolarCorrection:
+    """What is added to pixels around the poles of maps in RING or NESTED order.
+
+    The grid is the same after a quarter of a turn, and its mirror image is the grid itself.
+
+    Parameters
+    ----------
+    nside : int
+    matrix : numpy.ndarray of float64, shape (a, b)
+        The ``a`` pixels of the first quarter of the rings around a pole get ``matrix @ map[:b]``.
+    nest : bool
+    """
+
+    def __init__(self, nside: int, matrix: NDArray[np.float64], nest: bool = False) -> None:
+        self.nside, self.matrix = nside, matrix
+        _, n, phi0, start = ring_table(nside)
+        changed, read = (_rings_of(count, nside) for count in (4 * len(matrix), matrix.shape[1]))
+        rings, within = _ring_and_place(read)
+        phi = phi0[rings] + 2 * math.pi * within / n[rings]
+        self._turn = np.exp(2j * phi)
+        south = start[::-1][rings] + within
+        self._places = [np.arange(len(rings)), south]
+        if nest:
+            self._places = [_nested(nside, p, read, k > 0) for k, p in enumerate(self._places)]
+        first = np.concatenate([start[r] + np.arange(r + 1) for r in range(changed)])
+        self._read = np.stack([_turned(read, k) for k in range(4)])
+        self._changed = np.stack([_turned(changed, k)[first] for k in range(4)])
+        self._held: dict[Any, Any] = {}
+
+    def of(self, nest: bool) -> PolarCorrection:
+        """The same for maps in NESTED or RING order."""
+        return PolarCorrection(self.nside, self.matrix, nest)
+
+    def add(self, maps: Any, spin: int = 0, transposed: bool = False) -> None:
+        """Correct maps ([2,] npix), with any axes before, where they are; of a NumPy or a CuPy array.
+
+        ``transposed`` is the transposed operator.
+        """
+        xp = array_module(maps)
+        matrix, places, turns, read, changed = self._arrays(xp)
+        of, to = (changed, read) if transposed else (read, changed)
+        matrix = matrix if transposed else matrix.T
+        for where, turn in zip(places, turns, strict=True):
+            found = maps[..., where].astype(np.float64)
+            if spin:
+                smooth = (found[..., 0, :] + 1j * found[..., 1, :]) * turn
+                found = xp.stack([smooth.real, smooth.imag], axis=-2)
+            found = found[..., of] @ matrix if xp is not np else _product(found[..., of], matrix)
+            change = xp.zeros((*maps.shape[:-1], len(where)), np.float64)
+            for k in range(4):
+                change[..., to[k]] += found[..., k, :]
+            if spin:
+                smooth = (change[..., 0, :] + 1j * change[..., 1, :]) * turn.conj()
+                change = xp.stack([smooth.real, smooth.imag], axis=-2)
+            maps[..., where] += change.astype(maps.dtype)
+
+    def _arrays(self, xp: Any) -> Any:
+        """The matrix and the numbers of pixels where the maps are."""
+        key = 0 if xp is np else xp.cuda.runtime.getDevice()
+        if (xp, key) not in self._held:
+            arrays = (self.matrix, self._places, [self._turn, self._turn.conj()], self._read, self._changed)
+            self._held[xp, key] = [[xp.asarray(b) for b in a] if isinstance(a, list) else xp.asarray(a) for a in arrays]
+        return self._held[xp, key]
+
+
+def _product(x: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``x @ matrix`` in pieces that are too small to be shared among threads, which would cost more than it saves."""
+    rows = x.reshape(-1, x.shape[-1])
+    out = np.empty((len(rows), matrix.shape[1]))
+    step = max(1, _ONE_THREAD // (4 * len(matrix)))
+    for a in range(0, len(rows), 4):
+        for b in range(0, out.shape[1], step):
+            out[a : a + 4, b : b + step] = rows[a : a + 4] @ matrix[:, b : b + step]
+    return out.reshape(*x.shape[:-1], -1)
+
+
+def _rings_of(pixels: int, nside: int) -> int:
+    """Rings around a pole that hold so many pixels."""
+    rings = round((math.sqrt(1 + 2 * pixels) - 1) / 2)
+    assert 2 * rings * (rings + 1) == pixels
+    assert rings <= nside
+    return rings
+
+
+def _ring_and_place(rings: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each pixel of the innermost rings: the ring, from 0 on, and its number on it."""
+    ring = np.repeat(np.arange(rings), 4 * np.arange(1, rings + 1))
+    return ring, np.arange(len(ring)) - 2 * ring * (ring + 1)
+
+
+def _turned(rings: int, quarters: int) -> NDArray[np.int64]:
+    """Where the pixels of the innermost rings are after quarters of a turn."""
+    ring, within = _ring_and_place(rings)
+    return np.asarray(2 * ring * (ring + 1) + (within + quarters * (ring + 1)) % (4 * ring + 4), np.int64)
+
+
+def _nested(nside: int, ring: NDArray[np.int64], rings: int, south: bool) -> NDArray[np.int64]:
+    """NESTED numbers of RING pixels of the ``rings`` rings around a pole: those at a corner of four base pixels."""
+    from .cpu_healpix import ring_numbers
+
+    x, y = (v.ravel() for v in np.meshgrid(np.arange(rings), np.arange(rings)))
+    x, y = (v[x + y < rings] for v in (x, y))
+    if not south:
+        x, y = nside - 1 - x, nside - 1 - y
+    inside = np.zeros(len(x), np.int64)
+    for bit in range(30):
+        inside |= ((x >> bit) & 1) << (2 * bit) | ((y >> bit) & 1) << (2 * bit + 1)
+    pixels = np.concatenate([(face + (8 if south else 0)) * nside**2 + inside for face in range(4)])
+    numbers = np.empty_like(pixels)
+    ring_numbers(nside, pixels, numbers)
+    order = np.argsort(numbers)
+    return np.asarray(pixels[order][np.searchsorted(numbers[order], ring)], np.int64)
+
+
+@functools.lru_cache(maxsize=8)
+def polar_correction(nside: int, nest: bool = False) -> PolarCorrection | None:
+    """The correction of a grid, computed at its first use; None below nside 8."""
+    if nside < LEAST_NSIDE:
+        return None
+    return PolarCorrection(nside, _matrix(nside), nest)
+
+
+@functools.lru_cache(maxsize=4)
+def _matrix(nside: int) -> NDArray[np.float64]:
+    from scipy.interpolate import CubicSpline
+    from scipy.linalg import cho_factor, cho_solve
+    from scipy.special import eval_jacobi
+
+    theta, n, phi0, start = ring_table(nside)
+    rings = min(READ, nside)
+    inner = min(CHANGED, rings)
+    changed, read = 2 * inner * (inner + 1), 2 * rings * (rings + 1)
+    sigma = WIDTH * math.sqrt(math.pi / 3) / nside / FWHM
+    wide = math.sqrt(2) * sigma  # of the kernel applied twice
+    last = min(int(np.searchsorted(theta, theta[inner - 1] + 6.5 * wide)), len(theta))
+    count = int(start[last - 1] + n[last - 1])
+    ring = np.repeat(np.arange(last), n[:last])
+    phi = phi0[ring] + 2 * math.pi * (np.arange(count) - start[ring]) / n[ring]
+    sine = np.sin(theta[ring])
+    at = np.stack([sine * np.cos(phi), sine * np.sin(phi), 2 * np.sin(theta[ring] / 2) ** 2], axis=1)
+    weight = math.pi / (3 * nside**2) * seam_weights(nside)[ring]
+
+    top = 3 * nside - 1
+    reach = min(math.pi, theta[last - 1] + theta[rings - 1] + 1e-3 / nside)
+    angle = np.linspace(0, reach, _NODES)
+    band = (top + 1) / (4 * math.pi) * eval_jacobi(top, 1, 0, np.cos(angle))  # the sum of all P_l up to the top
+    chord = 2 * np.sin(angle / 2)
+    band_of, kernel_of = CubicSpline(chord, band), CubicSpline(chord, heat_kernel(angle, wide))
+
+    def table(values: Any, a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+        square = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=-1)
+        return np.asarray(values(np.minimum(np.sqrt(square), chord[-1])), np.float64)
+
+    quarter = np.concatenate([start[r] + np.arange(r + 1) for r in range(inner)])
+    wrong = (table(kernel_of, at[quarter], at) * weight) @ table(band_of, at, at[:read])
+    wrong -= table(kernel_of, at[quarter], at[:read])
+    whole = np.empty((changed, read))
+    for k in range(4):  # the grid is the same after a quarter of a turn
+        whole[np.ix_(_turned(inner, k)[quarter], _turned(rings, k))] = wrong
+    smooth = table(kernel_of, at[:changed], at[:changed])
+    smooth[np.diag_indices(changed)] *= 1 + _ROOM
+    known = table(band_of, at[:read], at[:read])
+    known[np.diag_indices(read)] *= 1 + _NOISE
+    half = cho_solve(cho_factor(smooth), whole)[quarter]
+    matrix = np.ascontiguousarray(-cho_solve(cho_factor(known), half.T).T / weight[quarter, None])
+    matrix.flags.writeable = False
+    return matrix

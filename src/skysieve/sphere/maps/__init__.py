@@ -1,0 +1,1 @@
+"""Sky maps: FITS files, smoothing, resampling, plots."""

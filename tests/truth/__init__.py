@@ -1,0 +1,1 @@
+"""Reference implementations: direct, slow and plain."""

@@ -1,0 +1,73 @@
+"""The slow, obvious truth in float64: every cell summed by itself.  For tests alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from skysieve.fstat.inputs.atoms import Bins
+from skysieve.fstat.inputs.grid import Grid
+from skysieve.fstat.inputs.windows import Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def cell(bins: Bins, t0: int, tau: int, window: Window) -> tuple[float, float]:
+    """``(F, condition number)`` of one cell, NaN where the window holds fewer than two bins."""
+    width, half = bins.tatom, bins.tatom // 2
+    reach = tau if window.kind in ("rect", "none") else int(np.floor(window.efold * tau + 0.5))
+    i0 = (t0 - bins.t_start + half) // width
+    i1 = (t0 + reach - bins.t_start + half) // width - 1
+    if i1 - i0 < 1 or i0 > bins.n - 2:
+        return np.nan, np.nan
+    i = np.arange(max(i0, 0), min(i1, bins.n - 1) + 1)
+    since = bins.t_start + i * width - t0
+    if window.kind not in ("rect", "none"):
+        i, since = i[since >= 0], since[since >= 0]
+    w = window.weights(since / tau)
+    x = bins.x[:, i].astype(np.float64)
+    a, b, c = (x[:3] * w**2).sum(axis=1)
+    ar, ai, br, bi = (x[3:] * w).sum(axis=1)
+    s, d = a + b, np.sqrt((a - b) ** 2 + 4 * c**2)
+    condition = (s + d) / (s - d) if s - d > 0 else np.inf
+    if condition > 1e4:
+        return 2.0, condition
+    return (b * (ar**2 + ai**2) + a * (br**2 + bi**2) - 2 * c * (ar * br + ai * bi)) / (a * b - c**2), condition
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A map with its condition numbers and what follows from it."""
+
+    F: NDArray[np.float64]
+    condition: NDArray[np.float64]
+
+    @property
+    def max_F(self) -> float:
+        return float(np.nanmax(self.F))
+
+    @property
+    def index(self) -> int:
+        return int(np.nanargmax(self.F))
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Posterior of every cell under a flat prior."""
+        w = np.nan_to_num(np.exp(self.F - self.max_F), nan=0.0)
+        return w / w.sum()
+
+    @property
+    def ln_bayes(self) -> float:
+        """ln B of a transient signal against noise."""
+        cells = int(np.isfinite(self.F).sum())
+        return float(np.log(70 / cells) + self.max_F + np.log(np.nansum(np.exp(self.F - self.max_F))))
+
+
+def transient_map(bins: Bins, grid: Grid, window: Window) -> Truth:
+    """Every cell of a grid."""
+    pairs = [[cell(bins, int(t0), int(tau), window) for tau in grid.taus] for t0 in grid.t0s]
+    values = np.array(pairs, dtype=np.float64)
+    return Truth(values[..., 0], values[..., 1])

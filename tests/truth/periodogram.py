@@ -1,0 +1,235 @@
+"""The slow, obvious truth of the Lomb-Scargle periodogram, for tests and accuracy benchmarks alone.
+
+Every sum is taken over every row at every frequency, in ``numpy.longdouble`` where the machine has
+more than float64 (x86: 64 bits of mantissa), with phases ``f t`` reduced modulo 1 in that precision.
+Nothing here is factorised, transformed, cached or chosen: what the formula says is what is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from skysieve.periodogram.numerics.peaks import LEAST, MOST_TRIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+LONG = np.longdouble
+TWO_PI = 2 * np.arctan2(LONG(0), LONG(-1))
+RANK_ONE = 100
+"""The two columns of the fit are one when det <= RANK_ONE * eps * (CC + SS)^2: rounding noise is all there is."""
+
+
+class ReferencePower(NamedTuple):
+    """Power at each frequency, the determinant ``CC SS - CS^2`` there and the weighted ``YY``."""
+
+    power: NDArray[Any]
+    det: NDArray[Any]
+    yy: float
+
+
+@dataclass(frozen=True)
+class ReferencePeaks:
+    """Peaks in falling order of power: grid index, and frequency and power of the maximum."""
+
+    index: NDArray[np.int64]
+    frequency: NDArray[np.float64]
+    power: NDArray[np.float64]
+
+
+def regular(f0: float, df: float, index: ArrayLike) -> NDArray[Any]:
+    """``f0 + index * df`` in long double: the frequencies that a regular grid means, unrounded."""
+    return LONG(f0) + LONG(df) * np.asarray(index).astype(LONG)
+
+
+def usable(t: ArrayLike, y: ArrayLike, dy: ArrayLike | None = None) -> NDArray[np.bool_]:
+    """Rows where everything is finite."""
+    keep = np.isfinite(np.asarray(t, np.float64)) & np.isfinite(np.asarray(y, np.float64))
+    if dy is not None:
+        keep &= np.isfinite(np.broadcast_to(np.asarray(dy, np.float64), keep.shape))
+    return keep
+
+
+def power(
+    t: ArrayLike,
+    y: ArrayLike,
+    dy: ArrayLike | None = None,
+    *,
+    frequency: ArrayLike,
+    fit_mean: bool = True,
+    center_data: bool = True,
+    normalization: str = "standard",
+    precision: type[np.floating[Any]] = LONG,
+) -> ReferencePower:
+    """Generalised Lomb-Scargle power by direct sums (Zechmeister & Kuerster 2009, eqs. 4-15).
+
+    ``frequency`` may be long double (see :func:`regular`).  With ``precision=numpy.float64`` the
+    phases are still reduced in long double, but sines and sums are float64: some ten times faster,
+    good to about 1e-15 / det.  Rows that are not finite are left out.
+    """
+    keep = usable(t, y, dy)
+    times = np.asarray(t, np.float64)[keep].astype(LONG)
+    values = np.asarray(y, np.float64)[keep].astype(LONG)
+    errors = np.ones_like(values) if dy is None else np.broadcast_to(np.asarray(dy, np.float64), keep.shape)[keep]
+    inverse_variance = 1 / errors.astype(LONG) ** 2
+    weights = inverse_variance / inverse_variance.sum()
+    if center_data or fit_mean:
+        values = values - (weights * values).sum()
+    yy = (weights * values**2).sum()
+    times = times - times.min()
+
+    freq = np.atleast_1d(np.asarray(frequency)).astype(LONG)
+    w, wy = weights.astype(precision), (weights * values).astype(precision)
+    raw, det = np.empty(freq.size, precision), np.empty(freq.size, precision)
+    block = max(1, 200_000 // max(1, times.size))
+    for start in range(0, freq.size, block):
+        rows = slice(start, start + block)
+        phase = freq[rows, None] * times
+        phase -= np.floor(phase)
+        angle = (TWO_PI * phase).astype(precision)
+        raw[rows], det[rows] = _fit(np.cos(angle), np.sin(angle), w, wy, fit_mean)
+    scaled = normalise(raw, yy.astype(precision), inverse_variance.sum().astype(precision), times.size, normalization)
+    return ReferencePower(scaled, det, float(yy))
+
+
+def _fit(
+    cosine: NDArray[Any], sine: NDArray[Any], w: NDArray[Any], wy: NDArray[Any], fit_mean: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Reduction of chi-square and determinant for one block of frequencies (rows) over all points (columns)."""
+    ch, sh = (wy * cosine).sum(axis=1), (wy * sine).sum(axis=1)
+    if fit_mean:  # columns orthogonal to the constant: CC = sum w cos^2 - C^2 and so on, without the cancellation
+        cosine = cosine - (w * cosine).sum(axis=1)[:, None]
+        sine = sine - (w * sine).sum(axis=1)[:, None]
+    cc, ss, cs = (w * cosine**2).sum(axis=1), (w * sine**2).sum(axis=1), (w * cosine * sine).sum(axis=1)
+    det = cc * ss - cs**2
+    trace, eps = cc + ss, np.finfo(w.dtype).eps
+    with np.errstate(divide="ignore", invalid="ignore"):
+        full = (ss * ch**2 + cc * sh**2 - 2 * cs * ch * sh) / det
+        # One column only (the matrix has rank 1): the fit along its one direction, by the pseudo-inverse;
+        # no column at all (every phase equal, floating mean): nothing is reduced.
+        rank_one = np.where(trace > RANK_ONE * eps**2, (cc * ch**2 + 2 * cs * ch * sh + ss * sh**2) / trace**2, 0)
+    return np.where(det > RANK_ONE * eps * trace**2, full, rank_one), det
+
+
+def normalise(raw: NDArray[Any], yy: Any, sum_inverse_variance: Any, n_points: int, normalization: str) -> NDArray[Any]:
+    """From the reduction of chi-square (weights of sum 1) to one of the five normalisations."""
+    standard = raw / yy
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if normalization == "standard":
+            return standard
+        if normalization == "model":
+            return standard / (1 - standard)
+        if normalization == "log":
+            return -np.log(1 - standard)
+        if normalization == "psd":
+            return standard * yy * sum_inverse_variance / 2
+        if normalization == "scargle":
+            return standard * yy * n_points / 2
+    raise ValueError(f"normalization={normalization!r} is not known")
+
+
+def power_by_least_squares(
+    t: ArrayLike,
+    y: ArrayLike,
+    dy: ArrayLike | None = None,
+    *,
+    frequency: ArrayLike,
+    fit_mean: bool = True,
+    center_data: bool = True,
+) -> NDArray[np.float64]:
+    """Standard power with no formula at all: chi-square of two fitted models, float64, ``numpy.linalg.lstsq``.
+
+    The check on :func:`power` itself; good to some 1e-10.
+    """
+    times, values = np.asarray(t, np.float64), np.asarray(y, np.float64)
+    times = times - times.min()
+    errors = np.broadcast_to(np.asarray(1.0 if dy is None else dy, np.float64), values.shape)
+    if center_data or fit_mean:
+        values = values - np.average(values, weights=errors**-2.0)
+    freq = np.atleast_1d(np.asarray(frequency, np.float64))
+    found = np.empty(freq.size)
+    base = float(np.sum((values / errors) ** 2))
+    for j, f in enumerate(freq):
+        columns = [np.cos(2 * np.pi * f * times), np.sin(2 * np.pi * f * times)]
+        if fit_mean:
+            columns.append(np.ones_like(times))
+        design = np.stack(columns, axis=1) / errors[:, None]
+        best = np.linalg.lstsq(design, values / errors, rcond=None)[0]
+        found[j] = 1 - float(np.sum((values / errors - design @ best) ** 2)) / base
+    return found
+
+
+def peaks(
+    frequency: ArrayLike,
+    power: ArrayLike,
+    n_peaks: int,
+    span: float,
+    exact: Callable[[NDArray[np.float64]], ArrayLike] | None = None,
+    harmonics: int = 1,
+) -> ReferencePeaks:
+    """The ``n_peaks`` highest maxima at least ``1/span`` apart, from the whole periodogram, by the rules of ``peaks``.
+
+    ``power`` are standard powers.  A sample is a candidate when it is above the one before it and not below the one
+    after it (a missing or NaN neighbour is below everything).  Candidates are tried in falling order of power,
+    ties to the lower frequency; one nearer than ``1/span`` to a peak already taken is passed over.
+    ``exact`` gives the standard power at any frequencies: with it ``n_peaks + MOST_TRIES`` candidates are refined by
+    looking over what lies beside them, and the highest maxima are the peaks.  Without it samples are the peaks.
+    Missing peaks are index -1 and NaN.
+    """
+    freq, height = np.asarray(frequency, np.float64), np.asarray(power, np.float64)
+    n = height.size
+    candidates = []
+    for j in range(n):
+        if np.isnan(height[j]):
+            continue
+        before = -np.inf if j == 0 or np.isnan(height[j - 1]) else height[j - 1]
+        after = -np.inf if j == n - 1 or np.isnan(height[j + 1]) else height[j + 1]
+        if (j == 0 or height[j] > before) and height[j] >= after:
+            candidates.append(j)
+    candidates.sort(key=lambda j: (-height[j], j))
+    apart = (1 - 1e-9) / span
+    taken: list[int] = []
+    for j in candidates:
+        if len(taken) == n_peaks + (MOST_TRIES if exact is not None else 0):
+            break
+        if all(abs(freq[j] - freq[a]) >= apart for a in taken):
+            taken.append(j)
+    found = [(j, float(freq[j]), float(height[j])) for j in taken]
+    if exact is not None:
+        found = [(j, *refine(freq, j, 1 / (span * harmonics), exact)) for j in taken]
+        found.sort(key=lambda peak: (-peak[2], peak[0]))
+    found = found[:n_peaks] + [(-1, np.nan, np.nan)] * (n_peaks - len(found))
+    return ReferencePeaks(
+        np.array([j for j, _, _ in found], np.int64),
+        np.array([f for _, f, _ in found], np.float64),
+        np.array([p for _, _, p in found], np.float64),
+    )
+
+
+def refine(
+    frequency: NDArray[np.float64], j: int, width: float, exact: Callable[[NDArray[np.float64]], ArrayLike]
+) -> tuple[float, float]:
+    """Frequency and power of the highest maximum beside sample ``j``: 41 powers, and again between the neighbours of
+    the highest, until they lie 1e-9 of ``width`` apart.
+
+    The power is known to some 1e-15, so the frequency of a maximum is to some 1e-8 of ``width``.
+    """
+    x = float(frequency[j])
+    below = x - float(frequency[j - 1]) if j > 0 else 0.0
+    above = float(frequency[j + 1]) - x if j + 1 < len(frequency) else 0.0
+    low = max(x - min(max(below, LEAST * width), width), float(frequency[0]))
+    high = min(x + min(max(above, LEAST * width), width), float(frequency[-1]))
+    best, top = x, -np.inf
+    while high - low > 1e-9 * width:
+        trial = np.linspace(low, high, 41)
+        power = np.asarray(exact(trial), np.float64)
+        k = int(np.nanargmax(power)) if np.isfinite(power).any() else 0
+        if power[k] > top:
+            best, top = float(trial[k]), float(power[k])
+        low, high = trial[max(k - 1, 0)], trial[min(k + 1, 40)]
+    return best, top if np.isfinite(top) else float("nan")
