@@ -23,13 +23,14 @@ import numpy as np
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.clean.missing import Losses, live_of
-from skysieve.dedispersion.stream.beams import Options
-from skysieve.dedispersion.stream.command.emulate import Faults, emulate, source_geometry, source_steps, stretch
+from skysieve.dedispersion.stream.command.emulate import Faults, emulate, stretch
 from skysieve.dedispersion.stream.command.warm_up import warm
 from skysieve.dedispersion.stream.intake import Feed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
+from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
+from skysieve.dedispersion.stream.records import Options
 from skysieve.dedispersion.stream.report.sink import Sink
 
 NCHAN, TSAMP, PACKET = 64, 1e-3, 1024

@@ -24,14 +24,15 @@ from benchmarks.harness import Report
 
 from skysieve.dedispersion import Filterbank, fake, plan, write_fil
 from skysieve.dedispersion.data.observation import Observation
-from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
-from skysieve.dedispersion.stream.command.emulate import opened_source
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive.dada_file import write_dada
+from skysieve.dedispersion.stream.receive.file_source import opened_source
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
+from skysieve.dedispersion.stream.records import Options
 from skysieve.dedispersion.stream.report.sink import Sink
 
 PACKAGES = ("skysieve", "numpy", "numba")
@@ -163,7 +164,7 @@ def live(report: Report, case: str, file: Path, options: Options, seconds: float
     with UdpReceiver("127.0.0.1", 0, socket_buffer=0, sockets=sockets) as receiver:
         pipeline = Pipeline(intake, SocketFeed(intake, [receiver]), sink, receivers=[receiver])
         to = f"127.0.0.1:{receiver.address[1]}"
-        command = [sys.executable, "-m", "skysieve.cli", "dedisp", "emulate", str(file), "--repeat", "0",
+        command = [sys.executable, "-m", "skysieve", "dedisp", "emulate", str(file), "--repeat", "0",
                    "--rate", "1x", "--to", to, "--seconds", str(seconds)]  # fmt: skip
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         said: list[str] = []

@@ -24,7 +24,7 @@ from benchmarks.stream import BUFFER, DMS, FCH1, FOFF, NSUB, PAPER, TSAMP, volta
 
 from skysieve.core.device import resolve
 from skysieve.core.gpu.runtime import CudaRuntime
-from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
 from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 from skysieve.dedispersion.stream.intake import Feed, Intake, SocketFeed
@@ -33,6 +33,7 @@ from skysieve.dedispersion.stream.receive.dada_file import write_dada
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.ring import Loan
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
+from skysieve.dedispersion.stream.records import Options
 from skysieve.dedispersion.stream.report.sink import Sink
 
 PACKAGES = ("skysieve", "numpy", "cupy-cuda13x")

@@ -30,7 +30,10 @@ def test_import_loads_nothing_heavy():
     assert _loaded_after("import skysieve, skysieve.periodogram, skysieve.fstat; dir(skysieve.fstat)") == set()
 
 
-@pytest.mark.parametrize("module", ["device", "errors", "kernels", "memory", "pipeline", "progress", "arrays"])
+CORE = ["arrays", "device", "errors", "files", "gpu.runtime", "memory", "progress", "tasks"]
+
+
+@pytest.mark.parametrize("module", CORE)
 def test_core_needs_numpy_alone(module):
     assert _loaded_after(f"import skysieve.core.{module}") <= {"numpy"}
 
@@ -87,3 +90,18 @@ def test_every_requirement_has_a_lower_bound():
     project["dependencies"].append("numpy")
     with pytest.raises(ValueError, match=r"'numpy' of pyproject\.toml has no lower bound"):
         lowest(project)
+
+
+def test_every_file_of_the_map_exists():
+    """The table of CONTRIBUTING.md: a row in bold names a folder, the rows after it name files below that folder."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| `([^`]+)` \|$", text.split("## Where to change what")[1].split("\n## ")[0], re.M)
+    folder, missing, files = "", [], 0
+    for change, name in rows:
+        if change.startswith("**"):
+            folder = name
+        else:
+            files += 1
+            missing += [f"{change}: {folder}{name}"] if not (ROOT / folder / name).is_file() else []
+    assert missing == []
+    assert files >= 40

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # python -m skysieve.cli
-    from .__main__ import main as _main
-
-    _main()
-
 import importlib
 import sys
 from collections.abc import Callable

@@ -179,7 +179,7 @@ def test_pulses_come_evenly_or_at_random(tmp_path):
 
 def test_a_folder_that_is_not_there_is_named(path, tmp_path):
     said = run("inject", path, "--dm", 9, "--time", 1, "--snr", 9, "--width", 4e-3, "-o", tmp_path / "no/b.fil", code=2)
-    assert said == f"skysieve: {tmp_path / 'no'}: there is no such folder\n"
+    assert said == f"skysieve: {tmp_path / 'no'}: the folder does not exist\n"
 
 
 def test_a_series_keeps_the_dm_that_it_has(path, tmp_path):

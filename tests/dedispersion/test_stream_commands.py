@@ -119,7 +119,7 @@ def test_scrapes_at_the_same_time(monkeypatch):
 
 
 def start_stream(tmp_path, *more, said=None):
-    command = [sys.executable, "-m", "skysieve.cli", "dedisp", "stream", "--listen", "0", "-o", str(tmp_path / "out"),
+    command = [sys.executable, "-m", "skysieve", "dedisp", "stream", "--listen", "0", "-o", str(tmp_path / "out"),
                "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1",
                "--ring", "20", *more]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

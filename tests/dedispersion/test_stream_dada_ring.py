@@ -22,6 +22,7 @@ from tests.dedispersion.test_stream_sink import wait_for
 
 from skysieve.dedispersion import Filterbank, search, write_fil
 from skysieve.dedispersion.stream.command.emulate_dada import emulate_ring
+from skysieve.dedispersion.stream.intake import DadaFeed
 from skysieve.dedispersion.stream.receive import dada_ipc
 from skysieve.dedispersion.stream.receive.dada_file import DadaFile, DadaHeader, header_text, write_dada
 from skysieve.dedispersion.stream.receive.dada_ipc import (
@@ -34,7 +35,7 @@ from skysieve.dedispersion.stream.receive.dada_ipc import (
     RingGone,
     Sync,
 )
-from skysieve.dedispersion.stream.receive.dada_ring import DadaFeed, DadaReader, DadaRings, DadaWriter, key_of
+from skysieve.dedispersion.stream.receive.dada_ring import DadaReader, DadaRings, DadaWriter, key_of
 
 __all__ = ["data"]
 

@@ -12,17 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import fake
-from skysieve.dedispersion.stream.command.emulate import schedule, source_geometry, source_steps
-from skysieve.dedispersion.stream.receive.packets import (
-    POWER,
-    REASONS,
-    VOLTAGE,
-    Geometry,
-    SkysieveParser,
-    epoch_of,
-    mjd_of,
-    packets,
-)
+from skysieve.dedispersion.data.observation import epoch_of, mjd_of
+from skysieve.dedispersion.stream.command.emulate import schedule
+from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
+from skysieve.dedispersion.stream.receive.packets import POWER, REASONS, VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.ring import HIGHEST, OPEN, Ring, Unpacker
 from skysieve.dedispersion.stream.receive.vdif import VdifParser, vdif_frame
 

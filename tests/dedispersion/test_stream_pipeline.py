@@ -14,14 +14,15 @@ import pytest
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.clean.missing import Losses
-from skysieve.dedispersion.stream.beams import Options
 from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
-from skysieve.dedispersion.stream.command.emulate import emulate, source_geometry, source_steps
+from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive.dada_file import DadaFile, write_dada
+from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
+from skysieve.dedispersion.stream.records import Options
 from skysieve.dedispersion.stream.report.sink import Sink
 
 SEARCH = {"threshold": 7.0, "block": 0.6, "threads": 1}

@@ -10,7 +10,8 @@ import pytest
 from tests.dedispersion.test_stream_packets import parse
 
 from skysieve.dedispersion import fake
-from skysieve.dedispersion.stream.command.emulate import emulate, source_geometry
+from skysieve.dedispersion.stream.command.emulate import emulate
+from skysieve.dedispersion.stream.receive.file_source import source_geometry
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
 
 

@@ -17,7 +17,8 @@ from skysieve.dedispersion import Filterbank, fake, search
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import RESTART, Intake
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser
-from skysieve.dedispersion.stream.report.earlier import Earlier, Gap, Mark
+from skysieve.dedispersion.stream.records import Mark
+from skysieve.dedispersion.stream.report.earlier import Earlier, Gap
 
 __all__ = ["data"]
 

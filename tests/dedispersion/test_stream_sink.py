@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, fake
-from skysieve.dedispersion.stream.beams import Cut, Row
+from skysieve.dedispersion.stream.records import Cut, Row
 from skysieve.dedispersion.stream.report.drawing import Painter, undrawn
 from skysieve.dedispersion.stream.report.sink import Sink
 from skysieve.dedispersion.stream.report.tables import COLUMNS

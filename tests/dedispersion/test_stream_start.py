@@ -11,9 +11,10 @@ import numpy as np
 from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, run_feed, same_as_file
 
 from skysieve.dedispersion import Filterbank, search
-from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.command.warm_up import warm
 from skysieve.dedispersion.stream.intake import Intake
+from skysieve.dedispersion.stream.records import Options
 
 __all__ = ["data"]
 

@@ -276,8 +276,8 @@ def test_streamed_in_chunks(runtime):
     pieces = run(e, source, grids)
     assert (pieces.status == 0).all()
     assert np.array_equal(pieces.peak_index, whole.peak_index)
-    best = pieces.power.reshape(3000, 2500).argmax(axis=1)
-    assert (best == pieces.peak_index[:, 0]).all()
+    best = pieces.power.reshape(3000, 2500).max(axis=1)
+    assert (pieces.peak_power[:, 0] >= best * (1 - 1e-9)).all()  # the best peak is a maximum of the exact power
 
 
 def test_out_of_memory_halves_the_chunk(runtime, caplog):

@@ -11,12 +11,12 @@ from skysieve.core.device import Device
 from skysieve.core.errors import DeviceLost
 from skysieve.dedispersion.cuda import engine as cuda
 from skysieve.dedispersion.stream import beams
-from skysieve.dedispersion.stream.beams import Options
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive import page_lock as pagelock
 from skysieve.dedispersion.stream.receive.dada_file import DadaFile, write_dada
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser
+from skysieve.dedispersion.stream.records import Options
 from skysieve.dedispersion.stream.report.sink import Sink
 from skysieve.dedispersion.stream.search import search as search_module
 from tests.kernels.shim import ShimRuntime, shim_runtime

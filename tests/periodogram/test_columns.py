@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from skysieve.cli import app
-from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted, choose
+from skysieve.periodogram.lightcurves.choose_columns import choose
+from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.flags import KEPLER, TESS
 from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, read_light_curves, write_table
 

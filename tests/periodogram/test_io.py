@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from skysieve.periodogram.command.demo import star_file
-from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted, choose
+from skysieve.periodogram.lightcurves.choose_columns import choose
+from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.io import BadFile, check_output, read_light_curves, write_table
 
 T = np.array([1.5, 2.25, 3.0, 4.75])

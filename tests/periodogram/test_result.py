@@ -13,7 +13,8 @@ from astropy.table import Table
 from skysieve.periodogram.api import lombscargle
 from skysieve.periodogram.contract import Status
 from skysieve.periodogram.result import export, plot
-from skysieve.periodogram.result.result import LombScargleResult, Ragged
+from skysieve.periodogram.result.peaks import Ragged
+from skysieve.periodogram.result.result import LombScargleResult
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 300}
 RNG = np.random.default_rng(8)

@@ -380,7 +380,7 @@ def test_kill_9(survey: Path, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
     grid = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")
     assert run("period", survey, *grid, "-q", "-o", whole).exit_code == 0
-    command = [sys.executable, "-m", "skysieve.cli", "period", str(survey), *grid, "--resume", "--partition", "1"]
+    command = [sys.executable, "-m", "skysieve", "period", str(survey), *grid, "--resume", "--partition", "1"]
     parts = tmp_path / "p.csv.parts"
     seen = 0
     for _ in range(2):

@@ -17,6 +17,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.dedispersion.clean.masks import Cleaned, Mask
+from skysieve.dedispersion.contract import block_samples
 from skysieve.dedispersion.data.delays import numbers, reference_frequency
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
@@ -34,8 +35,6 @@ __all__ = ["dedisperse"]
 logger = logging.getLogger("skysieve")
 R = TypeVar("R")
 
-BLOCK_SECONDS = 2.0
-"""Length of the blocks, anchored at sample 0, that noise and stand-ins for missing data are taken from."""
 LEAST_CHUNK = 8192
 """Samples that a chunk advances by at least: less would mean to work on the overlap alone."""
 
@@ -372,15 +371,6 @@ def _cheapest(
 
 
 # ---------------------------------------------------------------- checks and sizes
-
-
-def block_samples(tsamp: float, seconds: float = BLOCK_SECONDS) -> int:
-    """Samples of an anchored block: ``seconds`` to the nearest multiple of 128, so that every binning fits in.
-
-    >>> block_samples(64e-6)
-    31232
-    """
-    return max(1, round(seconds / tsamp / MOST_BINNED)) * MOST_BINNED
 
 
 def check_binning(fb: Filterbank, downsamp: int) -> None:

@@ -208,3 +208,16 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     'int32'
     """
     return np.dtype({"u": np.uint32, "i": np.int32, "f": np.float32}[dtype.kind])
+
+
+BLOCK_SECONDS = 2.0
+"""Length of the blocks, anchored at sample 0, that noise and stand-ins for missing data are taken from."""
+
+
+def block_samples(tsamp: float, seconds: float = BLOCK_SECONDS) -> int:
+    """Samples of an anchored block: ``seconds`` to the nearest multiple of 128, so that every binning fits in.
+
+    >>> block_samples(64e-6)
+    31232
+    """
+    return max(1, round(seconds / tsamp / MOST_BINNED)) * MOST_BINNED

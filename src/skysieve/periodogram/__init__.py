@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from skysieve.periodogram.astropy_class.prewhiten import Prewhitened
     from skysieve.periodogram.astropy_class.register import register_astropy
     from skysieve.periodogram.result.aliases import Alias, Aliases, find_aliases
-    from skysieve.periodogram.result.result import LombScargleResult, Peaks
+    from skysieve.periodogram.result.peaks import Peaks
+    from skysieve.periodogram.result.result import LombScargleResult
 
     from .api import LombScarglePlan, lombscargle
     from .contract import Status
@@ -53,7 +54,7 @@ _HOMES = {
     "MultibandResult": "skysieve.periodogram.multiband",
     "LombScarglePlan": "skysieve.periodogram.api",
     "LombScargleResult": "skysieve.periodogram.result.result",
-    "Peaks": "skysieve.periodogram.result.result",
+    "Peaks": "skysieve.periodogram.result.peaks",
     "Status": "skysieve.periodogram.contract",
 }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.dedispersion.api import block_samples
+from skysieve.dedispersion.contract import block_samples
 from skysieve.dedispersion.data.filterbank import Filterbank
 
 from .dropouts import NO_RECTANGLES, Watch, find_dropped

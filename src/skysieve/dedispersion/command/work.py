@@ -131,8 +131,8 @@ def prepared(
 
     What is dropped or masked is filled before the mean over the channels is taken off, so that it is in no mean.
     """
-    from skysieve.dedispersion.api import block_samples
     from skysieve.dedispersion.clean.repair import fill_dropped, repaired, split_mask
+    from skysieve.dedispersion.contract import block_samples
 
     if rfi or requantised or without_mean:
         fb = fill_dropped(fb)
@@ -236,7 +236,7 @@ def check_places(output: Path | None, plot: Path | None) -> None:
 
 def save_figure(figure: Any, path: Path) -> None:
     """A picture, under its name only when whole."""
-    from skysieve.dedispersion.data.write import written
+    from skysieve.core.files import written
 
     with written(path) as part:
         figure.savefig(part, dpi=120)
@@ -244,11 +244,11 @@ def save_figure(figure: Any, path: Path) -> None:
 
 def draw_missing(folder: Path) -> None:
     """Draw what a stream has not drawn; a picture that fails costs itself alone."""
-    from skysieve.dedispersion.data.write import sweep
+    from skysieve.core.files import remove_leftovers
     from skysieve.dedispersion.stream.report.drawing import draw, undrawn
 
     importlib.import_module("matplotlib")
-    sweep(folder / "pulses")
+    remove_leftovers(folder / "pulses")
     drawn = failed = 0
     for task in undrawn(folder):
         try:

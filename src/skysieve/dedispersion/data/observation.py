@@ -164,3 +164,17 @@ def degrees_to_packed(value: float) -> float:
     tenths = round(abs(value) * 3600 * 1e7)  # of a microarcsecond: no 60.0 seconds by rounding
     minutes, rest = divmod(tenths, 60 * 10**7)
     return math.copysign(minutes // 60 * 10000 + minutes % 60 * 100 + rest / 1e7, value)
+
+
+def epoch_of(mjd: float) -> int:
+    """Nanoseconds since 1970 of an MJD; 0 for MJD 0, which means not known.
+
+    >>> epoch_of(60000.5)
+    1677326400000000000
+    """
+    return 0 if mjd == 0 or not math.isfinite(mjd) else round((mjd - 40587) * 86400e6) * 1000
+
+
+def mjd_of(epoch: int) -> float:
+    """MJD of nanoseconds since 1970; 0 for 0."""
+    return 0.0 if epoch == 0 else 40587 + epoch / 86400e9

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import re
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.files import written
 
 from .filterbank import Filterbank
 from .observation import DM_CONSTANT, SAMPLE_BITS, Observation
@@ -24,41 +19,9 @@ from .sigproc import TIME_SERIES, header_bytes, pack
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["sweep", "write_dat", "write_fil", "write_tim", "written"]
+__all__ = ["write_dat", "write_fil", "write_tim"]
 
 BLOCK_BYTES = 2**24
-PART = re.compile(r"\..+-[0-9a-f]{8}\.\w+")
-"""Names that `written` gives to what is not whole yet."""
-
-
-@contextmanager
-def written(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file of another name in the same folder, renamed to `path` when all of it is there.
-
-    Raises
-    ------
-    OSError
-        Where there is no such folder, or a folder of the file's own name; the message names what was asked for.
-    """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(target.parent))
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder, expected the name of a file", str(target))
-    part = target.with_name(f".{target.stem}-{uuid4().hex[:8]}{target.suffix}")
-    try:
-        yield part
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def sweep(folder: Path) -> None:
-    """Remove what `written` left half done in a folder when its process was killed: a minute ago, or longer."""
-    for part in folder.glob(".*") if folder.is_dir() else ():
-        with suppress(FileNotFoundError):  # finished, or removed, meanwhile
-            if PART.fullmatch(part.name) and part.stat().st_mtime < time.time() - 60:
-                part.unlink()
 
 
 def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None = None) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.files import written
 from skysieve.dedispersion.data.delays import delay_seconds, kept, numbers, scattering, smearing, tolerance_dms
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
-from skysieve.dedispersion.data.write import written
 
 from .presto_rules import Band, Stage, check_count, loss_stages, presto_stages, survey_stages
 
@@ -184,7 +184,7 @@ class DMPlan:
 
     def plot(self) -> Figure:
         """Smearing by cause against DM, and the step of each stage."""
-        from skysieve.dedispersion.single_pulse.plot import plan_figure
+        from skysieve.dedispersion.dm_plan.plot import plan_figure
 
         return plan_figure(self)
 

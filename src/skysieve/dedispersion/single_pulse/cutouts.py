@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.files import written
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.dedispersion.api import dedisperse
 from skysieve.dedispersion.clean.masks import Mask, check_mask
 from skysieve.dedispersion.data.delays import delay_seconds, sample_delays
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
-from skysieve.dedispersion.data.write import written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.dedispersion.data.write import said, written
+from skysieve.core.files import written
+from skysieve.dedispersion.data.write import said
 
 if TYPE_CHECKING:
     from .candidates import Candidates

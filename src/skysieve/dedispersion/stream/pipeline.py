@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from skysieve.core.errors import DeviceLost
-from skysieve.dedispersion.data.write import written
+from skysieve.core.files import written
+from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
-from skysieve.dedispersion.stream.report.earlier import Earlier, Gap, Mark
+from skysieve.dedispersion.stream.records import Mark, Row
+from skysieve.dedispersion.stream.report.earlier import Earlier, Gap
 from skysieve.dedispersion.stream.report.sink import GRACE, Sink
 from skysieve.dedispersion.stream.search.coincidence import Coincidence
 
-from .beams import Row, Segment
 from .intake import REFUSED, Beam, Feed, Intake
 
 IDLE = 0.005

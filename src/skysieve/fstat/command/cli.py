@@ -416,7 +416,7 @@ def _check_outputs(path: Path | None, endings: tuple[str, ...]) -> None:
 
 
 def _save_figure(figure: Any, path: Path) -> None:
-    from skysieve.fstat.inputs.files import written
+    from skysieve.core.files import written
 
     with written(path) as part:
         figure.savefig(part, dpi=150)

@@ -83,7 +83,7 @@ def run(out: Path, console: Console, device: str = "auto", templates: int = TEMP
     if find_spec("matplotlib") is None:
         console.print("no plot: pip install 'skysieve[plot]'")
         return short
-    from skysieve.fstat.inputs.files import written
+    from skysieve.core.files import written
 
     figure = result.plot(injection=SIGNAL, title="2F of the template that matches, exponential window")
     with written(out / "transient.png") as part:

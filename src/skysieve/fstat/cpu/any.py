@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import FALLBACK, Bank, Job
+from skysieve.fstat.contract import FALLBACK, Bank, Job, Part
 from skysieve.fstat.inputs.windows import Window, WindowSum
-from skysieve.fstat.parts import Part
 
 from .direct import weighted
 from .exact import block_sums, fstat_exact

@@ -12,10 +12,21 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.tasks import TaskPool
 from skysieve.fstat import care, timing
-from skysieve.fstat.contract import FALLBACK, Job, Output, Spec, blank
+from skysieve.fstat.contract import (
+    FALLBACK,
+    Job,
+    Joined,
+    Live,
+    Output,
+    Part,
+    Spec,
+    blank,
+    empty_part,
+    fill_empty,
+    live_rows,
+)
 from skysieve.fstat.inputs.grid import Schedule
 from skysieve.fstat.inputs.windows import Window
-from skysieve.fstat.parts import Joined, Live, Part, empty_part, fill_empty, live_rows
 
 from . import exp as cpu_exp
 from . import rect as cpu_rect

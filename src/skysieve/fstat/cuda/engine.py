@@ -20,8 +20,7 @@ from skysieve.core.gpu.runtime import CudaRuntime, Runtime
 from skysieve.core.gpu.staging import Lane, make_lane
 from skysieve.core.memory import parse_budget
 from skysieve.fstat import care
-from skysieve.fstat.contract import FALLBACK, Job, Output, Spec
-from skysieve.fstat.parts import empty_part
+from skysieve.fstat.contract import FALLBACK, Job, Output, Spec, empty_part
 
 from .launch import SHARED, Launcher, Work, pitch
 from .tables import MOST_DETECTORS, NOWHERE, DeviceTables, make_tables, same_schedule

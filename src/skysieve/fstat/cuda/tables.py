@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import Job
-from skysieve.fstat.parts import live_rows
+from skysieve.fstat.contract import Job, live_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

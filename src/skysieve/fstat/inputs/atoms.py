@@ -139,28 +139,6 @@ class Atoms:
         """Whether the projections live on a GPU."""
         return is_device_array(self.Fa)
 
-    def save(self, path: Any) -> None:
-        """Write to ``.npz`` or ``.h5``, lossless; see `skysieve.fstat.save_atoms`."""
-        from .files import save_atoms
-
-        save_atoms(path, self)
-
-    @classmethod
-    def load(cls, path: Any) -> Atoms:
-        """Read back what `save` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file holds several detectors: `skysieve.fstat.load_atoms` reads them all.
-        """
-        from .files import load_atoms
-
-        found = load_atoms(path)
-        if len(found) != 1:
-            raise ValueError(f"{path} holds {len(found)} detectors; load_atoms(path) reads them all")
-        return found[0]
-
 
 def above_schwarz(a2: Any, b2: Any, ab: Any) -> Any:
     """Where ``ab^2`` is above ``a2 b2`` beyond rounding; float64 arrays, one template a row.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.files import written
 
 from .atoms import FIELDS, Atoms, as_list
 
@@ -24,20 +23,6 @@ COLUMNS = 8
 ATOM_LINE = "{:10d} {:8.6f} {:8.6f} {:9.6f} {:9.6f} {:9.6f} {:9.6f} {:9.6f}\n"
 HDF5 = (".h5", ".hdf5", ".hdf")
 FORMAT = "skysieve.fstat.inputs.atoms 1"
-
-
-@contextmanager
-def written(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file of another name in the same folder, renamed to `path` when all of it is there, on the disk too."""
-    target = Path(path)
-    part = target.with_name(f".{target.stem}-{uuid4().hex[:8]}{target.suffix}")
-    try:
-        yield part
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())  # else a power cut can leave the new name with an empty file
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_atoms(

@@ -255,7 +255,7 @@ class TransientResult:
         ValueError
             For another style, or if the map was not kept.
         """
-        from skysieve.fstat.inputs.files import written
+        from skysieve.core.files import written
 
         if style not in STYLES:
             raise ValueError(f"style={style!r}: expected one of {', '.join(map(repr, STYLES))}")
@@ -269,7 +269,7 @@ class TransientResult:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to ``.npz``; see `load`."""
-        from skysieve.fstat.inputs.files import written
+        from skysieve.core.files import written
 
         if Path(path).suffix.lower() != ".npz":
             raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in .npz")

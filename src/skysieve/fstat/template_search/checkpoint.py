@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.inputs.files import written
+from skysieve.core.files import written
 from skysieve.fstat.inputs.grid import Grid
 
 from .ledger import MOST_FAULTS, Ledger

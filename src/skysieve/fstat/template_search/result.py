@@ -139,7 +139,7 @@ class SearchResult:
         ValueError
             For another ending.
         """
-        from skysieve.fstat.inputs.files import written
+        from skysieve.core.files import written
 
         check_path(path)
         suffix = Path(path).suffix.lower()

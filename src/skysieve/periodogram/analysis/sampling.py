@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 HIGHEST = 24.0
 """Cycles a day: a period of one hour, the end of the range in which most variable stars and asteroids lie."""
-MOST = 5_000_000
-"""Frequencies of an automatic grid, or those of astropy's rule where that has more; about a second on one core."""
 SERIES_STEPS, SERIES_SHARE, SERIES_TOLERANCE = 10.5, 0.9, 0.1
 """An unbroken series: of nine steps in ten, each is 1 to 10 times the shortest one, to a tenth of that."""
 LATTICE_TOLERANCE = 0.003

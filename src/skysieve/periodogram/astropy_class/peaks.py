@@ -31,7 +31,7 @@ class PeakList:
     index : numpy.ndarray, int64
         Place in the grid of the sample from which a peak was found.
     frequency, period, power : numpy.ndarray or Quantity
-        Place and height of the maximum of the exact periodogram; see `skysieve.periodogram.result.result.Peaks`.
+        Place and height of the maximum of the exact periodogram; see `skysieve.periodogram.result.peaks.Peaks`.
     frequency_error, period_error : numpy.ndarray or Quantity
         Standard errors (1 sigma); see there.
     fap : numpy.ndarray or None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram.result.export import replace_file
+from skysieve.core.files import replace_file
 
 from .survey import Found
 

@@ -11,10 +11,19 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from skysieve.periodogram.cpu.direct import (
+    COLUMN_NOISE,
+    SINGULAR,
+    TWO_PI,
+    centred_sums,
+    cos_sin,
+    exact_power,
+    grid_point,
+    weighted_sums,
+)
 from skysieve.periodogram.numerics.peaks import LEAST, STEP, WIDE, least_share
 
 from .comb_simd import outline
-from .sums import COLUMN_NOISE, SINGULAR, TWO_PI, centred_sums, cos_sin, exact_power, grid_point, weighted_sums
 
 BEST, POWER, SLOPE, CURVATURE, LOW, HIGH, WIDTH, COUNT = range(8)
 """State of a climb: the best point with its power and derivatives, bounds, 1/(T harmonics), evaluations so far."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from skysieve.periodogram.cpu.direct import cos_sin
 from skysieve.periodogram.numerics.nufft import DEGREE, MAX_FOLDS, TAPS, M
 
 from .comb_simd import (
@@ -27,7 +28,6 @@ from .comb_simd import (
     tap_weights,
 )
 from .state import ROW
-from .sums import cos_sin
 
 N_COEFFICIENTS = DEGREE + 1
 WIDE = 2 * LANES

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.periodogram.cpu.direct import cos_sin, grid_point
+
 from .search import whole_object
-from .sums import cos_sin, grid_point
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

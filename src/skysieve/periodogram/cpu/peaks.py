@@ -2,8 +2,8 @@
 
 A candidate is a sample above its left and not below its right neighbour (the ends of the grid count).  Peaks are
 chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``apart`` samples
-from all chosen, and behind those that are wanted some more (see :mod:`skysieve.periodogram.numerics.peaks`).  Candidates are
-kept as rows of ``index, left, power, right``, powers being standard ones, until the object is complete.
+from all chosen, and behind those that are wanted some more (see :mod:`skysieve.periodogram.numerics.peaks`).
+Candidates are kept as rows of ``index, left, power, right``, powers being standard ones, until the object is complete.
 
 Candidates come in order of frequency, and then dropping some early is exact: once the k-th choice among those seen
 has power p, later candidates can only raise the k-th choice (each choice they displace makes room for one at least

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from skysieve.periodogram.contract import METHODS
+from skysieve.periodogram.cpu.direct import exact_power, grid_point
 from skysieve.periodogram.numerics.nufft import TAPS, M
 from skysieve.periodogram.numerics.peaks import MOST_TRIES, more_tries
 
@@ -21,7 +22,6 @@ from .comb import comb_band, comb_setup
 from .comb_simd import outline
 from .direct import COARSE, PER_COARSE, direct_range
 from .peaks import FULL, HERE, LEFT, LIMIT, begin, choose, copy_row, drop_hopeless, find_candidates, finish_candidates
-from .sums import exact_power, grid_point
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.periodogram.lightcurves.column_names import BadFile
+
 from .column_names import FLAG_NAMES, forms, plain
-from .textfile import BadFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from .column_names import (
+from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of, left_over
+from skysieve.periodogram.lightcurves.column_names import (
     FLAG,
     LABELS,
     MOVING,
     STARS,
+    BadFile,
     Columns,
     MissingColumn,
     Wanted,
-    choose,
-    hints_of,
-    left_over,
     plain,
 )
+from skysieve.periodogram.lightcurves.textfile import read_text, tidy_labels
+
 from .flags import judge, mission
 from .lookalike import repeated_times, sampled
 from .parquet import read_parquet
 from .table_columns import labels, numbers, unit_of_times
-from .textfile import BadFile, read_text, tidy_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -441,7 +441,7 @@ def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mappi
 
     The table appears under its name only when it is whole: it is written beside it and renamed.
     """
-    from skysieve.periodogram.result.export import replace_file
+    from skysieve.core.files import replace_file
 
     check_output(path)
     kind = path.suffix.lower()

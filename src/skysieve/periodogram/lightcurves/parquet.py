@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .column_names import FLAG, LABELS, MOVING, STARS, Columns, MissingColumn, Wanted, choose, hints_of, plain
+from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of
+from skysieve.periodogram.lightcurves.column_names import (
+    FLAG,
+    LABELS,
+    MOVING,
+    STARS,
+    BadFile,
+    Columns,
+    MissingColumn,
+    Wanted,
+    plain,
+)
+
 from .table_columns import labels, numbers
-from .textfile import BadFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

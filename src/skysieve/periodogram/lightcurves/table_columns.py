@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .textfile import BadFile
+from skysieve.periodogram.lightcurves.column_names import BadFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

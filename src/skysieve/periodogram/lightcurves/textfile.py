@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from .column_names import FLAG, LABELS, Columns, Wanted, by_count, choose, hints_of
+from skysieve.periodogram.lightcurves.choose_columns import by_count, choose, hints_of
+from skysieve.periodogram.lightcurves.column_names import FLAG, LABELS, BadFile, Columns, Wanted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,10 +32,6 @@ BLOCKS, BLOCK_ROWS = 8, 700
 LONGEST = 80
 """Characters of a cell that are looked at."""
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "--", "-", "...", "*"})
-
-
-class BadFile(ValueError):
-    """A file that cannot be read as light curves; the message is one line for the user."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.errors import format_bytes
-from skysieve.periodogram.analysis.sampling import MOST
 from skysieve.periodogram.contract import Grids
 
 if TYPE_CHECKING:
@@ -394,3 +393,7 @@ def grid_warnings(
             "peak is only 1/T wide and most would be stepped over; 0.2 or less is usual (a larger nf)"
         )
     return found
+
+
+MOST = 5_000_000
+"""Frequencies of an automatic grid, or those of astropy's rule where that has more; about a second on one core."""

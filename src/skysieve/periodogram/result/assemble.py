@@ -9,8 +9,8 @@ import numpy as np
 from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Status
 from skysieve.periodogram.lightcurves.units import Units, attach
 from skysieve.periodogram.numerics.peaks import frequency_error, normalize
-
-from .result import LombScargleResult, Peaks, Ragged
+from skysieve.periodogram.result.peaks import Peaks, Ragged
+from skysieve.periodogram.result.result import LombScargleResult
 
 if TYPE_CHECKING:
     from skysieve.periodogram.numerics.grid import FrequencyArray

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.files import replace_file
 from skysieve.periodogram.contract import Grids, Status
 from skysieve.periodogram.lightcurves.units import Units, attach
-
-from .result import LombScargleResult, Peaks, Ragged
+from skysieve.periodogram.result.peaks import Peaks, Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .result import LombScargleResult
 
 FORMATS = (".npz", ".parquet", ".csv", ".ecsv", ".fits")
 PEAK_COLUMNS = ("period", "period_error", "frequency", "frequency_error", "power")
@@ -88,21 +89,6 @@ def save(result: LombScargleResult, path: str | os.PathLike[str]) -> None:
     if suffix not in writers:
         raise ValueError(f"path={str(target)!r}; the name must end in one of {', '.join(FORMATS)}")
     replace_file(target, writers[suffix])
-
-
-def replace_file(target: Path, write: Callable[[Path], None]) -> None:
-    """Write a file under another name in the same folder, then rename it: whole or not at all."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _bare(x: Any) -> Any:
@@ -177,7 +163,7 @@ def _unit(text: str | None) -> Any:
     return Unit(text)
 
 
-def load(path: str | os.PathLike[str]) -> LombScargleResult:
+def load(kind: type[LombScargleResult], path: str | os.PathLike[str]) -> LombScargleResult:
     """See `LombScargleResult.load`."""
     with np.load(path, allow_pickle=False) as file:
         if "meta" not in file.files or "peak_index" not in file.files:
@@ -204,7 +190,7 @@ def load(path: str | os.PathLike[str]) -> LombScargleResult:
         units.with_time(held.get("peak_period_error", unknown)),
     )
     ids, method = held.get("ids"), held["method"]
-    return LombScargleResult(
+    return kind(
         power=power,
         peaks=peaks,
         status=Status(int(held["status"])) if single else held["status"],

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skysieve.dedispersion.stream.receive.file_source import opened_source
+
 if TYPE_CHECKING:
     from skysieve.dedispersion.stream.pipeline import Pipeline
     from skysieve.dedispersion.stream.receive.packets import Parser
@@ -175,13 +177,13 @@ def emulate(
             if beam or first:
                 raise ValueError("--beam, --first: a ring has one beam, its samples begin at 0")
             key = key_of(to.removeprefix("dada:"), "--to")
-            source = sender.opened_source(file)
+            source = opened_source(file)
             done = emulate_ring(source, key, rate=times_rate(rate), repeat=repeat, seconds=seconds)
             speed = 8e-6 * done.bytes / max(done.seconds, 1e-9)
             typer.echo(f"sent {done.sent} blocks in {done.seconds:.2f} s: {speed:.1f} Mbit/s")
             return
         host, port = place(to, "--to")
-        source = sender.opened_source(file)
+        source = opened_source(file)
         done = sender.emulate(
             source, host, port, rate=times_rate(rate), loss=loss, reorder=reorder, duplicate=duplicate, reach=reach,
             packet_bytes=packet_bytes, beam=beam, first=first, repeat=repeat, seconds=seconds, seed=seed,
@@ -281,19 +283,19 @@ def stream(
     - skysieve dedisp stream --listen 127.0.0.1:5000 --plan a.json --out found
     """
     from skysieve.dedispersion.dm_plan.plan import DMPlan
-    from skysieve.dedispersion.stream.beams import Options
     from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
-    from skysieve.dedispersion.stream.intake import Feed, FileFeed, Intake, SocketFeed
+    from skysieve.dedispersion.stream.intake import DadaFeed, Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
-    from skysieve.dedispersion.stream.receive.dada_ring import DadaFeed, DadaReader, key_of
+    from skysieve.dedispersion.stream.receive.dada_ring import DadaReader, key_of
+    from skysieve.dedispersion.stream.receive.file_source import opened_source
     from skysieve.dedispersion.stream.receive.udp import UdpReceiver, check_free
+    from skysieve.dedispersion.stream.records import Options
     from skysieve.dedispersion.stream.report.earlier import Earlier
     from skysieve.dedispersion.stream.report.metrics import MetricsServer
     from skysieve.dedispersion.stream.report.sink import Sink
     from skysieve.dedispersion.stream.report.status import StatusFile
     from skysieve.dedispersion.stream.web.process import PageProcess, check_extra
 
-    from .emulate import opened_source
     from .warm_up import warm
 
     screen = Screen(quiet)

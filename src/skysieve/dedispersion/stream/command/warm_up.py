@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.data.observation import Observation
-from skysieve.dedispersion.stream.beams import Options, Segment
+from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.intake import Intake
 from skysieve.dedispersion.stream.receive.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
+from skysieve.dedispersion.stream.records import Options
 from skysieve.dedispersion.stream.search.search import StreamSearch
 
 if TYPE_CHECKING:

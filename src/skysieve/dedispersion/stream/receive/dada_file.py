@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.dedispersion.data.observation import epoch_of
 from skysieve.dedispersion.data.sigproc import BadFile
-
-from .packets import MOST_CHANNELS, POWER, VOLTAGE, Geometry, chunks_for, epoch_of
+from skysieve.dedispersion.stream.receive.packets import MOST_CHANNELS, POWER, VOLTAGE, Geometry, chunks_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -237,7 +237,7 @@ def write_dada(
     path: str | os.PathLike[str], x: NDArray[np.int8], *, tsamp: float, fch1: float, foff: float, tstart: float = 0.0
 ) -> None:
     """Write 8-bit voltages, shape (samples, polarisations, channels, 2), as a PSRDADA file."""
-    from skysieve.dedispersion.data.write import written
+    from skysieve.core.files import written
 
     _, npol, nchan, _ = x.shape
     with written(path) as part, open(part, "wb") as file:

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.dedispersion.data.sigproc import BadFile
-from skysieve.dedispersion.stream.intake import BATCH, Feed, Intake
-
-from .dada_file import HEADER, DadaHeader
+from .dada_file import HEADER
 from .dada_ipc import (
     CLEAR,
     DISCONNECTED,
@@ -38,12 +35,10 @@ from .dada_ipc import (
     RingError,
     RingGone,
 )
-from .packets import packets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .packets import Geometry
 
 POLL = 0.1
 
@@ -184,77 +179,6 @@ class DadaReader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-class DadaFeed(Feed):
-    """The transfers of a ring, each a segment of one beam; their samples go the way of packets.
-
-    What a transfer has beyond whole packets of ``packet_bytes`` is left out, as with files.  A header that cannot be
-    read costs its transfer alone.  A ring that is removed between transfers ends the feed, one that is removed within
-    one is an error.
-    """
-
-    def __init__(self, intake: Intake, reader: DadaReader, packet_bytes: int = 8192, beam: int = 0) -> None:
-        super().__init__(intake)
-        self.reader, self.packet_bytes, self.beam = reader, packet_bytes, beam
-
-    @property
-    def fill(self) -> float:
-        """See `Feed.fill`; 0 of a ring that has gone, which `feed` tells."""
-        try:
-            return self.reader.data.fill
-        except RingGone:
-            return 0.0
-
-    def feed(self) -> None:
-        """See `Feed.feed`."""
-        while not self.stop.is_set():
-            try:
-                text = self.reader.header(POLL)
-            except RingGone as error:
-                self.intake.say(f"{error}; the run ends")
-                return
-            if text is None:
-                continue
-            head, geometry = None, None
-            try:
-                head = DadaHeader(text, self.reader.name)
-                geometry = head.geometry(self.packet_bytes)
-            except (BadFile, ValueError) as error:
-                self.intake.bad["fields"] += 1
-                self.intake.say(f"{error}; the transfer is left out")
-            if self._transfer(head, geometry):
-                self.intake.over(self.beam)
-
-    def _transfer(self, head: DadaHeader | None, g: Geometry | None) -> bool:
-        """Data until the transfer's end, for nothing where the header was not understood; whether that has come."""
-        data = self.reader.data
-        unit = 1 if head is None or g is None else head.step * g.nsamp
-        rest = np.zeros(0, np.uint8)
-        sample, skip = -1, 0
-        while not self.stop.is_set():
-            block = data.next(POLL)
-            if block is None:
-                continue
-            if head is not None and g is not None:
-                if sample < 0:  # a reader before us may have had the beginning
-                    skip = -data.offset % unit
-                    sample = (data.offset + skip) // head.step
-                left = min(skip, len(block))
-                skip -= left
-                raw = np.concatenate([rest, block[left:]])
-                whole = len(raw) // unit * unit
-                for at in range(0, whole, BATCH * unit):
-                    steps = head.arranged(raw[at : min(at + BATCH * unit, whole)])
-                    made = packets(g, steps, sample, self.beam)
-                    self.intake.take(made, np.full(len(made), made.shape[1]))
-                    sample += len(steps)
-                rest = raw[whole:]
-            data.done()
-            if data.last:
-                self.reader.end()
-                return True
-        return False
 
 
 class RingWriter:

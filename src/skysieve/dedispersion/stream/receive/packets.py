@@ -29,7 +29,6 @@ samples of one time and polarisation fill whole bytes.  Sample numbers tell what
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -268,20 +267,6 @@ def chunks_for(total: int, step_bits: int, largest: int) -> tuple[int, int]:
         if chunks > total:
             raise ValueError(f"packet_bytes={largest}: too few for one channel of {step_bits // total} bits")
     return chunks, min(65535, max(1, 8 * largest * chunks // step_bits))
-
-
-def epoch_of(mjd: float) -> int:
-    """Nanoseconds since 1970 of an MJD; 0 for MJD 0, which means not known.
-
-    >>> epoch_of(60000.5)
-    1677326400000000000
-    """
-    return 0 if mjd == 0 or not math.isfinite(mjd) else round((mjd - 40587) * 86400e6) * 1000
-
-
-def mjd_of(epoch: int) -> float:
-    """MJD of nanoseconds since 1970; 0 for 0."""
-    return 0.0 if epoch == 0 else 40587 + epoch / 86400e9
 
 
 assert FIELDS.itemsize == HEADER == struct.calcsize("<4sBBBBHHIIIQqddd")

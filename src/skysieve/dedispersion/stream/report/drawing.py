@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skysieve.dedispersion.data.write import write_fil, written
+from skysieve.core.files import written
+from skysieve.dedispersion.data.write import write_fil
 
 from .tables import COLUMNS, FORMATS
 

@@ -12,39 +12,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skysieve.dedispersion.stream.receive.packets import mjd_of
+from skysieve.dedispersion.stream.records import Mark
 
 from .status import NAME
 
 GAP_COLUMNS = (
     "beam", "segment", "mjd_from", "mjd_to", "seconds", "sample_from", "sample_to", "before",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Mark:
-    """How far a beam is searched: all candidates before it are on the disk.
-
-    Attributes
-    ----------
-    segment : int
-    epoch : int
-        Nanoseconds since 1970 of sample 0; 0 where the sender does not know it.
-    seconds : float
-        Since sample 0, at the top of the band.
-    sample : int
-        The sender's sample there.
-    """
-
-    segment: int
-    epoch: int
-    seconds: float
-    sample: int
-
-    @property
-    def mjd(self) -> float:
-        """As MJD."""
-        return mjd_of(self.epoch) + self.seconds / 86400
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from .drawing import Painter, Task, save_samples, task_of
 
 if TYPE_CHECKING:
-    from skysieve.dedispersion.stream.beams import Row
+    from skysieve.dedispersion.stream.records import Row
 
 MOST_WAITING = 1000
 """Pictures that wait to be drawn; of candidates beyond, the samples stay on the disk."""

@@ -24,8 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from skysieve.dedispersion.data.write import sweep
-from skysieve.dedispersion.stream.beams import Cut, Row
+from skysieve.core.files import remove_leftovers
+from skysieve.dedispersion.stream.records import Cut, Row
 
 from .drawing import name_of
 from .earlier import GAP_COLUMNS, Gap
@@ -101,7 +101,7 @@ class Sink:
         try:
             self.table = Table(self.folder / "candidates.csv")
             for place in (self.folder, self.pulses):
-                sweep(place)
+                remove_leftovers(place)
         except (OSError, ValueError):
             self._release_folder()
             raise

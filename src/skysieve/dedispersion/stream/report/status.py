@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from skysieve.dedispersion.data.write import written
+from skysieve.core.files import written
 
 NAME = "status.json"
 PERIOD = 1.0
@@ -65,7 +65,7 @@ class StatusFile:
             "state": self.read(),
         }  # fmt: skip
         try:
-            with written(self.path) as part:
+            with written(self.path, sync=False) as part:
                 part.write_text(json.dumps(body, allow_nan=False), encoding="utf-8")
         except OSError as error:
             self.errors += 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from skysieve.dedispersion.stream.beams import Row
+from skysieve.dedispersion.stream.records import Row
 
 HOLD = 2.0
 """Seconds of the clock that a candidate waits for the other beams at most."""

@@ -21,7 +21,7 @@ from skysieve.periodogram.cpu.climb import (
     worth,
 )
 from skysieve.periodogram.cpu.comb_simd import outline
-from skysieve.periodogram.cpu.sums import TWO_PI, grid_point
+from skysieve.periodogram.cpu.direct import TWO_PI, grid_point
 
 from .kernels import COLUMN_NOISE, SINGULAR, direct, exact, product, turns, weights_of
 from .simd import WIDE

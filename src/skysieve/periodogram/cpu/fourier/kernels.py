@@ -3,9 +3,9 @@
 The columns and their sums are in :mod:`skysieve.periodogram.numerics.fourier`.  A sum at m f is the comb's transform
 (:mod:`skysieve.periodogram.numerics.nufft`) with positions and phases m times as large: its cells wind round m times
 as many circles and fold on one, so one band of combs gives every harmonic at the same frequencies.  Operations a
-frequency for n terms: 3 n transforms of 6 x 16 x 192 / modes fused multiply-adds, folds of 4 x 256 / modes a circle, about
-(2 n)^3 / 6 + 4 (2 n)^2 for the equations.  Everything is float64, whatever the powers are stored as: the normal matrix
-has the square of the columns' condition.
+frequency for n terms: 3 n transforms of 6 x 16 x 192 / modes fused multiply-adds, folds of 4 x 256 / modes a circle,
+about (2 n)^3 / 6 + 4 (2 n)^2 for the equations.  Everything is float64, whatever the powers are stored as: the normal
+matrix has the square of the columns' condition.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from skysieve.periodogram.cpu.comb_simd import (
     spread,
     tap_weights,
 )
+from skysieve.periodogram.cpu.direct import cos_sin
 from skysieve.periodogram.cpu.state import ROW
-from skysieve.periodogram.cpu.sums import cos_sin
 from skysieve.periodogram.numerics.nufft import DEGREE, TAPS, M
 
 from .simd import VECTORS, WIDE, collect, combine, factorise, sinusoid, substitute, verdict

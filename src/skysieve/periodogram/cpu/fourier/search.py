@@ -10,9 +10,9 @@ import numpy as np
 from numba import njit
 
 from skysieve.periodogram.cpu.comb_simd import outline
+from skysieve.periodogram.cpu.direct import grid_point
 from skysieve.periodogram.cpu.peaks import FULL, HERE, LEFT, begin, choose, copy_row, finish_candidates
 from skysieve.periodogram.cpu.search import IRREGULAR_STRETCH, NUFFT, apart_of, deliver, part_of, room, share_behind
-from skysieve.periodogram.cpu.sums import grid_point
 from skysieve.periodogram.numerics.nufft import M
 
 from .climb import refine
