@@ -35,10 +35,10 @@ def main() -> None:
         else:
             report(what)
 
-    from .cli import main as run
-
-    sys.unraisablehook = unraisable
     try:
+        from .cli import main as run
+
+        sys.unraisablehook = unraisable
         signal.signal(signal.SIGINT, interrupt)
         run()
     except KeyboardInterrupt:

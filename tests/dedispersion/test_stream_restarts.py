@@ -201,8 +201,8 @@ def test_the_run_after_one_that_was_killed(data, tmp_path):
     # a third run, after one that has ended well, begins before its end
     said = []
     process, port = start_stream(tmp_path, said=said)
-    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
     count = len(rows_of(out))
+    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
     wait_for(lambda: len(rows_of(out)) > count)
     process.terminate()
     err = process.communicate(timeout=300)[1]

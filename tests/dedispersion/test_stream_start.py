@@ -125,4 +125,4 @@ sys.argv = ["skysieve", "info"]
 runpy.run_module("skysieve.__main__", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "skysieve: interrupted\n")

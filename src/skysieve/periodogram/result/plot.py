@@ -203,7 +203,7 @@ def folded(
     Raises
     ------
     ValueError
-        If the period is no positive number, or fewer than 4 rows are usable.
+        If the period is no positive number, or too few rows are usable.
     """
     from skysieve.periodogram.lightcurves.sources import light_curves
 
