@@ -115,9 +115,11 @@ class SeveralEngine:
     def run(
         self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
         mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
+        transposed: bool = False,
     ) -> None:  # fmt: skip
         """See `cuda.Engine.run`; maps in GPU memory are convolved on the GPU that holds them."""
         options: dict[str, Any] = {"nest": nest, "mask": mask, "steady": steady, "offset": offset}
+        options["transposed"] = transposed
         if is_device_array(maps):
             self._owner(maps).run(maps, out, w_in, w_out, **options)
             return
@@ -221,6 +223,11 @@ class SeveralEngine:
         mean = 0.0 if steady is None else self._mean(given, options["offset"])
         if mean:
             x = x.astype(dtype) - dtype.type(mean)
+        sums: Any = None
+        if self.spec.band and options["transposed"]:
+            sums = self._alive()[0].added_up(x)
+        elif self.spec.band:
+            x, sums = self._alive()[0].prepared(x)
         ring = not options["nest"] and y.dtype == dtype and y.flags.c_contiguous
         target = y if ring else np.empty(y.shape, dtype)
         first = self._alive()[0]
@@ -241,6 +248,8 @@ class SeveralEngine:
             constant = np.asarray(constant if isinstance(constant, np.ndarray) else constant.get())
             for k in range(len(target)):
                 target[k] += mean * constant[k]
+        if self.spec.band:
+            self._alive()[0].finished(target, sums, options["transposed"])
         if any(flagged) and not np.isfinite(x if mask is not None else given).all():
             target[...] = np.nan
         if mask is not None:
