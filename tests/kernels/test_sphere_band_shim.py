@@ -12,6 +12,7 @@ from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, MexicanHat, api
 from skysieve.sphere.cuda import engine as cuda
 from skysieve.sphere.cuda.several import SeveralEngine
 from skysieve.sphere.grids.polar_correction import polar_correction
+from tests.gpu.batches import FaultyRuntime
 from tests.kernels.shim import shim_runtime
 
 ERROR = {"float64": 1e-12, "float32": 2e-6}
@@ -28,7 +29,7 @@ def pretend(monkeypatch, runtimes):
         if device == "cpu":
             return make(spec, method, device, memory, threads)
         if len(runtimes) > 1:
-            return SeveralEngine(spec, method, runtimes=runtimes, memory=memory), gpu
+            return SeveralEngine(spec, method, runtimes=[FaultyRuntime(r) for r in runtimes], memory=memory), gpu
         return cuda.Engine(spec, method, runtime=runtimes[0], memory=memory), gpu
 
     monkeypatch.setattr(api, "make_engine", shimmed)
@@ -39,7 +40,8 @@ def both(x, kernel, grid, transposed=False, **options):
     found = []
     for device in ("cpu", "cuda"):
         method = "direct" if device == "cpu" else options.get("method", "direct")
-        with ConvolvePlan(kernel, grid, **{**options, "quadrature": "band", "device": device, "method": method}) as plan:
+        some = {**options, "quadrature": "band", "device": device, "method": method}
+        with ConvolvePlan(kernel, grid, **some) as plan:
             found.append(plan.adjoint(x) if transposed else plan(x))
     return found
 
@@ -48,20 +50,19 @@ def worst(found, truth):
     return np.abs(found - truth).max() / np.abs(truth).max()
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
+@pytest.mark.parametrize(("order", "nside", "nest"), [("forwards", 8, True), ("backwards", 19, False)])
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, order, spin, dtype, transposed):
+def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, order, nside, nest, spin, dtype, transposed):
     """A kernel of 2.7 pixels, where the correction is large; NESTED order, a batch of two."""
     pretend(monkeypatch, [shim_runtime(order)])
-    for nside, nest, seed in ((8, True, 1), (21, False, 2)):
-        x = np.random.default_rng(seed).normal(size=(2, *((2,) if spin else ()), 12 * nside**2)) + 5
-        x = x.astype(dtype)
-        options = {"spin": spin, "dtype": dtype, "eps": 1e-13 if dtype == "float64" else 1e-7}
-        kernel = Gaussian(fwhm=2.7 * np.sqrt(np.pi / 3) / nside)
-        truth, found = both(x, kernel, Healpix(nside, nest), transposed, **options)
-        assert worst(found, truth) <= ERROR[dtype]
+    x = np.random.default_rng(nside).normal(size=(2, *((2,) if spin else ()), 12 * nside**2)) + 5
+    x = x.astype(dtype)
+    options = {"spin": spin, "dtype": dtype, "eps": 1e-13 if dtype == "float64" else 1e-7}
+    kernel = Gaussian(fwhm=2.7 * np.sqrt(np.pi / 3) / nside)
+    truth, found = both(x, kernel, Healpix(nside, nest), transposed, **options)
+    assert worst(found, truth) <= ERROR[dtype]
 
 
 @pytest.mark.parametrize("spin", [0, 2])
@@ -99,7 +100,7 @@ def test_small_grids(monkeypatch, nside):
 
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("method", ["direct", "ring"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_bad_pixel_costs_its_map_alone(monkeypatch, spin, method, value):
     pretend(monkeypatch, [shim_runtime()])
     nside = 8
@@ -115,9 +116,7 @@ def test_a_bad_pixel_costs_its_map_alone(monkeypatch, spin, method, value):
     assert np.array_equal(broken, before, equal_nan=True)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("spin", [0, 2])
-@pytest.mark.parametrize("nest", [False, True])
+@pytest.mark.parametrize(("transposed", "spin", "nest"), [(False, 0, True), (False, 2, False), (True, 0, False)])
 def test_several_gpus_have_the_bits_of_one(monkeypatch, transposed, spin, nest):
     """A single map, whose rows are shared, and a batch, which is dealt."""
     nside, found = 16, []

@@ -392,7 +392,8 @@ class ConvolvePlan:
     def _on_gpu(self, x: Any, result: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> None:
         """Maps (B, [2,] npix) into ``result`` (B, K, [2,] npix)."""
         factors: Any = self._factors
-        apart = self._mask is None and not self.spin and w_out is self._ones and self.quadrature not in ("pixel", "band")
+        apart = self._mask is None and not self.spin and w_out is self._ones
+        apart = apart and self.quadrature not in ("pixel", "band")
         place = x.device if is_device_array(x) else contextlib.nullcontext()  # one of several GPUs
         if factors is not None:
             with place:

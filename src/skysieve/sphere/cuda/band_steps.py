@@ -1,4 +1,4 @@
-"""Quadrature "band" on a GPU: what `grids.band_quadrature` does before and after the sum, without waiting for the GPU."""
+"""Quadrature "band" on a GPU: the steps before and after the sum; the host does not wait for any of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from skysieve.sphere.cuda.direct.engine import PACKAGE, upload
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from skysieve.core.gpu.runtime import Module, Runtime
     from skysieve.sphere.contract import Spec
 
@@ -48,7 +50,7 @@ class BandSteps:
         self._polar = runtime.module(PACKAGE, "polar.cu", "f32" if spec.dtype.itemsize == 4 else "f64")
         self._quarter, self._read = spec.polar.matrix.shape
         read, changed = spec.polar.pixels()
-        tables = [spec.polar.matrix, *read, *changed, spec.polar.before().astype(np.int32)]
+        tables: list[NDArray[Any]] = [spec.polar.matrix, *read, *changed, spec.polar.before().astype(np.int32)]
         self._matrix, *self._lists, self._before = upload(runtime, tables)
         self._change = xp.empty(2 * max(8 * self._quarter, 2 * self._read), np.float64)
         self.nbytes += sum(a.nbytes for a in tables) + int(self._change.nbytes)
@@ -57,9 +59,7 @@ class BandSteps:
         """A map ([2,] npix) less its mean, corrected around the poles, into ``out``, which may be ``x``."""
         if not self.spin:
             self.add_up(x)
-            self._share(
-                "less_mean", 1, (x, out, self.sums, np.int32(self._blocks), np.int64(self.npix))
-            )
+            self._share("less_mean", 1, (x, out, self.sums, np.int32(self._blocks), np.int64(self.npix)))
         elif out is not x:
             out[...] = x
         self._correct(out, transposed=False)

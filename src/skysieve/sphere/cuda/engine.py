@@ -303,7 +303,7 @@ class Engine:
             return flagged
 
     def prepared(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """With `Spec.band`: a map of the host ([2,] npix) in RING order as it enters the sum, and what `finished` needs."""
+        """With `Spec.band`: a RING map of the host ([2,] npix) as the sum takes it, and what `finished` takes."""
         assert self._band is not None
         found = np.empty(x.shape, self.spec.dtype)
         with self._lock, self._on_device():

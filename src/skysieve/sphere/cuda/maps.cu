@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(256) add_up(const Vector* __restric
     i64 npix) {
   double s = 0;
   in += blockIdx.y * (npix / PIXELS);
-#pragma unroll 4
+#pragma unroll 2
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix / PIXELS; k += (i64)gridDim.x * 256) {
     Vector t = in[k];
 #pragma unroll
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256) add_up(const Vector* __restric
 extern "C" __global__ void __launch_bounds__(256) less_mean(const Vector* in, Vector* out,
     const double* __restrict__ sums, int count, i64 npix) {
   double mean = total(sums, count) / npix;
-#pragma unroll 4
+#pragma unroll 2
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix / PIXELS; k += (i64)gridDim.x * 256) {
     Vector t = in[k];
 #pragma unroll
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(256) add_mean(Vector* __restrict__ 
   __syncthreads();
   REAL plus = held;
   out += blockIdx.y * (npix / PIXELS);
-#pragma unroll 4
+#pragma unroll 2
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix / PIXELS; k += (i64)gridDim.x * 256) {
     Vector t = out[k];
 #pragma unroll

@@ -60,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(128) backward(const REAL* __restric
     double* __restrict__ change, int quarter, i64 npix, int spin) {
   int p = blockIdx.x, read = gridDim.x, pole = blockIdx.y;
   double sum[2] = {0, 0};
+#pragma unroll 1
   for (int t = threadIdx.x; t < 4 * quarter; t += 128) {
     int k = t / quarter, a = t % quarter;
     double weight = matrix[a * read + before[k * read + p]];
