@@ -29,7 +29,12 @@ def pretend(monkeypatch, runtimes):
         if device == "cpu":
             return make(spec, method, device, memory, threads)
         if len(runtimes) > 1:
-            return SeveralEngine(spec, method, runtimes=[FaultyRuntime(r) for r in runtimes], memory=memory), gpu
+            return SeveralEngine(
+                spec,
+                method,
+                runtimes=[r if isinstance(r, FaultyRuntime) else FaultyRuntime(r) for r in runtimes],
+                memory=memory,
+            ), gpu
         return cuda.Engine(spec, method, runtime=runtimes[0], memory=memory), gpu
 
     monkeypatch.setattr(api, "make_engine", shimmed)
@@ -175,3 +180,20 @@ def test_threads_share_a_plan(monkeypatch):
         for one in ones:
             one.join()
     assert (np.array(found) == truth).all()
+
+
+@pytest.mark.parametrize("kernel", ["less_mean", "add_mean"])
+def test_a_gpu_that_fails_before_or_after_the_sum_is_replaced(monkeypatch, caplog, kernel):
+    """One map, whose rows two GPUs share."""
+    x = np.random.default_rng(8).normal(size=12 * 16**2) + 3
+    found = []
+    for faults in ((), (1,)):
+        runtimes = [FaultyRuntime(shim_runtime(), kernel, RuntimeError("lost"), faults), FaultyRuntime(shim_runtime())]
+        with monkeypatch.context() as patch:
+            pretend(patch, runtimes)
+            with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), method="ring", quadrature="band", device="cuda") as plan:
+                for _ in range(8):  # until it is the first GPU's turn
+                    found.append(plan(x))
+                    if runtimes[0].faults:
+                        break
+    assert (np.array(found) == found[0]).all()

@@ -323,8 +323,8 @@ class Engine:
             self._band.add_up(held)
             return self._host(self._band.sums).copy()
 
-    def finished(self, out: NDArray[Any], sums: NDArray[np.float64], transposed: bool) -> None:
-        """With `Spec.band`: the last steps for results of the host (K, [2,] npix) in RING order."""
+    def finished(self, out: NDArray[Any], sums: NDArray[np.float64], transposed: bool) -> NDArray[Any]:
+        """With `Spec.band`: RING results of the host (K, [2,] npix) after the last steps; ``out`` stays."""
         assert self._band is not None
         with self._lock, self._on_device():
             held = self._buffer("result", out.shape)
@@ -332,7 +332,9 @@ class Engine:
             self._band.sums[...] = self.runtime.xp.asarray(sums)
             self._band.finish(held, transposed)
             self.runtime.synchronize()
-            self._move(out, held, self._copy_down)
+            found = np.empty_like(out)
+            self._move(found, held, self._copy_down)
+            return found
 
     def _move(self, target: Any, source: Any, copy: Callable[[Any, Any], None]) -> None:
         npix = self.spec.table.npix

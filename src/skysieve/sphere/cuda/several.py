@@ -209,6 +209,12 @@ class SeveralEngine:
         if queue:
             raise failed[-1]
 
+    def _by_one(self, work: Callable[[Engine], Any]) -> Any:
+        """What one GPU that lives finds."""
+        found: list[Any] = []
+        self._deal([()], lambda engine, _: found.append(work(engine)))
+        return found[-1]
+
     def _sky(self, x: Any, y: Any, w_in: NDArray[Any], w_out: NDArray[Any], options: dict[str, Any]) -> None:
         """One map of the host ([2,] npix) into ``y`` (K, [2,] npix)."""
         dtype, mask, steady = self.spec.dtype, options["mask"], options["steady"]
@@ -225,9 +231,9 @@ class SeveralEngine:
             x = x.astype(dtype) - dtype.type(mean)
         sums: Any = None
         if self.spec.band and options["transposed"]:
-            sums = self._alive()[0].added_up(x)
+            sums = self._by_one(lambda engine: engine.added_up(x))
         elif self.spec.band:
-            x, sums = self._alive()[0].prepared(x)
+            x, sums = self._by_one(lambda engine: engine.prepared(x))
         ring = not options["nest"] and y.dtype == dtype and y.flags.c_contiguous
         target = y if ring else np.empty(y.shape, dtype)
         first = self._alive()[0]
@@ -249,7 +255,7 @@ class SeveralEngine:
             for k in range(len(target)):
                 target[k] += mean * constant[k]
         if self.spec.band:
-            self._alive()[0].finished(target, sums, options["transposed"])
+            target = self._by_one(lambda engine: engine.finished(target, sums, options["transposed"]))
         if any(flagged) and not np.isfinite(x if mask is not None else given).all():
             target[...] = np.nan
         if mask is not None:
