@@ -182,7 +182,7 @@ def _product(x: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.
     for a in range(0, len(rows), 4):
         for b in range(0, out.shape[1], step):
             out[a : a + 4, b : b + step] = rows[a : a + 4] @ matrix[:, b : b + step]
-    return out.reshape(*x.shape[:-1], -1)
+    return out.reshape(*x.shape[:-1], matrix.shape[1])
 
 
 def _rings_of(pixels: int, nside: int) -> int:
