@@ -13,7 +13,7 @@ import numpy as np
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
-from skysieve.sphere.grids.band_quadrature import finish, mean_of, prepared
+from skysieve.sphere.grids.band_quadrature import finish, mean_of
 from skysieve.sphere.grids.grid import QUADRATURES, Grid
 from skysieve.sphere.grids.healpix import CHUNK, nest2ring, npix2nside, reorder
 from skysieve.sphere.kernels.base import Kernel, Window, check_eps
@@ -229,15 +229,15 @@ class ConvolvePlan:
         options = read_compat(compat, grid, method, self.spin, rings)
         extra = staged + (self._means.nbytes if self._means else 0)
         extra += 0 if self._factors is None else self._factors.nbytes
-        copies = (1 + len(self.kernels) if grid.nest else 0) + (used is not None) + (quadrature == "band")
+        extra += 0 if self._polar is None else self._polar.nbytes
+        copies = (1 + len(self.kernels) if grid.nest else int(quadrature == "band")) + (used is not None)
         self._spec = Spec(
-            self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options, copies
+            self._table, self.kernels, radials, self.dtype, float(eps), self.spin, used, extra, options, copies,
+            quadrature == "band", self._polar,
         )  # fmt: skip
         self._engine, self.device = make_engine(self._spec, method, device, memory, threads)
         if gpu and self.device.kind == "cpu":
             self._means = self._apart(threads)
-        if self._polar is not None and grid.nest and self.device.kind == "cpu":
-            self._polar = self._polar.of(nest=False)  # the CPU turns maps into RING order first
         self._options: dict[str, Any] = {"memory": memory, "threads": threads}
         self._ones = np.ones(len(self._table.n))
 
@@ -392,7 +392,8 @@ class ConvolvePlan:
     def _on_gpu(self, x: Any, result: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> None:
         """Maps (B, [2,] npix) into ``result`` (B, K, [2,] npix)."""
         factors: Any = self._factors
-        apart = self._mask is None and not self.spin and w_out is self._ones and factors is None
+        apart = self._mask is None and not self.spin and w_out is self._ones
+        apart = apart and self.quadrature not in ("pixel", "band")
         place = x.device if is_device_array(x) else contextlib.nullcontext()  # one of several GPUs
         if factors is not None:
             with place:
@@ -400,18 +401,11 @@ class ConvolvePlan:
                 factors = array_module(x).asarray(ordered, self.dtype)
                 x = x * factors if w_out is self._ones else x
         gpu: Any = self._engine
-        if self.quadrature == "band":
-            transposed = w_out is not self._ones
-            for one, out in zip(x, result, strict=True):  # each needs a copy: one at a time
-                with place:
-                    mean = mean_of(one, self.spin)
-                    staged = one if transposed else prepared(one, mean, self.dtype, self._polar, self.spin)
-                gpu.run(staged[None], out[None], w_in, w_out, nest=self.grid.nest)
-                with place:
-                    finish(out, mean, self.kernels, self._polar, self.spin, transposed)
-            return
         steady = self._steady if apart else None
-        gpu.run(x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=steady, offset=OFFSET)
+        gpu.run(
+            x, result, w_in, w_out, nest=self.grid.nest, mask=self._mask, steady=steady, offset=OFFSET,
+            transposed=w_out is not self._ones,
+        )  # fmt: skip
         with place:
             if factors is not None and w_out is not self._ones:
                 result *= factors

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.sphere.grids.grid import RingTable
+    from skysieve.sphere.grids.polar_correction import PolarCorrection
     from skysieve.sphere.kernels.base import Kernel
     from skysieve.sphere.kernels.radial import Radial
 
@@ -45,7 +46,11 @@ class Spec:
     compat : tuple of str
         The paper's own algorithm: "arkcos", and its options "duplicate" and "unshifted".
     copies : int
-        Maps (Q and U are one) that a GPU holds besides while it turns them into RING order or masks them.
+        Maps (Q and U are one) that a GPU holds besides while it turns them into RING order, masks or corrects them.
+    band : bool
+        Maps are those of quadrature "band": `Engine.run` of a GPU takes off their mean and corrects them.
+    polar : PolarCorrection, optional
+        With ``band``: the correction around the poles, in RING order; None for a grid too small for it.
     """
 
     table: RingTable
@@ -58,6 +63,8 @@ class Spec:
     extra: int = 0
     compat: tuple[str, ...] = ()
     copies: int = 0
+    band: bool = False
+    polar: PolarCorrection | None = None
 
 
 class Engine(Protocol):

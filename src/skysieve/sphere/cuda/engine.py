@@ -20,6 +20,7 @@ from skysieve.sphere.cuda.direct.ways import find_ways, healpix_nside, prefers_d
 from skysieve.sphere.cuda.ring.engine import RingEngine
 from skysieve.sphere.ring_pairs import NotBandLimited
 
+from .band_steps import BandSteps
 from .transfers import Results, Threads, Transfers
 
 if TYPE_CHECKING:
@@ -82,11 +83,14 @@ class Engine:
         with self._on_device():
             self._engine = self._choose(method)
             item = spec.dtype.itemsize
+            self._maps = runtime.module(PACKAGE, "maps.cu", "f32" if item == 4 else "f64")
+            self._band = BandSteps(runtime, spec, self._maps) if spec.band else None
+            tables = 0 if self._band is None else self._band.nbytes
             free = runtime.device.total_memory if runtime.xp is np else runtime.device.free_memory
             budget = parse_budget(memory, free, default=0.8)
             one = self.parts * spec.table.npix * item
             for ahead in (1, 0):  # with the next map of a batch or without it
-                maps = (1 + ahead + len(spec.radials) + spec.copies) * one
+                maps = (1 + ahead + len(spec.radials) + spec.copies) * one + tables
                 if isinstance(self._engine, RingEngine):
                     self._engine.fit(budget - maps)
                 self.nbytes, self._ahead = self._engine.nbytes + maps, bool(ahead)
@@ -94,7 +98,6 @@ class Engine:
                     break
             else:
                 raise MemoryBudgetError(f"the plan on the GPU (method={self._engine.name!r})", self.nbytes, budget)
-            self._maps = runtime.module(PACKAGE, "maps.cu", "f32" if item == 4 else "f64")
             self._flags = runtime.xp.zeros(len(spec.radials), np.int32)
         self.method = self._engine.name
         self._weights: list[tuple[Any, Any, Any]] = []
@@ -208,6 +211,7 @@ class Engine:
     def run(
         self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
         mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
+        transposed: bool = False,
     ) -> None:  # fmt: skip
         """Maps (B, [2,] npix) of any real dtype into ``out`` (B, K, [2,] npix), both on the host or both on the GPU.
 
@@ -220,6 +224,8 @@ class Engine:
         steady : callable, optional
             Gives the result for a map of ones, (K, npix) float64 on the device: then the mean of a map that is more
             than ``offset`` times its deviation is taken off and convolved apart.
+        transposed : bool
+            With `Spec.band`: this is the transposed operator, of which the correction is the last step.
         """
         if is_device_array(maps) and int(maps.device.id) != self.runtime.device.index:
             raise ValueError(
@@ -231,7 +237,7 @@ class Engine:
             weights = self._ring_weights(w_in, w_out)
             good = None if mask is None else self.runtime.xp.asarray(mask)
             if is_device_array(maps) or self.runtime.xp is np:
-                self._several(maps, out, weights, nest, good, steady, offset)
+                self._several(maps, out, weights, nest, good, steady, offset, transposed)
                 return
             if self._pool is None and len(maps) > 1 and self._ahead:
                 self._pool = ThreadPoolExecutor(1, "skysieve-upload")
@@ -242,7 +248,7 @@ class Engine:
                     x = following() if callable(following) else following
                     following = self._upload(maps, b + 1) if self._ahead else None
                     y = self._buffer("result", (len(self.spec.radials), *maps.shape[1:]))
-                    self._several(x[None], y[None], weights, nest, good, steady, offset)
+                    self._several(x[None], y[None], weights, nest, good, steady, offset, transposed)
                     self.runtime.xp.cuda.get_current_stream().synchronize()
                     down.down(out[b].reshape(-1), y.reshape(-1))
                     if not self._ahead:
@@ -295,6 +301,45 @@ class Engine:
                         self._copy_down(target[a:b], line[at : at + b - a])
                         at += b - a
             return flagged
+
+    def prepared(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """With `Spec.band`: a RING map of the host ([2,] npix) as the sum takes it, and what `finished` takes."""
+        assert self._band is not None
+        found = np.empty(x.shape, self.spec.dtype)
+        with self._lock, self._on_device():
+            held = self._buffer("map 0", x.shape)
+            self._move(held, x, self._copy_up)
+            self._band.prepare(held, held)
+            self.runtime.synchronize()
+            self._move(found, held, self._copy_down)
+            return found, self._host(self._band.sums).copy()
+
+    def added_up(self, x: NDArray[Any]) -> NDArray[np.float64]:
+        """With `Spec.band`: what `finished` needs of a map of the host for the transposed operator."""
+        assert self._band is not None
+        with self._lock, self._on_device():
+            held = self._buffer("map 0", x.shape)
+            self._move(held, x, self._copy_up)
+            self._band.add_up(held)
+            return self._host(self._band.sums).copy()
+
+    def finished(self, out: NDArray[Any], sums: NDArray[np.float64], transposed: bool) -> NDArray[Any]:
+        """With `Spec.band`: RING results of the host (K, [2,] npix) after the last steps; ``out`` stays."""
+        assert self._band is not None
+        with self._lock, self._on_device():
+            held = self._buffer("result", out.shape)
+            self._move(held, out, self._copy_up)
+            self._band.sums[...] = self.runtime.xp.asarray(sums)
+            self._band.finish(held, transposed)
+            self.runtime.synchronize()
+            found = np.empty_like(out)
+            self._move(found, held, self._copy_down)
+            return found
+
+    def _move(self, target: Any, source: Any, copy: Callable[[Any, Any], None]) -> None:
+        npix = self.spec.table.npix
+        for to, row in zip(target.reshape(-1, npix), source.reshape(-1, npix), strict=True):
+            copy(to, row)
 
     def _copy_up(self, target: Any, source: NDArray[Any]) -> None:
         if self.runtime.xp is np:
@@ -353,8 +398,9 @@ class Engine:
         return held
 
     def _several(
-        self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float
-    ) -> None:
+        self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float,
+        transposed: bool,
+    ) -> None:  # fmt: skip
         """Maps on the device.
 
         What is said of them (sums for their means, flags) is read once: a single map is convolved before its mean is
@@ -375,13 +421,13 @@ class Engine:
             if count > 1:
                 means = self._means(self._host(sums), maps.shape[-1], offset)
         for x, y, mean, flag in zip(maps, out, means, flags, strict=True):
-            self._whole(x, y, weights, nest, good, steady, mean, flag)
+            self._whole(x, y, weights, nest, good, steady, mean, flag, transposed)
         said, marked = parts(self._host(state))
         if steady is not None and count == 1:
             (mean,) = self._means(said, maps.shape[-1], offset)
             if mean:
                 flags[...] = 0
-                self._whole(maps[0], out[0], weights, nest, good, steady, mean, flags[0])
+                self._whole(maps[0], out[0], weights, nest, good, steady, mean, flags[0], transposed)
                 marked = self._host(flags)
         for b in np.flatnonzero(marked.any(axis=1)):
             if not bool(self.runtime.xp.isfinite(maps[b] if good is None else self._clean(maps[b], nest, good)).all()):
@@ -397,8 +443,9 @@ class Engine:
         return self.runtime.xp.where(good, x, self.spec.dtype.type(0))
 
     def _whole(
-        self, x: Any, y: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, mean: float, flag: Any
-    ) -> None:
+        self, x: Any, y: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, mean: float,
+        flag: Any, transposed: bool,
+    ) -> None:  # fmt: skip
         """One map, ([2,] npix), into ``y`` (K, [2,] npix), in the grid's order."""
         xp, dtype = self.runtime.xp, self.spec.dtype
         x = xp.ascontiguousarray(x, dtype)
@@ -413,7 +460,15 @@ class Engine:
             x = self._reorder(x, back=False)
         if mean:
             x = x - dtype.type(mean)
+        if self._band is not None and transposed:
+            self._band.add_up(x)
+        elif self._band is not None:  # a map that is not the caller's is changed where it is
+            staged = x if nest else self._buffer("band", x.shape)
+            self._band.prepare(x, staged)
+            x = staged
         self._one(x, target, *weights, flag)
+        if self._band is not None:
+            self._band.finish(target, transposed)
         if mean:
             constant = steady()
             if xp is not np and int(constant.device.id) != self.runtime.device.index:

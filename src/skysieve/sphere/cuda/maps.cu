@@ -1,4 +1,9 @@
 // What maps need beside convolution: their mean and deviation, their order.
+//
+// look: blocks share some pixels; add_up, less_mean, add_mean: blocks share the map, 16 bytes a thread at a time; reorder:
+//   one thread a pixel.
+// Bytes: the map once to be read or, but for `look` and `add_up`, read and written; operations: some for each pixel.
+// Limited by memory.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
 // build: f64 -DREAL=double
@@ -23,6 +28,76 @@ extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ 
     found[2 * blockIdx.x] = a[0];
     found[2 * blockIdx.x + 1] = b[0];
     if (blockIdx.x == 0) found[2 * gridDim.x] = (double)in[0];
+  }
+}
+
+struct __align__(16) Vector { REAL v[16 / sizeof(REAL)]; };
+#define PIXELS ((int)(16 / sizeof(REAL)))
+
+// The sum of a block's 256 threads, in all of them.
+DI double block_sum(double s) {
+  __shared__ double held[256];
+  held[threadIdx.x] = s;
+  for (int h = 128; h; h >>= 1) {
+    __syncthreads();
+    if (threadIdx.x < h) held[threadIdx.x] += held[threadIdx.x + h];
+  }
+  __syncthreads();
+  s = held[0];
+  __syncthreads();
+  return s;
+}
+DI double total(const double* __restrict__ sums, int count) {
+  double s = 0;
+  for (int k = threadIdx.x; k < count; k += 256) s += sums[k];
+  return block_sum(s);
+}
+
+// Sums of all pixels of grid.y maps, one for each block; npix is a multiple of PIXELS.
+extern "C" __global__ void __launch_bounds__(256) add_up(const Vector* __restrict__ in, double* __restrict__ sums,
+    i64 npix) {
+  double s = 0;
+  in += blockIdx.y * (npix / PIXELS);
+#pragma unroll 2
+  for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix / PIXELS; k += (i64)gridDim.x * 256) {
+    Vector t = in[k];
+#pragma unroll
+    for (int p = 0; p < PIXELS; p++) s += t.v[p];
+  }
+  s = block_sum(s);
+  if (threadIdx.x == 0) sums[blockIdx.y * gridDim.x + blockIdx.x] = s;
+}
+
+// A map less its mean, of `count` sums of `add_up`; `out` may be `in`.
+extern "C" __global__ void __launch_bounds__(256) less_mean(const Vector* in, Vector* out,
+    const double* __restrict__ sums, int count, i64 npix) {
+  double mean = total(sums, count) / npix;
+#pragma unroll 2
+  for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix / PIXELS; k += (i64)gridDim.x * 256) {
+    Vector t = in[k];
+#pragma unroll
+    for (int p = 0; p < PIXELS; p++) t.v[p] = (REAL)(t.v[p] - mean);
+    out[k] = t;
+  }
+}
+
+// Results (grid.y kernels) plus the map's mean times each kernel's integral.  `own`: sums of the results, whose own means
+// are taken off, or null.
+extern "C" __global__ void __launch_bounds__(256) add_mean(Vector* __restrict__ out, const double* __restrict__ sums,
+    const double* __restrict__ integral, const double* __restrict__ own, int count, i64 npix) {
+  __shared__ REAL held;  // rounded before it is added
+  double mean = total(sums, count) / npix;
+  double less = own ? total(own + blockIdx.y * count, count) / npix : 0;
+  if (threadIdx.x == 0) held = (REAL)(mean * integral[blockIdx.y] - less);
+  __syncthreads();
+  REAL plus = held;
+  out += blockIdx.y * (npix / PIXELS);
+#pragma unroll 2
+  for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < npix / PIXELS; k += (i64)gridDim.x * 256) {
+    Vector t = out[k];
+#pragma unroll
+    for (int p = 0; p < PIXELS; p++) t.v[p] += plus;
+    out[k] = t;
   }
 }
 

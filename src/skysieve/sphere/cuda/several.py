@@ -115,9 +115,11 @@ class SeveralEngine:
     def run(
         self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
         mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
+        transposed: bool = False,
     ) -> None:  # fmt: skip
         """See `cuda.Engine.run`; maps in GPU memory are convolved on the GPU that holds them."""
         options: dict[str, Any] = {"nest": nest, "mask": mask, "steady": steady, "offset": offset}
+        options["transposed"] = transposed
         if is_device_array(maps):
             self._owner(maps).run(maps, out, w_in, w_out, **options)
             return
@@ -207,6 +209,12 @@ class SeveralEngine:
         if queue:
             raise failed[-1]
 
+    def _by_one(self, work: Callable[[Engine], Any]) -> Any:
+        """What one GPU that lives finds."""
+        found: list[Any] = []
+        self._deal([()], lambda engine, _: found.append(work(engine)))
+        return found[-1]
+
     def _sky(self, x: Any, y: Any, w_in: NDArray[Any], w_out: NDArray[Any], options: dict[str, Any]) -> None:
         """One map of the host ([2,] npix) into ``y`` (K, [2,] npix)."""
         dtype, mask, steady = self.spec.dtype, options["mask"], options["steady"]
@@ -221,6 +229,11 @@ class SeveralEngine:
         mean = 0.0 if steady is None else self._mean(given, options["offset"])
         if mean:
             x = x.astype(dtype) - dtype.type(mean)
+        sums: Any = None
+        if self.spec.band and options["transposed"]:
+            sums = self._by_one(lambda engine: engine.added_up(x))
+        elif self.spec.band:
+            x, sums = self._by_one(lambda engine: engine.prepared(x))
         ring = not options["nest"] and y.dtype == dtype and y.flags.c_contiguous
         target = y if ring else np.empty(y.shape, dtype)
         first = self._alive()[0]
@@ -241,6 +254,8 @@ class SeveralEngine:
             constant = np.asarray(constant if isinstance(constant, np.ndarray) else constant.get())
             for k in range(len(target)):
                 target[k] += mean * constant[k]
+        if self.spec.band:
+            target = self._by_one(lambda engine: engine.finished(target, sums, options["transposed"]))
         if any(flagged) and not np.isfinite(x if mask is not None else given).all():
             target[...] = np.nan
         if mask is not None:

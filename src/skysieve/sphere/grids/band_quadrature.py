@@ -1,4 +1,4 @@
-"""The steps of quadrature "band" around the sum over pixels; maps are those of NumPy or of CuPy.
+"""The steps of quadrature "band" around the sum over pixels on the CPU; `cuda.band_steps` has those of a GPU.
 
 The mean of a map is taken off, and multiplied by the kernel's integral.  What is left is corrected around the poles.
 """
@@ -9,34 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.arrays import array_module
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from skysieve.sphere.kernels.base import Kernel
 
     from .polar_correction import PolarCorrection
 
-__all__ = ["finish", "mean_of", "prepared"]
+__all__ = ["finish", "mean_of"]
 
 
-def mean_of(x: Any, spin: int) -> Any:
-    """The mean of one map, a number that is where the map is; 0 for Q and U."""
+def mean_of(x: NDArray[Any], spin: int) -> Any:
+    """The mean of one map; 0 for Q and U."""
     return 0.0 if spin else x.mean(dtype=np.float64)
 
 
-def prepared(x: Any, mean: Any, dtype: np.dtype[Any], polar: PolarCorrection | None, spin: int) -> Any:
-    """A map ([2,] npix) less its mean, corrected around the poles: a copy, of type ``dtype``."""
-    found = array_module(x).empty(x.shape, dtype)
-    found[...] = x if spin else x - mean
-    if polar is not None:
-        polar.add(found, spin)
-    return found
-
-
 def finish(
-    out: Any, mean: Any, kernels: Sequence[Kernel], polar: PolarCorrection | None, spin: int, transposed: bool
+    out: NDArray[Any], mean: Any, kernels: Sequence[Kernel], polar: PolarCorrection | None, spin: int, transposed: bool
 ) -> None:
     """Add what the mean becomes to the results (K, [2,] npix) of one map.
 

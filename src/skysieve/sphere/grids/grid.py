@@ -115,7 +115,7 @@ class Grid(ABC):
         raise ValueError(f"quadrature='pixel' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
 
     def polar_correction(self) -> PolarCorrection | None:
-        """What is added to pixels around the poles with quadrature "band"; None for a grid too small for it.
+        """What is added to pixels around the poles with quadrature "band", in RING order; None for too small a grid.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class Healpix(Grid):
 
     def polar_correction(self) -> PolarCorrection | None:
         """See `Grid.polar_correction` and `polar.polar_correction`."""
-        return polar_correction(self.nside, self.nest)
+        return polar_correction(self.nside)
 
 
 class ECP(Grid):

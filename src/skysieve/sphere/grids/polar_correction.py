@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from skysieve.core.arrays import array_module
 from skysieve.sphere.kernels.base import FWHM
 from skysieve.sphere.kernels.legendre import heat_kernel
 
@@ -100,8 +99,15 @@ def seam_weights(nside: int) -> NDArray[np.float64]:
     return weights
 
 
+class Lists(NamedTuple):
+    """Numbers of pixels, shape (4, 2, n), and exp(2 i phi) there, which is conjugated around the south pole."""
+
+    at: NDArray[np.int64]
+    turn: NDArray[np.complex128]
+
+
 class PolarCorrection:
-    """What is added to pixels around the poles of maps in RING or NESTED order.
+    """What is added to pixels around the poles of maps in RING order.
 
     The grid is the same after a quarter of a turn, and its mirror image is the grid itself.
 
@@ -110,10 +116,9 @@ class PolarCorrection:
     nside : int
     matrix : numpy.ndarray of float64, shape (a, b)
         The ``a`` pixels of the first quarter of the rings around a pole get ``matrix @ map[:b]``.
-    nest : bool
     """
 
-    def __init__(self, nside: int, matrix: NDArray[np.float64], nest: bool = False) -> None:
+    def __init__(self, nside: int, matrix: NDArray[np.float64]) -> None:
         self.nside, self.matrix = nside, matrix
         _, n, phi0, start = ring_table(nside)
         changed, read = (_rings_of(count, nside) for count in (4 * len(matrix), matrix.shape[1]))
@@ -122,47 +127,51 @@ class PolarCorrection:
         self._turn = np.exp(2j * phi)
         south = start[::-1][rings] + within
         self._places = [np.arange(len(rings)), south]
-        if nest:
-            self._places = [_nested(nside, p, read, k > 0) for k, p in enumerate(self._places)]
         first = np.concatenate([start[r] + np.arange(r + 1) for r in range(changed)])
         self._read = np.stack([_turned(read, k) for k in range(4)])
         self._changed = np.stack([_turned(changed, k)[first] for k in range(4)])
-        self._held: dict[Any, Any] = {}
 
-    def of(self, nest: bool) -> PolarCorrection:
-        """The same for maps in NESTED or RING order."""
-        return PolarCorrection(self.nside, self.matrix, nest)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix and of the tables that go with it."""
+        return sum(a.nbytes for a in (self.matrix, *self._places, self._turn, self._read, self._changed))
 
-    def add(self, maps: Any, spin: int = 0, transposed: bool = False) -> None:
-        """Correct maps ([2,] npix), with any axes before, where they are; of a NumPy or a CuPy array.
+    def pixels(self) -> tuple[Lists, Lists]:
+        """The pixels that are read, and those of the first quarter of the rings that change.
+
+        Each is listed after 0 to 3 quarters of a turn, and for both poles.
+        """
+        turns = (self._turn, self._turn.conj())
+        read, changed = (
+            Lists(*(np.array([[a[at] for a in both] for at in ways]) for both in (self._places, turns)))
+            for ways in (self._read, self._changed)
+        )
+        return read, changed
+
+    def before(self) -> NDArray[np.int64]:
+        """Of each pixel that is read, the one that comes to it after 0 to 3 quarters of a turn, shape (4, read)."""
+        return self._read[[0, 3, 2, 1]]
+
+    def add(self, maps: NDArray[Any], spin: int = 0, transposed: bool = False) -> None:
+        """Correct maps ([2,] npix), with any axes before, where they are.
 
         ``transposed`` is the transposed operator.
         """
-        xp = array_module(maps)
-        matrix, places, turns, read, changed = self._arrays(xp)
-        of, to = (changed, read) if transposed else (read, changed)
-        matrix = matrix if transposed else matrix.T
-        for where, turn in zip(places, turns, strict=True):
+        of, to = (self._changed, self._read) if transposed else (self._read, self._changed)
+        matrix = self.matrix if transposed else self.matrix.T
+        for where, turn in zip(self._places, (self._turn, self._turn.conj()), strict=True):
             found = maps[..., where].astype(np.float64)
             if spin:
                 smooth = (found[..., 0, :] + 1j * found[..., 1, :]) * turn
-                found = xp.stack([smooth.real, smooth.imag], axis=-2)
-            found = found[..., of] @ matrix if xp is not np else _product(found[..., of], matrix)
-            change = xp.zeros((*maps.shape[:-1], len(where)), np.float64)
+                found = np.stack([smooth.real, smooth.imag], axis=-2)
+            found = _product(found[..., of], matrix)
+            change = np.zeros((*maps.shape[:-1], len(where)), np.float64)
             for k in range(4):
                 change[..., to[k]] += found[..., k, :]
             if spin:
                 smooth = (change[..., 0, :] + 1j * change[..., 1, :]) * turn.conj()
-                change = xp.stack([smooth.real, smooth.imag], axis=-2)
+                change = np.stack([smooth.real, smooth.imag], axis=-2)
             maps[..., where] += change.astype(maps.dtype)
-
-    def _arrays(self, xp: Any) -> Any:
-        """The matrix and the numbers of pixels where the maps are."""
-        key = 0 if xp is np else xp.cuda.runtime.getDevice()
-        if (xp, key) not in self._held:
-            arrays = (self.matrix, self._places, [self._turn, self._turn.conj()], self._read, self._changed)
-            self._held[xp, key] = [[xp.asarray(b) for b in a] if isinstance(a, list) else xp.asarray(a) for a in arrays]
-        return self._held[xp, key]
 
 
 def _product(x: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -173,7 +182,7 @@ def _product(x: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.
     for a in range(0, len(rows), 4):
         for b in range(0, out.shape[1], step):
             out[a : a + 4, b : b + step] = rows[a : a + 4] @ matrix[:, b : b + step]
-    return out.reshape(*x.shape[:-1], -1)
+    return out.reshape(*x.shape[:-1], matrix.shape[1])
 
 
 def _rings_of(pixels: int, nside: int) -> int:
@@ -196,30 +205,12 @@ def _turned(rings: int, quarters: int) -> NDArray[np.int64]:
     return np.asarray(2 * ring * (ring + 1) + (within + quarters * (ring + 1)) % (4 * ring + 4), np.int64)
 
 
-def _nested(nside: int, ring: NDArray[np.int64], rings: int, south: bool) -> NDArray[np.int64]:
-    """NESTED numbers of RING pixels of the ``rings`` rings around a pole: those at a corner of four base pixels."""
-    from .cpu_healpix import ring_numbers
-
-    x, y = (v.ravel() for v in np.meshgrid(np.arange(rings), np.arange(rings)))
-    x, y = (v[x + y < rings] for v in (x, y))
-    if not south:
-        x, y = nside - 1 - x, nside - 1 - y
-    inside = np.zeros(len(x), np.int64)
-    for bit in range(30):
-        inside |= ((x >> bit) & 1) << (2 * bit) | ((y >> bit) & 1) << (2 * bit + 1)
-    pixels = np.concatenate([(face + (8 if south else 0)) * nside**2 + inside for face in range(4)])
-    numbers = np.empty_like(pixels)
-    ring_numbers(nside, pixels, numbers)
-    order = np.argsort(numbers)
-    return np.asarray(pixels[order][np.searchsorted(numbers[order], ring)], np.int64)
-
-
 @functools.lru_cache(maxsize=8)
-def polar_correction(nside: int, nest: bool = False) -> PolarCorrection | None:
+def polar_correction(nside: int) -> PolarCorrection | None:
     """The correction of a grid, computed at its first use; None below nside 8."""
     if nside < LEAST_NSIDE:
         return None
-    return PolarCorrection(nside, _matrix(nside), nest)
+    return PolarCorrection(nside, _matrix(nside))
 
 
 @functools.lru_cache(maxsize=4)
