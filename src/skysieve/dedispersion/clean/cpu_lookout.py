@@ -20,7 +20,7 @@ def compare(a, b, run, longest, equal):
 
 
 @njit(**JIT)
-def quiet(rows, before, run, need, limit, stride, short, longest, equal, total):
+def quiet(rows, before, run, need, counted, limit, stride, short, longest, equal, total):
     """Whether a piece of at most 127 samples has no run that may be dropped data; then the counters are updated.
 
     Parameters
@@ -31,8 +31,10 @@ def quiet(rows, before, run, need, limit, stride, short, longest, equal, total):
         Equal pairs in a row of each channel, up to the piece; updated.
     need : array of uint8
         Pairs of a run that is looked at closely, by channel.
+    counted : array of bool
+        Channels whose statistics are known.
     limit : int
-        Channels whose pair of samples may be equal at a time, looked at every ``stride`` samples.
+        Of these, channels whose pair of samples may be equal at a time, looked at every ``stride`` samples.
     short, longest, equal : arrays of uint8
         Work space.
     total : array of int64
@@ -52,7 +54,7 @@ def quiet(rows, before, run, need, limit, stride, short, longest, equal, total):
     for t in range(0, n, stride):
         many = 0
         for c in range(C):
-            many += rows[t, c] == (rows[t - 1, c] if t else before[c])
+            many += counted[c] & (rows[t, c] == (rows[t - 1, c] if t else before[c]))
         if many >= limit:
             return False
     for c in range(C):
@@ -62,11 +64,13 @@ def quiet(rows, before, run, need, limit, stride, short, longest, equal, total):
 
 
 @njit(**JIT)
-def close_look(rows, before, known, gone, at, value, begin, need, need_top, top, bottom, equal, pairs, many, found):
+def close_look(
+    rows, before, known, gone, counted, at, value, begin, need, need_top, top, bottom, equal, pairs, many, found
+):
     """All pairs of a piece: counts by channel and by sample, and the runs that are too long.
 
     ``gone[t]`` marks the missing samples of row ``t - 1``; row 0 is that of ``before``, which ``known`` says is there.
-    Neighbours of missing samples are no pairs.  Channels at ``top`` are not counted in ``many``.  ``begin`` is the first
+    Neighbours of missing samples are no pairs.  ``many`` has the ``counted`` channels, but for those at ``top``.  ``begin`` is the first
     sample of the run that is open; ``value`` its value.  Returns the number of runs: (channel, first, last + 1, is at
     the top or the bottom); runs that are open count, up to the end.
     """
@@ -79,7 +83,7 @@ def close_look(rows, before, known, gone, at, value, begin, need, need_top, top,
             pairs[c] += fits
             if same:
                 equal[c] += 1
-                many[t] += rows[t, c] != top
+                many[t] += counted[c] and rows[t, c] != top
                 continue
             if at + t - begin[c] >= (need_top[c] if value[c] == top else need[c]):
                 found[count, 0], found[count, 1], found[count, 2] = c, begin[c], at + t

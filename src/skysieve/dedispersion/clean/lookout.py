@@ -80,6 +80,8 @@ class Lookout:
         self._odd = np.full(nchan, 1e-12)
         self._need = np.full(nchan, NEVER)
         self._need8 = np.full(nchan, 255, np.uint8)
+        self._live = np.zeros(nchan, bool)
+        self._dropped = np.full(nchan, -1)
         self._limit = nchan + 1
         self._work = np.zeros((3, nchan), np.uint8)
 
@@ -106,7 +108,7 @@ class Lookout:
             Rectangles of dropped data, none before ``free`` as it was; `free` moves on.
         """
         rows = bits_of(rows)
-        at, end, free = self.at, self.at + len(rows), self.free
+        at, end = self.at, self.at + len(rows)
         found = NO_RECTANGLES
         missing = Losses(missing).within(at, end) if len(missing) else missing
         if self.first:
@@ -122,16 +124,13 @@ class Lookout:
         if end % self.block == 0:
             self._end_block()
         self._set_free()
-        found = found.copy()
-        found[:, 0] = np.maximum(found[:, 0], free)
-        found[:, 1] = np.minimum(found[:, 1], end)
-        return joined_rows(found[found[:, 0] < found[:, 1]])
+        return joined_rows(found)
 
     def _quiet(self, rows: NDArray[Any]) -> bool:
         from . import cpu_lookout
 
         if not cpu_lookout.quiet(
-            rows, self._before, self._run, self._need8, self._limit, self.stride, *self._work, self._equal
+            rows, self._before, self._run, self._need8, self._live, self._limit, self.stride, *self._work, self._equal
         ):
             return False
         self._pairs += len(rows)
@@ -146,7 +145,7 @@ class Lookout:
         return gone
 
     def _runs(
-        self, rows: NDArray[Any], gone: NDArray[np.bool_], need: NDArray[np.int64]
+        self, rows: NDArray[Any], gone: NDArray[np.bool_], need: NDArray[np.int64], live: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Runs that are too long; equal pairs and pairs by channel, equal channels by sample, where open runs begin."""
         from . import cpu_lookout
@@ -156,7 +155,7 @@ class Lookout:
         many, begin = np.zeros(n, np.int64), self.at - 1 - self._run
         room = np.empty((self.nchan * (n // max(1, int(need.min())) + 2), 4), np.int64)
         count = cpu_lookout.close_look(
-            rows, self._before, not self.first, gone, self.at, self._before.copy(), begin, need,
+            rows, self._before, not self.first, gone, live, self.at, self._before.copy(), begin, need,
             np.maximum(need, self.most_top), self.top, self.bottom, equal, pairs, many, room,
         )  # fmt: skip
         return room[:count], equal, pairs, many, begin
@@ -166,7 +165,7 @@ class Lookout:
         gone = self._gone(len(rows), clipped(missing, self.nchan))
         self._run[:] = -1
         need = np.full(self.nchan, NEVER)
-        runs, equal, pairs, many, begin = self._runs(rows, gone, need)
+        runs, equal, pairs, _, begin = self._runs(rows, gone, need, self._live)
         enough = pairs >= LEAST_PAIRS
         self.dead = enough & (equal == pairs)
         if not (enough & ~self.dead).any():
@@ -181,7 +180,7 @@ class Lookout:
             if (wanted >= need).all():
                 break
             need = np.minimum(need, wanted)
-            runs, _, _, _, begin = self._runs(rows, gone, need)
+            runs, _, _, many, begin = self._runs(rows, gone, need, live)
             lengths = np.bincount(runs[:, 0], runs[:, 2] - runs[:, 1], self.nchan)
             counts = np.bincount(runs[:, 0], minlength=self.nchan)
             odd = odds(np.maximum(equal - (lengths - counts), 0), np.maximum(pairs - lengths, 1))
@@ -191,45 +190,52 @@ class Lookout:
         self._need = need
         self._run = self.at + len(rows) - 1 - begin
         self.first = False
-        return self._rectangles(rows, runs, many, live)
+        self._live = live
+        return self._rectangles(rows, runs, many)
 
     def _closely(self, rows: NDArray[Any], missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each pair of the piece."""
         gone = self._gone(len(rows), clipped(missing, self.nchan))
-        runs, equal, pairs, many, begin = self._runs(rows, gone, self._need)
+        runs, equal, pairs, many, begin = self._runs(rows, gone, self._need, self._live)
         within = runs[:, 2] - np.maximum(runs[:, 1], self.at - 1) - 1
         lengths = np.bincount(runs[:, 0], within, self.nchan).astype(np.int64)
         self._equal += np.maximum(equal - lengths, 0)
         self._pairs += np.maximum(pairs - lengths, 0)
         self._run = self.at + len(rows) - 1 - begin
-        live = ~self.dead & (self._all_pairs > 0)
-        return self._rectangles(rows, runs, many, live)
+        return self._rectangles(rows, runs, many)
 
-    def _rectangles(
-        self, rows: NDArray[Any], runs: NDArray[np.int64], many: NDArray[np.int64], live: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """What is dropped: long runs, and short ones that many channels share."""
+    def _rectangles(self, rows: NDArray[Any], runs: NDArray[np.int64], many: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What is dropped: long runs, and short ones that many channels share; one row each."""
         end = self.at + len(rows)
-        runs = np.concatenate([runs, self._shared(rows, runs, many, live)])
-        return dropouts.rectangles_of(runs, self._odd, self.coarse, self.long, end)
+        go_on = (self._dropped[runs[:, 0]] == self.at) & (runs[:, 1] < self.at)
+        old, runs = runs[go_on], runs[~go_on]
+        runs = np.concatenate([runs, self._shared(rows, np.concatenate([old, runs]), many)])
+        new = dropouts.rectangles_of(runs, self._odd, self.coarse, self.long, end)
+        height = new[:, 3] - new[:, 2]
+        number = np.repeat(np.arange(len(new)), height)
+        row = new[number, 2] + np.arange(len(number)) - np.repeat(np.cumsum(height) - height, height)
+        first = np.concatenate([np.full(len(old), self.at), new[number, 0]])
+        last, row = np.concatenate([old[:, 2], new[number, 1]]), np.concatenate([old[:, 0], row])
+        first = np.maximum(first, np.maximum(self._dropped[row], self.free))
+        some = first < last
+        first, last, row = first[some], last[some], row[some]
+        np.maximum.at(self._dropped, row, last)
+        return np.stack([first, last, row, row + 1], axis=1)
 
-    def _shared(
-        self, rows: NDArray[Any], runs: NDArray[np.int64], many: NDArray[np.int64], live: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
+    def _shared(self, rows: NDArray[Any], runs: NDArray[np.int64], many: NDArray[np.int64]) -> NDArray[np.int64]:
         """Runs that are short, but shared by many channels; those of long runs are known."""
         from . import cpu_dropouts
 
+        live = self._live
         p = np.where(live, np.exp(-self._odd), 0.0)
         known, chance = np.zeros(len(rows) + 1), np.zeros(len(rows) + 1)
-        for c, first, last, _ in runs.tolist():
-            a, b = max(first + 1 - self.at, 0), last - self.at
-            for sums, weight in ((known, 1.0), (chance, p[c])):
-                sums[a] += weight
-                sums[b] -= weight
+        begin, stop = np.maximum(runs[:, 1] + 1 - self.at, 0), runs[:, 2] - self.at
+        for sums, weight in ((known, live[runs[:, 0]].astype(float)), (chance, p[runs[:, 0]])):
+            np.add.at(sums, begin, weight)
+            np.subtract.at(sums, stop, weight)
         known, chance = np.cumsum(known)[:-1], np.cumsum(chance)[:-1]
-        dead = int(self.dead.sum())
         surprise = together(
-            np.maximum(many - known - dead, 0), np.maximum(p.sum() - chance, 0), np.maximum(live.sum() - known, 1)
+            np.maximum(many - known, 0), np.maximum(p.sum() - chance, 0), np.maximum(live.sum() - known, 1)
         )
         strange = np.flatnonzero(surprise >= STRANGE)
         found = [NO_RECTANGLES]
@@ -258,8 +264,8 @@ class Lookout:
         self._need = np.where(known, np.ceil(np.minimum(self.least / self._odd, 2**60)).astype(np.int64) + 1, NEVER)
         self._need8 = np.where(self.dead, 255, np.minimum(self._need - 1, 127)).astype(np.uint8)
         counts = np.arange(self.nchan + 1)
-        p = np.where(known, np.exp(-self._odd), 0.0)
-        strange = together(counts - int(self.dead.sum()), p.sum(), max(1, int(known.sum()))) >= STRANGE
+        self._live = known
+        strange = together(counts, np.where(known, np.exp(-self._odd), 0.0).sum(), max(1, int(known.sum()))) >= STRANGE
         self._limit = int(np.argmax(strange)) if strange.any() else self.nchan + 1
 
     def _set_free(self) -> None:
