@@ -376,17 +376,21 @@ def _shared(
 
 
 def rectangles_of(
-    runs: NDArray[np.int64], odd: NDArray[np.float64], coarse: bool, long: int, until: int = -1
-) -> NDArray[np.int64]:
+    runs: NDArray[np.int64], odd: NDArray[np.float64], coarse: bool, long: int, until: int = -1,
+    before: NDArray[np.int64] = NO_RECTANGLES,
+) -> NDArray[np.int64]:  # fmt: skip
     """Runs as rectangles: of each channel joined where they touch, edges that chance moved put right, rows joined.
 
     Of few channels (see `FEW`) those at the top or the bottom of the range count from ``long`` samples on, and none in
-    ``coarse`` data.  Runs that end at ``until``, where the data end for the time being, share no end.
+    ``coarse`` data.  Runs that end at ``until``, where the data end for the time being, share no end.  ``before``
+    are runs of other channels that were found earlier: their edges count, too.  Runs whose last column is -1 are known to
+    be dropped.
     """
     if not len(runs):
         return NO_RECTANGLES
     slack = np.minimum(np.ceil(8.0 / odd), MOST_SLACK).astype(np.int64)
-    starts, stops = _common(runs[:, 1]), _common(runs[runs[:, 2] != until, 2])
+    starts = _common(np.concatenate([runs[:, 1], before[:, 1]]))
+    stops = _common(np.concatenate([runs[runs[:, 2] != until, 2], before[before[:, 2] != until, 2]]))
     merged: list[tuple[int, int, int, int]] = []
     for c, a, b, end in runs[np.lexsort((runs[:, 2], runs[:, 1], runs[:, 0]))].tolist():
         if merged and merged[-1][0] == c and a <= merged[-1][2] + ISLAND:
@@ -399,12 +403,13 @@ def rectangles_of(
         last = _snap(stops, b, max(first + 1, b - int(slack[c])), True)
         snapped.append((first, last, c, end))
     edges = np.array(snapped)
-    starts, stops = _common(edges[:, 0]), _common(edges[edges[:, 1] != until, 1])
+    starts = _common(np.concatenate([edges[:, 0], before[:, 1]]))
+    stops = _common(np.concatenate([edges[edges[:, 1] != until, 1], before[before[:, 2] != until, 2]]))
     fewest = max(2, math.ceil(FEW * math.sqrt(len(odd))))
     found: list[list[int]] = []
     for first, last, c, end in sorted(snapped):
         alone = max(starts[first], stops.get(last, 0)) < fewest
-        if alone and (coarse or (end and last - first < long)):
+        if alone and end >= 0 and (coarse or (end and last - first < long)):
             continue
         if found and found[-1][:2] == [first, last] and found[-1][3] == c:
             found[-1][3] = c + 1

@@ -82,6 +82,7 @@ class Lookout:
         self._need8 = np.full(nchan, 255, np.uint8)
         self._live = np.zeros(nchan, bool)
         self._dropped = np.full(nchan, -1)
+        self._recent = NO_RECTANGLES
         self._limit = nchan + 1
         self._work = np.zeros((3, nchan), np.uint8)
 
@@ -196,7 +197,9 @@ class Lookout:
     def _closely(self, rows: NDArray[Any], missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each pair of the piece."""
         gone = self._gone(len(rows), clipped(missing, self.nchan))
-        runs, equal, pairs, many, begin = self._runs(rows, gone, self._need, self._live)
+        need = np.where(self._dropped == self.at, 2, self._need)  # what is dropped goes on until the run ends
+        runs, equal, pairs, many, begin = self._runs(rows, gone, need, self._live)
+        runs = runs[(runs[:, 1] < self.at) | (runs[:, 2] - runs[:, 1] >= self._need[runs[:, 0]])]
         within = runs[:, 2] - np.maximum(runs[:, 1], self.at - 1) - 1
         lengths = np.bincount(runs[:, 0], within, self.nchan).astype(np.int64)
         self._equal += np.maximum(equal - lengths, 0)
@@ -207,10 +210,18 @@ class Lookout:
     def _rectangles(self, rows: NDArray[Any], runs: NDArray[np.int64], many: NDArray[np.int64]) -> NDArray[np.int64]:
         """What is dropped: long runs, and short ones that many channels share; one row each."""
         end = self.at + len(rows)
+        self._recent = self._recent[self._recent[:, 2] > self.at - self.hold]
         go_on = (self._dropped[runs[:, 0]] == self.at) & (runs[:, 1] < self.at)
-        old, runs = runs[go_on], runs[~go_on]
-        runs = np.concatenate([runs, self._shared(rows, np.concatenate([old, runs]), many)])
-        new = dropouts.rectangles_of(runs, self._odd, self.coarse, self.long, end)
+        runs[go_on, 3] = -1
+        shared = self._shared(rows, runs, many)
+        if (runs[:, 2] == end).all() and not len(shared):  # none has ended: no edge can move
+            old, runs = runs[go_on], runs[~go_on]
+        else:
+            old = runs[:0]
+        runs = np.concatenate([runs, shared])
+        others = self._recent[~np.isin(self._recent[:, 0], runs[:, 0])]
+        new = dropouts.rectangles_of(runs, self._odd, self.coarse, self.long, end, others)
+        self._recent = np.concatenate([others, runs])
         height = new[:, 3] - new[:, 2]
         number = np.repeat(np.arange(len(new)), height)
         row = new[number, 2] + np.arange(len(number)) - np.repeat(np.cumsum(height) - height, height)
