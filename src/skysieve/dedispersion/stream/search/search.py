@@ -26,7 +26,7 @@ from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.single_pulse.candidates import Events, group_events
 from skysieve.dedispersion.single_pulse.grouping import friends
-from skysieve.dedispersion.single_pulse.search import prepare
+from skysieve.dedispersion.single_pulse.search import BLOCK_SECONDS, prepare
 
 from .found import Found, joined_events, picked
 from .history import ENDLESS, History, LiveSource
@@ -72,6 +72,8 @@ class StreamSearch:
         Samples to keep for cut-outs.
     widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
         As for `search`.
+    usual_block : float
+        Seconds of the noise blocks where ``block`` is not given; they become longer where a search needs that.
     device, memory, threads
         As for `search`.
     resident : bool
@@ -105,7 +107,8 @@ class StreamSearch:
         noise: str = "robust",
         detector: str = "boxcar",
         buffer: int | None = None,
-        block: float = 2.0,
+        block: float | None = None,
+        usual_block: float = BLOCK_SECONDS,
         link_dm: int = 5,
         link_time: float | None = None,
         method: str = "auto",
@@ -135,7 +138,7 @@ class StreamSearch:
         self.job = prepare(
             fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
             link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-            dm_constant=dm_constant,
+            dm_constant=dm_constant, usual_block=usual_block,
         )  # fmt: skip
         self.observation, self.length = observation, self.job.length
         self.dtype, self.maximum = kind.name, most
@@ -145,7 +148,7 @@ class StreamSearch:
         span = 2 * self.step + 2 * self.length + self.job.overlap
         rows, room = history + self.step + 2 * self.length, available_host_memory() // 2
         if (need := rows * observation.nchan * kind.itemsize) > room:
-            raise MemoryBudgetError(f"block={block:g}, step={step}: {rows} samples", need, room)
+            raise MemoryBudgetError(f"block={block or usual_block:g}, step={step}: {rows} samples", need, room)
         self._held = History(observation, kind, most, history, rows - history)
         self._fb = Filterbank([self._held])
         self._source = LiveSource(self._fb, sorted(set(ignore)), self.length)
