@@ -110,22 +110,24 @@ class Lookout:
         """
         rows = bits_of(rows)
         at, end = self.at, self.at + len(rows)
-        found = NO_RECTANGLES
         missing = Losses(missing).within(at, end) if len(missing) else missing
         if self.first:
-            found = self._first(rows, missing)
-        elif len(missing) or self._lost_before.any() or not self._quiet(rows):
-            found = self._closely(rows, missing)
-        begun = self.dead & (self._run < len(rows))
-        if begun.any():
-            self.dead &= ~begun
-            self._equal[begun] = self._pairs[begun] = 0
+            found, begun = self._first(rows, missing), np.zeros(self.nchan, bool)
+        else:
+            found, begun = self._next(rows, missing), self.dead & (self._run < len(rows))
+        self.dead &= ~begun
+        self._equal[begun] = self._pairs[begun] = 0
         self._before = rows[-1].copy()
         self.at = end
         if end % self.block == 0:
             self._end_block()
         self._set_free()
         return joined_rows(found)
+
+    def _next(self, rows: NDArray[Any], missing: NDArray[np.int64]) -> NDArray[np.int64]:
+        if len(missing) or self._lost_before.any() or not self._quiet(rows):
+            return self._closely(rows, missing)
+        return NO_RECTANGLES
 
     def _quiet(self, rows: NDArray[Any]) -> bool:
         from . import cpu_lookout
