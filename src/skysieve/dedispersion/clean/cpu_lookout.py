@@ -70,9 +70,9 @@ def close_look(
     """All pairs of a piece: counts by channel and by sample, and the runs that are too long.
 
     ``gone[t]`` marks the missing samples of row ``t - 1``; row 0 is that of ``before``, which ``known`` says is there.
-    Neighbours of missing samples are no pairs.  ``many`` has the ``counted`` channels, but for those at ``top``.  ``begin`` is the first
-    sample of the run that is open; ``value`` its value.  Returns the number of runs: (channel, first, last + 1, is at
-    the top or the bottom); runs that are open count, up to the end.
+    Neighbours of missing samples are no pairs.  ``many`` has the ``counted`` channels, but for those at ``top``.
+    ``begin`` is the first sample of the run that is open, ``value`` its value.  Returns the number of runs: (channel,
+    first, last + 1, is at the top or the bottom); runs that are open count, up to the end.
     """
     n, C = rows.shape
     count = 0

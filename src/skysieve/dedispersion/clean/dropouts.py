@@ -383,8 +383,8 @@ def rectangles_of(
 
     Of few channels (see `FEW`) those at the top or the bottom of the range count from ``long`` samples on, and none in
     ``coarse`` data.  Runs that end at ``until``, where the data end for the time being, share no end.  ``before``
-    are runs of other channels that were found earlier: their edges count, too.  Runs whose last column is -1 are known to
-    be dropped.
+    are runs of other channels that were found earlier: their edges count, too.  Runs whose last column is -1 are known
+    to be dropped.
     """
     if not len(runs):
         return NO_RECTANGLES

@@ -1,8 +1,8 @@
 """Dropped data in a stream: stretches of equal samples, found while the samples come.
 
-The test is that of `dropouts`: a run of equal samples counts when chance makes it less than once in a million hours.  The
-part of a channel's pairs that are equal is that of its latest noise blocks, less the runs that were found; in the first
-block it is the block's own.
+The test is that of `dropouts`: a run of equal samples counts when chance makes it less than once in a million hours.
+The part of a channel's pairs that are equal is that of its latest noise blocks, less the runs that were found; in the
+first block it is the block's own.
 """
 
 from __future__ import annotations
@@ -177,14 +177,14 @@ class Lookout:
             return np.array([[self.at, self.at + len(rows), 0, self.nchan]]) if enough.any() else NO_RECTANGLES
         live = enough & ~self.dead
         odd = odds(equal, pairs)
-        lengths = counts = np.zeros(self.nchan)
+        lengths = counts = np.zeros(self.nchan, np.int64)
         for _ in range(ROUNDS):
             wanted = np.where(live, np.ceil(np.minimum(self.least / odd, 2**60)).astype(np.int64) + 1, NEVER)
             if (wanted >= need).all():
                 break
             need = np.minimum(need, wanted)
             runs, _, _, many, begin = self._runs(rows, gone, need, live)
-            lengths = np.bincount(runs[:, 0], runs[:, 2] - runs[:, 1], self.nchan)
+            lengths = np.bincount(runs[:, 0], runs[:, 2] - runs[:, 1], self.nchan).astype(np.int64)
             counts = np.bincount(runs[:, 0], minlength=self.nchan)
             odd = odds(np.maximum(equal - (lengths - counts), 0), np.maximum(pairs - lengths, 1))
         self._odd = np.where(live, odd, 1e-12)

@@ -408,8 +408,8 @@ def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
 
 
 def _block_length(
-    fb: Filterbank, given: float | None, buffer: int | None, detector: str, common: int, boxes: tuple[int, ...], most: int,
-    usual: float,
+    fb: Filterbank, given: float | None, buffer: int | None, detector: str, common: int, boxes: tuple[int, ...],
+    most: int, usual: float,
 ) -> int:  # fmt: skip
     """Unbinned samples of a block: a multiple of every binning."""
     if detector == "threshold" and buffer is not None:

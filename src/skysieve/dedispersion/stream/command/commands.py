@@ -318,8 +318,8 @@ def stream(
         check_free([] if told_at is None else [told_at], socket.SOCK_STREAM)
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
         search = {
-            "threshold": threshold, "noise": noise.value, "block": block, "usual_block": BLOCK, "ignore": ignored(ignore), "device": device,
-            "step": step, "threads": threads, "memory": memory,
+            "threshold": threshold, "noise": noise.value, "block": block, "usual_block": BLOCK,
+            "ignore": ignored(ignore), "device": device, "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,

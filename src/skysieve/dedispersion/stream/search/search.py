@@ -263,7 +263,9 @@ class StreamSearch:
         while at < stop:
             end = min(stop, (at // self.length + 1) * self.length)
             first = min(self._loaded, self._decided) - REREAD  # an engine reads whole blocks of floats
-            self._held.append(rows[at - start : end - start], first // self.length * self.length if self.real else first)
+            self._held.append(
+                rows[at - start : end - start], first // self.length * self.length if self.real else first
+            )
             at = end
             found += self._decide(end)
         self._held.settle()
