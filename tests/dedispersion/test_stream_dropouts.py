@@ -25,7 +25,7 @@ def bank(x, **options):
 
 
 def noise(kind, seed, pulses=True):
-    """Samples of noise with pulses, shape (samples, channels), and the largest value where that is less than the type's."""
+    """Samples of noise with pulses, shape (samples, channels), and the largest value, where it is known."""
     x = np.random.default_rng(seed).normal(size=(NCHAN, NSAMP)).astype(np.float32)
     for t in TIMES if pulses else ():
         x = inject(bank(x), dm=150, time=t, snr=26, width=6e-3).read()

@@ -9,18 +9,16 @@ JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 @njit(**JIT)
-def compare(a, b, run, longest, equal):
-    """Compare two spectra; 8-bit counters without branches, so that many channels are compared at a time."""
+def compare(a, b, run, longest):
+    """Compare two spectra; 8-bit counters, so that many channels are compared at a time."""
     for c in range(len(a)):
-        same = np.uint8(a[c] == b[c])
-        r = np.uint8((run[c] + 1) * same)
+        r = np.uint8(run[c] + np.uint8(1)) if a[c] == b[c] else np.uint8(0)
         run[c] = r
-        longest[c] = max(longest[c], r)
-        equal[c] += same
+        longest[c] = longest[c] if longest[c] > r else r
 
 
 @njit(**JIT)
-def quiet(rows, before, run, need, counted, limit, stride, short, longest, equal, total):
+def quiet(rows, before, run, need, counted, limit, stride, short, longest, total):
     """Whether a piece of at most 127 samples has no run that may be dropped data; then the counters are updated.
 
     Parameters
@@ -35,19 +33,18 @@ def quiet(rows, before, run, need, counted, limit, stride, short, longest, equal
         Channels whose statistics are known.
     limit : int
         Of these, channels whose pair of samples may be equal at a time, looked at every ``stride`` samples.
-    short, longest, equal : arrays of uint8
+    short, longest : arrays of uint8
         Work space.
     total : array of int64
-        Equal pairs of each channel; updated.
+        Equal pairs of each channel, of those that lie ``stride`` samples apart; updated.
     """
     n, C = rows.shape
     for c in range(C):
         short[c] = min(run[c], 127)
         longest[c] = 0
-        equal[c] = 0
-    compare(rows[0], before, short, longest, equal)
+    compare(rows[0], before, short, longest)
     for t in range(1, n):
-        compare(rows[t], rows[t - 1], short, longest, equal)
+        compare(rows[t], rows[t - 1], short, longest)
     for c in range(C):
         if longest[c] >= need[c]:
             return False
@@ -57,9 +54,11 @@ def quiet(rows, before, run, need, counted, limit, stride, short, longest, equal
             many += counted[c] & (rows[t, c] == (rows[t - 1, c] if t else before[c]))
         if many >= limit:
             return False
+    for t in range(0, n, stride):
+        for c in range(C):
+            total[c] += rows[t, c] == (rows[t - 1, c] if t else before[c])
     for c in range(C):
-        run[c] = run[c] + n if equal[c] == n else np.int64(short[c])
-        total[c] += equal[c]
+        run[c] = run[c] + n if short[c] >= n else np.int64(short[c])
     return True
 
 

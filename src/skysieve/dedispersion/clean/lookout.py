@@ -84,7 +84,7 @@ class Lookout:
         self._dropped = np.full(nchan, -1)
         self._recent = NO_RECTANGLES
         self._limit = nchan + 1
-        self._work = np.zeros((3, nchan), np.uint8)
+        self._work = np.zeros((2, nchan), np.uint8)
 
     def begin(self, start: int) -> None:
         """The first sample."""
@@ -136,7 +136,7 @@ class Lookout:
             rows, self._before, self._run, self._need8, self._live, self._limit, self.stride, *self._work, self._equal
         ):
             return False
-        self._pairs += len(rows)
+        self._pairs += -(-len(rows) // self.stride)
         return True
 
     def _gone(self, count: int, missing: NDArray[np.int64]) -> NDArray[np.bool_]:
