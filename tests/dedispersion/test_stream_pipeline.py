@@ -223,7 +223,7 @@ def test_absurd_headers_of_one_beam_end_nothing(data, tmp_path, changes):
     g, good = packets_of(data.fb)
     other = replace(g, nsamp=8, **changes)
     bad = packets(other, np.zeros((8, 1, other.step_bytes), np.uint8), 0, 3)
-    options = replace(data.options, plan=None, dm_max=200.0)
+    options = replace(data.options, plan=None, dm_max=200.0, search={**data.options.search, "block": None})
     batches = [good[:100], bad, *(good[a : a + 100] for a in range(100, 500, 100))]
     summary, _ = run_feed(lambda i: ListFeed(i, batches), options, tmp_path)
     assert (summary["counts"]["accepted"], summary["counts"]["lost"]) in ((500, 0), (501, 0))

@@ -249,16 +249,21 @@ def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
     runs, odd = _long_runs(fb, top, equal, pairs, least)
     runs = np.concatenate([runs, _shared(fb, top, live, many, runs, odd, least)])
     coarse, long = 0 < fb.maximum <= COARSE, math.ceil(CLIPPED / fb.tsamp)
-    return _outside(_rectangles(runs, odd, coarse, long), fb.gaps)
+    return _outside(rectangles_of(runs, odd, coarse, long), fb.gaps)
 
 
 def top_bits(fb: Filterbank) -> int:
     """Bits of the largest value that samples can take; of floats those of NaN, which `Cleaned` replaces."""
-    if fb.dtype.kind == "f":
+    return top_value(fb.dtype, fb.maximum)
+
+
+def top_value(dtype: np.dtype[Any], maximum: int) -> int:
+    """`top_bits` of samples of a type and, where it is known, of a largest value."""
+    if dtype.kind == "f":
         return int(np.float32(np.nan).view(np.uint32))
-    if fb.dtype.kind == "u" and fb.maximum:
-        return fb.maximum
-    return 2 ** (8 * fb.dtype.itemsize - (fb.dtype.kind == "i")) - 1
+    if dtype.kind == "u" and maximum:
+        return maximum
+    return 2 ** (8 * dtype.itemsize - (dtype.kind == "i")) - 1
 
 
 def _pieces(fb: Filterbank) -> Any:
@@ -370,16 +375,22 @@ def _shared(
     return np.concatenate(found) if found else np.empty((0, 4), np.int64)
 
 
-def _rectangles(runs: NDArray[np.int64], odd: NDArray[np.float64], coarse: bool, long: int) -> NDArray[np.int64]:
+def rectangles_of(
+    runs: NDArray[np.int64], odd: NDArray[np.float64], coarse: bool, long: int, until: int = -1,
+    before: NDArray[np.int64] = NO_RECTANGLES,
+) -> NDArray[np.int64]:  # fmt: skip
     """Runs as rectangles: of each channel joined where they touch, edges that chance moved put right, rows joined.
 
     Of few channels (see `FEW`) those at the top or the bottom of the range count from ``long`` samples on, and none in
-    ``coarse`` data.
+    ``coarse`` data.  Runs that end at ``until``, where the data end for the time being, share no end.  ``before``
+    are runs of other channels that were found earlier: their edges count, too.  Runs whose last column is -1 are known
+    to be dropped.
     """
     if not len(runs):
         return NO_RECTANGLES
     slack = np.minimum(np.ceil(8.0 / odd), MOST_SLACK).astype(np.int64)
-    starts, stops = (_common(runs[:, k]) for k in (1, 2))
+    starts = _common(np.concatenate([runs[:, 1], before[:, 1]]))
+    stops = _common(np.concatenate([runs[runs[:, 2] != until, 2], before[before[:, 2] != until, 2]]))
     merged: list[tuple[int, int, int, int]] = []
     for c, a, b, end in runs[np.lexsort((runs[:, 2], runs[:, 1], runs[:, 0]))].tolist():
         if merged and merged[-1][0] == c and a <= merged[-1][2] + ISLAND:
@@ -392,12 +403,13 @@ def _rectangles(runs: NDArray[np.int64], odd: NDArray[np.float64], coarse: bool,
         last = _snap(stops, b, max(first + 1, b - int(slack[c])), True)
         snapped.append((first, last, c, end))
     edges = np.array(snapped)
-    starts, stops = _common(edges[:, 0]), _common(edges[:, 1])
+    starts = _common(np.concatenate([edges[:, 0], before[:, 1]]))
+    stops = _common(np.concatenate([edges[edges[:, 1] != until, 1], before[before[:, 2] != until, 2]]))
     fewest = max(2, math.ceil(FEW * math.sqrt(len(odd))))
     found: list[list[int]] = []
     for first, last, c, end in sorted(snapped):
-        alone = max(starts[first], stops[last]) < fewest
-        if alone and (coarse or (end and last - first < long)):
+        alone = max(starts[first], stops.get(last, 0)) < fewest
+        if alone and end >= 0 and (coarse or (end and last - first < long)):
             continue
         if found and found[-1][:2] == [first, last] and found[-1][3] == c:
             found[-1][3] = c + 1

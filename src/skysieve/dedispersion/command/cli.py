@@ -180,7 +180,7 @@ def search(
         Detector, option("--detector", help="boxcar, threshold (the paper's; boxcar).", panel=SEARCH)
     ] = Detector.boxcar,
     buffer: Annotated[int | None, option("--buffer", help="Its samples.", panel=SEARCH, metavar="N")] = None,
-    block: Annotated[float, option("--block", help="Noise blocks, s (2).", panel=SEARCH, metavar="S")] = 2.0,
+    block: Annotated[float | None, option("--block", help="Noise blocks, s (2).", panel=SEARCH, metavar="S")] = None,
     method: Methods = Method.auto, dm_constant: Constant = None, device: Device = "auto", threads: Threads = None,
     memory: Memory = None,
     output: Annotated[

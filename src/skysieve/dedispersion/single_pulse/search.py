@@ -161,12 +161,12 @@ class Job:
 
 def prepare(
     fb: Filterbank, plan: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
-    buffer: int | None, block: float, link_dm: int, link_time: float | None, method: str, max_loss: float,
-    ref_freq: str | float, dm_constant: float | None, strict: bool = False,
+    buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
+    ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS,
 ) -> Job:  # fmt: skip
     """The arguments of `search` checked, and the delays; no data are read.
 
-    ``strict`` refuses blocks that are too short, instead of making them longer.
+    A ``block`` that is too short is refused; where none is given, ``usual_block`` becomes longer where that is needed.
     """
     stages, constant = stages_of(fb, plan, dm_constant, name="plan")
     check_series(fb.observation, np.concatenate([dms for dms, *_ in stages]))
@@ -174,7 +174,8 @@ def prepare(
         raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
     boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
-    length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages), strict)
+    length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages),
+                           usual_block)  # fmt: skip
     made = []
     for dms, binning, nsub, call in stages:
         check_binning(fb, binning)
@@ -195,7 +196,7 @@ def search(
     noise: str = "robust",
     detector: str = "boxcar",
     buffer: int | None = None,
-    block: float = BLOCK_SECONDS,
+    block: float | None = None,
     link_dm: int = 5,
     link_time: float | None = None,
     method: str = "auto",
@@ -228,10 +229,10 @@ def search(
         boxcars, ``noise="moments"``.
     buffer : int, optional
         Samples of its buffers (unbinned); by default those of ``block``.
-    block : float
+    block : float, optional
         Seconds of the blocks that noise is taken from.  They are anchored at sample 0 of the data.  At least 1024
-        samples and twice the widest boxcar, binned as the coarsest stage is; the default of 2 s becomes longer where
-        that is needed.
+        samples and twice the widest boxcar, binned as the coarsest stage is; by default 2 s, or this minimum where it
+        is longer.
     link_dm : int
         Events belong together that are at most so many DMs apart ...
     link_time : float, optional
@@ -282,7 +283,7 @@ def search(
     job = prepare(
         fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
         link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-        dm_constant=dm_constant, strict=True,
+        dm_constant=dm_constant,
     )  # fmt: skip
     constant, made, length = job.dm_constant, job.made, job.length
     budget = parse_budget(memory, available_host_memory())
@@ -407,8 +408,8 @@ def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
 
 
 def _block_length(
-    fb: Filterbank, seconds: float, buffer: int | None, detector: str, common: int, boxes: tuple[int, ...], most: int,
-    strict: bool,
+    fb: Filterbank, given: float | None, buffer: int | None, detector: str, common: int, boxes: tuple[int, ...],
+    most: int, usual: float,
 ) -> int:  # fmt: skip
     """Unbinned samples of a block: a multiple of every binning."""
     if detector == "threshold" and buffer is not None:
@@ -417,10 +418,11 @@ def _block_length(
         return int(buffer)
     if buffer is not None:
         raise ValueError(f"buffer={buffer}: only the threshold detector has buffers; expected detector='threshold'")
+    seconds = usual if given is None else given
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"block={seconds!r}: expected seconds, above 0")
     least = max(LEAST_BLOCK, 2 * boxes[-1]) * most if detector == "boxcar" else 2 * most
-    if strict and seconds != BLOCK_SECONDS and round(seconds / fb.tsamp) < least:
+    if given is not None and round(seconds / fb.tsamp) < least:
         why = f"{least // most} samples" + (f" of {most} binned ones each" if most > 1 else "")
         raise ValueError(f"block={seconds!r}: expected at least {math.ceil(least * fb.tsamp * 1e6) / 1e6:g} s: {why}")
     length = -(-max(least, round(seconds / fb.tsamp)) // common) * common

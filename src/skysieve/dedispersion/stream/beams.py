@@ -39,6 +39,8 @@ GULP_BYTES = 2**20
 """Bytes of a gulp at most: temporaries of larger ones cost more in mapped pages than in arithmetic."""
 DEVICE_GULP_BYTES = 2**28
 """The same of gulps that a GPU channelises."""
+QUIET = 10.0
+"""Seconds of data for which no further stretch of equal samples is announced."""
 MOST_CUTTING = 64
 """Cut-outs that may wait for their samples."""
 NUMBERS = itertools.count(1)
@@ -96,7 +98,8 @@ class Segment:
         self.slow = ""
         self.refused = False
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
-        self.samples = 0
+        self.samples = self._equal_before = self._equal_told = 0
+        self._equal_next = 0.0
         self._cutting: deque[tuple[int, int, int]] = deque()
         self._cuts: list[Cut] = []
 
@@ -224,6 +227,7 @@ class Segment:
             self._cuts.append(Cut(number, low, None))
         self._cutting.clear()
         since = search.frontier
+        self._equal_before += search.equal
         self._close()
         self.chain = self.search = self._ahead = None
         self.ring.take_back()
@@ -276,6 +280,21 @@ class Segment:
         late = (self.observation.tstart - mjd_of(self.geometry.epoch)) * 86400
         since = seconds + late
         return Mark(self.number, self.geometry.epoch, since, int(since / self.geometry.tsamp))
+
+    def news(self) -> str:
+        """What to say of samples that repeat one value, where a stretch of them has begun since the last call."""
+        search = self._search
+        now, before = search.equal, self._equal_told
+        self._equal_told = now
+        if now == before or search.equal_since < self._equal_next:
+            return ""
+        self._equal_next = search.equal_since + QUIET
+        return f"samples repeat one value at {search.equal_since:.3f} s: they count as lost"
+
+    def counts(self) -> dict[str, int]:
+        """What became of its packets; ``equal``: samples, each channel's, that count as lost as they repeat a value."""
+        equal = self._equal_before + (0 if self.search is None else self.search.equal)
+        return {**self.ring.counts(), "equal": equal}
 
     @property
     def seconds(self) -> float:

@@ -112,7 +112,7 @@ class Beam:
     def retire(self) -> Segment:
         """The oldest segment is worked off: keep its counts."""
         segment = self.segments.popleft()
-        for name, value in segment.ring.counts().items():
+        for name, value in segment.counts().items():
             self.past[name] = self.past.get(name, 0) + value
         return segment
 
@@ -120,7 +120,7 @@ class Beam:
         """Packets of all segments."""
         total = dict(self.past)
         for segment in list(self.segments):
-            for name, value in segment.ring.counts().items():
+            for name, value in segment.counts().items():
                 total[name] = total.get(name, 0) + value
         return total
 
@@ -352,7 +352,7 @@ class Intake:
 
     def counts(self) -> dict[str, int]:
         """What became of all packets: those of the rings, and what was refused before."""
-        total = dict.fromkeys(("accepted", "lost", "late", "duplicate", "overflow", "jump"), 0)
+        total = dict.fromkeys(("accepted", "lost", "late", "duplicate", "overflow", "jump", "equal"), 0)
         for beam in list(self.beams.values()):
             for name, value in beam.counts().items():
                 total[name] += value

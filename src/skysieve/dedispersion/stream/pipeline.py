@@ -37,6 +37,7 @@ COUNTERS = {
     "refused": "Packets of streams that cannot be searched.", "restarts": "Senders that started anew.",
     "datagrams": "Datagrams read from sockets.", "ring_overflow": "Datagrams for which the receiver had no room.",
     "kernel_drops": "Datagrams that the kernel dropped.", "gpus_lost": "GPUs that failed.",
+    "equal": "Samples, each channel's, that repeat one value and count as lost.",
 }  # fmt: skip
 
 
@@ -170,6 +171,8 @@ class Pipeline:
                         self._emit(self._watched(segment, partial(segment.step, gulp)))
                         self._cut(segment)
                         self._name_gap(beam, segment)
+                        if segment.search is not None and (news := segment.news()):
+                            self.intake.say(f"beam {beam.number}: {news}")
                 worked = True
             elif ended:
                 self._emit(self._watched(segment, segment.finish), over=True)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.receive.packets import Parser
 
 USER_ERROR, INTERRUPTED = 2, 130
+BLOCK = 0.25
+"""Seconds of noise blocks, where a search does not need longer ones."""
 COMPILING = "loading kernels; a fresh environment compiles them first, which takes half a minute, once"
 INPUT, VOLTAGES, SEARCH, OUTPUT, RUN = "Input", "Voltages", "Search", "Output", "Running"
 
@@ -235,7 +237,7 @@ def stream(
     dm_max: Annotated[float | None, option("--dm-max", help="Highest DM, without a plan.", panel=SEARCH)] = None,
     threshold: Annotated[float, option("-t", "--threshold", help="S/N (6.5).", panel=SEARCH, metavar="X")] = 6.5,
     noise: Annotated[Noise, option("--noise", help="robust, moments, clipped (robust).", panel=SEARCH)] = Noise.robust,
-    block: Annotated[float, option("--block", help="Noise blocks, s (0.25).", panel=SEARCH, metavar="S")] = 0.25,
+    block: Annotated[float | None, option("--block", help="Noise blocks, s (0.25).", panel=SEARCH, metavar="S")] = None,
     step: Annotated[
         int, option("--step", help="Blocks searched at a time: less work, later news (1).", panel=SEARCH, min=1)
     ] = 1,
@@ -316,8 +318,8 @@ def stream(
         check_free([] if told_at is None else [told_at], socket.SOCK_STREAM)
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
         search = {
-            "threshold": threshold, "noise": noise.value, "block": block, "ignore": ignored(ignore), "device": device,
-            "step": step, "threads": threads, "memory": memory,
+            "threshold": threshold, "noise": noise.value, "block": block, "usual_block": BLOCK,
+            "ignore": ignored(ignore), "device": device, "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,

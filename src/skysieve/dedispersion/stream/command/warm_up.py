@@ -24,6 +24,8 @@ POWER_BITS, VOLTAGE_BITS = (8, 16, 32), (4, 8)
 """Those that differ in what is compiled for them."""
 BINNED = 40.0
 """A DM up to which 64 channels of 1 MHz from 400 MHz on, every ms, are binned by 1 and 2."""
+LONG = 60.0
+"""Seconds of a noise block that no data need."""
 
 
 def warm(options: Options, kinds: bool = True) -> None:
@@ -40,7 +42,7 @@ def warm(options: Options, kinds: bool = True) -> None:
         observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
     else:  # what comes is not known yet: a set-up of any size has the same kernels
         observation, plan = Observation(np.linspace(1500, 1400, 64), 1e-3), np.arange(20.0)
-        search = {**search, "ignore": ()}
+        search = anywhere(search)
     with StreamSearch(observation, plan, **search) as made:
         made.warm()
         rows = np.random.default_rng(1).integers(80, 112, (made.length, observation.nchan), np.uint8)
@@ -50,11 +52,17 @@ def warm(options: Options, kinds: bool = True) -> None:
         made.finish()
     if not kinds:
         return
-    free = replace(options, search={**options.search, "ignore": ()}, policy="block", growing=False, cutouts=False)
+    free = replace(options, search=anywhere(options.search), policy="block", growing=False, cutouts=False)
     for bits in POWER_BITS:
         _through(power_packets(bits), replace(free, plan=None, dm_max=BINNED))
     for bits in VOLTAGE_BITS:
         _through(voltage_packets(bits, options.channelise), replace(free, plan=np.arange(4.0), dm_max=None))
+
+
+def anywhere(search: dict[str, Any]) -> dict[str, Any]:
+    """Options for data that are not those to come: of these neither the channels nor the shortest block are known."""
+    block = search.get("block")
+    return {**search, "ignore": (), "block": block if block is not None and block > LONG else None}
 
 
 def _through(made: NDArray[np.uint8], options: Options) -> None:

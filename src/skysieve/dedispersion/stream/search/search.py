@@ -17,6 +17,8 @@ from scipy.ndimage import minimum_filter1d
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
 from skysieve.dedispersion.api import find_place, make_engine
+from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
+from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
 from skysieve.dedispersion.contract import REREAD
 from skysieve.dedispersion.data.delays import reference_frequency
@@ -24,7 +26,7 @@ from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.single_pulse.candidates import Events, group_events
 from skysieve.dedispersion.single_pulse.grouping import friends
-from skysieve.dedispersion.single_pulse.search import prepare
+from skysieve.dedispersion.single_pulse.search import BLOCK_SECONDS, prepare
 
 from .found import Found, joined_events, picked
 from .history import ENDLESS, History, LiveSource
@@ -70,6 +72,8 @@ class StreamSearch:
         Samples to keep for cut-outs.
     widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
         As for `search`.
+    usual_block : float
+        Seconds of the noise blocks where ``block`` is not given; they become longer where a search needs that.
     device, memory, threads
         As for `search`.
     resident : bool
@@ -103,7 +107,8 @@ class StreamSearch:
         noise: str = "robust",
         detector: str = "boxcar",
         buffer: int | None = None,
-        block: float = 2.0,
+        block: float | None = None,
+        usual_block: float = BLOCK_SECONDS,
         link_dm: int = 5,
         link_time: float | None = None,
         method: str = "auto",
@@ -133,7 +138,7 @@ class StreamSearch:
         self.job = prepare(
             fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
             link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-            dm_constant=dm_constant,
+            dm_constant=dm_constant, usual_block=usual_block,
         )  # fmt: skip
         self.observation, self.length = observation, self.job.length
         self.dtype, self.maximum = kind.name, most
@@ -143,7 +148,7 @@ class StreamSearch:
         span = 2 * self.step + 2 * self.length + self.job.overlap
         rows, room = history + self.step + 2 * self.length, available_host_memory() // 2
         if (need := rows * observation.nchan * kind.itemsize) > room:
-            raise MemoryBudgetError(f"block={block:g}, step={step}: {rows} samples", need, room)
+            raise MemoryBudgetError(f"block={block or usual_block:g}, step={step}: {rows} samples", need, room)
         self._held = History(observation, kind, most, history, rows - history)
         self._fb = Filterbank([self._held])
         self._source = LiveSource(self._fb, sorted(set(ignore)), self.length)
@@ -162,17 +167,20 @@ class StreamSearch:
         if not getattr(self.engine, "runtimes", None):
             self.kept = KeptSeries(self.engine, pieces, self._sought(looked), pace, place.budget)
         self._filler: Any = Filler(observation.nchan, self.length, kind, most)
+        self._lookout: Lookout | None = Lookout(observation.nchan, observation.tsamp, kind, most, self.length)
         if resident:
             self._settle()
         self._looked = looked
-        self._rects = np.empty((0, 4), np.int64)
+        self._rects = self._due = NO_RECTANGLES
+        self._decided = 0
         self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
         self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
         self.start = self.low = self.filled = self._loaded = -1
         self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
-        self.events = self.forced = self.dropped = 0
+        self.events = self.forced = self.dropped = self.equal = 0
+        self.equal_since = -1.0
 
     def _settle(self) -> None:
         """Move history and filler to the engine's first GPU."""
@@ -189,6 +197,7 @@ class StreamSearch:
             raise
         self._fb.readers[0] = self._held
         self._filler = DeviceFiller(held.samples, self.length, self.maximum)
+        self._lookout = None
 
     def _sought(self, looked: list[Detection]) -> list[Detection]:
         """What is looked for in each part."""
@@ -246,16 +255,56 @@ class StreamSearch:
         if len(rects):
             if rects[:, 0].min() < start or rects[:, 1].max() > stop:
                 raise ValueError(f"missing: expected rectangles within samples {start} to {stop}")
+            rects = clipped(rects.copy(), self.observation.nchan)
             self._rects = np.concatenate([self._rects, rects])
+            self._due = np.concatenate([self._due, rects])
         at = start
         found: list[Found] = []
         while at < stop:
             end = min(stop, (at // self.length + 1) * self.length)
-            self._add(at, rows[at - start : end - start], rects)
+            first = min(self._loaded, self._decided) - REREAD  # an engine reads whole blocks of floats
+            self._held.append(
+                rows[at - start : end - start], first // self.length * self.length if self.real else first
+            )
             at = end
-            found += self._search()
+            found += self._decide(end)
         self._held.settle()
         return found
+
+    def _decide(self, stop: int, last: bool = False) -> list[Found]:
+        """Look for dropped data in samples before ``stop``, and search those that are decided."""
+        free = stop
+        if self._lookout is not None:
+            while end := self._lookout.next(stop, last):
+                low = self._lookout.at
+                some = self._lookout.look(self._held.view(low, end), self._due)
+                if len(some):
+                    self._note(some)
+                if len(dead := np.flatnonzero(self._lookout.dead)):
+                    edges = np.flatnonzero(np.diff(dead) > 1) + 1
+                    runs = [(low, end, int(part[0]), int(part[-1]) + 1) for part in np.split(dead, edges)]
+                    self._due = np.concatenate([self._due, np.array(runs)])
+            free = stop if last else min(stop, self._lookout.free)
+        found: list[Found] = []
+        while self._decided < free:
+            end = min(free, (self._decided // self.length + 1) * self.length)
+            self._add(self._decided, end)
+            self._decided = end
+            found += self._search()
+        self._due = self._due[self._due[:, 1] > self._decided]
+        return found
+
+    def _note(self, rects: NDArray[np.int64]) -> None:
+        """Stretches of equal samples count as lost."""
+        self.equal += int(((rects[:, 1] - rects[:, 0]) * (rects[:, 3] - rects[:, 2])).sum())
+        self.equal_since = int(rects[:, 0].min()) * self.observation.tsamp
+        self._due = np.concatenate([self._due, rects])
+        for rect in rects:  # one that goes on is made longer
+            same = (self._rects[:, 1] == rect[0]) & (self._rects[:, 2:] == rect[2:]).all(axis=1)
+            if same.any():
+                self._rects[np.flatnonzero(same)[0], 1] = rect[1]
+            else:
+                self._rects = np.concatenate([self._rects, rect[None]])
 
     @property
     def frontier(self) -> float:
@@ -283,6 +332,9 @@ class StreamSearch:
         if self.kept is not None:
             self.kept.begin(base, self.low)
         self.filled = base
+        self._decided = start
+        if self._lookout is not None:
+            self._lookout.begin(start)
         if start > base:
             self._held.append(np.zeros((start - base, self.observation.nchan), self._held.dtype), base)
             self._pending.append(np.array([[base, start, 0, self.observation.nchan]]))
@@ -290,13 +342,10 @@ class StreamSearch:
             if len(first):
                 self._filler.add(self.low, first, np.array([[self.low, start, 0, self.observation.nchan]]))
 
-    def _add(self, at: int, rows: Any, rects: NDArray[np.int64]) -> None:
+    def _add(self, at: int, end: int) -> None:
         """Samples of one block: statistics, and what stands in for missing ones."""
-        end = at + len(rows)
-        first = self._loaded - REREAD  # for values that are not finite an engine reads whole blocks
-        self._held.append(rows, first // self.length * self.length if self.real else first)
         view = self._held.view(at, end)
-        some = Losses(rects).within(at, end) if len(rects) else rects
+        some = Losses(self._due).within(at, end) if len(self._due) else self._due
         some = clipped(some, self.observation.nchan) if len(some) else some
         over = end % self.length == 0
         self._filler.add(at, view, some)
@@ -453,12 +502,12 @@ class StreamSearch:
         if self.start < 0:
             return []
         nsamp = self._held.stop
+        found = self._decide(nsamp, last=True)
         if self.filled < nsamp:
             self._filler.end_block(last=True)
             self._fill_first(nsamp)
         self._looked = self.job.detections(nsamp)
         self._source.nsamp = nsamp
-        found: list[Found] = []
         if self.kept is not None:
             while (raw := self.kept.search(nsamp, self._sought(self._looked), True)) is not None:
                 found += self._taken(joined(self._parts, raw, len(self.job.made)), False)
