@@ -10,6 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skysieve.core.command import FAILED_SOME, USER_ERROR
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from .survey import Found, Request
 
 MAX_PLOTS = 50
-FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
 
 
 class UserError(Exception):
