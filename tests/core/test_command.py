@@ -38,12 +38,16 @@ def test_a_mistake_of_the_package_is_not_hidden():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_interrupts(number, capsys):
     steps = []
-    with pytest.raises(typer.Exit) as stop, report_errors("interrupted; nothing was written"):
+
+    def work():
         try:
             os.kill(os.getpid(), number)
             time.sleep(60)
         finally:
             steps.append("cleaned up")
+
+    with pytest.raises(typer.Exit) as stop, report_errors("interrupted; nothing was written"):
+        work()
     assert (stop.value.exit_code, steps) == (INTERRUPTED, ["cleaned up"])
     assert capsys.readouterr().err == "skysieve: interrupted; nothing was written\n"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import real_dtype
 from skysieve.core.device import Device, resolve
 from skysieve.fstat.inputs.atoms import Bins, as_list, bin_atoms
-from skysieve.fstat.inputs.checks import current, real_dtype, refuse_map, refuse_short, reporting
+from skysieve.fstat.inputs.checks import current, refuse_map, refuse_short, reporting
 from skysieve.fstat.inputs.grid import Grid, Schedule, Times, make_schedule, refuse_tables
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.result.map import Coverage, TransientResult

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import flag, one_of, thread_count
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.analysis.sampling import highest_frequencies
@@ -275,7 +276,7 @@ class LombScarglePlan:
         self._spec = checks.make_spec(
             fit_mean, center_data, normalization, n_peaks, return_power, method, dtype, nterms
         )
-        self._nan_policy = checks.one_of("nan_policy", nan_policy, checks.NAN_POLICIES)
+        self._nan_policy = one_of("nan_policy", nan_policy, checks.NAN_POLICIES)
         self._bounds = {"frequency": frequency, "fmin": fmin, "fmax": fmax}
         self._rule_options: dict[str, Any] = {
             "nf": nf,
@@ -286,7 +287,7 @@ class LombScarglePlan:
         self._rules: dict[str, GridRule] = {}
         self._rule(Units(time=one_time_unit(self._bounds)))  # errors now rather than at the first batch
         self._engine: Engine | None
-        self._engine, self._device = self._make_engine(device, memory, checks.thread_count(threads))
+        self._engine, self._device = self._make_engine(device, memory, thread_count(threads))
 
     def _make_engine(
         self, device: str | Device, memory: str | float | None, threads: int | None
@@ -494,7 +495,7 @@ def _reporting(progress: bool | Callable[[int, int], None]) -> Iterator[Callable
     if callable(progress):
         yield progress
         return
-    if not checks.flag("progress", progress):
+    if not flag("progress", progress):
         yield None
         return
     from rich.console import Console

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from skysieve.core.device import Device
 
-DTYPES = ("float64", "float32")
-
 
 def current(device: Device) -> AbstractContextManager[Any]:
     """In it, CuPy's arrays of this thread are made on the device; nothing for a CPU."""
@@ -29,17 +27,6 @@ def current(device: Device) -> AbstractContextManager[Any]:
 
     found: AbstractContextManager[Any] = cupy.cuda.Device(device.index)
     return found
-
-
-def real_dtype(dtype: Any) -> np.dtype[Any]:
-    """The arithmetic that the argument means."""
-    try:
-        real: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as error:
-        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
-    if real.name not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
-    return real
 
 
 SMALL_MAP = 2**26

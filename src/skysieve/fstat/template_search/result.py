@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.fstat.inputs.grid import Grid
 
 from .ledger import HISTOGRAM_EDGES, Ledger, Rows, join
@@ -78,8 +79,8 @@ class SearchResult:
         ``tau_ml``, ``lnBtSG``, ``n_fallback``; with BSGL ``log10BSGL`` (the largest of all cells), ``t0_bsgl``,
         ``tau_bsgl`` (its cell), and 2F of all detectors and of each in that cell.
         """
-        if window is not None and window not in self.ledgers:
-            raise ValueError(f"window={window!r}: expected one of {', '.join(self.windows)}")
+        if window is not None:
+            one_of("window", window, self.windows)
         names = self.windows if window is None else (window,)
         parts: list[Rows] = [self.ledgers[w].best for w in names]
         out: Rows = {}
