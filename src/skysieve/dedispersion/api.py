@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +16,7 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter
+from skysieve.core.progress import reporting as reporting
 from skysieve.dedispersion.clean.masks import Cleaned, Mask
 from skysieve.dedispersion.contract import block_samples
 from skysieve.dedispersion.data.delays import numbers, reference_frequency
@@ -448,21 +448,3 @@ def _dm_constant(given: float | None, dms: Any) -> float:
     if isinstance(dms, DMPlan) and given != dms.dm_constant:
         raise ValueError(f"dm_constant={given!r}: the plan was made with {dms.dm_constant!r}")
     return float(given)
-
-
-@contextmanager
-def reporting(progress: bool | Callable[[int, int], None], what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """The callback that the user's ``progress`` means; a bar is drawn for True."""
-    if callable(progress):
-        yield progress
-        return
-    if not isinstance(progress, bool):
-        raise TypeError(f"progress={progress!r}: expected True, False or a function")
-    if not progress:
-        yield None
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -15,11 +15,12 @@ import numpy as np
 
 from skysieve.core.checks import one_of, real_dtype, whole
 from skysieve.core.device import Device, resolve
+from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
 from skysieve.fstat.api import make_engine
 from skysieve.fstat.contract import Engine, Spec
 from skysieve.fstat.inputs.atoms import Atoms
-from skysieve.fstat.inputs.checks import refuse_short, reporting
+from skysieve.fstat.inputs.checks import refuse_short
 from skysieve.fstat.inputs.grid import Binning, Grid, Schedule
 from skysieve.fstat.inputs.windows import Window, WindowSum, resolve_window
 
@@ -175,7 +176,7 @@ def search(
     }  # fmt: skip
     state = State({name: Ledger(keep, least, few) for name in named}, grid=grid)
     with ExitStack() as stack:
-        report = stack.enter_context(reporting(progress))
+        report = stack.enter_context(reporting(progress, "transient F-statistic"))
         kept = Checkpoint(checkpoint, settings, checkpoint_every)
         kept.restore(state)
         devices = _devices(device, threads)
