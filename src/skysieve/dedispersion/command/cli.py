@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from skysieve.core.command import option, report_errors
+from skysieve.core.files import save_figure
 
 from .options import (
     DATA,
@@ -55,7 +56,6 @@ from .work import (
     opened,
     planned,
     prepared,
-    save_figure,
     show,
     speed,
 )
@@ -118,7 +118,7 @@ def plan(
         if output is not None:
             made.save(output)
         if plot is not None:
-            save_figure(made.plot(), plot)
+            save_figure(made.plot(), plot, dpi=120)
 
 
 @dedisp.command()
@@ -225,7 +225,7 @@ def search(
         if output is not None:
             found.write(output)
         if plot is not None:
-            save_figure(found.plot(), plot)
+            save_figure(found.plot(), plot, dpi=120)
         if cutouts is not None:
             paths = write_cutouts(data, found, cutouts, most=most, mask=every, memory=memory)
             if not quiet:
@@ -330,7 +330,7 @@ def plot(
         check_places(hdf5, output)
         data, cut = cleaned(fb, False, zero_dm, quiet=False), masked(fb, mask, rfi, ignore, quiet=False)
         one = cutout(data, dm=dm, time=time, width=width, snr=snr, mask=cut, memory=memory)
-        save_figure(one.plot(), output)
+        save_figure(one.plot(), output, dpi=120)
         if hdf5 is not None:
             one.save(hdf5)
         typer.echo(f"wrote {output}")

@@ -189,14 +189,6 @@ def check_places(output: Path | None, plot: Path | None) -> None:
             raise ValueError(f"{plot}: expected a name that ends in one of {', '.join('.' + f for f in sorted(forms))}")
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """A picture, under its name only when whole."""
-    from skysieve.core.files import written
-
-    with written(path) as part:
-        figure.savefig(part, dpi=120)
-
-
 def draw_missing(folder: Path) -> None:
     """Draw what a stream has not drawn; a picture that fails costs itself alone."""
     from skysieve.core.files import remove_leftovers

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skysieve.core.command import FAILED_SOME, Dtype, option, report_errors
+from skysieve.core.files import save_figure
 
 if TYPE_CHECKING:
     from skysieve.fstat.inputs.atoms import Atoms
@@ -155,7 +156,7 @@ def map_(
         if output is not None:
             result.save(output) if output.suffix.lower() == ".npz" else result.write_text(output, style.value)
         if plot is not None:
-            _save_figure(result.plot(), plot)
+            save_figure(result.plot(), plot, dpi=150)
         if not quiet:
             _print_map(result)
 
@@ -246,7 +247,7 @@ def search(
         if output is not None:
             result.save(output)
         if plot is not None:
-            _save_figure(result.plot(), plot)
+            save_figure(result.plot(), plot, dpi=150)
         if not quiet:
             _print_search(result)
     raise typer.Exit(code)
@@ -386,13 +387,6 @@ def _check_outputs(path: Path | None, endings: tuple[str, ...]) -> None:
         raise ValueError(f"--output {path}: expected a name that ends in one of {', '.join(endings)}")
     if not path.parent.is_dir():
         raise ValueError(f"--output {path}: there is no folder {path.parent}")
-
-
-def _save_figure(figure: Any, path: Path) -> None:
-    from skysieve.core.files import written
-
-    with written(path) as part:
-        figure.savefig(part, dpi=150)
 
 
 def _bar(quiet: bool) -> bool:

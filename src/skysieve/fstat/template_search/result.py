@@ -140,13 +140,13 @@ class SearchResult:
         ValueError
             For another ending.
         """
-        from skysieve.core.files import written
+        from skysieve.core.files import write_parquet, written
 
         check_path(path)
         suffix = Path(path).suffix.lower()
         with written(path) as part:
             if suffix == ".parquet":
-                self._parquet(part)
+                write_parquet(self.columns(), part, facts={"skysieve": json.dumps(self._facts())})
             elif suffix == ".fits":
                 self._fits(part)
             else:
@@ -159,15 +159,6 @@ class SearchResult:
         return (
             self.settings | facts | {"histogram_edges": HISTOGRAM_EDGES.tolist(), "histogram": counts, "bands": bands}
         )
-
-    def _parquet(self, path: Path) -> None:
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("writing .parquet needs pyarrow: pip install 'skysieve[tables]'") from error
-        table = pyarrow.table({name: pyarrow.array(column) for name, column in self.columns().items()})
-        parquet.write_table(table.replace_schema_metadata({"skysieve": json.dumps(self._facts())}), path)
 
     def _fits(self, path: Path) -> None:
         from astropy.io import fits

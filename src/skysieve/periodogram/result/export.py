@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
-from skysieve.core.files import replace_file
+from skysieve.core.files import write_parquet, written
 from skysieve.periodogram.contract import Grids, Status
 from skysieve.periodogram.lightcurves.units import Units, attach
 from skysieve.periodogram.result.peaks import Peaks, Ragged
@@ -88,7 +88,8 @@ def save(result: LombScargleResult, path: str | os.PathLike[str]) -> None:
     }
     if suffix not in writers:
         raise ValueError(f"path={str(target)!r}; the name must end in one of {', '.join(FORMATS)}")
-    replace_file(target, writers[suffix])
+    with written(target) as part:
+        writers[suffix](part)
 
 
 def _bare(x: Any) -> Any:
@@ -103,17 +104,9 @@ def _save_fits(result: LombScargleResult, path: Path) -> None:
 
 
 def _save_parquet(result: LombScargleResult, path: Path) -> None:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("writing .parquet needs pyarrow: pip install 'skysieve[tables]'") from error
     columns = _columns(result, None)
-    units = [{"unit": str(c.unit)} if hasattr(c, "unit") else None for c in columns.values()]
-    arrays = [pyarrow.array(_bare(c)) for c in columns.values()]
-    fields = [pyarrow.field(n, a.type, metadata=u) for n, a, u in zip(columns, arrays, units, strict=True)]
-    table = pyarrow.table(arrays, schema=pyarrow.schema(fields))
-    parquet.write_table(table, path)
+    units = {name: str(c.unit) for name, c in columns.items() if hasattr(c, "unit")}
+    write_parquet({name: np.asarray(_bare(c)) for name, c in columns.items()}, path, units=units)
 
 
 def _save_npz(result: LombScargleResult, path: Path) -> None:

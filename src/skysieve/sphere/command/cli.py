@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from enum import StrEnum
 from importlib.util import find_spec
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skysieve.core.command import option, report_errors
+from skysieve.core.files import save_figure
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from skysieve.sphere.kernels.base import Kernel
@@ -238,16 +237,6 @@ def check_outputs(out: Path, plot: Path | None) -> None:
         kinds = sorted(Figure().canvas.get_supported_filetypes())
         if plot.suffix.lower().lstrip(".") not in kinds:
             raise ValueError(f"--plot {plot}: expected a picture's name, which ends in {', '.join(kinds)}")
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """A picture, under its name only when whole."""
-    part = path.with_name(f".part{os.getpid()}.{path.name}")
-    try:
-        figure.savefig(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_kernel(fwhm: str | None, bl: Path | None, profile: Path | None, tophat: str | None) -> Kernel:
