@@ -11,6 +11,7 @@ import typer
 
 from skysieve import __version__
 from skysieve.core.command import INTERRUPTED, USER_ERROR, Dtype, option
+from skysieve.periodogram.lightcurves.units import TimeUnit
 
 from .job import MAX_PLOTS, Job, Outputs, Treatment, UserError
 
@@ -52,16 +53,6 @@ class Multiband(StrEnum):
     separate = "separate"
     flexible = "flexible"
     none = "none"
-
-
-class TimeUnit(StrEnum):
-    """Units of time."""
-
-    d = "d"
-    h = "h"
-    min = "min"
-    s = "s"
-    yr = "yr"
 
 
 AUTO = "auto"

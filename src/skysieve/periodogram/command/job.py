@@ -188,7 +188,7 @@ class Job:
 
         import numpy as np
 
-        from .survey import HOURS, UNIT_HOURS
+        from skysieve.periodogram.lightcurves.units import TimeUnit
 
         how = self.treatment
         if curves.time_unit and how.time_unit not in ("d", curves.time_unit):
@@ -196,7 +196,7 @@ class Job:
                 f"the file gives its times in {curves.time_unit}; --time-unit is for those that carry none"
             )
         if not curves.time_unit and how.time_unit != "d":
-            curves = replace(curves, t=curves.t * (UNIT_HOURS[how.time_unit] / HOURS))
+            curves = replace(curves, t=curves.t * TimeUnit[how.time_unit].days)
         if how.no_err:
             curves = replace(curves, dy=None)
         if how.jitter:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from .result import LombScargleResult
 
-FORMATS = (".npz", ".parquet", ".csv", ".ecsv", ".fits")
 PEAK_COLUMNS = ("period", "period_error", "frequency", "frequency_error", "power")
 _VERSION = 1
 
@@ -78,18 +77,11 @@ def to_table(result: LombScargleResult, what: str | None = None) -> Any:
 def save(result: LombScargleResult, path: str | os.PathLike[str]) -> None:
     """See `LombScargleResult.save`."""
     target = Path(path)
-    suffix = target.suffix.lower()
-    writers: dict[str, Callable[[Path], None]] = {
-        ".npz": lambda p: _save_npz(result, p),
-        ".parquet": lambda p: _save_parquet(result, p),
-        ".csv": lambda p: to_table(result).write(p, format="ascii.csv", overwrite=True),
-        ".ecsv": lambda p: to_table(result).write(p, format="ascii.ecsv", overwrite=True),
-        ".fits": lambda p: _save_fits(result, p),
-    }
-    if suffix not in writers:
-        raise ValueError(f"path={str(target)!r}; the name must end in one of {', '.join(FORMATS)}")
+    write = WRITERS.get(target.suffix.lower())
+    if write is None:
+        raise ValueError(f"path={str(target)!r}; the name must end in one of {', '.join(WRITERS)}")
     with written(target) as part:
-        writers[suffix](part)
+        write(result, part)
 
 
 def _bare(x: Any) -> Any:
@@ -146,6 +138,16 @@ def _save_npz(result: LombScargleResult, path: Path) -> None:
     }
     with path.open("wb") as file:
         np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+
+
+WRITERS: dict[str, Callable[[LombScargleResult, Path], None]] = {
+    ".npz": _save_npz,
+    ".parquet": _save_parquet,
+    ".csv": lambda result, path: to_table(result).write(path, format="ascii.csv", overwrite=True),
+    ".ecsv": lambda result, path: to_table(result).write(path, format="ascii.ecsv", overwrite=True),
+    ".fits": _save_fits,
+}
+"""The formats of a saved result, by the ending of the name."""
 
 
 def _unit(text: str | None) -> Any:
