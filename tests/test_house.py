@@ -30,7 +30,7 @@ def test_import_loads_nothing_heavy():
     assert _loaded_after("import skysieve, skysieve.periodogram, skysieve.fstat; dir(skysieve.fstat)") == set()
 
 
-CORE = ["arrays", "device", "errors", "files", "gpu.runtime", "memory", "progress", "tasks"]
+CORE = ["arrays", "checks", "device", "errors", "files", "gpu.runtime", "memory", "progress", "tasks"]
 
 
 @pytest.mark.parametrize("module", CORE)

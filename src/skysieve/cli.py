@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from skysieve import __version__
+from skysieve.core.command import FAILED_SOME, option, report_errors
 from skysieve.dedispersion.command.cli import dedisp
 from skysieve.dedispersion.stream.command.commands import emulate, stream, watch
 from skysieve.fstat.command.cli import fstat
@@ -144,38 +145,28 @@ def _cpu_name() -> str:
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the plots.", show_default=True)] = Path(
+    out: Annotated[Path, option("--out", metavar="DIR", help="Folder for the plots (demo-output).")] = Path(
         "demo-output"
     ),
     device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, cuda:all.")
+        str, option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, cuda:all (auto).")
     ] = "auto",
 ) -> None:
     """Periods of a star and of asteroids, a gravitational wave, a radio transient, a smoothed sky; a minute at most."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        typer.echo(f"skysieve: --out {out}: {e.strerror}", err=True)
-        raise typer.Exit(2) from None
     short: list[str] = []
-    try:
+    with report_errors(f"interrupted; the plots made so far are in {out}"):
+        out.mkdir(parents=True, exist_ok=True)
         for place in DEMOS.values():
             run = _load(place)
             assert callable(run)
             short += run(out, console, device)
-    except (ValueError, RuntimeError) as e:
-        typer.echo(f"skysieve: {e}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        typer.echo(f"skysieve: interrupted; the plots made so far are in {out}", err=True)
-        raise typer.Exit(130) from None
     for line in short:
         console.print(f"FAILED: {line}", style="bold red")
     if short:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED_SOME)
     console.print(f"[bold green]All as expected.[/] Plots are in {out}{'' if out.is_absolute() else '/'}")
 
 

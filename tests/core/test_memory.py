@@ -1,4 +1,4 @@
-"""Budgets, chunks, and what the system says is free."""
+"""Budgets, and what the system says is free."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from skysieve.core import memory
 from skysieve.core.errors import MemoryBudgetError, SkysieveError, format_bytes
-from skysieve.core.memory import available_host_memory, items_per_chunk, parse_budget, ragged_chunks
+from skysieve.core.memory import available_host_memory, parse_budget
 
 
 @pytest.mark.parametrize(
@@ -43,35 +41,12 @@ def test_budgets_that_make_no_sense(given):
         parse_budget(given, 10_000)
 
 
-def test_items_per_chunk():
-    assert items_per_chunk(10, 105, 1000) == 10
-    assert items_per_chunk(10, 105, 1000, fixed=50) == 5
-    assert items_per_chunk(10, 10**9, 7) == 7
-    with pytest.raises(MemoryBudgetError, match=r"one map needs 60 B .* budget is 55 B") as caught:
-        items_per_chunk(10, 55, 3, fixed=50, what="one map")
-    assert (caught.value.needed, caught.value.budget) == (60, 55)
-    assert isinstance(caught.value, MemoryError)
-    assert isinstance(caught.value, SkysieveError)
-
-
-@given(st.lists(st.integers(0, 100), max_size=60), st.integers(100, 400), st.integers(0, 50))
-def test_ragged_chunks_cover_everything_within_budget(sizes, budget, fixed):
-    try:
-        chunks = list(ragged_chunks(sizes, budget, fixed))
-    except MemoryBudgetError:
-        assert max(sizes) + fixed > budget
-        return
-    assert [i for a, b in chunks for i in range(a, b)] == list(range(len(sizes)))
-    for k, (a, b) in enumerate(chunks):
-        assert b > a
-        assert sum(sizes[a:b]) + fixed <= budget
-        if k + 1 < len(chunks):  # no chunk could have taken the next item too
-            assert sum(sizes[a : b + 1]) + fixed > budget
-
-
-def test_ragged_chunks_name_the_item_that_is_too_large():
-    with pytest.raises(MemoryBudgetError, match="object 2 needs 50 B"):
-        list(ragged_chunks([1, 2, 50, 3], 20, what="object"))
+def test_an_error_of_the_budget_has_its_numbers():
+    error = MemoryBudgetError("one map", 60, 55)
+    assert "one map needs 60 B" in str(error)
+    assert (error.needed, error.budget) == (60, 55)
+    assert isinstance(error, MemoryError)
+    assert isinstance(error, SkysieveError)
 
 
 def test_available_memory_is_within_the_machine():

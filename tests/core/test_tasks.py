@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from skysieve.core.progress import Reporter
-from skysieve.core.tasks import Cancelled, TaskPool, usable_cores
+from skysieve.core.tasks import TaskPool, usable_cores
 
 WORKERS = pytest.mark.parametrize("workers", [1, 3])
 
@@ -51,36 +50,6 @@ def test_the_first_error_stops_the_job(workers):
             pool.run([lambda i=i: task(i) for i in range(1000)])
         assert len(ran) <= 6 + 3 * workers
         assert pool.run([lambda: 1, lambda: 2]) == [1, 2]
-
-
-@WORKERS
-def test_cancellation(workers):
-    cancel, ran = threading.Event(), []
-
-    def task(i):
-        ran.append(i)
-        if i == 4:
-            cancel.set()
-
-    with TaskPool(workers) as pool, pytest.raises(Cancelled):
-        pool.run([lambda i=i: task(i) for i in range(1000)], cancel=cancel)
-    assert len(ran) <= 5 + 3 * workers
-
-
-def test_an_idle_wait_hears_the_cancellation():
-    cancel = threading.Event()
-    release = threading.Event()
-
-    def stop():
-        cancel.set()
-        time.sleep(0.3)
-        release.set()
-
-    stopper = threading.Timer(0.05, stop)
-    stopper.start()
-    with TaskPool(2) as pool, pytest.raises(Cancelled):
-        pool.run([lambda: release.wait(20)] * 50, cancel=cancel)
-    stopper.join()
 
 
 @WORKERS

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, search
-from skysieve.dedispersion.stream.command.commands import ignored, parser_of, place, show, times_rate
+from skysieve.dedispersion.stream.command.commands import parser_of, place, show, times_rate
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
 from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
@@ -300,7 +300,6 @@ def test_small_parts_of_the_command(capsys):
         parser_of("a_parser:none", 0, 1, None, None)
     del sys.modules["a_parser"]
     assert place("0.0.0.0:12", "--listen") == ("0.0.0.0", 12)
-    assert ignored(None) == []
     with pytest.raises(ValueError, match="--rate fast"):
         times_rate("fast")
     with pytest.raises(ValueError, match="--listen 70000"):

@@ -158,13 +158,13 @@ def test_nan_policy_raise_passes_good_rows_and_meets_masks():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"nan_policy": "drop"}, r"nan_policy='drop'; expected one of 'omit', 'raise'"),
+        ({"nan_policy": "drop"}, r"nan_policy='drop': expected one of 'omit', 'raise'"),
         (
             {"normalization": "psdd"},
-            r"normalization='psdd'; expected one of 'standard', 'model', 'log', 'psd', 'scargle'",
+            r"normalization='psdd': expected one of 'standard', 'model', 'log', 'psd', 'scargle'",
         ),
-        ({"method": "fast"}, r"method='fast'; expected one of 'auto', 'direct'"),
-        ({"dtype": "float16"}, r"dtype='float16'; expected one of 'float64', 'float32'"),
+        ({"method": "fast"}, r"method='fast': expected one of 'auto', 'direct'"),
+        ({"dtype": "float16"}, r"dtype='float16': expected one of 'float64', 'float32'"),
         ({"dtype": "complex"}, r"dtype='complex128'"),
         ({"dtype": "wide"}, r"dtype='wide'"),
         ({"dtype": None}, r"dtype=None"),
@@ -186,7 +186,7 @@ def test_options_that_will_not_do(options, words):
     ("options", "words"),
     [
         ({"n_peaks": 2.5}, r"n_peaks=2\.5; a whole number"),
-        ({"fit_mean": 1}, r"fit_mean=1; True or False"),
+        ({"fit_mean": 1}, r"fit_mean=1: expected True or False"),
         ({"center_data": "yes"}, r"center_data='yes'"),
         ({"return_power": None}, r"return_power=None"),
     ],

@@ -433,11 +433,11 @@ def test_density_at_the_end_of_the_range() -> None:
 
 def test_arguments_are_not_ignored() -> None:
     for wrong in (0, True, 1.5):
-        with pytest.raises(ValueError, match="a whole number of peaks, at least 1"):
+        with pytest.raises(ValueError, match="expected a whole number, at least 1"):
             odd().peaks(wrong)
     with pytest.raises(TypeError, match="'n_bootstraps', but method='baluev' takes none"):
         odd().peaks(1, maximum_frequency=2, method_kwds={"n_bootstraps": 9})
-    with pytest.raises(ValueError, match="normalization='bogus'; expected one of"):
+    with pytest.raises(ValueError, match="normalization='bogus': expected one of"):
         odd(normalization="bogus").false_alarm_probability(0.1)
     with pytest.raises(ValueError, match=r"of one length are expected; the shapes are t \(60,\), y \(5,\), dy \(60,\)"):
         odd(y=np.zeros(5))

@@ -163,7 +163,7 @@ def test_evenly_spaced_array_becomes_a_regular_grid_and_others_a_list():
         ({"nf": 10**12, "fmin": 0.1, "fmax": 1.0}, r"1e\+12 frequencies.*7\.3 TiB"),
         ({"samples_per_peak": 0}, r"samples_per_peak=0"),
         ({"nyquist_factor": -2}, r"nyquist_factor=-2"),
-        ({"layout": "mine"}, r"grid='mine'; expected one of 'auto', 'shared', 'per-object'"),
+        ({"layout": "mine"}, r"grid='mine': expected one of 'auto', 'shared', 'per-object'"),
         ({"frequency": [0.1, 0.0]}, r"frequency\[1\] = 0\.0; every frequency must be positive"),
         ({"frequency": [0.1, np.nan]}, r"frequency\[1\] = nan"),
         ({"frequency": []}, r"frequency has shape \(0,\)"),

@@ -13,6 +13,7 @@ import logging
 import platform
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from .errors import DeviceUnavailable
 from .memory import available_host_memory
 from .tasks import usable_cores
 
-__all__ = ["Device", "cuda_problem", "driver_version", "resolve"]
+__all__ = ["Device", "cuda_problem", "current", "driver_version", "resolve"]
 
 logger = logging.getLogger("skysieve")
 
@@ -107,6 +108,16 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
     if index >= count:
         raise DeviceUnavailable(f"device={device!r}: no such GPU", f"{count} found: cuda:0 to cuda:{count - 1}")
     return (_cuda(index),)
+
+
+def current(device: Device) -> AbstractContextManager[Any]:
+    """A context in which CuPy of this thread allocates and works on `device`; it does nothing for a CPU."""
+    if device.kind != "cuda":
+        return nullcontext()
+    import cupy
+
+    found: AbstractContextManager[Any] = cupy.cuda.Device(device.index)
+    return found
 
 
 def cuda_problem() -> DeviceUnavailable | None:

@@ -1,18 +1,18 @@
-"""Files that appear whole or not at all."""
+"""Files that appear complete or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
-__all__ = ["remove_leftovers", "replace_file", "written"]
+__all__ = ["remove_leftovers", "save_figure", "write_parquet", "written"]
 
 _PART = re.compile(r"\..+-[0-9a-f]{8}(\.\w+)?")
 """Names of unfinished files."""
@@ -31,7 +31,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
     Raises
     ------
     OSError
-        The folder does not exist, `path` is a folder, or the disk is full; the message names `path`.
+        The folder does not exist, `path` is a folder, or the file cannot be written; the error names `path`, not the
+        temporary file.
 
     Examples
     --------
@@ -54,6 +55,10 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
         part.replace(target)
+    except OSError as error:
+        if error.filename not in (None, str(part), part):
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(target)) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -66,16 +71,40 @@ def remove_leftovers(folder: Path) -> None:
                 part.unlink()
 
 
-def replace_file(target: Path, write: Callable[[Path], None]) -> None:
-    """Write a file under another name in the same folder, then rename it: whole or not at all."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
+def save_figure(figure: Any, path: str | os.PathLike[str], dpi: float | None = None) -> None:
+    """Write a Matplotlib figure; `dpi` is Matplotlib's own by default."""
+    with written(path) as part:
+        figure.savefig(part, dpi=dpi)
+
+
+def write_parquet(
+    columns: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    *,
+    units: Mapping[str, str] | None = None,
+    facts: Mapping[str, str] | None = None,
+) -> None:
+    """Write columns of equal length as a Parquet table.
+
+    Parameters
+    ----------
+    columns : mapping of str to array
+    path : path
+        The file; use it inside `written`.
+    units : mapping of str to str, optional
+        Units of some of the columns; each is metadata of its column, under ``unit``.
+    facts : mapping of str to str, optional
+        Metadata of the table.
+    """
     try:
-        write(temporary)
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("writing .parquet needs pyarrow: pip install 'skysieve[tables]'") from error
+    units = units or {}
+    arrays = [pyarrow.array(c.tolist() if c.dtype.kind in "UO" else c) for c in columns.values()]
+    fields = [
+        pyarrow.field(name, array.type, metadata={"unit": units[name]} if name in units else None)
+        for name, array in zip(columns, arrays, strict=True)
+    ]
+    parquet.write_table(pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=facts)), path)

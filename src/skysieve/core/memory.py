@@ -1,4 +1,4 @@
-"""Memory budgets and the chunk sizes that follow from them."""
+"""Memory budgets, and the memory that is available."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from .errors import MemoryBudgetError
-
-__all__ = ["available_host_memory", "items_per_chunk", "parse_budget", "ragged_chunks"]
+__all__ = ["available_host_memory", "parse_budget"]
 
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
@@ -71,57 +66,6 @@ def parse_budget(memory: str | float | None, available: int, default: float = 0.
     if not 1 <= size < 2**63:
         raise ValueError(f"memory={memory!r}: {expected}")
     return int(size)
-
-
-def items_per_chunk(bytes_per_item: float, budget: int, n_items: int, fixed: float = 0, what: str = "one item") -> int:
-    """How many equal items fit in the budget beside ``fixed`` bytes; at least 1, at most ``n_items``.
-
-    Raises
-    ------
-    MemoryBudgetError
-        When not even one fits.
-    """
-    room = budget - fixed
-    if room < bytes_per_item:
-        raise MemoryBudgetError(what, fixed + bytes_per_item, budget)
-    return max(1, min(n_items, int(room // max(bytes_per_item, 1))))
-
-
-def ragged_chunks(
-    sizes: Sequence[int] | np.ndarray, budget: int, fixed: float = 0, what: str = "item"
-) -> Iterator[tuple[int, int]]:
-    """Ranges ``start, stop`` of neighbouring items whose bytes together keep within the budget.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Bytes of each item.
-    budget : int
-        Bytes of a chunk, ``fixed`` included.
-    fixed : float
-        Bytes that every chunk needs whatever it holds.
-    what : str
-        What to call an item in the error.
-
-    Raises
-    ------
-    MemoryBudgetError
-        When one item alone is over the budget.
-
-    Examples
-    --------
-    >>> list(ragged_chunks([3, 3, 3, 5, 1], 6))
-    [(0, 2), (2, 3), (3, 5)]
-    """
-    ends = np.cumsum(np.asarray(sizes, dtype=np.float64))
-    room = budget - fixed
-    start, base = 0, 0.0
-    while start < len(ends):
-        stop = int(np.searchsorted(ends, base + room, side="right"))
-        if stop == start:
-            raise MemoryBudgetError(f"{what} {start}", fixed + ends[start] - base, budget)
-        yield start, stop
-        start, base = stop, float(ends[stop - 1])
 
 
 def available_host_memory() -> int:

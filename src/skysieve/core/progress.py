@@ -1,23 +1,54 @@
-"""Progress reports: one callback type, silent by default.
-
-A callback takes ``(done, total)`` and returns nothing.  The command line passes one that draws a bar;
-the API passes what the user gave, or none.
-"""
+"""Progress reports: a callback ``progress(done, total)``, or a bar on a terminal; nothing by default."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["Progress", "Reporter"]
+import numpy as np
+
+__all__ = ["Progress", "Reporter", "reporting"]
 
 Progress = Callable[[int, int], None]
 """``progress(done, total)``."""
 
 
+@contextmanager
+def reporting(progress: bool | Progress, what: str) -> Iterator[Progress | None]:
+    """Turn the argument `progress` of a public function into a callback for a backend.
+
+    Parameters
+    ----------
+    progress : bool or callable
+        True draws a bar on standard error; a callable is passed on; False reports nothing.
+    what : str
+        Label of the bar.
+
+    Raises
+    ------
+    TypeError
+        `progress` is neither a bool nor callable.
+    """
+    if callable(progress):
+        yield progress
+        return
+    if not isinstance(progress, bool | np.bool_):
+        raise TypeError(f"progress={progress!r}: expected True, False or a function")
+    if not progress:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 class Reporter:
-    """Count work done from any thread and tell a callback now and then.
+    """Count finished work from any thread, and call a callback at most every `interval` seconds.
 
     Parameters
     ----------

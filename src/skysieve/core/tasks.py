@@ -7,21 +7,15 @@ pinned staging of the GPUs live in ``staging.py``.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from .errors import SkysieveError
 from .progress import Progress, Reporter
 
-__all__ = ["Cancelled", "TaskPool", "usable_cores"]
+__all__ = ["TaskPool", "usable_cores"]
 
 R = TypeVar("R")
-
-
-class Cancelled(SkysieveError):
-    """A job was stopped through its ``cancel`` event."""
 
 
 def usable_cores() -> int:
@@ -70,7 +64,6 @@ class TaskPool:
         costs: Sequence[float] | None = None,
         units: Sequence[int] | None = None,
         progress: Progress | None = None,
-        cancel: threading.Event | None = None,
     ) -> list[R]:
         """Run every task and return the results in the order of ``tasks``.
 
@@ -84,8 +77,6 @@ class TaskPool:
             What each task counts for in ``progress``; 1 each by default.
         progress : callable, optional
             ``progress(done, total)``, called in the caller's thread.
-        cancel : threading.Event, optional
-            When set, no further task starts and `Cancelled` is raised once the running ones end.
 
         Raises
         ------
@@ -100,11 +91,10 @@ class TaskPool:
         results: dict[int, R] = {}
         if self._executor is None or len(tasks) == 1:
             for i in order:
-                _check(cancel)
                 results[i] = tasks[i]()
                 reporter.add(counts[i])
         else:
-            self._run_threads(self._executor, tasks, order, counts, reporter, cancel, results)
+            self._run_threads(self._executor, tasks, order, counts, reporter, results)
         return [results[i] for i in range(len(tasks))]
 
     def _run_threads(
@@ -114,7 +104,6 @@ class TaskPool:
         order: list[int],
         counts: list[int],
         reporter: Reporter,
-        cancel: threading.Event | None,
         results: dict[int, R],
     ) -> None:
         """Keep twice as many tasks handed out as there are threads: no idle thread, little to call back."""
@@ -122,12 +111,11 @@ class TaskPool:
         running: dict[Future[R], int] = {}
         try:
             while True:
-                _check(cancel)
                 while len(running) < 2 * self.workers and (i := next(waiting, -1)) >= 0:
                     running[executor.submit(tasks[i])] = i
                 if not running:
                     return
-                for future in wait(running, return_when=FIRST_COMPLETED, timeout=0.1 if cancel else None).done:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
                     i = running.pop(future)
                     results[i] = future.result()
                     reporter.add(counts[i])
@@ -135,8 +123,3 @@ class TaskPool:
             for future in running:
                 future.cancel()
             wait(running)
-
-
-def _check(cancel: threading.Event | None) -> None:
-    if cancel is not None and cancel.is_set():
-        raise Cancelled("the job was cancelled")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from skysieve.core.checks import one_of, whole
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter
+from skysieve.core.progress import reporting as reporting
 from skysieve.dedispersion.clean.masks import Cleaned, Mask
 from skysieve.dedispersion.contract import block_samples
 from skysieve.dedispersion.data.delays import numbers, reference_frequency
@@ -223,8 +224,7 @@ def dedisperse(
     >>> found.data.shape, int(found.data[0].argmax()), int(found.data[0].max())
     ((2, 298), 100, 16)
     """
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    one_of("method", method, METHODS)
     if not 0 <= max_loss < 1:
         raise ValueError(f"max_loss={max_loss!r}: expected 0 to below 1")
     if width is not None and not (math.isfinite(width) and width > 0):
@@ -375,8 +375,7 @@ def _cheapest(
 
 def check_binning(fb: Filterbank, downsamp: int) -> None:
     """Refuse binnings that are none, longer than the data, or whose sums would not fit 32 bits."""
-    if isinstance(downsamp, bool) or not isinstance(downsamp, (int, np.integer)) or not 1 <= downsamp <= MOST_BINNED:
-        raise ValueError(f"downsamp={downsamp!r}: expected a whole number from 1 to {MOST_BINNED}")
+    whole("downsamp", downsamp, 1, MOST_BINNED)
     if downsamp > fb.nsamp:
         raise ValueError(f"downsamp={downsamp!r}: the data have {fb.nsamp} samples")
     if fb.dtype.kind != "f":
@@ -449,21 +448,3 @@ def _dm_constant(given: float | None, dms: Any) -> float:
     if isinstance(dms, DMPlan) and given != dms.dm_constant:
         raise ValueError(f"dm_constant={given!r}: the plan was made with {dms.dm_constant!r}")
     return float(given)
-
-
-@contextmanager
-def reporting(progress: bool | Callable[[int, int], None], what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """The callback that the user's ``progress`` means; a bar is drawn for True."""
-    if callable(progress):
-        yield progress
-        return
-    if not isinstance(progress, bool):
-        raise TypeError(f"progress={progress!r}: expected True, False or a function")
-    if not progress:
-        yield None
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.device import Device, resolve
+from skysieve.core.checks import real_dtype
+from skysieve.core.device import Device, current, resolve
+from skysieve.core.progress import reporting
 from skysieve.fstat.inputs.atoms import Bins, as_list, bin_atoms
-from skysieve.fstat.inputs.checks import current, real_dtype, refuse_map, refuse_short, reporting
+from skysieve.fstat.inputs.checks import refuse_map, refuse_short
 from skysieve.fstat.inputs.grid import Grid, Schedule, Times, make_schedule, refuse_tables
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.result.map import Coverage, TransientResult
@@ -245,7 +247,7 @@ class TransientPlan:
         bins, grid, job = self._prepare(atoms, grid, map_on_host=self._keeps and not on_device)
         if on_device:
             job = _on_gpu(job, self.device)  # then the map stays there too
-        with current(self.device), reporting(progress) as report:
+        with current(self.device), reporting(progress, "transient F-statistic") as report:
             output = self._engine.execute(job, progress=report)
         return self._result(bins, grid, job, output)
 

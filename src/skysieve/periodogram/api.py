@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of, thread_count
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import SkysieveError
+from skysieve.core.progress import reporting
 from skysieve.periodogram.analysis.sampling import highest_frequencies
 from skysieve.periodogram.lightcurves import checks
 from skysieve.periodogram.lightcurves.sources import CurveSet, light_curves
@@ -21,7 +22,7 @@ from skysieve.periodogram.result.assemble import assemble, settle
 from .contract import Engine, Grids, Output, Scan, Spec, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import TracebackType
 
     from numpy.typing import ArrayLike
@@ -275,7 +276,7 @@ class LombScarglePlan:
         self._spec = checks.make_spec(
             fit_mean, center_data, normalization, n_peaks, return_power, method, dtype, nterms
         )
-        self._nan_policy = checks.one_of("nan_policy", nan_policy, checks.NAN_POLICIES)
+        self._nan_policy = one_of("nan_policy", nan_policy, checks.NAN_POLICIES)
         self._bounds = {"frequency": frequency, "fmin": fmin, "fmax": fmax}
         self._rule_options: dict[str, Any] = {
             "nf": nf,
@@ -286,7 +287,7 @@ class LombScarglePlan:
         self._rules: dict[str, GridRule] = {}
         self._rule(Units(time=one_time_unit(self._bounds)))  # errors now rather than at the first batch
         self._engine: Engine | None
-        self._engine, self._device = self._make_engine(device, memory, checks.thread_count(threads))
+        self._engine, self._device = self._make_engine(device, memory, thread_count(threads))
 
     def _make_engine(
         self, device: str | Device, memory: str | float | None, threads: int | None
@@ -430,7 +431,7 @@ class LombScarglePlan:
         checks.refuse_many_peaks(n, spec.n_peaks)
         output = Output.allocate(n, spec.n_peaks, power)
         if n and grids.nf.any():
-            with _reporting(progress) as callback:
+            with reporting(progress, "Lomb-Scargle") as callback:
                 engine.execute(curves.source, grids, output, callback)
         settle(output, grids, scan if scan is not None or grids.nf.any() else engine.scan(curves.source))
         if curves.single and output.status[0] != Status.OK:
@@ -486,20 +487,3 @@ def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) ->
     span = np.where(seen.status == Status.OK, seen.span, np.nan)
     for message in grid_warnings(rule, grids, span, seen.n_used) if stacklevel else ():
         warnings.warn(message, UserWarning, stacklevel=stacklevel)
-
-
-@contextmanager
-def _reporting(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None] | None]:
-    """The callback for a backend: none, the user's, or one that draws a bar on the standard error."""
-    if callable(progress):
-        yield progress
-        return
-    if not checks.flag("progress", progress):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Lomb-Scargle", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.checks import one_of, whole
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.lightcurves import checks
 from skysieve.periodogram.lightcurves.arrays import pick
@@ -212,7 +213,7 @@ class MultibandPlan:
             nterms, reg_terms = DEFAULT_TERMS, DEFAULT_PENALTY if reg_terms is None else reg_terms
         nterms = 1 if nterms is None else nterms
         self._reg_terms = reg_terms
-        self._name = DEFAULT if model is None else checks.one_of("model", model, MODELS)
+        self._name = DEFAULT if model is None else one_of("model", model, MODELS)
         self._terms = nterms, nterms_band, reg_base, reg_band
         self._options = options
         self._plan: _BandsPlan | None = None
@@ -295,8 +296,7 @@ def multiband_bootstrap(
     >>> bool(multiband_bootstrap(noise.best_power, t, y, band, n=100, seed=2, **grid) > 0.01)
     True
     """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n={n!r}; a whole number of resamples above 0 is expected")
+    n = whole("n", n, 1)
     curves = light_curves(t, y, dy)
     if not curves.single:
         raise ValueError(f"t and y hold {curves.source.n_objects} light curves; one is expected")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, is_device_array
+from skysieve.core.checks import real_dtype
 from skysieve.sphere.grids.grid import Grid, Healpix, RingTable
 from skysieve.sphere.grids.healpix import reorder
 from skysieve.sphere.kernels.base import Kernel
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from skysieve.core.device import Device
 
-DTYPES = ("float64", "float32")
+read_dtype = real_dtype
 QUIET = 2e-11
 """eps that leaves at most 1e-10 of the peak beyond the support on grids of equal rings, in float64."""
 
@@ -76,17 +77,6 @@ def quiet_eps(kernels: tuple[Kernel, ...], table: RingTable, dtype: np.dtype[Any
         return eps
     widest = max(k.support(eps) for k in kernels if not k.hard) * float(table.n[0]) / (2 * math.pi)
     return min(eps, QUIET) if widest > narrow else eps
-
-
-def read_dtype(dtype: Any) -> np.dtype[Any]:
-    """float64 or float32."""
-    try:
-        real: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as error:
-        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
-    if real.name not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
-    return real
 
 
 def white_error(kernel: Kernel, radius: float) -> float:

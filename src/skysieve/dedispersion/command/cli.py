@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from skysieve.core.command import option, report_errors
+from skysieve.core.files import save_figure
+
 from .options import (
     DATA,
     OUTPUT,
@@ -42,7 +45,6 @@ from .options import (
     Tol,
     Width,
     ZeroDm,
-    option,
 )
 from .work import (
     bar,
@@ -54,10 +56,8 @@ from .work import (
     opened,
     planned,
     prepared,
-    save_figure,
     show,
     speed,
-    told,
 )
 
 dedisp = typer.Typer(help="Dispersed radio pulses: de-dispersion and single-pulse search.", no_args_is_help=True)
@@ -71,7 +71,7 @@ def info(files: Files, bit_order: BitOrder = "little", ifs: Ifs = "sum") -> None
     """
     import numpy as np
 
-    with told(), opened(files, bit_order, ifs) as fb:
+    with report_errors(), opened(files, bit_order, ifs) as fb:
         o = fb.observation
         rows = [
             ("source", o.source or "unnamed"), ("telescope", o.telescope or "unknown"),
@@ -105,7 +105,7 @@ def plan(
     """
     from skysieve.core.errors import format_bytes
 
-    with told(), opened(files, bit_order, ifs) as fb:
+    with report_errors(), opened(files, bit_order, ifs) as fb:
         check_places(output, plot)
         made = planned(
             fb, None, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
@@ -118,7 +118,7 @@ def plan(
         if output is not None:
             made.save(output)
         if plot is not None:
-            save_figure(made.plot(), plot)
+            save_figure(made.plot(), plot, dpi=120)
 
 
 @dedisp.command()
@@ -143,7 +143,7 @@ def dedisperse(
     from skysieve.dedispersion import api
     from skysieve.dedispersion.result import name_digits
 
-    with told(), opened(files, bit_order, ifs) as fb:
+    with report_errors(), opened(files, bit_order, ifs) as fb:
         made = planned(
             fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,
@@ -203,7 +203,7 @@ def search(
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
     from skysieve.dedispersion.single_pulse.files import check_suffix
 
-    with told(), opened(files, bit_order, ifs) as fb:
+    with report_errors(), opened(files, bit_order, ifs) as fb:
         if output is not None:
             check_suffix(output)
         check_places(output, plot)
@@ -225,7 +225,7 @@ def search(
         if output is not None:
             found.write(output)
         if plot is not None:
-            save_figure(found.plot(), plot)
+            save_figure(found.plot(), plot, dpi=120)
         if cutouts is not None:
             paths = write_cutouts(data, found, cutouts, most=most, mask=every, memory=memory)
             if not quiet:
@@ -255,7 +255,7 @@ def fake(
     """
     from skysieve.dedispersion.data.simulate import fake as make
 
-    with told():
+    with report_errors():
         if rate is not None and period is not None:
             raise ValueError("--rate goes without --period: pulses come at random, or evenly")
         made = make(
@@ -284,7 +284,7 @@ def inject(
     from skysieve.dedispersion.data.simulate import inject as make
     from skysieve.dedispersion.data.write import write_fil
 
-    with told(), opened(files, bit_order, ifs) as fb:
+    with report_errors(), opened(files, bit_order, ifs) as fb:
         if any(output.resolve() == f.resolve() for f in files):
             raise ValueError(f"{output} is one of the files to read")
         write_fil(output, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
@@ -315,22 +315,22 @@ def plot(
     from skysieve.dedispersion.single_pulse.cutouts import cutout
 
     if len(files) == 1 and files[0].is_dir():
-        with told():
+        with report_errors():
             given = (output, dm, time, width, hdf5, mask, ignore, memory) != (None,) * 8
             if given or not isnan(snr) or zero_dm or rfi or (bit_order, ifs) != ("little", "sum"):
                 raise ValueError(f"{files[0]} is a folder: its candidates are in its table, no options are needed")
             draw_missing(files[0])
         return
-    with told():
+    with report_errors():
         if missing := [str(path) for path in files if not path.exists()]:
             raise ValueError(f"{missing[0]}: there is no such file or folder")
         if output is None or dm is None or time is None or width is None:
             raise ValueError("--output, --dm, --time and --width are needed: which pulse, and where its picture goes")
-    with told(), opened(files, bit_order, ifs) as fb:
+    with report_errors(), opened(files, bit_order, ifs) as fb:
         check_places(hdf5, output)
         data, cut = cleaned(fb, False, zero_dm, quiet=False), masked(fb, mask, rfi, ignore, quiet=False)
         one = cutout(data, dm=dm, time=time, width=width, snr=snr, mask=cut, memory=memory)
-        save_figure(one.plot(), output)
+        save_figure(one.plot(), output, dpi=120)
         if hdf5 is not None:
             one.save(hdf5)
         typer.echo(f"wrote {output}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from skysieve.core.command import option
 
 DMS, DATA, SEARCH, OUTPUT = "DMs", "Data", "Search", "Output"
 
@@ -49,11 +51,6 @@ class Series(StrEnum):
 
     dat = "dat"
     tim = "tim"
-
-
-def option(*names: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    """A typer option in one of the help's panels."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
 
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help=".fil, PSRFITS, .dat, .tim; several are joined.")]

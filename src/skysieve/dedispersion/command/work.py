@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,41 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from skysieve.core.command import USER_ERROR, number_list
+
 from .options import Rule
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.clean.masks import Mask
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.dm_plan.plan import DMPlan
-
-USER_ERROR, INTERRUPTED = 2, 130
-EXTRAS = {"matplotlib": "plot", "h5py": "hdf5", "pyarrow": "tables"}
-"""What brings the packages of pictures and files."""
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Mistakes of the user's and limits of the machine as one line and exit status 2.
-
-    SIGTERM ends a command as ^C does: what was half written is removed.
-    """
-    ends = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if ends:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ModuleNotFoundError) as error:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
-            text += f": pip install 'skysieve[{EXTRAS[package]}]'"
-        typer.echo(f"skysieve: {text}", err=True)
-        raise typer.Exit(USER_ERROR) from None
-    except KeyboardInterrupt:
-        typer.echo("skysieve: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        if ends:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
@@ -73,22 +44,6 @@ def opened(files: list[Path], bit_order: str = "little", ifs: str = "sum") -> Fi
         return Filterbank.open(files[0] if len(files) == 1 else files, bit_order=bit_order, ifs=which)
 
 
-def numbers(text: str, nchan: int) -> list[int]:
-    """``"0,5:9"`` as 0, 5, 6, 7, 8, 9."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, colon, last = part.partition(":")
-        try:
-            low = int(first)
-            high = int(last) if colon else low
-        except ValueError:
-            raise ValueError(f"--ignore {text}: expected channel numbers such as 0,5:9") from None
-        if not 0 <= low <= high < nchan:
-            raise ValueError(f"--ignore {text}: expected numbers from 0 to {nchan - 1}, ranges rising")
-        found += range(low, high + 1)
-    return found
-
-
 def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, quiet: bool) -> Mask | None:
     """All masks asked for, joined."""
     from skysieve.dedispersion.clean.masks import Mask
@@ -99,7 +54,7 @@ def masked(fb: Filterbank, mask: Path | None, rfi: bool, ignore: str | None, qui
         with noted():
             parts.append(read_rfifind(mask, fb))
     if ignore:
-        parts.append(Mask.channels(fb.nchan, numbers(ignore, fb.nchan)))
+        parts.append(Mask.channels(fb.nchan, number_list(ignore, "--ignore", fb.nchan, "channel numbers")))
     if rfi:
         parts.append(rfi_mask(fb, block=None if mask is None else parts[0].block))
     if not parts:
@@ -232,14 +187,6 @@ def check_places(output: Path | None, plot: Path | None) -> None:
         forms = FigureCanvasBase.get_supported_filetypes()
         if plot.suffix.lower().lstrip(".") not in forms:
             raise ValueError(f"{plot}: expected a name that ends in one of {', '.join('.' + f for f in sorted(forms))}")
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """A picture, under its name only when whole."""
-    from skysieve.core.files import written
-
-    with written(path) as part:
-        figure.savefig(part, dpi=120)
 
 
 def draw_missing(folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.core.files import written
 from skysieve.dedispersion.data.delays import delay_seconds, kept, numbers, scattering, smearing, tolerance_dms
 from skysieve.dedispersion.data.filterbank import Filterbank
@@ -342,8 +343,7 @@ def _method(method: str | None, dms: Any, step: float | None, stages: Any) -> st
         if len(meant) > 1:
             raise ValueError("dms or step and stages are given: expected one of them")
         return meant[0] if meant else "loss"
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    one_of("method", method, METHODS)
     for name, there in given.items():
         if there != (method == name):
             wants = "dms or step" if name == "list" else "stages"

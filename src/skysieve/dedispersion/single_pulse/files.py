@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.core.files import written
+from skysieve.core.files import write_parquet, written
 from skysieve.dedispersion.data.write import said
 
 if TYPE_CHECKING:
@@ -65,11 +65,7 @@ def write_candidates(found: Candidates, path: str | os.PathLike[str]) -> None:
             table = Table(columns, units=UNITS, meta=facts)
             table.write(part, format="ascii.ecsv")
         elif suffix == ".parquet":
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
-            table = pa.table({name: pa.array(values) for name, values in columns.items()})
-            pq.write_table(table.replace_schema_metadata({k: str(v) for k, v in facts.items()}), part)
+            write_parquet(columns, part, facts={k: str(v) for k, v in facts.items()})
         elif suffix == ".singlepulse":
             part.write_text(_singlepulse(found), encoding="utf-8")
         else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skysieve.core.errors import one_line
+from skysieve.core.command import FAILED_SOME, Dtype, option, report_errors
+from skysieve.core.files import save_figure
 
 if TYPE_CHECKING:
     from skysieve.fstat.inputs.atoms import Atoms
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from skysieve.fstat.template_search.batch import AtomsBatch
     from skysieve.fstat.template_search.result import SearchResult
 
-FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
 TEXTS = (".dat", ".txt")
 TOGETHER = 64
 """Files of one set of times that are searched as one batch."""
@@ -34,13 +33,6 @@ class Shape(StrEnum):
     rect = "rect"
     exp = "exp"
     none = "none"
-
-
-class Dtype(StrEnum):
-    """Arithmetic."""
-
-    float64 = "float64"
-    float32 = "float32"
 
 
 class Style(StrEnum):
@@ -61,19 +53,6 @@ fstat = typer.Typer(
 )
 
 
-@contextmanager
-def told() -> Iterator[None]:
-    """Mistakes of the user's and limits of the machine as one line and exit status 2."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ModuleNotFoundError) as error:
-        typer.echo(f"skysieve: {one_line(error)}", err=True)
-        raise typer.Exit(USER_ERROR) from None
-    except KeyboardInterrupt:
-        typer.echo("skysieve: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-
-
 def read(path: Path, tatom: int, detectors: str | None) -> list[Atoms]:
     """Atoms of a file: ``.npz`` and ``.h5`` are ours, everything else is LALPulsar's text."""
     from skysieve.fstat.inputs import files as io
@@ -81,11 +60,6 @@ def read(path: Path, tatom: int, detectors: str | None) -> list[Atoms]:
     if path.suffix.lower() in (".npz", *io.HDF5):
         return io.load_atoms(path)
     return io.read_atoms(path, tatom=tatom, detectors=detectors.split(",") if detectors else None)
-
-
-def option(*names: str, help: str, panel: str | None = None, metavar: str | None = None) -> Any:
-    """A typer option in one of the help's panels."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
 
 
 File = Annotated[Path, typer.Argument(metavar="ATOMS", help="File of atoms: .npz, .h5, or LALPulsar's text.")]
@@ -166,7 +140,7 @@ def map_(
     - skysieve fstat map atoms.npz --window exp --plot map.png
     - skysieve fstat map CFS_Fstatatoms.dat --detectors H1,L1 --t0 1000000000 --t0-band 864000 --dt0 3600 -o map.npz
     """
-    with told():
+    with report_errors():
         from skysieve.fstat.api import transient_map
 
         _check_outputs(output, (".npz", ".dat", ".txt"))
@@ -182,7 +156,7 @@ def map_(
         if output is not None:
             result.save(output) if output.suffix.lower() == ".npz" else result.write_text(output, style.value)
         if plot is not None:
-            _save_figure(result.plot(), plot)
+            save_figure(result.plot(), plot, dpi=150)
         if not quiet:
             _print_map(result)
 
@@ -244,7 +218,7 @@ def search(
     Example: skysieve fstat search atoms/*.dat --detectors H1,L1 -w exp --dt0 7200 --log-tau 40 -o loudest.fits
     """
     code = 0
-    with told():
+    with report_errors():
         from skysieve.fstat.template_search.bsgl import BSGL
         from skysieve.fstat.template_search.result import check_path
         from skysieve.fstat.template_search.search import search as run
@@ -273,7 +247,7 @@ def search(
         if output is not None:
             result.save(output)
         if plot is not None:
-            _save_figure(result.plot(), plot)
+            save_figure(result.plot(), plot, dpi=150)
         if not quiet:
             _print_search(result)
     raise typer.Exit(code)
@@ -361,7 +335,7 @@ def synth(
 
     Example: skysieve fstat synth a.npz --days 30 --inject 1000432000,259200,15,exp --gap 1001000000,1001100000
     """
-    with told():
+    with report_errors():
         from skysieve.fstat.inputs.simulate import synth_atoms
 
         holes = [_numbers(text, "--gap", 2) for text in gap or ()]
@@ -415,13 +389,6 @@ def _check_outputs(path: Path | None, endings: tuple[str, ...]) -> None:
         raise ValueError(f"--output {path}: there is no folder {path.parent}")
 
 
-def _save_figure(figure: Any, path: Path) -> None:
-    from skysieve.core.files import written
-
-    with written(path) as part:
-        figure.savefig(part, dpi=150)
-
-
 def _bar(quiet: bool) -> bool:
     """Whether to draw a bar: not into a file, and not when quiet."""
     return not quiet and sys.stdout.isatty()
@@ -430,7 +397,7 @@ def _bar(quiet: bool) -> bool:
 @fstat.command()
 def info(atoms: File, tatom: Tatom = 1800, detectors: Names = None) -> None:
     """What is in a file of atoms: detectors, times, gaps, the full grid."""
-    with told():
+    with report_errors():
         from rich.console import Console
         from rich.table import Table
 
@@ -463,5 +430,5 @@ def convert(
     detectors: Names = None,
 ) -> None:
     """Turn a file of atoms into another format; text rounds to 6 decimals."""
-    with told():
+    with report_errors():
         write(target, read(source, tatom, detectors))

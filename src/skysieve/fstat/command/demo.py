@@ -83,10 +83,9 @@ def run(out: Path, console: Console, device: str = "auto", templates: int = TEMP
     if find_spec("matplotlib") is None:
         console.print("no plot: pip install 'skysieve[plot]'")
         return short
-    from skysieve.core.files import written
+    from skysieve.core.files import save_figure
 
     figure = result.plot(injection=SIGNAL, title="2F of the template that matches, exponential window")
-    with written(out / "transient.png") as part:
-        figure.savefig(part, dpi=120)
+    save_figure(figure, out / "transient.png", dpi=120)
     console.print(f"wrote {out / 'transient.png'}", soft_wrap=True)
     return short

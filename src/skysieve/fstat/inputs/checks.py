@@ -1,8 +1,7 @@
-"""Checks of arguments that a map and a search share, and their progress bar."""
+"""Checks that a map and a search share: memory, and windows that hold too few SFTs."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,32 +13,7 @@ from .grid import Binning, Grid, Schedule
 from .windows import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from skysieve.core.device import Device
-
-DTYPES = ("float64", "float32")
-
-
-def current(device: Device) -> AbstractContextManager[Any]:
-    """In it, CuPy's arrays of this thread are made on the device; nothing for a CPU."""
-    if device.kind != "cuda":
-        return nullcontext()
-    import cupy
-
-    found: AbstractContextManager[Any] = cupy.cuda.Device(device.index)
-    return found
-
-
-def real_dtype(dtype: Any) -> np.dtype[Any]:
-    """The arithmetic that the argument means."""
-    try:
-        real: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as error:
-        raise TypeError(f"dtype={dtype!r}: expected 'float64' or 'float32'") from error
-    if real.name not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}: expected 'float64' or 'float32'")
-    return real
+    pass
 
 
 SMALL_MAP = 2**26
@@ -74,21 +48,3 @@ def refuse_short(bins: Binning, grid: Grid, window: Window, s: Schedule) -> None
             f"grid: tau={grid.taus[0]} holds fewer than two SFTs of {bins.tatom} s{reach}; "
             "strict=False gives NaN in such cells"
         )
-
-
-@contextmanager
-def reporting(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None] | None]:
-    """The callback that the user's ``progress`` means; a bar is drawn for True."""
-    if callable(progress):
-        yield progress
-        return
-    if not isinstance(progress, bool):
-        raise TypeError(f"progress={progress!r}: expected True, False or a function")
-    if not progress:
-        yield None
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as bar:
-        task = bar.add_task("transient F-statistic", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

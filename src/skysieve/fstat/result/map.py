@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.checks import one_of
 from skysieve.fstat.inputs.grid import Grid
 
 if TYPE_CHECKING:
@@ -257,8 +258,7 @@ class TransientResult:
         """
         from skysieve.core.files import written
 
-        if style not in STYLES:
-            raise ValueError(f"style={style!r}: expected one of {', '.join(map(repr, STYLES))}")
+        one_of("style", style, STYLES)
         twoF = to_host(self.twoF).astype(np.float64)
         with written(path) as part, open(part, "w", encoding="utf-8") as file:
             if style == "pyfstat":

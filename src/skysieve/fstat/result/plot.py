@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.checks import one_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,8 +91,7 @@ def map_figure(
     >>> result = transient_map(synth_atoms(span=5 * 86400, inject=signal))
     >>> result.plot(injection=signal).savefig("map.png")
     """
-    if tau_scale not in SCALES:
-        raise ValueError(f"tau_scale={tau_scale!r}: expected one of {', '.join(map(repr, SCALES))}")
+    one_of("tau_scale", tau_scale, SCALES)
     twoF = to_host(result.twoF).astype(np.float64)
     p_t0, p_tau = result.p_t0, result.p_tau
     grid, cover = result.grid, result.coverage

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.fstat.inputs.grid import Grid
 
 from .ledger import HISTOGRAM_EDGES, Ledger, Rows, join
@@ -78,8 +79,8 @@ class SearchResult:
         ``tau_ml``, ``lnBtSG``, ``n_fallback``; with BSGL ``log10BSGL`` (the largest of all cells), ``t0_bsgl``,
         ``tau_bsgl`` (its cell), and 2F of all detectors and of each in that cell.
         """
-        if window is not None and window not in self.ledgers:
-            raise ValueError(f"window={window!r}: expected one of {', '.join(self.windows)}")
+        if window is not None:
+            one_of("window", window, self.windows)
         names = self.windows if window is None else (window,)
         parts: list[Rows] = [self.ledgers[w].best for w in names]
         out: Rows = {}
@@ -139,13 +140,13 @@ class SearchResult:
         ValueError
             For another ending.
         """
-        from skysieve.core.files import written
+        from skysieve.core.files import write_parquet, written
 
         check_path(path)
         suffix = Path(path).suffix.lower()
         with written(path) as part:
             if suffix == ".parquet":
-                self._parquet(part)
+                write_parquet(self.columns(), part, facts={"skysieve": json.dumps(self._facts())})
             elif suffix == ".fits":
                 self._fits(part)
             else:
@@ -158,15 +159,6 @@ class SearchResult:
         return (
             self.settings | facts | {"histogram_edges": HISTOGRAM_EDGES.tolist(), "histogram": counts, "bands": bands}
         )
-
-    def _parquet(self, path: Path) -> None:
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("writing .parquet needs pyarrow: pip install 'skysieve[tables]'") from error
-        table = pyarrow.table({name: pyarrow.array(column) for name, column in self.columns().items()})
-        parquet.write_table(table.replace_schema_metadata({"skysieve": json.dumps(self._facts())}), path)
 
     def _fits(self, path: Path) -> None:
         from astropy.io import fits

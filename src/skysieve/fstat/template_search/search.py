@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of, real_dtype, whole
 from skysieve.core.device import Device, resolve
+from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
 from skysieve.fstat.api import make_engine
 from skysieve.fstat.contract import Engine, Spec
 from skysieve.fstat.inputs.atoms import Atoms
-from skysieve.fstat.inputs.checks import real_dtype, refuse_short, reporting
+from skysieve.fstat.inputs.checks import refuse_short
 from skysieve.fstat.inputs.grid import Binning, Grid, Schedule
 from skysieve.fstat.inputs.windows import Window, WindowSum, resolve_window
 
@@ -151,11 +153,10 @@ def search(
     if bsgl is not None and not isinstance(bsgl, BSGL):
         raise TypeError(f"bsgl is a {type(bsgl).__name__}, expected a BSGL")
     ranked = ("log10BSGL" if bsgl else "max2F") if statistic is None else statistic
-    if ranked not in STATISTICS:
-        raise ValueError(f"statistic={statistic!r}: expected one of {', '.join(STATISTICS)}")
+    one_of("statistic", ranked, STATISTICS)
     if ranked == "log10BSGL" and bsgl is None:
         raise ValueError("statistic='log10BSGL' needs its prior: bsgl=BSGL(Fstar0=...)")
-    keep, few = _whole(topk, "topk", 1), _whole(posteriors, "posteriors", 0)
+    keep, few = whole("topk", topk, 1), whole("posteriors", posteriors, 0)
     if few > keep:
         raise ValueError(f"posteriors={posteriors}: more than topk={topk}")
     if threshold is not None and not np.isfinite(threshold):
@@ -175,7 +176,7 @@ def search(
     }  # fmt: skip
     state = State({name: Ledger(keep, least, few) for name in named}, grid=grid)
     with ExitStack() as stack:
-        report = stack.enter_context(reporting(progress))
+        report = stack.enter_context(reporting(progress, "transient F-statistic"))
         kept = Checkpoint(checkpoint, settings, checkpoint_every)
         kept.restore(state)
         devices = _devices(device, threads)
@@ -305,7 +306,7 @@ def _devices(device: Any, threads: int | None) -> list[Device]:
     if not isinstance(several, list | tuple) or not several:
         raise TypeError(f"device={device!r}: expected a name or a list of names")
     if threads is not None:
-        _whole(threads, "threads", 1)
+        whole("threads", threads, 1)
     found = [d for one in several for d in resolve(one)]
     cpus = sum(d.kind == "cpu" for d in found)
     each = max(1, usable_cores() // max(1, cpus)) if threads is None else threads
@@ -381,12 +382,6 @@ def _grid_settings(grid: Grid | None) -> str:
     import hashlib
 
     return f"{grid!r} {hashlib.sha256(grid.t0s.tobytes() + b'|' + grid.taus.tobytes()).hexdigest()[:16]}"
-
-
-def _whole(value: Any, name: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number, at least {least}")
-    return int(value)
 
 
 def _width(band: str | None, width: float | None) -> float:

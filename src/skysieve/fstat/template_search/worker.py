@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
-from skysieve.core.device import Device
+from skysieve.core.device import Device, current
 from skysieve.fstat.contract import Bank, Engine, Job, Lines, Output, Spec
-from skysieve.fstat.inputs.checks import current
 from skysieve.fstat.inputs.grid import Binning, Grid, Schedule, Times, make_schedule, refuse_tables
 from skysieve.fstat.inputs.windows import Window
 from skysieve.fstat.result.map import PRIOR

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -32,9 +34,7 @@ def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_
     """Why no formula gives this probability; None where one does (and for the bootstrap, which needs none)."""
     if method not in METHODS:
         raise ValueError(f"Unrecognized method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
-    if normalization not in (*SHAPES, "scargle"):
-        known = ", ".join(map(repr, (*SHAPES, "scargle")))
-        raise ValueError(f"normalization={normalization!r}; expected one of {known}")
+    one_of("normalization", normalization, (*SHAPES, "scargle"))
     if method == "bootstrap":
         return None
     if nterms != 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import whole
 from skysieve.periodogram.analysis.bootstrap import normalized
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.sources import light_curves
@@ -285,8 +286,7 @@ class LombScargle(Significance):
         """
         from .peaks import make_peaks
 
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise ValueError(f"n={n!r}; a whole number of peaks, at least 1, is expected")
+        n = whole("n", n, 1)
         shape = normalization or self.normalization
         bare = self._grid(frequency, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
         result = self._search(bare, shape, self._method(method, None), frequency is None, n_peaks=n, return_power=False)

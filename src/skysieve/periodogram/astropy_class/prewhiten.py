@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import whole
 from skysieve.periodogram.analysis.fap import Noise
 
 from .light_curve import has_unit, plain, unit_of
@@ -118,8 +119,7 @@ def joint_fit(
 
 def prewhiten(curve: LombScargle, n: int, grid: NDArray[np.float64], fap_limit: float | None) -> Prewhitened:
     """See `LombScargle.prewhiten`; ``grid`` holds bare frequencies."""
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise ValueError(f"n={n!r}; a whole number of sinusoids, at least 1, is expected")
+    n = whole("n", n, 1)
     t, y, dy = curve._rows()
     if len(t) < 3 * n + 2:
         raise ValueError(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skysieve import __version__
+from skysieve.core.command import INTERRUPTED, USER_ERROR, Dtype, option
+from skysieve.periodogram.lightcurves.units import TimeUnit
 
-from .job import INTERRUPTED, MAX_PLOTS, USER_ERROR, Job, Outputs, Treatment, UserError
+from .job import MAX_PLOTS, Job, Outputs, Treatment, UserError
 
 if TYPE_CHECKING:
     from .survey import Request
@@ -36,13 +38,6 @@ class Method(StrEnum):
     finufft = "finufft"
 
 
-class Dtype(StrEnum):
-    """Arithmetic."""
-
-    float64 = "float64"
-    float32 = "float32"
-
-
 class PhaseModel(StrEnum):
     """Phase functions of asteroids."""
 
@@ -60,26 +55,11 @@ class Multiband(StrEnum):
     none = "none"
 
 
-class TimeUnit(StrEnum):
-    """Units of time."""
-
-    d = "d"
-    h = "h"
-    min = "min"
-    s = "s"
-    yr = "yr"
-
-
 AUTO = "auto"
 OPEN_SAMPLES = 10
 """Frequencies in 1/T of an open range: with 5, daily aliases of nearly the height of a peak come out higher."""
 COLUMNS, MOVING, GRID = "Columns of the files", "Moving objects", "Range of periods"
 SEARCH, OUTPUT = "Search", "Output"
-
-
-def option(*names: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    """A typer option in one of the help's panels."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
 
 
 def period(

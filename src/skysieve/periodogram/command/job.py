@@ -10,6 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skysieve.core.command import FAILED_SOME, USER_ERROR
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from .survey import Found, Request
 
 MAX_PLOTS = 50
-FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
 
 
 class UserError(Exception):
@@ -187,7 +188,7 @@ class Job:
 
         import numpy as np
 
-        from .survey import HOURS, UNIT_HOURS
+        from skysieve.periodogram.lightcurves.units import TimeUnit
 
         how = self.treatment
         if curves.time_unit and how.time_unit not in ("d", curves.time_unit):
@@ -195,7 +196,7 @@ class Job:
                 f"the file gives its times in {curves.time_unit}; --time-unit is for those that carry none"
             )
         if not curves.time_unit and how.time_unit != "d":
-            curves = replace(curves, t=curves.t * (UNIT_HOURS[how.time_unit] / HOURS))
+            curves = replace(curves, t=curves.t * TimeUnit[how.time_unit].days)
         if how.no_err:
             curves = replace(curves, dy=None)
         if how.jitter:

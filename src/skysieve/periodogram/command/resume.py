@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.files import replace_file
+from skysieve.core.files import written
 
 from .survey import Found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from skysieve.periodogram.lightcurves.io import LightCurves
 
@@ -50,18 +50,6 @@ def fingerprint(path: Path) -> list[Any]:
     """Name, size and time of change of a file: what tells that it is the same."""
     state = path.stat()
     return [str(path.resolve()), state.st_size, state.st_mtime_ns]
-
-
-def _write(path: Path, write: Callable[[Path], None]) -> None:
-    def flushed(part: Path) -> None:
-        write(part)
-        with part.open("rb") as f:
-            os.fsync(f.fileno())
-
-    try:
-        replace_file(path, flushed)
-    except OSError as e:  # its own name, if any, is that of a temporary file
-        raise OSError(e.errno, e.strerror or str(e), str(path)) from None
 
 
 class Lock:
@@ -168,7 +156,8 @@ class Parts:
                 )
             for path in self.folder.glob("*.json"):  # that run finished nothing, so nothing is lost
                 path.unlink()
-        _write(manifest, lambda p: _text(p, text))
+        with written(manifest) as part:
+            part.write_text(text, encoding="utf-8")
 
     def edges(self, file: int) -> list[int] | None:
         """Where the partitions of a file start (and the last ends), if the file was cut before."""
@@ -186,7 +175,8 @@ class Parts:
         edges = [0]
         while edges[-1] < len(curves):
             edges.append(curves.stop_after(edges[-1], objects, PARTITION_ROWS))
-        _write(self.folder / f"{file:05d}.json", lambda p: _text(p, json.dumps(edges)))
+        with written(self.folder / f"{file:05d}.json") as part:
+            part.write_text(json.dumps(edges), encoding="utf-8")
         return edges
 
     def complete(self, file: int) -> int:
@@ -220,7 +210,8 @@ class Parts:
 
         whole = io.BytesIO()  # a ZIP archive that meets a full disk tries again when it is deleted
         np.savez(whole, **{n: a.astype(str) if a.dtype.kind == "O" else a for n, a in arrays.items()})
-        _write(self._path(file, k), lambda path: _bytes(path, whole.getvalue()))
+        with written(self._path(file, k)) as part:
+            part.write_bytes(whole.getvalue())
 
     def close(self) -> None:
         """Let another run have the folder."""
@@ -247,14 +238,6 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return None
-
-
-def _text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def _bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def files_of(paths: Sequence[Path]) -> list[list[Any]]:

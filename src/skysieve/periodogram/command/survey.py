@@ -13,6 +13,7 @@ import numpy as np
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
 from skysieve.periodogram.contract import Status
+from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
 from skysieve.periodogram.result.aliases import Alias, clean_rows, find_aliases
 
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 
     from skysieve.periodogram.lightcurves.io import LightCurves
     from skysieve.periodogram.result.result import LombScargleResult
-
-HOURS = 24.0
-UNIT_HOURS = {"d": 24.0, "h": 1.0, "min": 1 / 60, "s": 1 / 3600, "yr": 8766.0}
-"""Hours in each unit of time that the command line knows."""
-
 
 FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 20_000_000
 """A chunk is what takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
@@ -83,7 +79,7 @@ class Request:
     @property
     def scale(self) -> float:
         """Shown period over light-curve period in days."""
-        return HOURS / UNIT_HOURS[self.unit] * (2.0 if self.doubled else 1.0)
+        return TimeUnit.d.hours / TimeUnit[self.unit].hours * (2.0 if self.doubled else 1.0)
 
     @property
     def period_name(self) -> str:

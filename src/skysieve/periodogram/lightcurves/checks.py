@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.checks import DTYPES, flag, one_of
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.contract import METHODS, NORMALIZATIONS, Grids, Scan, Spec, Status
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from .sources import CurveSet
 
 NAN_POLICIES = ("omit", "raise")
-DTYPES = ("float64", "float32")
 COARSEST_PHASE = 0.01
 """Cycles at the highest frequency that one step of the floating-point times may make."""
 
@@ -52,31 +52,6 @@ class PlanOptions(TypedDict, total=False):
     threads: int | None
 
 
-def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """``value`` if it is one of the names allowed, else ValueError."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}={value!r}; expected one of {', '.join(map(repr, allowed))}")
-    return value
-
-
-def flag(name: str, value: Any) -> bool:
-    """``value`` if it is a bool, else TypeError."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={value!r}; True or False is expected")
-    return bool(value)
-
-
-def thread_count(threads: Any) -> int | None:
-    """``threads`` if it is a whole number above 0 or None, else TypeError or ValueError."""
-    if threads is None:
-        return None
-    if isinstance(threads, bool) or not isinstance(threads, numbers.Integral):
-        raise TypeError(f"threads={threads!r}; a whole number, or None for all cores, is expected")
-    if threads < 1:
-        raise ValueError(f"threads={threads}; at least 1, or None for all cores, is expected")
-    return int(threads)
-
-
 def make_spec(
     fit_mean: Any,
     center_data: Any,
@@ -100,7 +75,7 @@ def make_spec(
     try:
         kind = np.dtype(dtype)
     except TypeError:
-        raise ValueError(f"dtype={dtype!r}; expected one of {', '.join(map(repr, DTYPES))}") from None
+        raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(map(repr, DTYPES))}") from None
     one_of("dtype", kind.name if dtype is not None else None, DTYPES)
     return Spec(
         fit_mean=flag("fit_mean", fit_mean),

@@ -439,33 +439,26 @@ def check_output(path: Path) -> None:
 def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mapping[str, str] | None = None) -> None:
     """Write columns of equal length as CSV, Parquet, FITS or ECSV, by the suffix of ``path``.
 
-    The table appears under its name only when it is whole: it is written beside it and renamed.
+    The table appears under its name only when it is complete.
     """
-    from skysieve.core.files import replace_file
+    from skysieve.core.files import write_parquet, written
 
     check_output(path)
     kind = path.suffix.lower()
-
-    def write(part: Path) -> None:
+    with written(path) as part:
         if kind == ".csv":
             _write_csv(columns, part)
         elif kind == ".parquet":
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
-            fields = [pa.array(v.tolist() if v.dtype.kind in "UO" else v) for v in columns.values()]
-            pq.write_table(pa.table(fields, names=list(columns)), part)
+            write_parquet(columns, part)
         else:
             from astropy.table import Table
 
             table = Table({k: (v.astype(str) if v.dtype.kind == "O" else v) for k, v in columns.items()})
-            if kind == ".fits":  # its text is ASCII for astropy; UTF-8 goes as bytes
+            if kind == ".fits":  # astropy writes text columns as ASCII; bytes keep UTF-8
                 table.convert_unicode_to_bytestring()
             for name, unit in (units or {}).items():
                 table[name].unit = unit
             table.write(part, format="fits" if kind == ".fits" else "ascii.ecsv", overwrite=True)
-
-    replace_file(path, write)
 
 
 def _write_csv(columns: Mapping[str, NDArray[Any]], path: Path) -> None:

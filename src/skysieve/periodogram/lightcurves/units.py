@@ -6,11 +6,35 @@ astropy is imported only when something with a unit has arrived.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from skysieve.core.arrays import is_device_array
+
+
+class TimeUnit(StrEnum):
+    """Units of time that the command line knows; the value is the name, ``hours`` the length."""
+
+    hours: float
+
+    def __new__(cls, name: str, hours: float) -> TimeUnit:
+        """Make a string that has a length."""
+        unit = str.__new__(cls, name)
+        unit._value_, unit.hours = name, hours
+        return unit
+
+    d = "d", 24.0
+    h = "h", 1.0
+    min = "min", 1 / 60
+    s = "s", 1 / 3600
+    yr = "yr", 8766.0
+
+    @property
+    def days(self) -> float:
+        """Length in days."""
+        return self.hours / TimeUnit.d.hours
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.core.errors import format_bytes
 from skysieve.periodogram.contract import Grids
 
@@ -271,8 +272,7 @@ def make_rule(
     layout: str = "auto",
 ) -> GridRule:
     """Check what the user asked for (plain numbers in 1/unit(t)); TypeError or ValueError names the argument."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"grid={layout!r}; expected one of {', '.join(map(repr, LAYOUTS))}")
+    one_of("grid", layout, LAYOUTS)
     if frequency is not None:
         clash = [name for name, value in (("fmin", fmin), ("fmax", fmax), ("nf", nf)) if value is not None]
         if clash:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
-from skysieve.core.files import replace_file
+from skysieve.core.files import write_parquet, written
 from skysieve.periodogram.contract import Grids, Status
 from skysieve.periodogram.lightcurves.units import Units, attach
 from skysieve.periodogram.result.peaks import Peaks, Ragged
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from .result import LombScargleResult
 
-FORMATS = (".npz", ".parquet", ".csv", ".ecsv", ".fits")
 PEAK_COLUMNS = ("period", "period_error", "frequency", "frequency_error", "power")
 _VERSION = 1
 
@@ -78,17 +77,11 @@ def to_table(result: LombScargleResult, what: str | None = None) -> Any:
 def save(result: LombScargleResult, path: str | os.PathLike[str]) -> None:
     """See `LombScargleResult.save`."""
     target = Path(path)
-    suffix = target.suffix.lower()
-    writers: dict[str, Callable[[Path], None]] = {
-        ".npz": lambda p: _save_npz(result, p),
-        ".parquet": lambda p: _save_parquet(result, p),
-        ".csv": lambda p: to_table(result).write(p, format="ascii.csv", overwrite=True),
-        ".ecsv": lambda p: to_table(result).write(p, format="ascii.ecsv", overwrite=True),
-        ".fits": lambda p: _save_fits(result, p),
-    }
-    if suffix not in writers:
-        raise ValueError(f"path={str(target)!r}; the name must end in one of {', '.join(FORMATS)}")
-    replace_file(target, writers[suffix])
+    write = WRITERS.get(target.suffix.lower())
+    if write is None:
+        raise ValueError(f"path={str(target)!r}; the name must end in one of {', '.join(WRITERS)}")
+    with written(target) as part:
+        write(result, part)
 
 
 def _bare(x: Any) -> Any:
@@ -103,17 +96,9 @@ def _save_fits(result: LombScargleResult, path: Path) -> None:
 
 
 def _save_parquet(result: LombScargleResult, path: Path) -> None:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("writing .parquet needs pyarrow: pip install 'skysieve[tables]'") from error
     columns = _columns(result, None)
-    units = [{"unit": str(c.unit)} if hasattr(c, "unit") else None for c in columns.values()]
-    arrays = [pyarrow.array(_bare(c)) for c in columns.values()]
-    fields = [pyarrow.field(n, a.type, metadata=u) for n, a, u in zip(columns, arrays, units, strict=True)]
-    table = pyarrow.table(arrays, schema=pyarrow.schema(fields))
-    parquet.write_table(table, path)
+    units = {name: str(c.unit) for name, c in columns.items() if hasattr(c, "unit")}
+    write_parquet({name: np.asarray(_bare(c)) for name, c in columns.items()}, path, units=units)
 
 
 def _save_npz(result: LombScargleResult, path: Path) -> None:
@@ -153,6 +138,16 @@ def _save_npz(result: LombScargleResult, path: Path) -> None:
     }
     with path.open("wb") as file:
         np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+
+
+WRITERS: dict[str, Callable[[LombScargleResult, Path], None]] = {
+    ".npz": _save_npz,
+    ".parquet": _save_parquet,
+    ".csv": lambda result, path: to_table(result).write(path, format="ascii.csv", overwrite=True),
+    ".ecsv": lambda result, path: to_table(result).write(path, format="ascii.ecsv", overwrite=True),
+    ".fits": _save_fits,
+}
+"""The formats of a saved result, by the ending of the name."""
 
 
 def _unit(text: str | None) -> Any:

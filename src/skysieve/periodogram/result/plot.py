@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.checks import one_of
 from skysieve.periodogram.contract import Status
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def periodogram(result: LombScargleResult, *, axis: str = "auto", ax: Axes | Non
         raise ValueError("the powers were not kept (return_power=False)")
     if result.power.size == 0:
         raise ValueError(f"there is no power to draw: {Status(int(result.status)).text}")
-    if axis not in AXES:
-        raise ValueError(f"axis={axis!r}; expected one of {', '.join(map(repr, AXES))}")
+    one_of("axis", axis, AXES)
     frequency = np.asarray(_bare(result.frequency), dtype=np.float64)
     power = np.asarray(to_host(_bare(result.power)), dtype=np.float64)
     order = np.argsort(frequency, kind="stable") if np.any(np.diff(frequency) < 0) else slice(None)

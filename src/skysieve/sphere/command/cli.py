@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skysieve.core.errors import one_line
+from skysieve.core.command import option, report_errors
+from skysieve.core.files import save_figure
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from skysieve.sphere.kernels.base import Kernel
 
 PIXEL_EPS = 1e-9
 """Where the window of a kernel ends that is multiplied by a pixel window."""
-USER_ERROR, INTERRUPTED = 2, 130
 KERNEL, HOW, OUTPUT = "Kernel", "How", "Output"
 UNITS = {"deg": math.pi / 180, "arcmin": math.pi / 10800, "arcsec": math.pi / 648000, "rad": 1.0}
 
@@ -77,67 +75,83 @@ def angle(text: str) -> float:
     raise ValueError(f"{text!r}: expected an angle with its unit, such as 4.7arcmin, 1deg, 30arcsec or 0.01rad")
 
 
-def _option(name: str, help: str, panel: str, metavar: str | None = None) -> Any:
-    return typer.Option(*name.split(","), help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
-
-
 def smooth(
     maps: Annotated[Path, typer.Argument(help="HEALPix map (FITS).", metavar="IN.fits", show_default=False)],
     target: Annotated[
         Path | None, typer.Argument(help="File to write.", metavar="[OUT.fits]", show_default=False)
     ] = None,
-    out: Annotated[Path | None, _option("-o,--out", "File to write, in the place of OUT.fits.", OUTPUT, "FILE")] = None,
-    fwhm: Annotated[str | None, _option("--fwhm", "Gaussian: full width at half maximum.", KERNEL, "ANGLE")] = None,
+    out: Annotated[
+        Path | None, option("-o", "--out", help="File to write, instead of OUT.fits.", panel=OUTPUT, metavar="FILE")
+    ] = None,
+    fwhm: Annotated[
+        str | None, option("--fwhm", help="Gaussian: full width at half maximum.", panel=KERNEL, metavar="ANGLE")
+    ] = None,
     bl: Annotated[
-        Path | None, _option("--bl", "Window b_l: FITS (BEAMWINDOW) or a text column.", KERNEL, "FILE")
+        Path | None,
+        option("--bl", help="Window b_l: FITS (BEAMWINDOW) or a text column.", panel=KERNEL, metavar="FILE"),
     ] = None,
     profile: Annotated[
-        Path | None, _option("--profile", "Text: angle (rad) and kernel; scaled to unit integral.", KERNEL, "FILE")
-    ] = None,
-    tophat: Annotated[str | None, _option("--tophat", "Mean over a disc of this radius.", KERNEL, "ANGLE")] = None,
-    fields: Annotated[
-        str | None,
-        _option(
-            "--fields",
-            "Columns by name or number, as I,Q,U or 0; by default all maps, not N_OBS, HITS, II_COV and the like.",
-            HOW,
-            "LIST",
+        Path | None,
+        option(
+            "--profile", help="Text: angle (rad) and kernel; scaled to unit integral.", panel=KERNEL, metavar="FILE"
         ),
     ] = None,
-    hdu: Annotated[int, typer.Option("--hdu", help="Extension of the file.", rich_help_panel=HOW)] = 1,
-    device: Annotated[
-        str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, cuda:all.", rich_help_panel=HOW, metavar="DEVICE")
-    ] = "auto",
-    method: Annotated[Method, typer.Option("--method", help="Mathematics.", rich_help_panel=HOW)] = Method.auto,
-    eps: Annotated[float, typer.Option("--eps", help="Accuracy.", rich_help_panel=HOW)] = 1e-6,
-    iterations: Annotated[
-        int | None, _option("--iter", "healpy's way, with so many iterations (needs ducc0).", HOW, "N")
+    tophat: Annotated[
+        str | None, option("--tophat", help="Mean over a disc of this radius.", panel=KERNEL, metavar="ANGLE")
     ] = None,
-    lmax: Annotated[int | None, _option("--lmax", "healpy's way, up to this degree.", HOW, "L")] = None,
+    fields: Annotated[
+        str | None,
+        option(
+            "--fields",
+            help="Columns by name or number, as I,Q,U or 0; by default all maps, not N_OBS, HITS, II_COV and the like.",
+            panel=HOW,
+            metavar="LIST",
+        ),
+    ] = None,
+    hdu: Annotated[int, option("--hdu", help="Extension of the file (1).", panel=HOW)] = 1,
+    device: Annotated[
+        str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=HOW, metavar="DEVICE")
+    ] = "auto",
+    method: Annotated[Method, option("--method", help="Mathematics (auto).", panel=HOW)] = Method.auto,
+    eps: Annotated[float, option("--eps", help="Accuracy (1e-6).", panel=HOW)] = 1e-6,
+    iterations: Annotated[
+        int | None,
+        option("--iter", help="healpy's way, with so many iterations (needs ducc0).", panel=HOW, metavar="N"),
+    ] = None,
+    lmax: Annotated[
+        int | None, option("--lmax", help="healpy's way, up to this degree.", panel=HOW, metavar="L")
+    ] = None,
     quadrature: Annotated[
-        Quadrature | None, _option("--quadrature", "Weights of the sum; band by default.", HOW)
+        Quadrature | None, option("--quadrature", help="Weights of the sum; band by default.", panel=HOW)
     ] = None,
     nside_out: Annotated[
-        int | None, _option("--nside-out", "Resolution of the result (needs ducc0).", HOW, "N")
+        int | None, option("--nside-out", help="Resolution of the result (needs ducc0).", panel=HOW, metavar="N")
     ] = None,
     pixwin: Annotated[
         bool,
-        typer.Option(
+        option(
             "--pixwin",
             help="Also apply the pixel window; with --nside-out that of the new pixels over that of the old ones.",
-            rich_help_panel=HOW,
+            panel=HOW,
         ),
     ] = False,
     masked: Annotated[
-        Masked, typer.Option("--masked", help="Bad pixels: 0, or not there.", rich_help_panel=HOW)
+        Masked,
+        option("--masked", help="Bad pixels count as 0 (zero), or are left out of the mean (normalize).", panel=HOW),
     ] = Masked.zero,
-    flux: Annotated[Flux, typer.Option("--flux", help="Keep the sum over pixels.", rich_help_panel=HOW)] = Flux.none,
+    flux: Annotated[
+        Flux, option("--flux", help="conserve keeps the sum over all pixels (none).", panel=HOW)
+    ] = Flux.none,
     positive: Annotated[
-        bool, typer.Option("--positive", help="No value of 0 or below, for the logarithm.", rich_help_panel=HOW)
+        bool, option("--positive", help="No value of 0 or below, for the logarithm.", panel=HOW)
     ] = False,
-    threads: Annotated[int | None, _option("--threads", "CPU threads; all by default.", HOW, "N")] = None,
-    plot: Annotated[Path | None, _option("--plot", "Before and after, as a picture.", OUTPUT, "FILE")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.fits.", rich_help_panel=OUTPUT)] = False,
+    threads: Annotated[
+        int | None, option("--threads", help="CPU threads; all by default.", panel=HOW, metavar="N")
+    ] = None,
+    plot: Annotated[
+        Path | None, option("--plot", help="Before and after, as a picture.", panel=OUTPUT, metavar="FILE")
+    ] = None,
+    overwrite: Annotated[bool, option("--overwrite", help="Replace OUT.fits.", panel=OUTPUT)] = False,
 ) -> None:
     """Smooth a HEALPix map with a Gaussian, a beam window, a profile or a disc."""
     from dataclasses import replace
@@ -145,7 +159,7 @@ def smooth(
     from skysieve import __version__
     from skysieve.sphere.maps.io import polarised, read_maps, smooth_file, write_maps
 
-    try:
+    with report_errors("interrupted; nothing was written"):
         if (target is None) == (out is None):
             raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
         out = out or target
@@ -183,12 +197,6 @@ def smooth(
             from skysieve.sphere.maps.plot import before_after
 
             save_figure(before_after(sky, found), plot)
-    except (OSError, ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
-        typer.echo(f"skysieve: {one_line(error)}", err=True)
-        raise typer.Exit(USER_ERROR) from None
-    except KeyboardInterrupt:
-        typer.echo("skysieve: interrupted; nothing was written", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     order = "NESTED" if sky.nest else "RING"
     kind = "I, Q, U" if polarised(sky) else ", ".join(sky.names)
     typer.echo(f"{out}: {kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
@@ -229,16 +237,6 @@ def check_outputs(out: Path, plot: Path | None) -> None:
         kinds = sorted(Figure().canvas.get_supported_filetypes())
         if plot.suffix.lower().lstrip(".") not in kinds:
             raise ValueError(f"--plot {plot}: expected a picture's name, which ends in {', '.join(kinds)}")
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """A picture, under its name only when whole."""
-    part = path.with_name(f".part{os.getpid()}.{path.name}")
-    try:
-        figure.savefig(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_kernel(fwhm: str | None, bl: Path | None, profile: Path | None, tophat: str | None) -> Kernel:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of, whole
+
 from .healpix import check_nside, ring_table
 from .pixel_weights import healpix_pixel_weights
 from .polar_correction import PolarCorrection, polar_correction, seam_weights
@@ -129,11 +131,6 @@ class Grid(ABC):
         return f"{type(self).__name__}({values})"
 
 
-def _check_quadrature(quadrature: str) -> None:
-    if quadrature not in QUADRATURES:
-        raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
-
-
 class Healpix(Grid):
     """The HEALPix grid.
 
@@ -156,7 +153,7 @@ class Healpix(Grid):
 
     def table(self, quadrature: str = "ring") -> RingTable:
         """See `Grid.table`; ring weights come from `healpix_ring_weights`."""
-        _check_quadrature(quadrature)
+        one_of("quadrature", quadrature, QUADRATURES)
         theta, n, phi0, start = ring_table(self.nside)
         area = 4 * math.pi / (12 * self.nside**2)
         weight = np.full(len(n), area)
@@ -195,12 +192,12 @@ class ECP(Grid):
     """
 
     def __init__(self, nlat: int, nlon: int, poles: bool = False, phi0: float = 0.0) -> None:
-        self.nlat, self.nlon = _count(nlat, "nlat", 3 if poles else 1), _count(nlon, "nlon", 1)
+        self.nlat, self.nlon = whole("nlat", nlat, 3 if poles else 1), whole("nlon", nlon, 1)
         self.poles, self.phi0 = bool(poles), _finite(phi0, "phi0")
 
     def table(self, quadrature: str = "ring") -> RingTable:
         """Weights are cell areas, or with "ring" those of Fejer and of Clenshaw and Curtis."""
-        _check_quadrature(quadrature)
+        one_of("quadrature", quadrature, QUADRATURES)
         step = math.pi / (self.nlat - 1 if self.poles else self.nlat)
         north = (np.arange((self.nlat + 1) // 2) + (0 if self.poles else 0.5)) * step
         if self.nlat % 2:
@@ -229,13 +226,13 @@ class GaussLegendre(Grid):
     """
 
     def __init__(self, nlat: int, nlon: int) -> None:
-        self.nlat, self.nlon = _count(nlat, "nlat", 1), _count(nlon, "nlon", 1)
+        self.nlat, self.nlon = whole("nlat", nlat, 1), whole("nlon", nlon, 1)
 
     def table(self, quadrature: str = "ring") -> RingTable:
         """Both quadratures are the Gauss weights."""
         from scipy.special import roots_legendre
 
-        _check_quadrature(quadrature)
+        one_of("quadrature", quadrature, QUADRATURES)
         z, band = roots_legendre(self.nlat)
         z = (z - z[::-1]) / 2
         theta = np.arccos(z[::-1])
@@ -288,7 +285,7 @@ class Rings(Grid):
 
     def table(self, quadrature: str = "ring") -> RingTable:
         """The weights given, for both quadratures."""
-        _check_quadrature(quadrature)
+        one_of("quadrature", quadrature, QUADRATURES)
         start = np.concatenate([[0], np.cumsum(self._n)[:-1]]).astype(np.int64)
         return RingTable(self._theta, self._n, self._phi0, start, self._weight)
 
@@ -297,12 +294,6 @@ def _uniform(theta: NDArray[np.float64], nlon: int, phi0: float, band: NDArray[n
     rings = len(theta)
     n = np.full(rings, nlon, np.int64)
     return RingTable(theta, n, np.full(rings, phi0), np.arange(rings) * np.int64(nlon), 2 * math.pi * band / nlon)
-
-
-def _count(value: Any, name: str, least: int) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")
-    return int(value)
 
 
 def _finite(value: Any, name: str) -> float:

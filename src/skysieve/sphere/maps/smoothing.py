@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, as_array, is_device_array
+from skysieve.core.checks import flag, one_of, real_dtype, thread_count, whole
 from skysieve.core.device import resolve
 from skysieve.core.tasks import usable_cores
 from skysieve.sphere.api import ConvolvePlan, host
-from skysieve.sphere.arguments import devices_of, read_dtype
+from skysieve.sphere.arguments import devices_of
 from skysieve.sphere.contract import METHODS
 from skysieve.sphere.grids.grid import Healpix
 from skysieve.sphere.grids.healpix import UNSEEN, check_nside, npix2nside, reorder
@@ -168,12 +169,10 @@ def smoothing(
     1.0 5000
     """
     options = {"eps": eps, "device": device, "memory": memory, "threads": threads}
-    if not isinstance(positive, bool | np.bool_):
-        raise TypeError(f"positive={positive!r}: expected True or False")
+    flag("positive", positive)
     by_healpy = _by_healpy(method, quadrature, iter, lmax, mmax, use_weights, use_pixel_weights)
-    for name, value, expected in (("masked", masked, MASKED), ("flux", flux, FLUX)):
-        if value not in expected:
-            raise ValueError(f"{name}={value!r}: expected one of {expected}")
+    one_of("masked", masked, MASKED)
+    one_of("flux", flux, FLUX)
     check_eps(eps)
     by_harmonics = by_healpy or nside_out is not None
     if by_harmonics:
@@ -183,8 +182,7 @@ def smoothing(
     if is_device_array(map_in) and (by_harmonics or found.kind != "cuda"):
         what = "what is done by harmonics runs" if by_harmonics else f"device={device!r} computes"
         raise TypeError(f"map_in lives on a GPU, and {what} on the CPU: expected host arrays")
-    if threads is not None and (not isinstance(threads, int | np.integer) or threads < 1):
-        raise ValueError(f"threads={threads!r}: expected a whole number of at least 1, or None for all cores")
+    threads = thread_count(threads)
     if by_harmonics and memory is not None:
         raise ValueError(f"memory={memory!r} does not go with iter, lmax, mmax, weights, nside_out or harmonics")
     chosen = _kernel(kernel, fwhm, sigma, beam_window, zero=by_harmonics)
@@ -249,16 +247,14 @@ def smoothing(
 def _by_healpy(
     method: str, quadrature: str | None, iter: Any, lmax: Any, mmax: Any, use_weights: Any, use_pixel_weights: Any
 ) -> bool:
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: expected one of {METHODS}")
-    if quadrature is not None and quadrature not in QUADRATURES:
-        raise ValueError(f"quadrature={quadrature!r}: expected one of {QUADRATURES}")
+    one_of("method", method, METHODS)
+    if quadrature is not None:
+        one_of("quadrature", quadrature, QUADRATURES)
     if use_pixel_weights and use_weights:
         raise ValueError("use_pixel_weights=True does not go with use_weights=True: expected one of them")
     for name, value in (("iter", iter), ("lmax", lmax), ("mmax", mmax)):
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
-        if value is not None and not whole:
-            raise ValueError(f"{name}={value!r}: expected a whole number of at least 0")
+        if value is not None:
+            whole(name, value, 0)
     named = (("iter", iter), ("lmax", lmax), ("mmax", mmax), ("use_weights", use_weights))
     given = [n for n, v in (*named, ("use_pixel_weights", use_pixel_weights or None)) if v is not None]
     wanted = bool(given) or quadrature == "healpy" or method == "harmonic"
@@ -325,7 +321,7 @@ def _read(map_in: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
     npix2nside(a.shape[-1])
     if dtype is None:
         dtype = np.float32 if a.dtype.newbyteorder("=") == np.float32 else np.float64
-    real = read_dtype(dtype)
+    real = real_dtype(dtype)
     maps = xp.array(a, real, order="C")
     bad = ~xp.isfinite(maps) | (xp.abs(maps - real.type(UNSEEN)) <= 1e-5 * abs(UNSEEN))
     if mask is not None:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skysieve.core.command import number_list, option, report_errors
 from skysieve.dedispersion.stream.receive.file_source import opened_source
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.stream.pipeline import Pipeline
     from skysieve.dedispersion.stream.receive.packets import Parser
 
-USER_ERROR, INTERRUPTED = 2, 130
 BLOCK = 0.25
 """Seconds of noise blocks, where a search does not need longer ones."""
 COMPILING = "loading kernels; a fresh environment compiles them first, which takes half a minute, once"
@@ -44,25 +44,6 @@ class Noise(StrEnum):
     robust = "robust"
     moments = "moments"
     clipped = "clipped"
-
-
-def option(*names: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    """A typer option in one of the help's panels."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Mistakes of the user's and limits of the machine as one line and exit status 2."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError, MemoryError, RuntimeError, ModuleNotFoundError) as error:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        typer.echo(f"skysieve: {text}", err=True)
-        raise typer.Exit(USER_ERROR) from None
-    except KeyboardInterrupt:
-        typer.echo("skysieve: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def place(text: str, name: str) -> tuple[str, int]:
@@ -108,23 +89,6 @@ def parser_of(form: str, frames: int, threads: int, fch1: float | None, foff: fl
     return parser
 
 
-def ignored(text: str | None) -> list[int]:
-    """``"0,5:9"`` as 0, 5, 6, 7, 8, 9.
-
-    >>> ignored("0,5:7")
-    [0, 5, 6, 7]
-    """
-    from skysieve.dedispersion.stream.receive.packets import MOST_CHANNELS
-
-    found: list[int] = []
-    for part in text.split(",") if text else ():
-        first, colon, last = part.partition(":")
-        if not first.isdecimal() or (colon and not (last.isdecimal() and int(first) <= int(last) < MOST_CHANNELS)):
-            raise ValueError(f"--ignore {text}: expected channel numbers such as 0,5:9")
-        found += range(int(first), (int(last) if colon else int(first)) + 1)
-    return found
-
-
 def times_rate(text: str) -> float:
     """``1x``, ``2.5x`` or ``max``.
 
@@ -168,7 +132,7 @@ def emulate(
     """
     from . import emulate as sender
 
-    with told():
+    with report_errors():
         if to.startswith("dada:"):
             from skysieve.dedispersion.stream.receive.dada_ring import key_of
 
@@ -290,6 +254,7 @@ def stream(
     from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
     from skysieve.dedispersion.stream.receive.dada_ring import DadaReader, key_of
     from skysieve.dedispersion.stream.receive.file_source import opened_source
+    from skysieve.dedispersion.stream.receive.packets import MOST_CHANNELS
     from skysieve.dedispersion.stream.receive.udp import UdpReceiver, check_free
     from skysieve.dedispersion.stream.records import Options
     from skysieve.dedispersion.stream.report.earlier import Earlier
@@ -301,7 +266,7 @@ def stream(
     from .warm_up import warm
 
     screen = Screen(quiet)
-    with told(), ExitStack() as stack:
+    with report_errors(), ExitStack() as stack:
         page = None if web is None else place(web, "--web")
         served: PageProcess | None = None
         if page is not None:
@@ -317,9 +282,10 @@ def stream(
         check_free(places)
         check_free([] if told_at is None else [told_at], socket.SOCK_STREAM)
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
+        ignored = number_list(ignore, "--ignore", MOST_CHANNELS, "channel numbers") if ignore else []
         search = {
-            "threshold": threshold, "noise": noise.value, "block": block, "usual_block": BLOCK,
-            "ignore": ignored(ignore), "device": device, "step": step, "threads": threads, "memory": memory,
+            "threshold": threshold, "noise": noise.value, "block": block, "usual_block": BLOCK, "ignore": ignored,
+            "device": device, "step": step, "threads": threads, "memory": memory,
         }  # fmt: skip
         options = Options(
             plan=None if plan is None else DMPlan.load(plan), dm_max=dm_max, window=window, ring=ring, gulp=gulp,
@@ -398,7 +364,7 @@ def watch(
     """
     from skysieve.dedispersion.stream.web.process import check_extra
 
-    with told():
+    with report_errors():
         host, number = place(port, "--port")
         check_extra()
         from skysieve.dedispersion.stream.web.server import watch as serve

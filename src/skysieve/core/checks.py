@@ -1,0 +1,70 @@
+"""Checks of arguments.  Every error names the argument, its value and what was expected."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DTYPES", "flag", "one_of", "real_dtype", "thread_count", "whole"]
+
+DTYPES = ("float64", "float32")
+
+
+def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
+    """Return `value` if it is one of the names `allowed`; ValueError otherwise.
+
+    >>> one_of("method", "fft", ("auto", "direct"))
+    Traceback (most recent call last):
+    ValueError: method='fft': expected one of 'auto', 'direct'
+    """
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return `value` if it is a bool; TypeError otherwise."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r}: expected True or False")
+    return bool(value)
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return `value` if it is a whole number from `least` to `most`; ValueError otherwise.
+
+    >>> whole("n", 2.5, 1)
+    Traceback (most recent call last):
+    ValueError: n=2.5: expected a whole number, at least 1
+    """
+    integral = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if integral and value >= least and (most is None or value <= most):
+        return int(value)
+    limits = f", at least {least}" if most is None else f" from {least} to {most}"
+    raise ValueError(f"{name}={value!r}: expected a whole number{limits}")
+
+
+def thread_count(threads: Any) -> int | None:
+    """Return `threads` if it is a number of threads, or None for all cores; TypeError or ValueError otherwise."""
+    if threads is None:
+        return None
+    expected = f"threads={threads!r}: expected a whole number, at least 1, or None for all cores"
+    if isinstance(threads, bool) or not isinstance(threads, numbers.Integral):
+        raise TypeError(expected)
+    if threads < 1:
+        raise ValueError(expected)
+    return int(threads)
+
+
+def real_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return float64 or float32 as a NumPy dtype; TypeError if `dtype` is no dtype, ValueError if it is another."""
+    expected = f"dtype={dtype!r}: expected 'float64' or 'float32'"
+    try:
+        real: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(expected) from error
+    if real.name not in DTYPES:
+        raise ValueError(expected)
+    return real

@@ -1,0 +1,88 @@
+"""Files that appear complete or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from skysieve.core.files import remove_leftovers, save_figure, write_parquet, written
+
+
+def test_a_file_appears_when_it_is_complete(tmp_path):
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    with written(target) as part:
+        part.write_text("new")
+        assert (target.read_text(), part.suffix) == ("old", ".txt")
+    assert target.read_text() == "new"
+    assert os.listdir(tmp_path) == ["a.txt"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path, named):
+    def fill(part):
+        part.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device", *([str(part)] if named else []))
+
+    target = tmp_path / "a.txt"
+    with pytest.raises(OSError, match="No space left on device") as full, written(target) as part:
+        fill(part)
+    assert (full.value.errno, full.value.filename) == (errno.ENOSPC, str(target))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_of_another_file_keeps_its_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as missing, written(tmp_path / "a.txt"):
+        (tmp_path / "input").read_text()
+    assert str(missing.value.filename) == str(tmp_path / "input")
+
+
+def test_where_no_file_can_be(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="folder"), written(tmp_path / "folder"):
+        pass
+    with pytest.raises(FileNotFoundError, match="nowhere"), written(tmp_path / "nowhere" / "a.txt"):
+        pass
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    with written(tmp_path / "a.txt") as part:
+        part.write_text("x")
+        (tmp_path / "kept").write_text("")
+        remove_leftovers(tmp_path)
+        assert part.exists()  # a minute old at least
+        os.utime(part, (0, 0))
+        remove_leftovers(tmp_path)
+        assert not part.exists()
+        part.write_text("x")
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "kept"]
+
+
+def test_a_figure(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure").Figure(figsize=(2, 1))
+    save_figure(figure, tmp_path / "a.png", dpi=50)
+    figure.savefig(tmp_path / "b.png", dpi=50)
+    save_figure(figure, tmp_path / "c.png")
+    figure.savefig(tmp_path / "d.png")
+    a, b, c, d = ((tmp_path / f"{name}.png").read_bytes() for name in "abcd")
+    assert a == b
+    assert c == d
+
+
+def test_a_parquet_table(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"id": np.array(["a", "bc"]), "x": np.array([1.5, np.nan]), "n": np.array([1, 2], np.int32)}
+    write_parquet(columns, tmp_path / "a.parquet", units={"x": "d"}, facts={"source": "a star"})
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert [str(t) for t in table.schema.types] == ["string", "double", "int32"]
+    assert table.column("id").to_pylist() == ["a", "bc"]
+    np.testing.assert_array_equal(table.column("x").to_numpy(), columns["x"])
+    assert [table.field(name).metadata for name in columns] == [None, {b"unit": b"d"}, None]
+    assert table.schema.metadata == {b"source": b"a star"}
