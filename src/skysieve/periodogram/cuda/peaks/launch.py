@@ -14,7 +14,7 @@ from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
 
-LONG, VERY_LONG, SLICE = 256, 16_384, 4096
+LONG, VERY_LONG, SLICE = 512, 16_384, 4096
 """Points up to which a warp and a block refine a peak, and points of a block of a longer series, as in the kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""

@@ -20,7 +20,7 @@
 #include "fourier/order.cuh"
 #include "peaks/answers.cuh"
 
-#define FEW 256              // candidates that one warp takes
+#define FEW 192              // candidates that one warp takes
 #define LANES_EACH (FEW / 32)
 typedef decltype(rank_of(T())) Rank;
 struct Best {
@@ -63,7 +63,6 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   const int gi = o * A.grid_stride, nf = A.nf[gi], stretch = (int)A.limit[o].stretch;
   const int tries = info.n <= A.few ? A.tries : A.fewer;
   const unsigned counted = A.peaks.count[o], lowest = A.peaks.floor[o];
-  const double share = A.peaks.share[o];
   const unsigned count = info.status ? 0 : counted, floor = info.status ? 0 : lowest;
   const int n = (int)min(count, (unsigned)A.peaks.cap);
   if (tid < (int)(sizeof(Info) / 4)) ((int*)(A.told + o))[tid] = ((const int*)(A.info + o))[tid];
@@ -113,8 +112,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   const bool few = held && kept <= FEW;
   int last = -1, found = 0;
   double least = 0;                    // of further peaks
-  // May a candidate be taken, after so many others? What is nearer than 1/T to one of the first k may not.
-  auto shaded = [&](int index) { return last >= 0 && found <= k && near(index, last); };
+  // What is nearer than 1/T to one of the first k is no peak.
+  auto shaded = [&](int index) { return last >= 0 && (found <= k ? near(index, last) : index == last); };
   if (few) {                           // one warp, whose lanes hold them; it leaves the peaks where numbers were
     if (warp) return;
     const int m = kept;
@@ -128,45 +127,54 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     }
     __syncwarp();
 #pragma unroll 1
-    for (; found < tries; found++) {
-      if (found == k) {                // those that are good enough: all of them, where there is room
-        int many = 0;
-        unsigned good = 0;
-#pragma unroll
-        for (int e = 0; e < LANES_EACH; e++) {
-          if (32 * e >= m) break;
-          const bool mine = rank[e] && !shaded(own[e]) && heights[lane + 32 * e] >= least;
-          many += __popc(__ballot_sync(FULL, mine));
-          good |= mine ? 1u << e : 0;
-        }
-        if (!many) break;
-        if (many <= tries - k) {
-#pragma unroll 1
-          for (int e = 0; 32 * e < m; e++) {
-            const bool mine = good >> e & 1;
-            const unsigned all = __ballot_sync(FULL, mine);
-            if (mine) numbers[found + __popc(all & ((1u << lane) - 1))] = places[lane + 32 * e];
-            found += __popc(all);
-          }
-          break;
-        }
-      }
+    for (; found < k; found++) {
       Rank best = 0;
       int j = 0, s = 0;
 #pragma unroll
       for (int e = 0; e < LANES_EACH; e++) {
         if (32 * e >= m) break;
-        if (shaded(own[e])) rank[e] = 0;
-        if (found > k && own[e] == last) rank[e] = 0;
+        if (last >= 0 && rank[e] && near(own[e], last)) { rank[e] = 0; heights[lane + 32 * e] = missing(); }
         if (rank[e] > best || (rank[e] == best && own[e] < j)) { best = rank[e]; j = own[e]; s = lane + 32 * e; }
       }
       const int who = winner(best, j);
       if (who < 0) break;
-      const double height = heights[__shfl_sync(FULL, s, who)];
-      if (!found) least = share * height;
-      if (found >= k && height < least) break;
+      if (!found) least = A.peaks.share[o] * heights[__shfl_sync(FULL, s, who)];
       last = __shfl_sync(FULL, j, who);
       if (lane == who) numbers[found] = places[s];
+    }
+    if (found == k && m > k) {         // those that are good enough: all of them, where there is room
+      int many = 0;
+#pragma unroll 1
+      for (int i = lane; i - lane < m; i += 32) {
+        const bool good = i < m && heights[i] >= least && !near(list[places[i]].index, last);
+        if (i < m && !good) heights[i] = missing();
+        many += __popc(__ballot_sync(FULL, good));
+      }
+      if (many <= tries - k) {
+#pragma unroll 1
+        for (int i = lane; i - lane < m && many; i += 32) {
+          const bool mine = i < m && heights[i] >= least;
+          const unsigned all = __ballot_sync(FULL, mine);
+          if (mine) numbers[found + __popc(all & ((1u << lane) - 1))] = places[i];
+          found += __popc(all);
+        }
+      } else {
+#pragma unroll 1
+        for (; found < tries; found++) {
+          Rank best = 0;
+          int j = 0, s = 0;
+#pragma unroll 1
+          for (int i = lane; i < m; i += 32) {
+            const Rank rank = heights[i] >= least ? rank_of(heights[i]) : 0;
+            if (rank < best || !rank) continue;
+            const int index = list[places[i]].index;
+            if (rank > best || index < j) { best = rank; j = index; s = i; }
+          }
+          const int who = winner(best, j);
+          if (who < 0) break;
+          if (lane == who) { numbers[found] = places[s]; heights[s] = missing(); }
+        }
+      }
     }
     __syncwarp();
   } else {                             // the whole block: what is dropped has its number's complement; peaks are left in the list
@@ -183,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
           const int index = number[e];
           if (index < 0) continue;
-          if (shaded(index) || index == last) { (held ? numbers[i] : list[i].index) = ~index; continue; }
+          if (shaded(index)) { (held ? numbers[i] : list[i].index) = ~index; continue; }
           const Rank rank = rank_of(here[e]);
           if (rank > best || (rank == best && index < j)) { best = rank; j = index; s = held ? places[i] : i; }
         }
@@ -194,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
       if (who < 0) break;
       const double height = list[slots[turn][who]].here;
-      if (!found) least = share * height;
+      if (!found) least = A.peaks.share[o] * height;
       if (found >= k && height < least) break;
       last = where[turn][who];
       if (!tid) list[found].pick = slots[turn][who];
@@ -214,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     const int index = c.index < 0 ? ~c.index : c.index;
     T before = c.before, after = c.after;
     complete(index, before, after);
-    const double bend = (double)before - 2 * (double)c.here + (double)after, by = bend < 0 ? 0.5 * ((double)before - (double)after) / bend : 0;
+    const double up = (double)c.here - (double)before, down = (double)c.here - (double)after, by = up + down > 0 ? 0.5 * (up - down) / (up + down) : 0;
     A.index[out] = index; A.here[out] = c.here; A.vertex[out] = fmin(fmax(by, -0.5), 0.5);
     A.list[at + r] = (int)out;
   }

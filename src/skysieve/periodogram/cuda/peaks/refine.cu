@@ -20,7 +20,7 @@
 // budget: f64 kernel=ls_refine regs<=128 smem<=3456
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
-// budget: f64 kernel=ls_select regs<=64
+// budget: f64 kernel=ls_select regs<=72
 #include "common.cuh"
 #include "peaks/answers.cuh"
 #include "peaks/refine.cuh"
@@ -243,13 +243,15 @@ __device__ __forceinline__ double spread_sums(double (&m)[32]) {
   return m[0];
 }
 // The sums of points first, first + step, ... at one frequency, of a warp or of the WHOLE block: in part[0], with room for 32 of each warp.
-template <bool WHOLE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double (*part)[32]) {
+// AT_ONCE: points of a thread that are under way together.
+template <bool WHOLE, int AT_ONCE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double (*part)[32]) {
   double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
   Column base = {0, 0, 0, 0, 0, 0};
   const double inverse = 1 / span;
   if (mean) base = column_at(f, middle, middle * inverse);
+#pragma unroll AT_ONCE
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
   const double mine = spread_sums(m);
   const int lane = threadIdx.x & 31, warp = WHOLE ? threadIdx.x >> 5 : 0;
@@ -275,7 +277,7 @@ template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, in
   }
   all();
   while (!k.done) {                    // all threads alike
-    add_up<WHOLE>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+    add_up<WHOLE, 2>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
     if (!tid) {
       advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
       if (k.done) conclude(A.picks, o, r, k);
@@ -321,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __
     return;
   }
   const double span = A.picks.info[o].span;
-  add_up<true>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+  add_up<true, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
     mine[slice * 32 + lane] = part[0][lane];
@@ -399,6 +401,10 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       s.first = -k.below * s.step;
     }
     s.best = -1;
+    if (!k.all() && s.many == 5) {     // a window of one maximum: at once around the vertex of the parabola through the samples
+      const double df = A.picks.frequencies ? 0 : A.picks.df[o * A.picks.grid_stride] * info.span;
+      look_around(s, A.picks.vertex[(size_t)o * A.picks.tries + r] * df, fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
+    }
     A.searches[number] = s;
     if (none) { A.f0[number] = A.df[number] = 0; A.nf[number] = 0; } else ask(A, number, o, s);
     return;
