@@ -104,7 +104,8 @@ def choose(found, count, values, apart, wanted, share, chosen):
     """Greedy choice: rows of ``found`` into ``chosen``; returns how many.
 
     ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.  Behind the
-    first ``wanted`` only those follow whose power is at least ``share`` of the highest; these do not exclude one another.
+    first ``wanted`` only those follow whose power is at least ``share`` of the highest; these do not exclude each
+    other.
     """
     outline()
     alive = np.empty(count, np.bool_)

@@ -391,8 +391,8 @@ class Worker(ABC):
         )
         picks = {
             "info": info, **{name: data[name] for name in ("f0", "df", "nf")}, "frequencies": values, **found,
-            "refined": lane.array("refined", 3 * n * m, np.float64), "tries": m, "wanted": k, "grid_stride": stride, "harmonics": harmonics(self.spec),
-            "columns": columns(self.spec),
+            "refined": lane.array("refined", 3 * n * m, np.float64), "tries": m, "wanted": k,
+            "grid_stride": stride, "harmonics": harmonics(self.spec), "columns": columns(self.spec),
         }  # fmt: skip
         ranks = {"rank": lane.array("rank", n * m, np.int32), **to}
         self._refine(lane, job, data, work, picks, ranks, tried)

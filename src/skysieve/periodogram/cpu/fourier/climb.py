@@ -279,7 +279,9 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
         low[k], high[k] = window(j, nf, df, grid.values, width)
         start[k] = vertex(found[row, 1], found[row, 2], found[row, 3], j, df, grid.values, low[k], high[k])
         m = trials(low[k], high[k], width, offset) if free else 0
-        if m == 0 or (k >= wanted and hopeless(j, power[k], top, False, nf, df, grid.values, curves.span[i], max(terms, 1))):
+        if m == 0 or (
+            k >= wanted and hopeless(j, power[k], top, False, nf, df, grid.values, curves.span[i], max(terms, 1))
+        ):
             top = max(top, power[k])
             continue
         looked[k] = True
