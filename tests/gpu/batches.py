@@ -127,22 +127,38 @@ def host(a):
     return a.get() if hasattr(a, "get") else np.asarray(a)
 
 
+def tries_of(frequency, power, wanted, most, span):
+    """Samples that are refined: ``wanted`` ones at least 1/T apart, and further ones apart from these alone."""
+    before, after = np.r_[-np.inf, power[:-1]], np.r_[power[1:], -np.inf]
+    taken = []
+    peaks = np.flatnonzero(~np.isnan(power) & ~(before >= power) & ~(after > power))
+    for j in peaks[np.lexsort((peaks, -power[peaks]))]:
+        if np.all(np.abs(frequency[j] - frequency[taken[:wanted]]) >= (1 - 1e-9) / span):
+            taken.append(j)
+        if len(taken) == most:
+            break
+    return taken
+
+
 def check_peaks(frequency, power, exact, output, i):
     """Peaks of object ``i`` against maxima that the reference climbs to from the samples of highest ``power``."""
     from tests.truth import periodogram as reference
 
-    from skysieve.periodogram.numerics.peaks import least_share, more_tries
+    from skysieve.periodogram.numerics.peaks import HIGHER, least_share, more_tries
 
     found, span, k = output.peak_power[i], float(output.span[i]), output.peak_index.shape[1]
-    tried = reference.peaks(frequency, power, k + more_tries(int(output.n_used[i])), span)
+    tried = tries_of(frequency, power, k, k + more_tries(int(output.n_used[i])), span)
     gaps = np.diff(frequency, prepend=frequency[0], append=frequency[-1])
     expected = []
-    for r, j in enumerate(tried.index[tried.index >= 0]):
+    for r, j in enumerate(tried):
         step = max(gaps[j], gaps[j + 1])
-        if r < k or tried.power[r] >= least_share(step, span, 1) * tried.power[k - 1]:
+        if r < k or power[j] >= least_share(step, span, 1) * power[tried[0]]:
             place, height = reference.refine(frequency, j, 1 / span, exact)
             expected.append((j, place, exact(frequency[j : j + 1])[0] if np.isnan(height) else height))
-    expected = sorted(expected, key=lambda peak: -peak[2])[:k]
+    further = max(expected[k:], key=lambda peak: peak[2], default=None)
+    expected = sorted(expected[:k], key=lambda peak: -peak[2])
+    if further is not None and further[2] > expected[0][2] + HIGHER:
+        expected = [further, *expected][:k]
     index, place, height = (np.array(v) for v in zip(*expected, strict=True))
     n = len(index)
     assert (output.peak_index[i, n:] == -1).all()

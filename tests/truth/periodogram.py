@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from skysieve.periodogram.numerics.peaks import LEAST, MOST_TRIES
+from skysieve.periodogram.numerics.peaks import HIGHER, LEAST, MOST_TRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,8 +177,9 @@ def peaks(
     ``power`` are standard powers.  A sample is a candidate when it is above the one before it and not below the one
     after it (a missing or NaN neighbour is below everything).  Candidates are tried in falling order of power,
     ties to the lower frequency; one nearer than ``1/span`` to a peak already taken is passed over.
-    ``exact`` gives the standard power at any frequencies: with it ``n_peaks + MOST_TRIES`` candidates are refined by
-    looking over what lies beside them, and the highest maxima are the peaks.  Without it samples are the peaks.
+    ``exact`` gives the standard power at any frequencies: with it candidates are refined by looking over what lies
+    beside them.  Up to ``MOST_TRIES`` further ones, which need not be apart from one another, are refined as well, and
+    the highest of these replaces the lowest peak if it is the highest of all.  Without it samples are the peaks.
     Missing peaks are index -1 and NaN.
     """
     freq, height = np.asarray(frequency, np.float64), np.asarray(power, np.float64)
@@ -197,12 +198,16 @@ def peaks(
     for j in candidates:
         if len(taken) == n_peaks + (MOST_TRIES if exact is not None else 0):
             break
-        if all(abs(freq[j] - freq[a]) >= apart for a in taken):
+        if all(abs(freq[j] - freq[a]) >= apart for a in taken[:n_peaks]):
             taken.append(j)
     found = [(j, float(freq[j]), float(height[j])) for j in taken]
     if exact is not None:
         found = [(j, *refine(freq, j, 1 / (span * harmonics), exact)) for j in taken]
-        found.sort(key=lambda peak: (-peak[2], peak[0]))
+        key = lambda peak: (-peak[2], peak[0])  # noqa: E731
+        further = sorted(found[n_peaks:], key=key)[:1]
+        found = sorted(found[:n_peaks], key=key)
+        if further and further[0][2] > found[0][2] + HIGHER:
+            found = further + found
     found = found[:n_peaks] + [(-1, np.nan, np.nan)] * (n_peaks - len(found))
     return ReferencePeaks(
         np.array([j for j, _, _ in found], np.int64),

@@ -21,7 +21,7 @@ from skysieve.periodogram.cpu.direct import (
     grid_point,
     weighted_sums,
 )
-from skysieve.periodogram.numerics.peaks import LEAST, STEP, WIDE, least_share
+from skysieve.periodogram.numerics.peaks import HIGHER, LEAST, STEP, WIDE, least_share
 
 from .comb_simd import outline
 
@@ -35,7 +35,7 @@ CLOSE = 3e-6
 power is under 1e-14."""
 MOST_TRIALS = 2 * int(np.ceil(1 / STEP)) + 1
 SHARE = least_share(STEP, 1.0, 1)
-"""Share of the best sample of a window, looked over in steps, that further windows must have."""
+"""Share of the highest power that the best trial of a further window must have."""
 share_of = njit(cache=True, nogil=True, error_model="numpy")(least_share)
 
 
@@ -148,18 +148,33 @@ def highest(p, n, left_end, right_end):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def worth(height, taken, wanted):
-    """Height that the tries behind the first ``wanted`` must reach, once windows are looked over in steps."""
-    if taken <= wanted:
-        return -np.inf
-    ordered = np.sort(height[:taken])
-    return SHARE * ordered[taken - wanted]
+def hopeless(j, power, best, looked, nf, df, values, span, harmonics):
+    """Whether no maximum beside sample ``j`` can be higher than ``best``, by the power of the sample, or of the best
+    trial beside it where ``looked``."""
+    step = df
+    if looked:
+        return power < SHARE * best
+    if values.shape[0] > 0:
+        below = values[j] - values[j - 1] if j > 0 else 0.0
+        step = max(below, values[j + 1] - values[j] if j + 1 < nf else 0.0)
+    return power < share_of(step, span, harmonics) * best
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rank(taken, places, frequency, power, curvature, index, out_frequency, out_power, out_curvature):
-    """The highest peaks in falling order into the answers, ties to the lower frequency."""
-    for k in range(index.shape[0]):
+    """Peaks in falling order into the answers, ties to the lower frequency: the first ones, and one further one if it
+    is the highest."""
+    wanted = index.shape[0]
+    top, further = -np.inf, -1
+    for i in range(taken):
+        if i < wanted:
+            top = max(top, power[i])
+        elif places[i] >= 0 and (further < 0 or power[i] > power[further]):
+            further = i
+    for i in range(wanted, taken):
+        if i != further or not power[i] > top + HIGHER:
+            places[i] = -1
+    for k in range(wanted):
         best = -1
         for i in range(taken):
             if places[i] < 0:
@@ -232,7 +247,8 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
     frequency, power, curvature = np.empty(taken), np.empty(taken), np.empty(taken)
     start, low, high = np.empty(taken), np.empty(taken), np.empty(taken)
     state, trial, offset = np.empty(CELLS), np.empty(MOST_TRIALS), np.empty(MOST_TRIALS)
-    looked = False
+    looked = np.zeros(taken, np.bool_)
+    top = 0.0
     for k in range(taken):
         row = chosen[k]
         j = np.int64(found[row, 0])
@@ -240,9 +256,10 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
         low[k], high[k] = window(j, nf, df, grid.values, width)
         start[k] = vertex(found[row, 1], found[row, 2], found[row, 3], j, df, grid.values, low[k], high[k])
         m = trials(low[k], high[k], width, offset) if free else 0
-        if m == 0:
+        if m == 0 or (k >= wanted and hopeless(j, power[k], top, False, nf, df, grid.values, curves.span[i], 1)):
+            top = max(top, power[k])
             continue
-        looked = True
+        looked[k] = True
         f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
         for q in range(m):
             trial[q] = exact_power(f, f_low + offset[q], t, w, wy, n, floating_mean, c, s)
@@ -250,14 +267,14 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
         if best >= 0:
             start[k], power[k] = offset[best], trial[best]
             low[k], high[k] = narrowed(best, m, offset, low[k], high[k])
-    least = worth(power, taken, wanted) if looked else -np.inf
+        top = max(top, power[k])
     for k in range(taken):
         j = places[k]
         f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
         frequency[k], curvature[k] = f + f_low, np.nan
         if not free:
             continue
-        if power[k] < least:
+        if k >= wanted and hopeless(j, power[k], top, looked[k], nf, df, grid.values, curves.span[i], 1):
             places[k] = -1
             continue
         begin_climb(state, low[k], high[k], width)
@@ -267,6 +284,7 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
             x = climb(state, x, p, slope, bend)
         if state[POWER] > -np.inf:
             frequency[k], power[k], curvature[k] = f + (f_low + state[BEST]), state[POWER], state[CURVATURE]
+            top = max(top, power[k])
             if grid.values.shape[0] == 0:  # rounding may pass an end of the grid
                 frequency[k] = min(max(frequency[k], f0), f0 + df * (nf - 1))
     rank(

@@ -7,8 +7,8 @@ Candidates are kept as rows of ``index, left, power, right``, powers being stand
 
 Candidates come in order of frequency, and then dropping some early is exact: once the k-th choice among those seen
 has power p, later candidates can only raise the k-th choice (each choice they displace makes room for one at least
-as high), and a candidate below it can neither be chosen nor suppress one that is.  The same holds for a candidate
-below the share of p that a further choice must have.
+as high), and a candidate below it can neither be among the first k nor suppress one that is.  A further choice must
+have a share of the highest power, which can only rise as well.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def choose(found, count, values, apart, wanted, share, chosen):
     """Greedy choice: rows of ``found`` into ``chosen``; returns how many.
 
     ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.  Behind the
-    first ``wanted`` only those follow whose power is at least ``share`` of that of the last of these.
+    first ``wanted`` only those follow whose power is at least ``share`` of the highest; these do not exclude each
+    other.
     """
     outline()
     alive = np.empty(count, np.bool_)
@@ -121,13 +122,14 @@ def choose(found, count, values, apart, wanted, share, chosen):
                 alive[i] = False
             elif found[i, 2] > power:
                 best, power = i, found[i, 2]
-        if best < 0 or power < least:
+        if best < 0 or (taken >= wanted and power < least):
             break
-        chosen[taken] = best
-        last = position(found[best, 0], values)
-        taken += 1
-        if taken == wanted:
+        if taken == 0:
             least = share * power
+        alive[best] = False
+        chosen[taken] = best
+        taken += 1
+        last = position(found[best, 0], values) if taken <= wanted else -1.0
     return taken
 
 
@@ -139,7 +141,7 @@ def drop_hopeless(found, count, values, apart, wanted, share, chosen, state):
     kept = count
     floor = -np.inf
     if taken >= wanted:
-        floor = share * found[chosen[wanted - 1], 2]
+        floor = min(share * found[chosen[0], 2], found[chosen[wanted - 1], 2])
     if taken == chosen.shape[0]:
         floor = found[chosen[taken - 1], 2]
     if floor > -np.inf:

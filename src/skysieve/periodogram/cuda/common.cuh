@@ -243,7 +243,7 @@ __device__ __forceinline__ void mend(int total, int* list, int* many, const doub
 struct Candidate { int index, pick; T here, before, after; };      // pick: where the list has its peak of this rank (ls_peaks)
 struct Peaks {                 // where candidates of object o go: list[o * cap ...], counted in count[o]
   Candidate* list; unsigned* count; unsigned* floor; T* edge; const double* share; int cap, wanted;
-};      // share: of the k-th peak's power, which others must have to count
+};      // share: of the highest power, which others than the k highest peaks must have to count
 __device__ __forceinline__ bool is_peak(T before, T here, T after) { return here == here && !(before >= here) && !(after > here); }
 __device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long long index, T before, T here, T after) {
   if (slot < (unsigned)k.cap) { Candidate c; c.index = (int)index; c.pick = 0; c.here = here; c.before = before; c.after = after; k.list[(size_t)o * k.cap + slot] = c; }
@@ -251,30 +251,36 @@ __device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long l
 __device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
   put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
 }
-// The k-th highest of the numbers of a warp's lanes, two each, the higher one first; 0 where there are fewer above 0.
-__device__ __forceinline__ unsigned kth_highest(unsigned top, unsigned next, int k) {
+// The k-th highest of the numbers of a warp's lanes, two each, the higher one first; 0 where there are fewer above 0. highest: of all.
+__device__ __forceinline__ unsigned kth_highest(unsigned top, unsigned next, int k, unsigned& highest) {
   unsigned v = 0;
   for (int r = 0; r < k; r++) {
     v = warp_max(top);
+    if (!r) highest = v;
     if (!v) break;
     const unsigned who = __ballot_sync(FULL, top == v);
     if ((threadIdx.x & 31) == __ffs(who) - 1) { top = next; next = 0; }
   }
   return v;
 }
-// The floor that follows from one under the k-th accepted peak: what falls below it cannot have one of the k highest maxima.
+// The floor that follows from the highest power: beside what falls below it the highest maximum cannot lie.
 __device__ __forceinline__ unsigned lowered(unsigned floor, double share) {
   const double v = (sizeof(T) == 8 ? __hiloint2double((int)floor, 0) : (double)__int_as_float((int)floor)) * share;
   const unsigned key = sizeof(T) == 8 ? (unsigned)__double2hiint(v) : (unsigned)__float_as_int((float)v);
   return key ? key - 1 : 0;
 }
-// A floor under the k-th accepted peak of object o, lowered for maxima between samples. best, other: this lane's highest peaks in two places (0: none). Those of lanes
+// The floor that follows from powers of a warp's lanes, each of a peak of its own, the higher one of a lane first; 0: none yet.
+__device__ __forceinline__ unsigned floor_from(const Peaks& k, int o, unsigned top, unsigned next) {
+  unsigned highest = 0;
+  const unsigned v = kth_highest(top, next, k.wanted, highest);
+  return v ? min(v, lowered(highest, k.share[o])) : 0;
+}
+// A floor under the k-th accepted peak of object o, and under what may be beside the highest maximum. best, other: this lane's highest peaks in two places (0: none). Those of lanes
 // whose `place` is a multiple of `stride`, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can
 // shade two of them: the k-th highest is a valid floor.
 __device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride, int place = threadIdx.x & 31) {
   if (64 / stride < k.wanted || stride > 32) return 0;
-  unsigned v = kth_highest(place % stride ? 0 : max(best, other), place % stride ? 0 : min(best, other), k.wanted);
-  if (v) v = lowered(v, k.share[o]);
+  const unsigned v = floor_from(k, o, place % stride ? 0 : max(best, other), place % stride ? 0 : min(best, other));
   if (v && !(threadIdx.x & 31)) atomicMax(k.floor + o, v);           // nobody waits for it
   return v;
 }

@@ -88,27 +88,26 @@ DIRECT = _struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
     *_PEAKS, "guard.", "few#", "blocks", "grid_stride", "norm", "scaled", "fit_mean", "edges", "each",
 )  # fmt: skip
+ANSWERS = ("answer_index*", "frequency*", "best*", "curvature*")
 BEST = _struct(
-    "info*", "limit*", "nf*", "frequencies*", *_PEAKS, "told*", "flags*", "index*", "here*", "tried*", "tries_list*",
-    "tries", "fewer", "few", "grid_stride", "edges", "held",
+    "info*", "limit*", "nf*", "frequencies*", *_PEAKS, "told*", "flags*", "index*", "here*", "vertex*", "found*",
+    "left*", *ANSWERS, "tried*", "tries_list*", "tries", "fewer", "few", "grid_stride", "edges", "held",
 )  # fmt: skip
 PICKS = (
-    "info*", "f0*", "df*", "nf*", "frequencies*", "index*", "here*", "refined*", "tries", "wanted", "grid_stride",
-    "harmonics", "columns",
+    "info*", "f0*", "df*", "nf*", "frequencies*", "index*", "here*", "vertex*", "found*", "refined*", "tries", "wanted",
+    "grid_stride", "harmonics", "columns",
 )  # fmt: skip
+RANKS = ("rank*", "left*", *ANSWERS)
 REFINE = _struct(
-    *PICKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*", "each",
-    "mean", "few",
-    "many", "slices", "turns",
+    *PICKS, *RANKS, "tp*", "wv*", "offsets*", "tried*", "tries_list*", "order*", "climbs*", "sums*", "counters*",
+    "longer", "each", "mean", "few", "many", "slices", "turns",
 )  # fmt: skip
 PROBE = _struct(
     *PICKS, "tried*", "tries_list*", "offsets*", "searches*", "order*", "owner*", "lo*", "probed*", "probe_f0*",
     "probe_df*", "probe_nf*", "start*",
     "power*", "slots", "turn", "turns",
 )  # fmt: skip
-SELECT = _struct(
-    "info*", "picked*", "refined*", "rank*", "index*", "frequency*", "best*", "curvature*", "tries", "wanted",
-)  # fmt: skip
+SELECT = _struct(*PICKS, *RANKS)
 SCALE = _struct("power*", "start*", "info*", "nf*", "order*", "blocks", "grid_stride", "norm")
 SEARCH = _struct("power*", "start*", "info*", "nf*", "order*", *_PEAKS, "blocks", "grid_stride")
 

@@ -367,33 +367,35 @@ class Worker(ABC):
         """The best candidates of every object, refined: the answers, which kernels write to the host."""
         n, k, m = job.n_objects, self.spec.n_peaks, tries(self.spec)
         told = {"told": lane.pinned("told", n, cs.INFO), "flags": lane.pinned("flags", n, np.int32)}
-        found = {"index": lane.array("picked", n * m, np.int32), "here": lane.array("picked_power", n * m, np.float64)}
+        kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
+        answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
+        found = {
+            "index": lane.array("picked", n * m, np.int32), "here": lane.array("picked_power", n * m, np.float64),
+            "vertex": lane.array("picked_vertex", n * m, np.float64), "found": lane.array("found", n, np.int32),
+        }  # fmt: skip
+        to = {
+            "left": lane.array("left", n, np.uint32),
+            **{"answer_index" if name == "index" else name: a for name, a in answers.items()},
+        }
         tried = {"tried": lane.array("tried", 1, np.uint32), "tries_list": lane.array("tries", n * m, np.int32)}
         search = SEARCH_MANY if k > FLOORED else self.search
         if n <= FEW_OBJECTS and job.cap > SEARCH[1]:
             search = SEARCH_FEW
         threads, held, stride = search[0], min(job.cap, search[1]), 0 if job.shared else 1
         args = cs.fill(
-            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **peaks, **told, **found, **tried,
+            cs.BEST, info=info, limit=data["limit"], nf=data["nf"], **peaks, **told, **found, **to, **tried,
             frequencies=values, tries=m, fewer=k + MORE_TRIES, few=FEW, grid_stride=stride, edges=job.edges, held=held,
         )  # fmt: skip
         self.module("peaks/peaks.cu").launch(
             "ls_peaks", (n,), (threads,), (args,), shared_mem=held * (self.itemsize + 4), stream=lane.stream
         )
-        refined = lane.array("refined", 3 * n * m, np.float64)
         picks = {
             "info": info, **{name: data[name] for name in ("f0", "df", "nf")}, "frequencies": values, **found,
-            "refined": refined, "tries": m, "wanted": k, "grid_stride": stride, "harmonics": harmonics(self.spec),
-            "columns": columns(self.spec),
+            "refined": lane.array("refined", 3 * n * m, np.float64), "tries": m, "wanted": k,
+            "grid_stride": stride, "harmonics": harmonics(self.spec), "columns": columns(self.spec),
         }  # fmt: skip
-        self._refine(lane, job, data, work, picks, tried)
-        kinds = {"index": np.int32, "frequency": np.float64, "best": np.float64, "curvature": np.float64}
-        answers = {name: lane.pinned(name, n * k, dtype) for name, dtype in kinds.items()}
-        args = cs.fill(
-            cs.SELECT, info=info, picked=found["index"], refined=refined, rank=lane.array("rank", n * m, np.int32),
-            tries=m, wanted=k, **answers,
-        )  # fmt: skip
-        self.refiner.launch("ls_select", (n,), (32,), (args,), stream=lane.stream)
+        ranks = {"rank": lane.array("rank", n * m, np.int32), **to}
+        self._refine(lane, job, data, work, picks, ranks, tried)
         job.results = told | answers
 
     @property
@@ -403,12 +405,12 @@ class Worker(ABC):
 
     def _refine(
         self, lane: Lane, job: Job, data: dict[str, Any], work: dict[str, Any], picks: dict[str, Any],
-        tried: dict[str, Any],
+        ranks: dict[str, Any], tried: dict[str, Any],
     ) -> None:  # fmt: skip
         """Picked peaks to the maxima of the exact periodogram."""
         refine(
             self.refiner, lane, data, np.diff(job.offsets), self.spec, self.runtime.device.sm_count, picks,
-            **tried, tp=work["tp"], wv=work["wv"], offsets=data["offsets"],
+            **ranks, **tried, tp=work["tp"], wv=work["wv"], offsets=data["offsets"],
         )  # fmt: skip
 
     def _weights(

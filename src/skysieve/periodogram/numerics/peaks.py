@@ -4,14 +4,15 @@ The rules that both backends follow:
 
 1. A candidate is a sample above its left and not below its right neighbour; the ends of the grid count.
 2. Candidates are chosen greedily by the *standard* power of the sample: the highest (ties to the lower frequency),
-   then the highest that is at least 1/T from all chosen ones.  ``n_peaks + more_tries(n)`` are chosen at most for n
-   points, and behind the first ``n_peaks`` only those whose sample is at least `least_share` of the sample of number
-   ``n_peaks``: their maximum may still be higher.
+   then the highest that is at least 1/T from all chosen ones.  The first ``n_peaks`` are refined.  Up to
+   ``more_tries(n)`` further ones (n points) are, if their sample is at least `least_share` of the highest sample:
+   the highest maximum of all may lie beside them.  These need not be 1/T from one another.
 3. Each is refined to the highest maximum of the exact standard power between its two neighbouring samples, but no
    farther than ``1 / (T * harmonics)`` from its sample, and as far as ``LEAST / (T * harmonics)`` where samples lie
    closer: rounding may move the highest of them.  The interval ends at the first and last frequency of the grid.
    Where the power rises towards an end of the interval, that end is the answer and the curvature is NaN.
-4. The ``n_peaks`` with the highest refined powers are the answer, in falling order (ties to the lower frequency).
+4. The maxima of the first ``n_peaks`` are the answer, in falling order (ties to the lower frequency).  A further one
+   counts only if it is the highest of all, by more than ``HIGHER``: then it comes first, and the lowest falls away.
 
 `harmonics` is the highest multiple of the frequency in the model.  Where the interval of rule 3 is wider than
 ``WIDE / (T * harmonics)``, it may hold several maxima: to either side of the sample it is looked over in equal steps
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MORE_TRIES = 15
-"""Candidates refined beside the peaks that are wanted."""
+"""Further candidates that are refined, at most."""
 FEW, MOST_TRIES = 32, 63
 """The same for up to so many points: their periodogram has high peaks everywhere, and refining is cheap.  (At 2 samples
 a peak, the highest maximum of 8 to 13 points was not among 16 candidates in 6% of draws.)"""
+HIGHER = 1e-12
+"""Difference of two powers that is more than rounding."""
 LEAST = 0.1
 """Least reach of an interval to either side, in 1/(T harmonics)."""
 WIDE = 0.6
@@ -43,7 +46,7 @@ STEP = 0.2
 
 
 def more_tries(n: int) -> int:
-    """Candidates refined beside the peaks that are wanted, for a light curve of ``n`` points."""
+    """Further candidates that are refined at most, for a light curve of ``n`` points."""
     return MOST_TRIES if n <= FEW else MORE_TRIES
 
 

@@ -13,12 +13,12 @@ from skysieve.periodogram.cpu.climb import (
     begin_climb,
     climb,
     highest,
+    hopeless,
     narrowed,
     rank,
     trials,
     vertex,
     window,
-    worth,
 )
 from skysieve.periodogram.cpu.comb_simd import outline
 from skysieve.periodogram.cpu.direct import TWO_PI, grid_point
@@ -269,7 +269,8 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
     start, low, high = np.empty(taken), np.empty(taken), np.empty(taken)
     state, trial, offset = np.empty(CELLS), np.empty(WIDE), np.empty(WIDE)
     wanted = answers.index.shape[1]
-    looked = False
+    looked = np.zeros(taken, np.bool_)
+    top = 0.0
     weights_of(w, bands, fit, work)
     for k in range(taken):
         row = chosen[k]
@@ -278,16 +279,19 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
         low[k], high[k] = window(j, nf, df, grid.values, width)
         start[k] = vertex(found[row, 1], found[row, 2], found[row, 3], j, df, grid.values, low[k], high[k])
         m = trials(low[k], high[k], width, offset) if free else 0
-        if m == 0:
+        if m == 0 or (
+            k >= wanted and hopeless(j, power[k], top, False, nf, df, grid.values, curves.span[i], max(terms, 1))
+        ):
+            top = max(top, power[k])
             continue
-        looked = True
+        looked[k] = True
         f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
         look_over(f, f_low, offset, m, t, w, wy, n, bands, highest_sum, fit, work, limit, trial)
         best = highest(trial, m, low[k] == 0.0, high[k] == 0.0)
         if best >= 0:
             start[k], power[k] = offset[best], trial[best]
             low[k], high[k] = narrowed(best, m, offset, low[k], high[k])
-    least = worth(power, taken, wanted) if looked else -np.inf
+        top = max(top, power[k])
     q = work.design if free else np.empty((0, 0))
     rest, along, bent = np.empty(n if free else 0), np.empty(n if free else 0), np.empty(n if free else 0)
     for k in range(taken):
@@ -296,7 +300,7 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
         frequency[k], curvature[k] = f + f_low, np.nan
         if not free:
             continue
-        if power[k] < least:
+        if k >= wanted and hopeless(j, power[k], top, looked[k], nf, df, grid.values, curves.span[i], max(terms, 1)):
             places[k] = -1
             continue
         begin_climb(state, low[k], high[k], width)
@@ -306,6 +310,7 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
             x = climb(state, x, p, slope, bend)
         if state[POWER] > -np.inf:
             frequency[k], power[k], curvature[k] = f + (f_low + state[BEST]), state[POWER], state[CURVATURE]
+            top = max(top, power[k])
             if grid.values.shape[0] == 0:  # rounding may pass an end of the grid
                 frequency[k] = min(max(frequency[k], f0), f0 + df * (nf - 1))
     rank(

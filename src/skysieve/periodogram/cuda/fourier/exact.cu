@@ -382,7 +382,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
   bool wanted = lane < A.many && mine < nf;
   if (A.tops.list) {
     if (2 * info.apart <= REGION) {
-      const unsigned raised = lowered(kth_highest(A.tops.bins[(size_t)o * BINS + lane], 0, A.peaks.wanted), A.peaks.share[o]);      // each is a peak of its own
+      const unsigned raised = floor_from(A.peaks, o, A.tops.bins[(size_t)o * BINS + lane], 0);      // each is a peak of its own
       if (raised > known) {
         if (!tid) atomicMax(A.peaks.floor + o, raised);
         known = raised;

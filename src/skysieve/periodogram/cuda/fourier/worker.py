@@ -251,14 +251,14 @@ class Chi2Worker(Worker):
 
     def _refine(
         self, lane: Lane, job: Job, data: dict[str, Any], work: dict[str, Any], picks: dict[str, Any],
-        tried: dict[str, Any],
+        ranks: dict[str, Any], tried: dict[str, Any],
     ) -> None:  # fmt: skip
         slots = job.n_objects * tries(self.spec)
 
         def evaluate(peaks: dict[str, Any]) -> None:
             self._at_peaks(lane, slots, work, peaks)
 
-        probe(self.refiner, lane, slots, data["offsets"], picks, tried, evaluate)
+        probe(self.refiner, lane, slots, job.n_objects, data["offsets"], picks, ranks, tried, evaluate)
 
     def _at_peaks(self, lane: Lane, slots: int, work: dict[str, Any], peaks: dict[str, Any]) -> None:
         """Exact powers of peaks, each an object with a grid of its own."""

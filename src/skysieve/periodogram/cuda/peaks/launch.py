@@ -14,17 +14,17 @@ from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
 
-LONG, VERY_LONG, SLICE = 1024, 16_384, 4096
+LONG, VERY_LONG, SLICE = 512, 16_384, 4096
 """Points up to which a warp and a block refine a peak, and points of a block of a longer series, as in the kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
-CLIMB_BYTES, SUMS = 152, 32
-WARPS = 4
+CLIMB_BYTES, SUMS = 168, 32
+WARPS = 8
 """Warps of a block of ``ls_refine``."""
 PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9
 """Where a model's own kernel evaluates powers: of a peak at once, bytes of what is known of the peak, and how often at
 most (mostly four times)."""
-PEAK_BYTES = 4 + 8 + 4 + 24 + 4
+PEAK_BYTES = 4 + 8 + 8 + 4 + 24 + 4
 """Device bytes of a peak that is tried."""
 PROBE_BYTES = 8 * PROBES + SEARCH_BYTES + 3 * 4 + cs.INFO.itemsize + 2 * 8 + 4 + 8
 """Further ones where a model's own kernel evaluates its powers."""
@@ -64,36 +64,32 @@ def refine(
     picks: dict[str, Any], **rows: Any,
 ) -> None:  # fmt: skip
     """Peaks of one sinusoid; ``data`` has the arrays of `longer_objects`."""
+    longer, longest = data["longer"], data["longest"]
+    first = 0 if longer is None else longer.size * spec.n_peaks
     common: dict[str, Any] = {
-        **picks, **rows, "each": spec.n_peaks + MORE_TRIES, "mean": spec.fit_mean, "order": None,
-        "climbs": None, "sums": None, "counters": None, "slices": 0,
-        "turns": 0,
+        **picks, **rows, "mean": spec.fit_mean, "few": LONG, "many": VERY_LONG, "climbs": None, "sums": None,
+        "counters": None, "slices": 0, "turns": 0,
     }  # fmt: skip
-    blocks = min(-(-len(lengths) * tries(spec) // WARPS), 4 * multiprocessors)
-    args = cs.fill(cs.REFINE, **common | {"few": 0, "many": LONG})
+    args = cs.fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
+    blocks = first + min(-(-len(lengths) * spec.n_peaks // WARPS), 8 * multiprocessors)
     module.launch("ls_refine", (blocks,), (32 * WARPS,), (args,), stream=lane.stream)
-    if data["longer"] is not None:
-        args = cs.fill(cs.REFINE, **common | {"few": LONG, "many": VERY_LONG, "order": data["longer"]})
-        module.launch("ls_refine_block", (data["longer"].size * common["each"],), (256,), (args,), stream=lane.stream)
-    if data["longest"] is not None:
-        slots, slices = data["longest"].size * common["each"], -(-int(lengths.max()) // SLICE)
-        args = cs.fill(
-            cs.REFINE,
-            **common | {
-                "few": VERY_LONG, "many": 0, "order": data["longest"], "slices": slices, "turns": TURNS,
-                "climbs": lane.array("climbs", slots * CLIMB_BYTES, np.uint8),
-                "sums": lane.array("climb_sums", slots * slices * SUMS, np.float64),
-                "counters": lane.array("climb_counters", slots, np.uint32, zero=True),
-            },
-        )  # fmt: skip
-        for turn in range(TURNS):
-            module.launch(
-                "ls_refine_long", (slots * slices,), (256,), (args, np.int32(turn)), stream=lane.stream
-            )  # fmt: skip
+    if longest is None:
+        return
+    each, slices = spec.n_peaks + MORE_TRIES, -(-int(lengths.max()) // SLICE)
+    slots = longest.size * each
+    common |= {
+        "slices": slices, "turns": TURNS, "climbs": lane.array("climbs", slots * CLIMB_BYTES, np.uint8),
+        "sums": lane.array("climb_sums", slots * slices * SUMS, np.float64),
+        "counters": lane.array("climb_counters", slots, np.uint32, zero=True),
+    }  # fmt: skip
+    args = cs.fill(cs.REFINE, **common, order=longest, longer=0, each=each)
+    for turn in range(TURNS):
+        module.launch("ls_refine_long", (slots * slices,), (256,), (args, np.int32(turn)), stream=lane.stream)
 
 
 def probe(
-    module: Module, lane: Lane, slots: int, offsets: Any, picks: dict[str, Any], tried: dict[str, Any],
+    module: Module, lane: Lane, slots: int, n_objects: int, offsets: Any, picks: dict[str, Any],
+    ranks: dict[str, Any], tried: dict[str, Any],
     evaluate: Callable[[dict[str, Any]], None],
 ) -> None:  # fmt: skip
     """Peaks of other models: ``evaluate`` fills in exact powers of objects, each a peak with a grid of its own."""
@@ -125,3 +121,5 @@ def probe(
             turns=PROBE_TURNS,
         )
         module.launch("ls_probe", (-(-slots // 128),), (128,), (args,), stream=lane.stream)
+    args = cs.fill(cs.SELECT, **picks, **ranks)
+    module.launch("ls_select", (n_objects,), (32,), (args,), stream=lane.stream)

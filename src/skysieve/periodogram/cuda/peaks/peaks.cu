@@ -2,8 +2,8 @@
 //
 // ls_peaks: one block = one object. Candidates below the final floor fall away at once (of hundreds some tens are left); missing
 // neighbours of those at the ends of a block's stretch come from the edge values. Then k rounds of: drop what is nearer than 1/T to
-// the last accepted, take the highest (ties to the lower frequency); then further ones, as long as their maxima between samples may
-// be higher than that of the k-th. Where what is left is little, one warp does, whose lanes hold it all: limited by latency (11 us for
+// the last accepted, take the highest (ties to the lower frequency); then further ones, beside which the highest maximum of all may
+// lie: all at once, since their order does not matter. Where what is left is little, one warp does, whose lanes hold it all: limited by latency (11 us for
 // 1,000 objects, at some 350 candidates each, on an H100). It writes what is known of the object to the host itself: few bytes, which
 // a copy after it would take longer for. What becomes of the peaks: peaks/refine.cu.
 // ls_candidates: one thread = one power, read with its neighbours; limited by memory (4 or 8 bytes a power).
@@ -18,14 +18,16 @@
 // budget: f64 kernel=ls_scale regs<=64 smem<=0
 #include "common.cuh"
 #include "fourier/order.cuh"
+#include "peaks/answers.cuh"
 
-#define FEW 256              // candidates that one warp takes
+#define FEW 192              // candidates that one warp takes
 #define LANES_EACH (FEW / 32)
 typedef decltype(rank_of(T())) Rank;
 struct Best {
   const Info* info; const Limit* limit; const int* nf; const double* frequencies;
   Peaks peaks; Info* told; int* flags;   // told and flags: on the host
-  int* index; double* here;              // numbers and powers of the peaks, up to `tries` an object
+  int* index; double* here; double* vertex; int* found;      // numbers and powers of the peaks, up to `tries` an object, the vertex of the parabola through each and its neighbours, in samples, and how many there are
+  unsigned* left; Answers answers;       // of these, to be refined; where none are, the answer is written here
   unsigned* tried; int* list;      // how many there are, and where
   int tries, fewer, few, grid_stride, edges, held;      // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
 };
@@ -110,6 +112,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   const bool few = held && kept <= FEW;
   int last = -1, found = 0;
   double least = 0;                    // of further peaks
+  // What is nearer than 1/T to one of the first k is no peak.
+  auto shaded = [&](int index) { return last >= 0 && (found <= k ? near(index, last) : index == last); };
   if (few) {                           // one warp, whose lanes hold them; it leaves the peaks where numbers were
     if (warp) return;
     const int m = kept;
@@ -122,22 +126,55 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       rank[e] = i < m ? rank_of(heights[i]) : 0;
     }
     __syncwarp();
-    for (; found < tries; found++) {
+#pragma unroll 1
+    for (; found < k; found++) {
       Rank best = 0;
       int j = 0, s = 0;
 #pragma unroll
       for (int e = 0; e < LANES_EACH; e++) {
         if (32 * e >= m) break;
-        if (last >= 0 && near(own[e], last)) rank[e] = 0;
+        if (last >= 0 && rank[e] && near(own[e], last)) { rank[e] = 0; heights[lane + 32 * e] = missing(); }
         if (rank[e] > best || (rank[e] == best && own[e] < j)) { best = rank[e]; j = own[e]; s = lane + 32 * e; }
       }
       const int who = winner(best, j);
       if (who < 0) break;
-      const double height = heights[__shfl_sync(FULL, s, who)];
-      if (found == k - 1) least = A.peaks.share[o] * height;
-      if (found >= k && height < least) break;
+      if (!found) least = A.peaks.share[o] * heights[__shfl_sync(FULL, s, who)];
       last = __shfl_sync(FULL, j, who);
       if (lane == who) numbers[found] = places[s];
+    }
+    if (found == k && m > k) {         // those that are good enough: all of them, where there is room
+      int many = 0;
+#pragma unroll 1
+      for (int i = lane; i - lane < m; i += 32) {
+        const bool good = i < m && heights[i] >= least && !near(list[places[i]].index, last);
+        if (i < m && !good) heights[i] = missing();
+        many += __popc(__ballot_sync(FULL, good));
+      }
+      if (many <= tries - k) {
+#pragma unroll 1
+        for (int i = lane; i - lane < m && many; i += 32) {
+          const bool mine = i < m && heights[i] >= least;
+          const unsigned all = __ballot_sync(FULL, mine);
+          if (mine) numbers[found + __popc(all & ((1u << lane) - 1))] = places[i];
+          found += __popc(all);
+        }
+      } else {
+#pragma unroll 1
+        for (; found < tries; found++) {
+          Rank best = 0;
+          int j = 0, s = 0;
+#pragma unroll 1
+          for (int i = lane; i < m; i += 32) {
+            const Rank rank = heights[i] >= least ? rank_of(heights[i]) : 0;
+            if (rank < best || !rank) continue;
+            const int index = list[places[i]].index;
+            if (rank > best || index < j) { best = rank; j = index; s = i; }
+          }
+          const int who = winner(best, j);
+          if (who < 0) break;
+          if (lane == who) { numbers[found] = places[s]; heights[s] = missing(); }
+        }
+      }
     }
     __syncwarp();
   } else {                             // the whole block: what is dropped has its number's complement; peaks are left in the list
@@ -154,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
           const int index = number[e];
           if (index < 0) continue;
-          if (last >= 0 && near(index, last)) { (held ? numbers[i] : list[i].index) = ~index; continue; }
+          if (shaded(index)) { (held ? numbers[i] : list[i].index) = ~index; continue; }
           const Rank rank = rank_of(here[e]);
           if (rank > best || (rank == best && index < j)) { best = rank; j = index; s = held ? places[i] : i; }
         }
@@ -165,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
       if (who < 0) break;
       const double height = list[slots[turn][who]].here;
-      if (found == k - 1) least = A.peaks.share[o] * height;
+      if (!found) least = A.peaks.share[o] * height;
       if (found >= k && height < least) break;
       last = where[turn][who];
       if (!tid) list[found].pick = slots[turn][who];
@@ -173,14 +210,20 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     __syncthreads();
   }
   __shared__ unsigned at;
-  if (!tid && found) at = atomicAdd(A.tried, (unsigned)found);
+  if (!tid) {
+    A.found[o] = found; A.left[o] = found;
+    if (found) at = atomicAdd(A.tried, (unsigned)found);
+  }
   if (few) __syncwarp(); else __syncthreads();
-  for (int r = tid; r < A.tries; r += few ? 32 : step) {
+  if (!found) for (int r = tid; r < k; r += few ? 32 : step) no_answer(A.answers, (size_t)o * k + r);
+  for (int r = tid; r < found; r += few ? 32 : step) {
     const size_t out = (size_t)o * A.tries + r;
-    A.index[out] = -1;
-    if (r >= found) continue;
     const Candidate& c = list[few ? numbers[r] : list[r].pick];
-    A.index[out] = c.index < 0 ? ~c.index : c.index; A.here[out] = c.here;
+    const int index = c.index < 0 ? ~c.index : c.index;
+    T before = c.before, after = c.after;
+    complete(index, before, after);
+    const double up = (double)c.here - (double)before, down = (double)c.here - (double)after, by = up + down > 0 ? 0.5 * (up - down) / (up + down) : 0;
+    A.index[out] = index; A.here[out] = c.here; A.vertex[out] = fmin(fmax(by, -0.5), 0.5);
     A.list[at + r] = (int)out;
   }
 }

@@ -4,41 +4,112 @@
 // less their values at the middle point, so that nothing is lost where all cosines are alike. A power and its two derivatives
 // follow by arithmetic on triples.
 //
-// ls_refine: one warp = one peak of a series of up to LONG points. Some 40 operations for cosine and sine and 50 for the 21 sums a point
-// and trial, three trials a peak: 1,000 objects of 165 points and 5 peaks are 2.5e6 points, 24 bytes each from the cache. Limit: latency
-// (of a warp's sums, and of dividing), then float64.
-// ls_refine_block: one block = one peak of a series of up to VERY_LONG points.
+// ls_refine: one warp = one peak of a series of up to `few` points, and one block = one of a longer one, up to `many`; those come first. Some
+// 40 operations for cosine and sine and 50 for the 21 sums a point and trial; two trials a peak, the first at the vertex of the parabola
+// through the samples: 1,000 objects of 165 points and 5 peaks are 1.7e6 points, 24 bytes each from the cache. Limit: latency (of a warp's
+// sums, and of dividing), then float64. The last peak of an object to be refined selects the best, in falling order, straight to the host.
 // ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
 // Launched once for each trial: peaks that are done return.
 // ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
 // grid of up to PROBES frequencies, a scan of its window first, then five around the maximum, from which follow two derivatives and the
 // next ones. A few operations; limit: the launch.
-// ls_select: one warp = one object: the best of its refined peaks, in falling order, straight to the host.
+// ls_select: one warp = one object of another model: the best of its refined peaks, in falling order, straight to the host.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=1664
-// budget: f64 kernel=ls_refine_block regs<=128 smem<=2304
+// budget: f64 kernel=ls_refine regs<=128 smem<=3456
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
-// budget: f64 kernel=ls_select regs<=64
+// budget: f64 kernel=ls_select regs<=72
 #include "common.cuh"
+#include "peaks/answers.cuh"
 #include "peaks/refine.cuh"
 
 #define THREADS 256
-#define WARPS 4             // of a block of ls_refine
+#define WARPS (THREADS / 32)
 #define VERY_LONG 16384     // points of a series that one block sums
 #define SLICE 4096          // points of a block of a longer one
 #define SUMS 21
 #define MOST_TRIALS 40
 #define NONE -1.0           // no power yet
 
+// ---------------------------------------------------------------- the best
+struct Ranks { int* rank; unsigned* left; Answers answers; };      // rank: scratch; left: peaks of an object that are not refined yet
+// By a warp: the answers of an object from its refined peaks, which other blocks may have written.
+__device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
+  const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
+  const volatile double* refined = A.refined + 3 * (size_t)o * A.tries;
+  volatile int* rank = R.rank + (size_t)o * A.tries;
+  const int* picked = A.index + (size_t)o * A.tries;
+  const double apart = SAME / A.info[o].span;
+  auto write = [&](int place, int i) {
+    const size_t out = (size_t)o * A.wanted + place;
+    R.answers.index[out] = picked[i]; R.answers.frequency[out] = refined[3 * i];
+    R.answers.best[out] = refined[3 * i + 1]; R.answers.curvature[out] = refined[3 * i + 2];
+  };
+  double top = NONE, further = NONE;
+  int which = -1;
+  for (int i = lane; i < first; i += 32) top = fmax(top, refined[3 * i + 1]);
+  for (int i = first + lane; i < found; i += 32) {
+    const double p = refined[3 * i + 1];
+    if (p > further || (p == further && refined[3 * i] < refined[3 * which])) { further = p; which = i; }
+  }
+  for (int k = 16; k; k >>= 1) top = fmax(top, __shfl_xor_sync(FULL, top, k));
+  int ahead = 0;                       // is a further one the highest?
+  if (found > first) {
+    for (int k = 16; k; k >>= 1) {
+      const double p = __shfl_xor_sync(FULL, further, k);
+      const int w = __shfl_xor_sync(FULL, which, k);
+      if (w >= 0 && (p > further || (p == further && (which < 0 || refined[3 * w] < refined[3 * which])))) { further = p; which = w; }
+    }
+    ahead = which >= 0 && further > top + HIGHER;
+  }
+  if (ahead && !lane) write(0, which);
+  for (int i = lane; i < first; i += 32) {     // -1: what a higher one is, too
+    const double p = refined[3 * i + 1], f = refined[3 * i];
+    bool mine = p == p;
+    for (int j = 0; j < first && mine; j++) {
+      const double q = refined[3 * j + 1], g = refined[3 * j];
+      mine = j == i || !(fabs(f - g) < apart && (q > p || (q == p && (g < f || (g == f && j < i)))));
+    }
+    rank[i] = mine ? 0 : -1;
+  }
+  __syncwarp();
+  int kept = ahead;
+  for (int i0 = 0; i0 < first; i0 += 32) {
+    const int i = i0 + lane;
+    const bool mine = i < first && rank[i] >= 0;
+    kept += __popc(__ballot_sync(FULL, mine));
+    if (!mine) continue;
+    const double p = refined[3 * i + 1], f = refined[3 * i];
+    int place = ahead;
+    for (int j = 0; j < first; j++) {
+      const double q = refined[3 * j + 1], g = refined[3 * j];
+      place += j != i && rank[j] >= 0 && (q > p || (q == p && (g < f || (g == f && j < i))));
+    }
+    if (place < A.wanted) write(place, i);
+  }
+  for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
+}
+// By a warp, when a peak is refined: the last one of its object selects.
+__device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o) {
+  unsigned last = 0;
+  __syncwarp();
+  if (!(threadIdx.x & 31)) {
+    __threadfence();
+    last = atomicSub(R.left + o, 1u) == 1u;
+  }
+  if (!__shfl_sync(FULL, last, 0)) return;
+  __threadfence();
+  select(A, R, o);
+}
+
 struct Refine {
-  Picks picks; const double* tp; const double2* wv; const int* offsets; 
+  Picks picks; Ranks ranks; const double* tp; const double2* wv; const int* offsets;
   const unsigned* tried; const int* list;      // how many peaks there are, and which: number of the object times `tries`, plus the try
-  const int* order;                    // objects of longer series
+  const int* order;                    // objects of longer series, which come first
   struct Climb* climbs; double* sums; unsigned* counters;      // of long series
-  int each, mean, few, many, slices, turns;      // each: tries of an object of `order`; series of more than `few` points and up to `many`; launches of ls_refine_long
+  int longer, each, mean, few, many, slices, turns;      // longer: blocks of objects of `order`, `each` of one; a warp takes series of up to `few` points, a block those of up to `many`; launches of ls_refine_long
 };
 
 // ---------------------------------------------------------------- the power at one frequency
@@ -89,20 +160,22 @@ __device__ __forceinline__ Jet power_at(const double* m, bool mean) {
 struct Climb {
   Frequency x; Window window;
   double at, trial;         // the best place so far, and the next one
+  double step, third;       // from the best place before, and the third derivative in between
   Jet best;                 // there
   Jet last, summit;         // of a wide window: the power at the place before, and the highest that no neighbour exceeds
   Places places;            // of a wide window
   int tried, highest, top, rising;     // of these: how many are done, which is the highest, which the summit; does the power rise to the last
   int turn, done;
 };
-static_assert(sizeof(Climb) == 152, "cuda_refine.CLIMB_BYTES");
+static_assert(sizeof(Climb) == 168, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r) {
   Climb k = {};
   k.done = !window_of(A, o, r, k.x, k.window);
   if (k.done) return k;
   k.best.v = k.summit.v = NONE;
   k.places = places_of(k.window, A.harmonics);
-  k.trial = k.places.all() ? k.window.lo : 0.0;
+  const double df = A.frequencies ? 0 : A.df[o * A.grid_stride] * A.info[o].span, start = A.vertex[(size_t)o * A.tries + r] * df;
+  k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
 // Takes the power at the trial place, and says which is next or that the climb is done.
@@ -124,7 +197,11 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
     const Window whole = k.window;
     k.at = k.places.at(whole, k.highest);
     k.window.lo = k.places.at(whole, max(k.highest - 1, 0)); k.window.hi = k.places.at(whole, min(k.highest + 1, all - 1));
-  } else if (higher) { k.best = p; k.at = k.trial; }
+  } else if (higher) {
+    k.step = k.best.v == NONE ? 0 : k.trial - k.at;
+    k.third = k.step != 0 ? (p.e - k.best.e) / k.step : 0;
+    k.best = p; k.at = k.trial;
+  }
   else if (k.best.v == NONE) { k.done = 1; return; }                         // nothing to climb: the sample's power is missing
   else {
     k.trial = fma(0.25, k.trial - k.at, k.at);
@@ -132,13 +209,19 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
     return;
   }
   const double leap = LEAP / harmonics, d = k.best.d, e = k.best.e;
-  const double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
+  double wish = e < 0 ? -d / e : d > 0 ? leap : d < 0 ? -leap : 0.0;
   const bool inside = fabs(wish) <= leap && k.at + wish >= k.window.lo && k.at + wish <= k.window.hi;
   const double to = fmin(fmax(k.at + fmin(fmax(wish, -leap), leap), k.window.lo), k.window.hi);
-  k.done = fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
+  const bool sure = inside && k.step != 0 && fabs(wish) * (fabs(wish) + fabs(k.step)) * harmonics * harmonics <= SURE && fabs(k.third * wish) <= -0.01 * e;
+  k.done = sure || fabs(to - k.at) <= CLOSE / harmonics || k.turn >= MOST_TRIALS;
   if (!k.done) k.trial = to;
   else if (!inside) k.best.e = 0;      // an end of the window, beyond which the power rises
-  else if (fabs(wish) <= CLOSE / harmonics) { k.best.v = fma(wish, fma(0.5 * wish, e, d), k.best.v); k.at = to; }
+  else if (sure || fabs(wish) <= CLOSE / harmonics) {
+    const double third = sure ? k.third : 0;
+    wish = fmin(fmax(-d / fma(0.5 * third, wish, e), k.window.lo - k.at), k.window.hi - k.at);
+    k.best.v = fma(wish, fma(wish, fma(third / 6, wish, 0.5 * e), d), k.best.v); k.at += wish;
+    k.best.e = fma(third, wish, e);
+  }
 }
 __device__ __forceinline__ void conclude(const Picks& A, int o, int r, const Climb& k) {
   const bool none = k.best.v == NONE;
@@ -160,13 +243,15 @@ __device__ __forceinline__ double spread_sums(double (&m)[32]) {
   return m[0];
 }
 // The sums of points first, first + step, ... at one frequency, of a warp or of the WHOLE block: in part[0], with room for 32 of each warp.
-template <bool WHOLE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double (*part)[32]) {
+// AT_ONCE: points of a thread that are under way together.
+template <bool WHOLE, int AT_ONCE> __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f, double span, double middle, bool mean, double (*part)[32]) {
   double m[32];
 #pragma unroll
   for (int i = 0; i < 32; i++) m[i] = 0;
   Column base = {0, 0, 0, 0, 0, 0};
   const double inverse = 1 / span;
   if (mean) base = column_at(f, middle, middle * inverse);
+#pragma unroll AT_ONCE
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
   const double mine = spread_sums(m);
   const int lane = threadIdx.x & 31, warp = WHOLE ? threadIdx.x >> 5 : 0;
@@ -192,30 +277,32 @@ template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, in
   }
   all();
   while (!k.done) {                    // all threads alike
-    add_up<WHOLE>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+    add_up<WHOLE, 2>(A.tp + lo, A.wv + lo, tid, n, WHOLE ? THREADS : 32, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
     if (!tid) {
       advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
       if (k.done) conclude(A.picks, o, r, k);
     }
     all();
   }
+  if (tid < 32) settle(A.picks, A.ranks, o);
 }
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) ls_refine(const __grid_constant__ Refine A) {
-  __shared__ double part[WARPS][1][32];
+extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine(const __grid_constant__ Refine A) {
+  __shared__ double part[WARPS][32];
   __shared__ Climb climbs[WARPS];
+  if ((int)blockIdx.x < A.longer) {
+    const int o = A.order[blockIdx.x / A.each], n = A.picks.info[o].n, found = A.picks.found[o];
+    if (n <= A.few || n > A.many) return;
+#pragma unroll 1
+    for (int r = blockIdx.x % A.each; r < found; r += A.each) refine<true>(A, o, r, part, climbs[0]);
+    return;
+  }
   const int warp = threadIdx.x >> 5;
   const unsigned count = *A.tried;
-  for (unsigned i = blockIdx.x * WARPS + warp; i < count; i += gridDim.x * WARPS) {
+#pragma unroll 1
+  for (unsigned i = (blockIdx.x - A.longer) * WARPS + warp; i < count; i += (gridDim.x - A.longer) * WARPS) {
     const int o = A.list[i] / A.picks.tries, r = A.list[i] % A.picks.tries;
-    if (A.picks.info[o].n <= A.many) refine<false>(A, o, r, part[warp], climbs[warp]);
+    if (A.picks.info[o].n <= A.few) refine<false>(A, o, r, part + warp, climbs[warp]);
   }
-}
-// Blocks of (object of `order`, try).
-extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_block(const __grid_constant__ Refine A) {
-  __shared__ double part[THREADS / 32][32];
-  __shared__ Climb climb;
-  const int o = A.order[blockIdx.x / A.each], r = blockIdx.x % A.each, n = A.picks.info[o].n;
-  if (n > A.few && n <= A.many && A.picks.index[(size_t)o * A.picks.tries + r] >= 0) refine<true>(A, o, r, part, climb);
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
@@ -224,16 +311,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __
   __shared__ bool last;
   const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int o = A.order[slot / A.each], r = slot % A.each, n = A.picks.info[o].n, lo = A.offsets[o];
-  if (A.picks.info[o].status || n <= A.few) return;
+  if (A.picks.info[o].status || n <= A.many || r >= A.picks.found[o]) return;
   Climb k = turn ? A.climbs[slot] : climb_from(A.picks, o, r);
   const int slices = (n + SLICE - 1) / SLICE;
   if (slice >= slices) return;
   if (k.done) {
-    if (!turn && !slice && !tid) { keep_none(A.picks, o, r); A.climbs[slot] = k; }
+    if (!turn && !slice) {
+      if (!tid) { keep_none(A.picks, o, r); A.climbs[slot] = k; }
+      if (!warp) settle(A.picks, A.ranks, o);
+    }
     return;
   }
   const double span = A.picks.info[o].span;
-  add_up<true>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+  add_up<true, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
     mine[slice * 32 + lane] = part[0][lane];
@@ -248,13 +338,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __
   for (int i = warp; i < slices; i += THREADS / 32) all += *(volatile double*)(mine + i * 32 + lane);
   part[warp][lane] = all;
   __syncthreads();
-  if (tid) return;
-  for (int i = 0; i < SUMS; i++)
-    for (int w = 1; w < THREADS / 32; w++) part[0][i] += part[w][i];
-  advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
-  if (turn + 1 == A.turns) k.done = 1;
-  if (k.done) conclude(A.picks, o, r, k);
-  A.climbs[slot] = k;
+  if (warp) return;
+  if (!lane) {
+    for (int i = 0; i < SUMS; i++)
+      for (int w = 1; w < THREADS / 32; w++) part[0][i] += part[w][i];
+    advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
+    if (turn + 1 == A.turns) k.done = 1;
+    if (k.done) conclude(A.picks, o, r, k);
+    A.climbs[slot] = k;
+  }
+  if (__shfl_sync(FULL, k.done, 0)) settle(A.picks, A.ranks, o);
 }
 
 // ---------------------------------------------------------------- other models
@@ -308,6 +401,10 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       s.first = -k.below * s.step;
     }
     s.best = -1;
+    if (!k.all() && s.many == 5) {     // a window of one maximum: at once around the vertex of the parabola through the samples
+      const double df = A.picks.frequencies ? 0 : A.picks.df[o * A.picks.grid_stride] * info.span;
+      look_around(s, A.picks.vertex[(size_t)o * A.picks.tries + r] * df, fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
+    }
     A.searches[number] = s;
     if (none) { A.f0[number] = A.df[number] = 0; A.nf[number] = 0; } else ask(A, number, o, s);
     return;
@@ -365,39 +462,8 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
   else { A.searches[number] = s; ask(A, number, o, s); }
 }
 
-// ---------------------------------------------------------------- the best
-struct Select {
-  const Info* info; const int* picked; const double* refined; int* rank;
-  int* index; double* frequency; double* best; double* curvature;      // the answers, on the host
-  int tries, wanted;
-};
-extern "C" __global__ void __launch_bounds__(32) ls_select(const Select A) {
-  const int o = blockIdx.x, lane = threadIdx.x;
-  const double* refined = A.refined + 3 * (size_t)o * A.tries;
-  int* rank = A.rank + (size_t)o * A.tries;
-  const double apart = SAME / A.info[o].span;
-  const int* picked = A.picked + (size_t)o * A.tries;
-  auto before = [&](int i, int j) {    // is i the higher one; of equal ones the lower frequency, then the earlier
-    const double p = refined[3 * i + 1], q = refined[3 * j + 1], f = refined[3 * i], g = refined[3 * j];
-    return p > q || (p == q && (f < g || (f == g && i < j)));
-  };
-  for (int i = lane; i < A.tries; i += 32) {     // -1: none, or what a higher one is
-    bool mine = picked[i] >= 0 && refined[3 * i + 1] == refined[3 * i + 1];
-    for (int j = 0; j < A.tries && mine; j++) mine = j == i || picked[j] < 0 || !(fabs(refined[3 * i] - refined[3 * j]) < apart && before(j, i));
-    rank[i] = mine ? 0 : -1;
-  }
-  for (int i = lane; i < A.wanted; i += 32) {
-    const size_t out = (size_t)o * A.wanted + i;
-    A.index[out] = -1; A.frequency[out] = A.best[out] = A.curvature[out] = missing64();
-  }
-  __syncwarp();
-  for (int i = lane; i < A.tries; i += 32) {
-    if (rank[i] < 0) continue;
-    int place = 0;
-    for (int j = 0; j < A.tries; j++) place += j != i && rank[j] >= 0 && before(j, i);
-    if (place >= A.wanted) continue;
-    const size_t out = (size_t)o * A.wanted + place;
-    A.index[out] = picked[i];
-    A.frequency[out] = refined[3 * i]; A.best[out] = refined[3 * i + 1]; A.curvature[out] = refined[3 * i + 2];
-  }
+// ---------------------------------------------------------------- of other models
+struct Select { Picks picks; Ranks ranks; };
+extern "C" __global__ void __launch_bounds__(32) ls_select(const __grid_constant__ Select A) {
+  if (A.picks.found[blockIdx.x]) select(A.picks, A.ranks, blockIdx.x);
 }

@@ -11,11 +11,13 @@
 #define SAME 0.1            // maxima nearer than this are one
 #define LEAP 0.25           // longest step of a climb
 #define CLOSE 1e-6          // a step so short needs no further evaluation
+#define SURE 2e-7           // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
+#define HIGHER 1e-12        // difference of two powers that is more than rounding
 
 // What is given for every peak tried, `tries` of an object, of which the first `wanted` are kept.
 struct Picks {
   const Info* info; const double* f0; const double* df; const int* nf; const double* frequencies;
-  const int* index; const double* here;      // from ls_peaks: number of the sample, -1 for none, and its power
+  const int* index; const double* here; const double* vertex; const int* found;      // from ls_peaks: number of the sample, its power, vertex of the parabola in samples; how many of an object
   double* refined;                           // frequency, power, curvature
   int tries, wanted, grid_stride, harmonics, columns;      // columns of the model: as many points are fitted exactly everywhere
 };
@@ -23,8 +25,8 @@ struct Window { double lo, hi; };
 // Is there a peak to refine, and where? x: its sample's frequency.
 __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequency& x, Window& w) {
   const size_t slot = (size_t)o * A.tries + r;
+  if (A.info[o].status || r >= A.found[o]) return false;
   const int j = A.index[slot], gi = o * A.grid_stride, nf = A.nf[gi];
-  if (A.info[o].status || j < 0) return false;
   const double span = A.info[o].span, least = LEAST / A.harmonics, most = FARTHEST / A.harmonics;
   double below, above;
   if (A.frequencies) {
@@ -33,7 +35,7 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, Frequenc
     below = j ? (f[0] - f[-1]) * span : 0; above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
     if (r >= A.wanted) {               // of a regular grid ls_peaks gives those alone that may be high enough
       const double turns = fmax(below, above) * A.harmonics, c = turns < 1 ? cos(1.5707963267948966 * turns) : 0;
-      if (A.here[slot] < c * c * A.here[slot - r + A.wanted - 1]) return false;
+      if (A.here[slot] < c * c * A.here[slot - r]) return false;
     }
     w.lo = -fmin(fmin(fmax(below, least), most), (*f - A.frequencies[0]) * span);
     w.hi = fmin(fmin(fmax(above, least), most), (A.frequencies[nf - 1] - *f) * span);

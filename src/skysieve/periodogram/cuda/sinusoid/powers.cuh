@@ -32,7 +32,7 @@ __device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block
   unsigned* place = A.bins + ((size_t)o * BINS + lane);
   unsigned top = *(volatile unsigned*)place;
   if (lane == region / 2 % BINS && best > top) { top = best; atomicMax(place, best); }
-  const unsigned raised = lowered(kth_highest(top, 0, A.peaks.wanted), A.peaks.share[o]);
+  const unsigned raised = floor_from(A.peaks, o, top, 0);
   if (raised <= known) return known;
   if (!lane) atomicMax(A.peaks.floor + o, raised);
   return raised;
