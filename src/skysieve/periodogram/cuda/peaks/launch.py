@@ -14,12 +14,12 @@ from skysieve.periodogram.contract import Spec
 from skysieve.periodogram.cuda import structs as cs
 from skysieve.periodogram.numerics.peaks import MORE_TRIES, MOST_TRIES
 
-LONG, VERY_LONG, SLICE = 512, 16_384, 4096
+LONG, VERY_LONG, SLICE = 256, 16_384, 4096
 """Points up to which a warp and a block refine a peak, and points of a block of a longer series, as in the kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
 CLIMB_BYTES, SUMS = 168, 32
-WARPS = 8
+WARPS = 4
 """Warps of a block of ``ls_refine``."""
 PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9
 """Where a model's own kernel evaluates powers: of a peak at once, bytes of what is known of the peak, and how often at
@@ -71,7 +71,7 @@ def refine(
         "counters": None, "slices": 0, "turns": 0,
     }  # fmt: skip
     args = cs.fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
-    blocks = first + min(-(-len(lengths) * spec.n_peaks // WARPS), 8 * multiprocessors)
+    blocks = first + min(-(-len(lengths) * spec.n_peaks // WARPS), 16 * multiprocessors)
     module.launch("ls_refine", (blocks,), (32 * WARPS,), (args,), stream=lane.stream)
     if longest is None:
         return

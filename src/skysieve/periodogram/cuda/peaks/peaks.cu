@@ -158,22 +158,21 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           if (mine) numbers[found + __popc(all & ((1u << lane) - 1))] = places[i];
           found += __popc(all);
         }
-      } else {
+      } else {                         // the highest of these: each has the place that follows from how many are higher
 #pragma unroll 1
-        for (; found < tries; found++) {
-          Rank best = 0;
-          int j = 0, s = 0;
-#pragma unroll 1
-          for (int i = lane; i < m; i += 32) {
-            const Rank rank = heights[i] >= least ? rank_of(heights[i]) : 0;
-            if (rank < best || !rank) continue;
-            const int index = list[places[i]].index;
-            if (rank > best || index < j) { best = rank; j = index; s = i; }
+        for (int i = lane; i < m; i += 32) {
+          const T mine = heights[i];
+          if (!(mine >= least)) continue;
+          int higher = 0;
+#pragma unroll 4
+          for (int j = 0; j < m; j++) {
+            const T other = heights[j];
+            if (other > mine) higher++;
+            else if (other == mine && j != i) higher += list[places[j]].index < list[places[i]].index;
           }
-          const int who = winner(best, j);
-          if (who < 0) break;
-          if (lane == who) { numbers[found] = places[s]; heights[s] = missing(); }
+          if (higher < tries - k) numbers[k + higher] = places[i];
         }
+        found = tries;
       }
     }
     __syncwarp();

@@ -17,7 +17,7 @@
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
-// budget: f64 kernel=ls_refine regs<=128 smem<=3456
+// budget: f64 kernel=ls_refine regs<=128 smem<=1728
 // budget: f64 kernel=ls_refine_long regs<=128 smem<=2304
 // budget: f64 kernel=ls_probe regs<=128 smem<=0
 // budget: f64 kernel=ls_select regs<=72
@@ -25,8 +25,9 @@
 #include "peaks/answers.cuh"
 #include "peaks/refine.cuh"
 
-#define THREADS 256
+#define THREADS 128         // of a block of ls_refine
 #define WARPS (THREADS / 32)
+#define LONG_THREADS 256    // of ls_refine_long
 #define VERY_LONG 16384     // points of a series that one block sums
 #define SLICE 4096          // points of a block of a longer one
 #define SUMS 21
@@ -260,7 +261,7 @@ template <bool WHOLE, int AT_ONCE> __device__ __forceinline__ void add_up(const 
   if (!WHOLE) { __syncwarp(); return; }
   __syncthreads();
   double all = 0;
-  if (!warp) for (int w = 0; w < THREADS / 32; w++) all += part[w][lane];
+  if (!warp) for (int w = 0; w < (int)blockDim.x / 32; w++) all += part[w][lane];
   __syncthreads();
   if (!warp) part[0][lane] = all;
   __syncthreads();
@@ -286,7 +287,7 @@ template <bool WHOLE> __device__ __forceinline__ void refine(const Refine& A, in
   }
   if (tid < 32) settle(A.picks, A.ranks, o);
 }
-extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine(const __grid_constant__ Refine A) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) ls_refine(const __grid_constant__ Refine A) {
   __shared__ double part[WARPS][32];
   __shared__ Climb climbs[WARPS];
   if ((int)blockIdx.x < A.longer) {
@@ -306,8 +307,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine(const __grid_
 }
 
 // Blocks of (object of `order`, try, slice). turn: of the launch, from 0 on.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __grid_constant__ Refine A, int turn) {
-  __shared__ double part[THREADS / 32][32];
+extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(const __grid_constant__ Refine A, int turn) {
+  __shared__ double part[LONG_THREADS / 32][32];
   __shared__ bool last;
   const int slot = blockIdx.x / A.slices, slice = blockIdx.x % A.slices, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int o = A.order[slot / A.each], r = slot % A.each, n = A.picks.info[o].n, lo = A.offsets[o];
@@ -323,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __
     return;
   }
   const double span = A.picks.info[o].span;
-  add_up<true, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
+  add_up<true, 1>(A.tp + lo, A.wv + lo, slice * SLICE + tid, min(n, (slice + 1) * SLICE), LONG_THREADS, moved(k.x, k.trial / span), span, A.tp[lo + n / 2], A.mean != 0, part);
   double* mine = A.sums + (size_t)slot * A.slices * 32;
   if (!warp) {
     mine[slice * 32 + lane] = part[0][lane];
@@ -335,13 +336,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) ls_refine_long(const __
   if (!last) return;
   __threadfence();
   double all = 0;
-  for (int i = warp; i < slices; i += THREADS / 32) all += *(volatile double*)(mine + i * 32 + lane);
+  for (int i = warp; i < slices; i += LONG_THREADS / 32) all += *(volatile double*)(mine + i * 32 + lane);
   part[warp][lane] = all;
   __syncthreads();
   if (warp) return;
   if (!lane) {
     for (int i = 0; i < SUMS; i++)
-      for (int w = 1; w < THREADS / 32; w++) part[0][i] += part[w][i];
+      for (int w = 1; w < LONG_THREADS / 32; w++) part[0][i] += part[w][i];
     advance(k, power_at(part[0], A.mean != 0), A.picks.harmonics);
     if (turn + 1 == A.turns) k.done = 1;
     if (k.done) conclude(A.picks, o, r, k);
