@@ -12,8 +12,8 @@
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
-// budget: f64 kernel=ls_peaks regs<=64 smem<=1088
-// budget: f32 kernel=ls_peaks regs<=64 smem<=800
+// budget: f64 kernel=ls_peaks regs<=64 smem<=9296
+// budget: f32 kernel=ls_peaks regs<=64 smem<=6960
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
 // budget: f64 kernel=ls_scale regs<=64 smem<=0
 #include "common.cuh"
@@ -22,6 +22,7 @@
 
 #define FEW 192              // candidates that one warp takes
 #define LANES_EACH (FEW / 32)
+#define GOOD 512             // further candidates that a block orders at once
 typedef decltype(rank_of(T())) Rank;
 struct Best {
   const Info* info; const Limit* limit; const int* nf; const double* frequencies;
@@ -46,7 +47,8 @@ template <typename Rank> __device__ __forceinline__ int winner(Rank rank, int nu
 
 extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   extern __shared__ __align__(16) unsigned char raw[];
-  __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept;
+  __shared__ Rank tops[2][32]; __shared__ int where[2][32], slots[2][32], kept, good;
+  __shared__ T good_heights[GOOD]; __shared__ int good_numbers[GOOD], good_slots[GOOD];
   const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted;
   // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
@@ -178,7 +180,35 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     __syncwarp();
   } else {                             // the whole block: what is dropped has its number's complement; peaks are left in the list
     const int m = held ? kept : n, warps = step >> 5;
+    bool ranked = false;
     for (; found < tries; found++) {
+      if (found == k && !ranked) {     // further ones at once, where there is room for those that are good enough
+        ranked = true;
+        if (!tid) good = 0;
+        __syncthreads();
+        for (int i0 = tid; i0 < m; i0 += 4 * step) {
+          if (!held) fetch(i0);
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            const int i = i0 + e * step;
+            if (i >= m) break;
+            if (held) { number[e] = numbers[i]; here[e] = heights[i]; }
+            if (number[e] < 0 || !(here[e] >= least) || near(number[e], last)) continue;
+            const int s = atomicAdd(&good, 1);
+            if (s < GOOD) { good_heights[s] = here[e]; good_numbers[s] = number[e]; good_slots[s] = held ? places[i] : i; }
+          }
+        }
+        __syncthreads();
+        if (good <= GOOD) {
+          for (int i = tid; i < good; i += step) {
+            int higher = 0;
+            for (int j = 0; j < good; j++) higher += good_heights[j] > good_heights[i] || (good_heights[j] == good_heights[i] && good_numbers[j] < good_numbers[i]);
+            if (k + higher < tries) list[k + higher].pick = good_slots[i];
+          }
+          found = min(tries, k + good);
+          break;
+        }
+      }
       Rank best = 0;
       int j = 0, s = 0;
       for (int i0 = tid; i0 < m; i0 += 4 * step) {

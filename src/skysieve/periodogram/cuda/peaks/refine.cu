@@ -206,7 +206,7 @@ __device__ __forceinline__ void advance(Climb& k, Jet p, int harmonics) {
   else if (k.best.v == NONE) { k.done = 1; return; }                         // nothing to climb: the sample's power is missing
   else {
     k.trial = fma(0.25, k.trial - k.at, k.at);
-    k.done = fabs(k.trial - k.at) < CLOSE * CLOSE || k.turn >= MOST_TRIALS;
+    k.done = fabs(k.trial - k.at) < CLOSE / harmonics || k.turn >= MOST_TRIALS;
     return;
   }
   const double leap = LEAP / harmonics, d = k.best.d, e = k.best.e;
