@@ -76,7 +76,7 @@ def known():
     modules = [m for name, m in sys.modules.items() if name.startswith("skysieve")]
     return {(d, tuple(d.overloads)) for m in modules for d in vars(m).values() if isinstance(d, Dispatcher)}
 
-options = Options(dm_max=30.0, search={"threshold": 6.5, "threads": 1, "block": 0.25}, policy="block", cutouts=False)
+options = Options(dm_max=30.0, search={"threshold": 6.5, "threads": 1}, policy="block", cutouts=False)
 warm(options)
 before, rng = known(), np.random.default_rng(2)
 assert len(before) > 20
