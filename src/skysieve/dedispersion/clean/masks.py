@@ -138,7 +138,7 @@ class Cleaned:
             self._means = self._stand_ins(mask)
 
     def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """See `workload.Source`."""
+        """See `contract.Source`."""
         at = start
         for rows, order in self.fb.raw(start, count):
             if self.watch is not None:
@@ -174,7 +174,7 @@ class Cleaned:
         return self.fb.resident(start, count) if self._finite else None
 
     def packed(self, start: int, count: int) -> Iterator[Packed] | None:
-        """See `workload.Source`."""
+        """See `contract.Source`."""
         pieces = self.fb.packed(start, count)
         return pieces if pieces is None or self.watch is None else self._watched(start, pieces, self.watch)
 
@@ -185,7 +185,7 @@ class Cleaned:
             start += len(piece.data)
 
     def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
-        """See `workload.Source`."""
+        """See `contract.Source`."""
         if self.mask is None or self._means is None or count == 0:
             return
         size = self.mask.block

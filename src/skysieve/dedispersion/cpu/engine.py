@@ -78,7 +78,7 @@ class Shape:
 
 
 class Engine:
-    """De-dispersion on the host's cores; see `workload.Engine`.
+    """De-dispersion on the host's cores; see `contract.Engine`.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Engine:
         self.pool.close()
 
     def describe(self) -> dict[str, Any]:
-        """See `workload.Engine.describe`."""
+        """See `contract.Engine.describe`."""
         adds = sum(float(t.delays.size) / t.downsamp for t in self.tables)
         cost = sum(s.cost * t.delays.size / t.downsamp for s, t in zip(self._shapes, self.tables, strict=True))
         return {
@@ -140,7 +140,7 @@ class Engine:
 
     # ------------------------------------------------------------------ samples
     def load(self, start: int, stop: int) -> None:
-        """See `workload.Engine.load`."""
+        """See `contract.Engine.load`."""
         if stop - start > self.capacity:
             raise ValueError(f"samples {start} to {stop}: more than the {self.capacity} there is room for")
         have = 0
@@ -300,7 +300,7 @@ class Engine:
     def sums(
         self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None
     ) -> None:
-        """See `workload.Engine.sums`."""
+        """See `contract.Engine.sums`."""
         shape, ndm = self._shapes[table], len(self.tables[table].delays)
         planes = self.planes(self.tables[table].downsamp)
         tasks: list[Callable[[], None]] = []
@@ -320,7 +320,7 @@ class Engine:
     def search(
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, progress: Any = None
     ) -> NDArray[np.float64]:
-        """See `workload.Engine.search`.
+        """See `contract.Engine.search`.
 
         As many tiles at a time as there are threads: all threads add, then all threads look.
         """

@@ -1,6 +1,6 @@
 """De-dispersion and single-pulse search on NVIDIA GPUs; the DM range is dealt over them.
 
-``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``) and gives its bits.  Sums run on the sparse integer
+``Engine`` is the twin of ``cpu.Engine`` (see ``contract.Engine``) and gives its bits.  Sums run on the sparse integer
 tensor cores (``tensor.cu``), or with packed integers on cards that have none (``direct.cu``); detection follows
 on the device (``search.cu``), so that nothing but events crosses the bus.
 """
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class Engine:
-    """De-dispersion on one GPU or several; see `workload.Engine`.
+    """De-dispersion on one GPU or several; see `contract.Engine`.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Engine:
                     runtime.xp.get_default_memory_pool().free_all_blocks()
 
     def describe(self) -> dict[str, Any]:
-        """See `workload.Engine.describe`."""
+        """See `contract.Engine.describe`."""
         names = [str(r.device) for r in self.runtimes]
         return {
             "device": names[0] if len(names) == 1 else f"{len(names)} GPUs: {', '.join(names)}",
@@ -123,7 +123,7 @@ class Engine:
 
     # ------------------------------------------------------------------ samples
     def load(self, start: int, stop: int) -> None:
-        """See `workload.Engine.load`."""
+        """See `contract.Engine.load`."""
         if stop - start > self.capacity:
             raise ValueError(f"samples {start} to {stop}: more than the {self.capacity} there is room for")
         try:
@@ -165,7 +165,7 @@ class Engine:
     def sums(
         self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None
     ) -> None:
-        """See `workload.Engine.sums`."""
+        """See `contract.Engine.sums`."""
         edges = self._edges(table)
 
         def part(i: int) -> None:
@@ -178,7 +178,7 @@ class Engine:
     def search(
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, progress: Any = None
     ) -> NDArray[np.float64]:
-        """See `workload.Engine.search`."""
+        """See `contract.Engine.search`."""
         edges = self._edges(table)
         steps = []
         for i, worker in enumerate(self.workers):

@@ -248,7 +248,7 @@ class Worker:
     def search(
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, valid: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Events of this worker's DMs, numbered from its first; see `workload.Engine.search`."""
+        """Events of this worker's DMs, numbered from its first; see `contract.Engine.search`."""
         return ended(self.searching(table, first, count, low, high, what, valid))
 
     def searching(

@@ -34,7 +34,7 @@ class Reader(Protocol):
     """What gives samples: a file or an array.
 
     One that lacks some of its samples says so by ``gaps``; see `Filterbank`.  One that holds fewer than 8 bits a sample
-    may say so by ``packs``, and give them by ``packed(start, count)``; see `workload.Packed`.
+    may say so by ``packs``, and give them by ``packed(start, count)``; see `contract.Packed`.
     """
 
     observation: Observation

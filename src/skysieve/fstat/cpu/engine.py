@@ -47,7 +47,7 @@ SMALL_MAP = 2**26
 
 
 class Engine:
-    """Transient F-statistic maps on the host's cores; see `workload.Engine`.
+    """Transient F-statistic maps on the host's cores; see `contract.Engine`.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Engine:
         self.crew.close()
 
     def describe(self, job: Job) -> dict[str, Any]:
-        """See `workload.Engine.describe`."""
+        """See `contract.Engine.describe`."""
         rows, columns = job.schedule.shape
         kind = self.spec.window.kind
         cells = float(rows) * columns * job.n_templates
@@ -131,7 +131,7 @@ class Engine:
         return rows * columns * self.typed.dtype.itemsize * count
 
     def execute(self, job: Job, progress: Any = None) -> Output:
-        """See `workload.Engine.execute`."""
+        """See `contract.Engine.execute`."""
         self._check_memory(job)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
         if self.spec.sums == "usual" and not self.spec.lal:

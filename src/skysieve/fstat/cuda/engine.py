@@ -1,6 +1,6 @@
 """Transient F-statistic maps on an NVIDIA GPU: cuts batches, keeps two lanes busy, brings answers home.
 
-``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``); the mathematics is in ``exp.cu``, ``rect.cu``
+``Engine`` is the twin of ``cpu.Engine`` (see ``contract.Engine``); the mathematics is in ``exp.cu``, ``rect.cu``
 and ``any.cu``.  Sums of ``exp F`` are kept relative to `REFERENCE`, which float32 holds for any F from 0 to
 `LOUDEST`; louder templates are run once more with a reference of their own.  Templates whose weights or data are too
 uneven for these sums (see ``care``) go to an engine in float64: by the same kernels, or bin by bin.
@@ -45,7 +45,7 @@ SMALL = 2**28
 class Engine:
     """Transient F-statistic maps on a GPU.
 
-    Maps stay on the GPU where the atoms of the job (`workload.Bank`) are CuPy arrays.
+    Maps stay on the GPU where the atoms of the job (`contract.Bank`) are CuPy arrays.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Engine:
         self._tables = None
 
     def describe(self, job: Job) -> dict[str, Any]:
-        """See `workload.Engine.describe`."""
+        """See `contract.Engine.describe`."""
         rows, columns = job.schedule.shape
         cells = float(rows) * columns * job.n_templates
         there = is_device_array(job.bank.data)
@@ -135,7 +135,7 @@ class Engine:
         return nullcontext() if self.runtime.xp is np else self.runtime.xp.cuda.Device(self.runtime.device.index)
 
     def execute(self, job: Job, progress: Any = None) -> Output:
-        """See `workload.Engine.execute`."""
+        """See `contract.Engine.execute`."""
         with self._current():
             levels = np.zeros(0, np.int8)
             if self.spec.sums == "usual":

@@ -49,7 +49,7 @@ NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft
 
 
 class Engine:
-    """Lomb-Scargle on the host's cores; see `workload.Engine`.
+    """Lomb-Scargle on the host's cores; see `contract.Engine`.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Engine:
         return out
 
     def scan(self, source: Source) -> Scan:
-        """See `workload.Engine.scan`."""
+        """See `contract.Engine.scan`."""
         n = source.n_objects
         used, status = np.zeros(n, np.int64), np.zeros(n, np.uint8)
         t_min, span = np.full(n, np.nan), np.full(n, np.nan)
@@ -112,14 +112,14 @@ class Engine:
         return Scan(used, np.diff(source.offsets) - used, t_min, span, status)
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Progress | None = None) -> None:
-        """See `workload.Engine.execute`."""
+        """See `contract.Engine.execute`."""
         reporter = Reporter(progress, source.n_objects)
         power_start = grids.offsets(source.n_objects)
         for start, stop in self.chunks(source):
             self._chunk(source, grids, output, power_start, start, stop, reporter)
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
-        """See `workload.Engine.describe`."""
+        """See `contract.Engine.describe`."""
         seen = self.scan(source)
         n, nf = seen.n_used, np.broadcast_to(grids.nf, seen.n_used.shape)
         ok = (seen.status == Status.OK) & (nf > 0)

@@ -1,6 +1,6 @@
 """The periodogram on NVIDIA GPUs: objects are cut into chunks, for one card or several.
 
-``Engine`` is the twin of ``cpu.Engine`` (see ``workload.Engine``); ``cuda.run`` takes the chunks through the GPUs.
+``Engine`` is the twin of ``cpu.Engine`` (see ``contract.Engine``); ``cuda.run`` takes the chunks through the GPUs.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Engine:
     # ------------------------------------------------------------------ the engine's four verbs
 
     def scan(self, source: Source) -> Scan:
-        """See `workload.Engine.scan`."""
+        """See `contract.Engine.scan`."""
         parts = []
         rows = source.read(0, 1)[:3] if source.n_objects else ()
         with self._turn:
@@ -146,7 +146,7 @@ class Engine:
         return self._scan(source, start, middle, there) + self._scan(source, middle, stop, there)
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
-        """See `workload.Engine.execute`."""
+        """See `contract.Engine.execute`."""
         if source.n_objects == 0:
             return
         with self._turn:
@@ -191,7 +191,7 @@ class Engine:
             make_current(good[0].runtime, {worker.runtime.device.index for worker in broken})
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
-        """See `workload.Engine.describe`."""
+        """See `contract.Engine.describe`."""
         n = source.n_objects
         plan = self._plan(source, grids, Output.allocate(0, self.spec.n_peaks))
         offsets = source.offsets

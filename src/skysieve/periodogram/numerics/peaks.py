@@ -87,9 +87,9 @@ def normalize(standard: Any, normalization: str, mean_square: Any, weight: Any, 
     ----------
     standard : array_like
     normalization : str
-        One of `workload.NORMALIZATIONS`.
+        One of `contract.NORMALIZATIONS`.
     mean_square, weight, n_used : array_like
-        Of the light curve of each power, see `workload.Output`.
+        Of the light curve of each power, see `contract.Output`.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def frequency_error(
     power, curvature : array_like
         Standard power of a peak and its second derivative with respect to frequency.
     mean_square, weight, n_used : array_like
-        Of the light curve, see `workload.Output`.
+        Of the light curve, see `contract.Output`.
     parameters : array_like
         Number of parameters of the fit at one frequency.
     has_dy : bool

@@ -38,7 +38,7 @@ def ring_seconds(spec: Spec) -> float:
 
 
 class Engine:
-    """Convolution on the host's cores; see `workload.Engine`.
+    """Convolution on the host's cores; see `contract.Engine`.
 
     Parameters
     ----------
@@ -102,11 +102,11 @@ class Engine:
         return best
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """See `workload.Engine.convolve`."""
+        """See `contract.Engine.convolve`."""
         self._engine.convolve(maps, out, np.asarray(w_in), np.asarray(w_out))
 
     def describe(self) -> dict[str, Any]:
-        """See `workload.Engine.describe`."""
+        """See `contract.Engine.describe`."""
         return {
             "method": self.method,
             "device": "cpu",

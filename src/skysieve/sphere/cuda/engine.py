@@ -42,7 +42,7 @@ def _runtime(device: Device) -> CudaRuntime:
 
 
 class Engine:
-    """Convolution on one GPU; see `workload.Engine`.
+    """Convolution on one GPU; see `contract.Engine`.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Engine:
         self._engine.free()
 
     def describe(self) -> dict[str, Any]:
-        """See `workload.Engine.describe`; ``bytes`` are those of the plan and of the maps under way on the GPU."""
+        """See `contract.Engine.describe`; ``bytes`` are those of the plan and of the maps under way on the GPU."""
         return {
             "method": self.method,
             "device": str(self.runtime.device),
@@ -159,7 +159,7 @@ class Engine:
 
     # ------------------------------------------------------------------ one map on the device
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """See `workload.Engine.convolve`: arrays of the device, one map after the other on the current stream."""
+        """See `contract.Engine.convolve`: arrays of the device, one map after the other on the current stream."""
         with self._lock, self._on_device():
             weights = self._ring_weights(w_in, w_out)
             for x, y in zip(maps, out, strict=True):

@@ -90,7 +90,7 @@ class SeveralEngine:
         self._pieces.clear()
 
     def describe(self) -> dict[str, Any]:
-        """See `workload.Engine.describe`; ``bytes`` are those of one GPU."""
+        """See `contract.Engine.describe`; ``bytes`` are those of one GPU."""
         said = self.engines[0].describe()
         shared = len(self.engines) if isinstance(self.engines[0]._engine, RingEngine) else 1
         return {
@@ -101,7 +101,7 @@ class SeveralEngine:
         }
 
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
-        """See `workload.Engine.convolve`: on the GPU that holds the maps."""
+        """See `contract.Engine.convolve`: on the GPU that holds the maps."""
         self._owner(maps).convolve(maps, out, w_in, w_out)
 
     def ones(self, w_in: NDArray[Any], w_out: NDArray[Any]) -> Any:

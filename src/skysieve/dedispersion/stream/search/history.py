@@ -89,6 +89,6 @@ class LiveSource(Cleaned):
         self.ignore = ignore
 
     def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
-        """See `workload.Source`."""
+        """See `contract.Source`."""
         for row in self.ignore if count else ():
             yield row, 0, count, 0.0
