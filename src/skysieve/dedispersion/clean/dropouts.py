@@ -30,7 +30,7 @@ MARGIN = 14.0
 STRANGE = 8.0
 """The same for a single pair of spectra that may be part of a dropout of several."""
 PROBE_SECONDS, MOST_STRIDE = 1.5e-3, 16
-"""Pairs of spectra that are compared lie at most so far apart: a dropout of all channels is one longer than that."""
+"""Largest distance of two spectra that are compared; a dropout of all channels is at least one sample longer."""
 SATURATED = 0.1
 """Seconds that samples at the top of their range must last to be dropped data: a bright pulse saturates them, too."""
 SLICE = 2**21
