@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from skysieve import dedispersion, fstat, periodogram, sphere
     from skysieve.periodogram import LombScargle, LombScarglePlan, lombscargle, lombscargle_multiband
     from skysieve.sphere import smoothing
 
 __version__ = "0.1.0"
 
-__all__ = ["LombScargle", "LombScarglePlan", "__version__", "lombscargle", "lombscargle_multiband", "smoothing"]
+__all__ = [
+    "LombScargle", "LombScarglePlan", "__version__", "dedispersion", "fstat", "lombscargle", "lombscargle_multiband",
+    "periodogram", "smoothing", "sphere",
+]  # fmt: skip
 
 _HOMES = {
     "lombscargle": "skysieve.periodogram",
@@ -23,6 +27,10 @@ _HOMES = {
     "LombScargle": "skysieve.periodogram",
     "LombScarglePlan": "skysieve.periodogram",
     "smoothing": "skysieve.sphere",
+    "dedispersion": "skysieve.dedispersion",
+    "fstat": "skysieve.fstat",
+    "periodogram": "skysieve.periodogram",
+    "sphere": "skysieve.sphere",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

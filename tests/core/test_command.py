@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import typer
 
-from skysieve.core.command import INTERRUPTED, USER_ERROR, number_list, report_errors
+from skysieve.core.command import (
+    INTERRUPTED,
+    STDIO,
+    USER_ERROR,
+    Messages,
+    check_output,
+    check_picture,
+    number_list,
+    report_errors,
+    table_format,
+)
 from skysieve.core.errors import MemoryBudgetError
 
 
@@ -72,3 +83,62 @@ def test_number_list():
 def test_what_is_no_number_list(text):
     with pytest.raises(ValueError, match=f"^--ignore {text}: expected channels"):
         number_list(text, "--ignore", 4, "channels")
+
+
+def test_outputs_are_checked_before_any_work(tmp_path):
+    file = tmp_path / "a.csv"
+    check_output(None)
+    check_output(STDIO)
+    check_output(file)
+    check_output(tmp_path / "new", folder=True)
+    check_output(tmp_path, folder=True)
+    file.write_text("x")
+    check_output(file, overwrite=True)
+    with pytest.raises(FileExistsError, match=r"a\.csv: exists; use --overwrite"):
+        check_output(file)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        check_output(tmp_path / "none" / "a.csv")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        check_output(tmp_path, overwrite=True)
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        check_output(file, folder=True)
+
+
+def test_pictures_are_checked_before_any_work(tmp_path):
+    pytest.importorskip("matplotlib")
+    check_picture(None)
+    check_picture(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"--plot .*a\.xyz: expected a name that ends in .*\.png"):
+        check_picture(tmp_path / "a.xyz")
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted", "expected"),
+    [("a.CSV", None, "csv"), ("-", None, "csv"), ("-", "json", "json"), ("a.txt", "json", "json")],
+)
+def test_the_format_follows_from_option_or_name(path, wanted, expected):
+    assert table_format(Path(path), wanted, ("csv", "json")) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted", "text"),
+    [("a.xyz", None, "--output a.xyz: expected one of csv, json"), ("-", "fits", "--format fits: expected one of csv")],
+)
+def test_an_unknown_format_is_refused(path, wanted, text):
+    with pytest.raises(ValueError, match=text):
+        table_format(Path(path), wanted, ("csv", "json"))
+
+
+def test_messages_go_to_stderr_as_wished(capsys):
+    for messages in (Messages(), Messages(quiet=True), Messages(verbose=True)):
+        messages.say("said")
+        messages.detail("in detail")
+        messages.wrote("a.csv", "3 rows")
+        messages.wrote(STDIO)
+        assert not messages.progress  # standard error is no terminal here
+    out, err = capsys.readouterr()
+    assert not out
+    assert err == "said\nwrote a.csv: 3 rows\n" + "said\nin detail\nwrote a.csv: 3 rows\n"
+    assert Messages(progress=True).progress
+    with pytest.raises(ValueError, match="--quiet and --verbose"):
+        Messages(quiet=True, verbose=True)

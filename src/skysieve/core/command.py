@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from .errors import one_line
 
-__all__ = ["FAILED_SOME", "INTERRUPTED", "USER_ERROR", "Dtype", "number_list", "option", "report_errors"]
+__all__ = [
+    "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages", "check_output",
+    "check_picture", "number_list", "option", "read_stdin", "report_errors", "table_format", "write_stdout",
+]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
 """Exit codes: some inputs could not be used; wrong arguments, or a limit of the machine; Ctrl-C or SIGTERM."""
@@ -31,6 +39,186 @@ class Dtype(StrEnum):
 def option(*names: str, help: str, panel: str | None = None, metavar: str | None = None, **more: Any) -> Any:
     """A typer option in the panel `panel` of the help screen; the help text states the default."""
     return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False, **more)
+
+
+COMPUTATION, OUTPUT = "Computation", "Output"
+"""Panels of the help screens that every command has."""
+STDIO = Path("-")
+"""The path that means standard input or standard output."""
+
+DeviceOption = Annotated[
+    str,
+    option(
+        "--device",
+        help="Where to compute: auto, cpu, cuda, cuda:1 or cuda:all. The default is auto.",
+        panel=COMPUTATION,
+        metavar="DEVICE",
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    option("--threads", help="CPU threads. The default is one a core.", panel=COMPUTATION, metavar="N", min=1),
+]
+MemoryOption = Annotated[
+    str | None,
+    option(
+        "--memory",
+        help="Limit of the working memory, such as 2GiB or 50% of what is free.",
+        panel=COMPUTATION,
+        metavar="SIZE",
+    ),
+]
+OverwriteOption = Annotated[bool, option("--overwrite", help="Replace output files that exist.", panel=OUTPUT)]
+FormatOption = Annotated[
+    str | None,
+    option(
+        "--format",
+        help="Format of the output, such as csv or json. The default follows from the file's name; csv for '-'.",
+        panel=OUTPUT,
+        metavar="FORMAT",
+    ),
+]
+QuietOption = Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)]
+VerboseOption = Annotated[
+    bool, option("-v", "--verbose", help="Print what is chosen and done (method, device, memory, time).", panel=OUTPUT)
+]
+ProgressOption = Annotated[
+    bool | None,
+    option(
+        "--progress/--no-progress",
+        help="Show a progress bar. The default is to show it on a terminal.",
+        panel=OUTPUT,
+    ),
+]
+
+
+class Messages:
+    """What a command prints beside its results: lines on standard error, and whether to draw a progress bar.
+
+    Parameters
+    ----------
+    quiet, verbose : bool
+        As the options ``--quiet`` and ``--verbose``; not both.
+    progress : bool, optional
+        As the option ``--progress``; by default a bar is drawn on a terminal.
+
+    Raises
+    ------
+    ValueError
+        Both `quiet` and `verbose` are True.
+    """
+
+    def __init__(self, quiet: bool = False, verbose: bool = False, progress: bool | None = None) -> None:
+        if quiet and verbose:
+            raise ValueError("--quiet and --verbose: expected at most one of them")
+        self.quiet, self.verbose = quiet, verbose
+        self.progress = not quiet and sys.stderr.isatty() if progress is None else progress
+        if verbose:
+            logging.basicConfig(format="%(name)s: %(message)s")
+            logging.getLogger("skysieve").setLevel(logging.INFO)
+
+    def say(self, text: str) -> None:
+        """Print a line, unless the command is quiet."""
+        if not self.quiet:
+            typer.echo(text, err=True)
+
+    def detail(self, text: str) -> None:
+        """Print a line if the command is verbose."""
+        if self.verbose:
+            typer.echo(text, err=True)
+
+    def wrote(self, path: str | os.PathLike[str], what: str = "") -> None:
+        """Say which file was written, and `what` is in it (such as ``"12 candidates"``)."""
+        if Path(path) != STDIO:
+            self.say(f"wrote {os.fspath(path)}" + (f": {what}" if what else ""))
+
+
+def check_output(path: Path | None, overwrite: bool = False, folder: bool = False) -> None:
+    """Refuse, before any work, an output that could not be written at its end.
+
+    Parameters
+    ----------
+    path : pathlib.Path or None
+        The file; None and ``-`` (standard output) pass.
+    overwrite : bool
+        Whether a file that exists may be replaced.
+    folder : bool
+        Whether `path` is a folder, which may exist or be made.
+
+    Raises
+    ------
+    OSError
+        The parent folder does not exist, a folder was given for a file or a file for a folder, or the file exists.
+    """
+    if path is None or (path == STDIO and not folder):
+        return
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
+    if folder:
+        if path.exists() and not path.is_dir():
+            raise NotADirectoryError(f"{path}: is a file, expected the name of a folder")
+    elif path.is_dir():
+        raise IsADirectoryError(f"{path}: is a folder, expected the name of a file")
+    elif path.exists() and not overwrite:
+        raise FileExistsError(f"{path}: exists; use --overwrite to replace it, or another name")
+
+
+def check_picture(path: Path | None, overwrite: bool = False) -> None:
+    """Refuse, before any work, a picture that Matplotlib could not write; see `check_output`.
+
+    Raises
+    ------
+    OSError, ValueError
+        As `check_output`; or Matplotlib is not installed, or does not write pictures of that name.
+    """
+    check_output(path, overwrite)
+    if path is None:
+        return
+    if find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib: pip install 'skysieve[plot]'")
+    from matplotlib.figure import Figure
+
+    kinds = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix.lower().lstrip(".") not in kinds:
+        raise ValueError(f"--plot {path}: expected a name that ends in {', '.join('.' + kind for kind in kinds)}")
+
+
+def table_format(path: Path, wanted: str | None, formats: Iterable[str]) -> str:
+    """The format of an output: the option ``--format``, or the ending of the file's name.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The output; ``-`` is standard output, as csv unless `wanted` says otherwise.
+    wanted : str or None
+        The option.
+    formats : iterable of str
+        Formats that the command writes, named by their endings without the dot.
+
+    Raises
+    ------
+    ValueError
+        The format is none of `formats`.
+    """
+    known = list(formats)
+    chosen = wanted or ("csv" if path == STDIO else path.suffix.lower().lstrip("."))
+    if chosen not in known:
+        name = f"--format {wanted}" if wanted else f"--output {path}"
+        ending = "" if wanted else " (or use --format)"
+        raise ValueError(f"{name}: expected one of {', '.join(known)}{ending}")
+    return chosen
+
+
+def read_stdin() -> bytes:
+    """All of standard input."""
+    return sys.stdin.buffer.read()
+
+
+def write_stdout(data: bytes) -> None:
+    """Write to standard output, behind what was printed before."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 @contextmanager

@@ -11,12 +11,21 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's ``__getattr__`` and ``__dir__``; ``homes`` tells in which module each public name lives."""
+    """A package's ``__getattr__`` and ``__dir__``.
+
+    Parameters
+    ----------
+    package : str
+        Its name.
+    homes : mapping of str to str
+        The module that defines each public name; a submodule is its own.
+    """
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(homes[name]), name)
+        module = importlib.import_module(homes[name])
+        value = module if homes[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -1,0 +1,49 @@
+"""What the plans of all domains share: closing, and copies that are rebuilt from the arguments."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["DESCRIPTION", "Plan"]
+
+DESCRIPTION = ("method", "device", "dtype", "bytes", "seconds")
+"""Keys that every plan's ``describe`` returns: the names of method, device and dtype; bytes of memory that the plan and
+its work take on the device; predicted seconds, None where there is no prediction."""
+
+
+class Plan:
+    """Base of the plans: work that is set up once and executed often.
+
+    A plan is a context manager.  Copies (`copy.copy`, `copy.deepcopy`, `pickle`) are new plans, made from the arguments
+    of the first one: they share no memory with it, and may be made in another process.  Arguments are not copied when
+    the plan is made; do not change arrays that were given.
+    """
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Remember the arguments."""
+        self = super().__new__(cls)
+        self._arguments = args, options
+        return self
+
+    def close(self) -> None:
+        """Free threads and device memory; the plan cannot be used any more."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        args, options = self._arguments
+        return _rebuild, (type(self), args, options)
+
+
+def _rebuild(kind: type[Plan], args: tuple[Any, ...], options: dict[str, Any]) -> Plan:
+    return kind(*args, **options)
