@@ -8,7 +8,7 @@ from tests.conformance.fstat_truth import CELL, GRIDS, RMS, STORED, T0, WINDOWS,
 from tests.truth import fstat as reference
 
 from skysieve.fstat import Atoms, Grid, WindowSum, synth_atoms, transient_map
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 
 CASES = ("d1_H1_1d_nogap_rect", "d2_H1L1_10d_gaps_exp", "d3_H1_2d_biggap_noise_unaligned")

@@ -7,9 +7,20 @@ import pytest
 from tests.conformance.fstat_truth import T0, WINDOWS, T
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, kept, long_map, weighed
 
-from skysieve.fstat import BSGL, Atoms, AtomsBatch, Grid, TransientPlan, care, merge, search, synth_atoms, transient_map
+from skysieve.fstat import (
+    BSGL,
+    Atoms,
+    AtomsBatch,
+    Grid,
+    TransientPlan,
+    merge,
+    precision,
+    search,
+    synth_atoms,
+    transient_map,
+)
 from skysieve.fstat.contract import Spec, make_job
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch
 from skysieve.fstat.template_search.cells import F_of_sums
@@ -147,7 +158,7 @@ def test_ordinary_atoms_take_the_usual_sums():
             for dtype in LIMIT:
                 w = resolve_window(window, 3)
                 job = make_job([bin_atoms(made)], grid, w, np.dtype(dtype))
-                assert care.levels_of(job, Spec(w, np.dtype(dtype))).tolist() == [care.USUAL]
+                assert precision.levels_of(job, Spec(w, np.dtype(dtype))).tolist() == [precision.USUAL]
 
 
 # ---------------------------------------------------------------- SFTs of weight zero

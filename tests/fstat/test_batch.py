@@ -7,8 +7,8 @@ import pytest
 from tests.truth import fstat as reference
 
 from skysieve.fstat import Atoms, AtomsBatch, Grid, Injection, WindowSum, synth_atoms
-from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch, groups
 
@@ -143,8 +143,10 @@ def test_lines_against_the_truth(grid, window):
         a.Fa[10] *= np.float32(1e4)  # a glitch: summed apart, and a line where it is
     (parts,) = groups(made, 0)
     dtype = np.dtype(np.float32)
-    binned = bin_batch(parts, dtype, apart=True)
-    job = Job(binned.bank, T, GRIDS[grid].taus.astype(float), make_schedule(GRIDS[grid], w, binned), binned.detectors)
+    binned = bin_batch(parts, dtype, each_detector=True)
+    job = MapJob(
+        binned.bank, T, GRIDS[grid].taus.astype(float), make_schedule(GRIDS[grid], w, binned), binned.detectors
+    )
     engine = cpu.Engine(Spec(w, dtype, keep_map=False, marginals=False, lines=LINES), threads=2)
     out = engine.execute(job)
     engine.close()

@@ -13,7 +13,7 @@ import pytest
 from tests.truth import fstat as reference
 
 from skysieve.fstat import BSGL, Atoms, AtomsBatch, Grid, Injection, WindowSum, search, synth_atoms, transient_map
-from skysieve.fstat.inputs.atoms import bin_atoms
+from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 
 T = 1800

@@ -15,10 +15,10 @@ from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
 from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, synth_atoms, transient_map
-from skysieve.fstat.contract import Bank, Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.contract import Bank, Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import launch as cuda_launch
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 
@@ -163,12 +163,12 @@ def test_lines_of_detectors(detectors, window, dtype):
     ]
     made[0].Fa[0, 10] *= np.float32(1e4)
     (parts,) = groups(made, 0)
-    binned = bin_batch(parts, kind, apart=True)
+    binned = bin_batch(parts, kind, each_detector=True)
     for grid in (
         Grid(t0=T0, t0_band=46 * T, dt0=T, tau=2 * T, tau_band=40 * T, dtau=T),
         Grid(t0=T0 - 5 * T - 901, t0_band=45 * T, dt0=2500, tau=2 * T, tau_band=30 * T, dtau=1100),
     ):
-        job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
+        job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
         e = engine(window, dtype, keep_map=False, marginals=False, lines=lines)
         out = e.execute(job)
         e.close()
@@ -296,7 +296,7 @@ def test_banks_of_the_gpu(window):
     there = Bank(cupy.asarray(job.bank.antenna), cupy.asarray(job.bank.data), job.occupied)
     e = engine(window)
     host = e.execute(job)
-    out = e.execute(Job(there, job.tatom, job.taus, job.schedule))
+    out = e.execute(MapJob(there, job.tatom, job.taus, job.schedule))
     e.close()
     assert isinstance(out.F, cupy.ndarray)
     assert np.array_equal(cupy.asnumpy(out.F), host.F)

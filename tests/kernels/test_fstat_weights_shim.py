@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skysieve.fstat import Atoms, AtomsBatch, Grid, WindowSum, care, synth_atoms
-from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat import Atoms, AtomsBatch, Grid, WindowSum, precision, synth_atoms
+from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cuda import engine as cuda
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import bin_batch, groups
 from tests.conformance.fstat_weights import LIMIT, any_weights, error_of, kept, long_map, weighed
@@ -104,7 +104,7 @@ def test_a_batch_of_all_kinds(window, sky):
         templates.append(atoms)
     grid = Grid.full(templates[0], dtau=4 * T)
     binned = bin_batch([AtomsBatch.stack(templates)], np.float32)
-    job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned))
+    job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned))
     out = cuda.Engine(Spec(w, np.dtype("f4"), keep_map=False), runtime=shim_runtime()).execute(job)
     for i, atoms in enumerate(templates):
         truth = long_map(bin_atoms(atoms), grid, w)
@@ -122,10 +122,10 @@ def test_lines_with_a_poor_detector(window, weight):
     atoms = [kept(h1, np.r_[0:15, 30:50]), weighed(l1, np.full(len(l1), weight), "float64")]
     grid, lines, w = Grid.full(atoms, dtau=4 * T), Lines(3.0, (-1.0, -1.3)), resolve_window(WINDOWS[window], 3)
     (parts,) = groups([AtomsBatch.stack([a]) for a in atoms], 0)
-    binned = bin_batch(parts, np.float32, apart=True)
-    job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
+    binned = bin_batch(parts, np.float32, each_detector=True)
+    job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
     spec = Spec(w, np.dtype("f4"), keep_map=False, marginals=False, lines=lines)
-    assert care.levels_of(job, spec)[0] > care.USUAL
+    assert precision.levels_of(job, spec)[0] > precision.USUAL
     out = cuda.Engine(spec, runtime=shim_runtime()).execute(job)
     total = bin_atoms(atoms)
     each = []

@@ -10,10 +10,10 @@ import pytest
 
 from skysieve.core import measured as kept
 from skysieve.fstat import Grid, WindowSum, synth_atoms, timing
-from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import windows as cuda_windows
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 from tests.kernels.shim import shim_runtime
@@ -139,9 +139,9 @@ def test_lines(window, order, detectors):
     made = [AtomsBatch(p.t, p.a2, p.b2, p.ab, p.Fa, p.Fb, p.tatom, f"D{x}") for x, p in enumerate(made)]
     made[0].Fa[0, 10] *= np.float32(1e4)
     (parts,) = groups(made, 0)
-    binned = bin_batch(parts, dtype, apart=True)
+    binned = bin_batch(parts, dtype, each_detector=True)
     for grid in LINE_GRIDS[: 1 if window == "function" else 2]:
-        job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
+        job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
         out = cuda.Engine(Spec(w, dtype, keep_map=False, marginals=False, lines=lines), runtime=runtime).execute(job)
         for i in range(2):
             F, *each = (
@@ -183,14 +183,14 @@ def test_predicted_times(monkeypatch, tmp_path, window, options):
     job = make_job(templates(2), GRIDS["coarse"], w, np.float32)
     spec = Spec(w, np.dtype("f4"), **options)
     facts = cuda.Engine(spec, runtime=runtime).describe(job)
-    assert 1e-6 < facts["expected_seconds"] < 60
+    assert 1e-6 < facts["seconds"] < 60
     one = make_job(templates(1), GRIDS["coarse"], w, np.float32)
-    alone = cuda.Engine(spec, runtime=runtime).describe(one)["expected_seconds"]
+    alone = cuda.Engine(spec, runtime=runtime).describe(one)["seconds"]
     names = [path.name for path in (tmp_path / "skysieve").iterdir()]
     assert sum("-alone" in name for name in names) == (window != "function")  # constants of its own
     assert 1e-6 < alone < 60
-    methods = {"rect": "running sums", "function": "bin by bin"}
-    assert facts["method"] == methods.get(window, "recurrence")
-    assert (facts["map_bytes"] > 0) == options.get("keep_map", True)
+    assert facts["method"] == w.algorithm
+    maps = job.n_templates * GRIDS["coarse"].cells * 4
+    assert (facts["bytes"] > maps) == options.get("keep_map", True)
     monkeypatch.setattr(timing, "measure", lambda cases: pytest.fail("measured again"))
     assert cuda.Engine(spec, runtime=runtime).describe(job) == facts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.fstat.inputs.atoms import Bins
+from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.inputs.windows import Window
 

@@ -1,34 +1,36 @@
 """What passes between the public API of the F-statistic and its backends.
 
-``api`` and ``search`` check the arguments and build a `Spec` (what to compute) and a `Job` (the binned atoms and the
+``api`` and ``search`` check the arguments and build a `Spec` (what to compute) and a `MapJob` (the binned atoms and the
 bins of every cell); ``cpu.Engine`` and ``cuda.Engine`` take them and give an `Output`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from skysieve.fstat.inputs.grid import Schedule
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
-
 from skysieve.core.arrays import array_module, to_host
-from skysieve.fstat.inputs.atoms import Bins
-from skysieve.fstat.inputs.grid import Grid, make_schedule
+from skysieve.core.checks import one_of
+from skysieve.fstat.inputs.bins import Bins
+from skysieve.fstat.inputs.grid import BYTES_T0, BYTES_TAU, Grid, Schedule, make_schedule
+from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, Algorithm
 from skysieve.fstat.inputs.windows import Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Dtype = Literal["float64", "float32"] | np.dtype[Any] | type[np.float64] | type[np.float32]
+"""The argument `dtype` of the public functions."""
+Compat = Literal["lalpulsar"]
+"""Names of `COMPAT`, for type checkers."""
+COMPAT = {"lalpulsar": "LALPulsar's float32 operations in its order, and its table of exponentials."}
+"""Programs whose numbers can be reproduced bit for bit, with what that means."""
+LAL_EFOLD = 3.0
+"""LALPulsar's exponential window ends at 3 tau."""
 FALLBACK = 2.0
 """F of a cell whose antenna-pattern matrix is ill-conditioned or empty: half of the mean of 2F in noise."""
 MAX_CONDITION = 1e4
@@ -55,7 +57,7 @@ class Lines:
     log_gauss : float
         ``F*_0 - ln(1 + o)``, ``o`` the sum of the prior odds of lines ``oLGX``.
     log_line : tuple of float
-        ``ln(oLGX / (1 + o))``, one a detector in the order of `Job.detectors`; -inf where a line is excluded.
+        ``ln(oLGX / (1 + o))``, one a detector in the order of `MapJob.detectors`; -inf where a line is excluded.
     """
 
     log_gauss: float
@@ -66,12 +68,22 @@ class Lines:
 class Spec:
     """What to compute, the same for every template of a plan.
 
-    ``keep_map`` asks for F of every cell, ``marginals`` for the sums over rows and columns: a search has both False
-    and asks another engine for the marginals of its few best templates.  ``lines`` asks for the line-robust statistic
-    (never with ``lal``).  ``lal`` reproduces LALPulsar's arithmetic: its order of operations in float32 and its table
-    of exponentials.  ``sums`` says how the sums are formed: "usual" is the fastest way, and templates for which it is
-    not good enough (see ``care``) go to an engine with "double", the same in float64, or "exact", where nothing is ever
-    subtracted and every cell has a scale of its own; both with the `dtype` float64.
+    Attributes
+    ----------
+    window : Window
+    dtype : dtype
+    keep_map : bool
+        Return F of every cell.
+    marginals : bool
+        Return the sums over rows and columns.  A search asks a second engine for those of its few best templates.
+    lal : bool
+        Reproduce LALPulsar's arithmetic: its order of operations in float32 and its table of exponentials.
+    lines : Lines or None
+        Priors of the line-robust statistic, where it is wanted; never with `lal`.
+    sums : {"usual", "double", "exact"}
+        How the sums are formed.  "usual" is the fastest way.  Templates for which it is not accurate enough (see
+        ``precision.py``) go to an engine with "double" (the same sums in float64) or "exact" (nothing is subtracted,
+        and every cell has its own scale); both have the `dtype` float64.
     """
 
     window: Window
@@ -132,7 +144,7 @@ class Bank:
 
 
 @dataclass(frozen=True)
-class Job:
+class MapJob:
     """Templates of one data set on one grid.
 
     Attributes
@@ -178,7 +190,7 @@ class Job:
         """Bins of data."""
         return int(self.bank.data.shape[2])
 
-    def part(self, chosen: Any) -> Job:
+    def part(self, chosen: Any) -> MapJob:
         """Some of the templates: a slice or an array of numbers."""
         return replace(self, bank=self.bank.part(chosen), detectors=tuple(d.part(chosen) for d in self.detectors))
 
@@ -239,6 +251,32 @@ class Output:
         )
 
 
+def check_compat(compat: str, window: Window) -> None:
+    """Raise ValueError if the numbers of another program cannot be reproduced for a window."""
+    one_of("compat", compat, COMPAT)
+    known = [name for name in NAMED if KINDS[name].lal is not None]
+    if window.kind not in known:
+        raise ValueError(f"compat={compat!r} knows the windows {', '.join(map(repr, known))}")
+    if window.algorithm != Algorithm.RUNNING_SUMS and window.efold != LAL_EFOLD:
+        raise ValueError(f"efold={window.efold!r}: compat={compat!r} ends the window at {LAL_EFOLD:g} tau")
+
+
+def description(
+    job: MapJob, method: str, device: str, dtype: np.dtype[Any], map_bytes: int, seconds: float
+) -> dict[str, Any]:
+    """The answer of ``Engine.describe``: bytes are those of the atoms, the axes of the grid and the maps."""
+    rows, columns = job.schedule.shape
+    atoms = sum(bank.nbytes for bank in (job.bank, *job.detectors))
+    return {
+        "method": method,
+        "device": device,
+        "dtype": dtype.name,
+        "bytes": atoms + BYTES_T0 * rows + BYTES_TAU * columns + map_bytes,
+        "seconds": seconds,
+        "cells": rows * columns * job.n_templates,
+    }
+
+
 def blank(F: NDArray[Any], schedule: Schedule) -> None:
     """NaN in the cells of a map (..., N_t0, N_tau) that hold fewer than two bins."""
     F[..., schedule.late, :] = np.nan
@@ -253,13 +291,13 @@ class Engine(Protocol):
     An engine is used by one thread at a time; several engines, also of one device, may be used at once.
     """
 
-    def execute(self, job: Job, progress: Any = None) -> Output:
+    def execute(self, job: MapJob, progress: Any = None) -> Output:
         """Maps of all templates, or what is asked of them; ``progress(done, total)`` is called now and then.
 
         A batch may be larger than the device's memory: the engine cuts it.
         """
 
-    def describe(self, job: Job) -> dict[str, Any]:
+    def describe(self, job: MapJob) -> dict[str, Any]:
         """Method, bytes and expected seconds, without computing."""
 
     def close(self) -> None:
@@ -268,7 +306,7 @@ class Engine(Protocol):
 
 def make_job(
     templates: Sequence[Bins], grid: Grid, window: Window, dtype: Any, schedule: Schedule | None = None
-) -> Job:
+) -> MapJob:
     """Binned atoms of templates that share their times, ready for a backend.
 
     `schedule` is that of the grid and the templates' times; it is made if it is not given.
@@ -289,7 +327,7 @@ def make_job(
     if schedule is None:
         schedule = make_schedule(grid, window, first)
     (bank,) = prepared([Bank(antenna, data, occupied)], dtype)
-    return Job(bank, first.tatom, grid.taus.astype(np.float64), schedule)
+    return MapJob(bank, first.tatom, grid.taus.astype(np.float64), schedule)
 
 
 def prepared(banks: Sequence[Bank], dtype: Any) -> list[Bank]:
@@ -356,7 +394,7 @@ def scaled(bank: Bank, power: NDArray[np.int32]) -> Bank:
         return bank
     xp = array_module(bank.data)
     at = xp.asarray(power)[:, None, None]
-    with np.errstate(over="ignore"):  # data of any size: care.of_data finds what is infinite now
+    with np.errstate(over="ignore"):  # data of any size: precision.of_data finds what is infinite now
         return replace(bank, antenna=xp.ldexp(bank.antenna, 2 * at), data=xp.ldexp(bank.data, at))
 
 
@@ -376,7 +414,7 @@ def live_rows(schedule: Schedule) -> Live:
 
 
 @dataclass
-class Part:
+class TilePart:
     """Maximum (and where), fallbacks and ``ln sum exp F`` of a tile, whole and by its rows and columns."""
 
     rows: NDArray[np.int64]
@@ -391,12 +429,12 @@ class Part:
 
 
 @dataclass
-class Joined:
+class TileParts:
     """All parts of one template."""
 
     n_rows: int
     n_columns: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[TilePart] = field(default_factory=list)
 
     def into(self, output: Output, i: int) -> None:
         """Write the answers of template `i`."""
@@ -432,7 +470,7 @@ def add_log(total: NDArray[np.float64], at: NDArray[np.int64], values: NDArray[n
     total[at] = np.logaddexp(total[at], values)
 
 
-def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> Part:
+def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> TilePart:
     """Rows whose windows hold nothing: F is the fallback in every valid cell."""
     valid_from, n_columns = schedule.valid_from[schedule.group[rows]], schedule.shape[1]
     count = n_columns - valid_from
@@ -440,7 +478,7 @@ def empty_part(schedule: Schedule, rows: NDArray[np.int64]) -> Part:
     with np.errstate(divide="ignore"):
         per_column = FALLBACK + np.log((columns[:, None] >= valid_from).sum(1))
     row = int(np.argmin(rows))
-    return Part(
+    return TilePart(
         rows,
         columns,
         FALLBACK,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.grid import Grid, Times, make_schedule
+from skysieve.fstat.inputs.window_kinds import KINDS, WindowName
 from skysieve.fstat.inputs.windows import Window
 from skysieve.fstat.result.map import PRIOR
 from skysieve.fstat.template_search.cells import F_of_sums
@@ -140,28 +141,31 @@ def register_pyfstat(
     maps.init_transient_fstat_map_features = init_too
 
 
+WINDOWS: dict[int, WindowName] = {
+    number: name for name in get_args(WindowName) if (number := KINDS[name].lal) is not None
+}
+"""Names of the windows by LALPulsar's numbers."""
+
+
 class MapMaker:
     """Called by PyFstat as ``maker(multiFstatAtoms, windowRange, BtSG)``; keeps its plans between calls."""
-
-    KINDS: ClassVar = {0: "none", 1: "rect", 2: "exp"}
-    """LALPulsar's numbers of the windows."""
 
     def __init__(self, make: Any, device: str | Device, dtype: Any, compat: str | None, threads: int | None) -> None:
         self.make = make
         self.options: dict[str, Any] = {"device": device, "dtype": dtype, "compat": compat, "threads": threads}
-        self.plans: dict[str, TransientPlan] = {}
+        self.plans: dict[WindowName, TransientPlan] = {}
         self.plan("rect")  # options that do not fit are told now
 
-    def plan(self, window: str) -> TransientPlan:
+    def plan(self, window: WindowName) -> TransientPlan:
         """The plan of a window."""
         if window not in self.plans:
             self.plans[window] = TransientPlan(window=window, strict=False, **self.options)
         return self.plans[window]
 
     def __call__(self, multiFstatAtoms: Any, windowRange: Any, BtSG: bool = False) -> Any:
-        window = self.KINDS.get(int(windowRange.type))
+        window = WINDOWS.get(int(windowRange.type))
         if window is None:
-            raise ValueError(f"windowRange.type={windowRange.type}: expected one of {sorted(self.KINDS)}")
+            raise ValueError(f"windowRange.type={windowRange.type}: expected one of {sorted(WINDOWS)}")
         grid = grid_of_lal(windowRange, window)
         if grid is not None and grid.cells == 1 and self.options["compat"] is None:
             return self.one(multiFstatAtoms, grid, window, BtSG)
@@ -176,7 +180,7 @@ class MapMaker:
             found.t0_MP, found.tau_MP = result.bin_mode("t0"), result.bin_mode("tau")
         return found
 
-    def one(self, multiFstatAtoms: Any, grid: Grid, window: str, BtSG: bool) -> Any:
+    def one(self, multiFstatAtoms: Any, grid: Grid, window: WindowName, BtSG: bool) -> Any:
         """A map of one cell, as a Markov chain asks for at each step: its few bins are added here, in float64."""
         found = self.make(1, 1)
         F = cell_of_lal(multiFstatAtoms, grid, self.plan(window).window)

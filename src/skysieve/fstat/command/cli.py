@@ -95,7 +95,7 @@ def make_grid(
     """The grid that the options mean; what is not given follows from the data."""
     import numpy as np
 
-    from skysieve.fstat.inputs.atoms import bin_atoms
+    from skysieve.fstat.inputs.bins import bin_atoms
     from skysieve.fstat.inputs.grid import Grid
 
     bins = bin_atoms(atoms)
@@ -401,7 +401,7 @@ def info(atoms: File, tatom: Tatom = 1800, detectors: Names = None) -> None:
         from rich.console import Console
         from rich.table import Table
 
-        from skysieve.fstat.inputs.atoms import bin_atoms
+        from skysieve.fstat.inputs.bins import bin_atoms
         from skysieve.fstat.inputs.grid import Grid
 
         found = read(atoms, tatom, detectors)

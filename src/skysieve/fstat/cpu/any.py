@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import njit
 
-from skysieve.fstat.contract import FALLBACK, Bank, Job, Part
+from skysieve.fstat.contract import FALLBACK, Bank, MapJob, Spec, TilePart
+from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import Window, WindowSum
 
-from .direct import weighted
 from .exact import block_sums, fstat_exact
 from .lanes import fstat_lal, fstat_lanes
 from .state import Typed, lal_exp, padded, tiles
@@ -32,6 +33,34 @@ NS_MOMENT = 5.0
 """Nanoseconds for one multiplication of a recurrence."""
 TRANSFORMS = 9
 """Of the weights, of their squares, and back for seven sums."""
+
+
+@njit(cache=True, nogil=True)
+def weighted(x, first, starts, weights, squares, ends, S):
+    """Sum the bins from ``first + starts`` (unsigned) on into ``S`` (7, rows), in the order of time.
+
+    A lane is a row (a start time) of one group, whose windows share their weights.  The cost is a multiplication and an
+    addition for each of the seven sums, cell and bin of the window.  Each product and addition is made in float64 and
+    rounded to the type of ``S``, as LALPulsar does.
+    """
+    for i in range(7):
+        row = S[i]
+        w = squares if i < 3 else weights
+        for j in range(row.size):
+            row[j] -= row[j]
+        for b in range(min(w.size, ends)):
+            weight = w[b]
+            if weight != 0.0:
+                source = x[i, first + b :]
+                for j in range(row.size):
+                    row[j] += source[starts[j]] * weight
+
+
+def by_columns(spec: Spec) -> bool:
+    """Whether sums are formed one duration at a time, by the methods for any window."""
+    algorithm = spec.window.algorithm
+    special = algorithm in (Algorithm.MOMENTS, Algorithm.WEIGHTS)
+    return special or (algorithm == Algorithm.RECURRENCE and spec.lal) or spec.sums == "exact"
 
 
 @dataclass(frozen=True)
@@ -70,17 +99,17 @@ class Group:
         """Expected seconds of each column, bin by bin and by the other method that the window allows."""
         ends = self.ends().astype(np.float64)
         direct = NS_DIRECT * len(self.rows) * ends
-        if isinstance(window.function, WindowSum):
+        if isinstance(window.shape, WindowSum):
             span = float(self.first[-1] - self.first[0])
             steps = np.minimum(1.25 * span, len(self.rows) * ends) + ends
-            other = NS_MOMENT * Recurrence(window.function).work * steps
+            other = NS_MOMENT * Recurrence(window.shape).work * steps
         else:
             size = self.x.shape[1] + float(ends.max(initial=1))
             other = np.full(len(ends), NS_FOURIER * TRANSFORMS * size * np.log2(size))
         return 1e-9 * direct, 1e-9 * other
 
 
-def groups_of(job: Job, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) -> list[Group]:
+def groups_of(job: MapJob, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) -> list[Group]:
     """Template `i` of a bank, its rows in groups; in float64 unless LALPulsar's arithmetic is wanted."""
     s = job.schedule
     if rows.size == 0:
@@ -105,7 +134,7 @@ def groups_of(job: Job, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) 
 def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool) -> NDArray[np.float64]:
     """Weights of the bins of a window."""
     x = (group.offset + group.tatom * np.arange(length, dtype=np.float64)) / tau
-    return lal_exp(x) if lal and window.kind == "exp" else window.weights(x)
+    return lal_exp(x) if lal and window.algorithm == Algorithm.RECURRENCE else window.weights(x)
 
 
 def any_columns(
@@ -123,21 +152,21 @@ def any_columns(
     if not (lal or exact):
         direct, other = group.seconds(window)
         by_bins = direct <= other
-    in_blocks = exact and window.kind in ("none", "rect", "exp")
+    in_blocks = exact and window.algorithm in (Algorithm.RUNNING_SUMS, Algorithm.RECURRENCE)
     ahead, bins = np.zeros((0, 8)), np.zeros((0, 8))
     if in_blocks:
         ahead, bins = np.zeros((most + 1, 8)), np.zeros((group.x.shape[1], 8))
         bins[:, :7] = group.x.T
     recurrence = transform = None
     if not by_bins[group.valid_from :].all():
-        if isinstance(window.function, WindowSum):
-            recurrence = Recurrence(window.function)
+        if isinstance(window.shape, WindowSum):
+            recurrence = Recurrence(window.shape)
         else:
             transform = Transform(group, most)
     for c in range(group.valid_from, len(taus)):
         length = min(int(group.length[c]), most)
         if in_blocks:
-            decay = np.exp(-group.tatom / taus[c]) if window.kind == "exp" else 1.0
+            decay = np.exp(-group.tatom / taus[c]) if window.algorithm == Algorithm.RECURRENCE else 1.0
             block_sums(bins, group.first, length, group.end, decay, ahead, sums)
         elif recurrence is not None and not by_bins[c]:
             h, delta = group.tatom / float(taus[c]), group.offset / float(taus[c])
@@ -204,11 +233,11 @@ class Tally:
             self.column_log[c] = self.ref + np.log(e.sum())
         self.missed += int(np.count_nonzero(values == FALLBACK))
 
-    def part(self) -> Part:
+    def part(self) -> TilePart:
         """All of it."""
         with np.errstate(divide="ignore"):
             row_log = self.ref + np.log(self.row_sums)
         columns = np.arange(self.n)
-        return Part(
+        return TilePart(
             self.rows, columns, *self.best, self.missed, float(np.logaddexp.reduce(row_log)), row_log, self.column_log
         )

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import FALLBACK, Job, Lines, Spec
+from skysieve.fstat.contract import FALLBACK, Lines, MapJob, Spec
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
 from . import exp as cpu_exp
 from . import lines as cpu_lines
 from . import rect as cpu_rect
 from . import state as cpu_state
-from .any import any_columns, groups_of
+from .any import any_columns, by_columns, groups_of
 from .state import Columns, March, Typed
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class LineTasks:
         self.slack = typed.dtype.type(4 * np.finfo(typed.dtype).eps)
 
     def tasks(
-        self, job: Job, i: int, rows: NDArray[np.int64], empty: NDArray[np.int64]
+        self, job: MapJob, i: int, rows: NDArray[np.int64], empty: NDArray[np.int64]
     ) -> list[Callable[[], list[Best]]]:
         """Those of template `i`: `rows` to compute, `empty` ones whose windows end before the data."""
         out: list[Callable[[], list[Best]]] = []
@@ -61,25 +62,27 @@ class LineTasks:
             out.append(partial(self._empty, job, empty))
         if rows.size == 0:
             return out
-        if self.spec.window.kind in ("sum", "any") or self.spec.sums == "exact":
+        if by_columns(self.spec):
             return [*out, partial(self._any, job, i, rows)]
         return out + (
-            self._exp_tasks(job, i, rows) if self.spec.window.kind == "exp" else self._rect_tasks(job, i, rows)
+            self._exp_tasks(job, i, rows)
+            if self.spec.window.algorithm == Algorithm.RECURRENCE
+            else self._rect_tasks(job, i, rows)
         )
 
-    def _empty(self, job: Job, rows: NDArray[np.int64]) -> list[Best]:
+    def _empty(self, job: MapJob, rows: NDArray[np.int64]) -> list[Best]:
         s, row = job.schedule, int(rows.min())
         value = log_odds(self.lines, FALLBACK, [FALLBACK] * len(job.detectors))
         return [(float(value), row, int(s.valid_from[s.group[row]]))]
 
-    def _exp_tasks(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
+    def _exp_tasks(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
         order = March.of(job, rows, self.typed.dtype)
         found = [order.stream_of(d, i) for d in job.detectors]
         streams = [np.stack(parts) for parts in zip(*found, strict=True)]
         pieces = cpu_state.column_tiles(job.schedule.shape[1], cpu_exp.COLUMNS, self.workers)
         return [partial(self._exp, job, streams, order, a, b) for a, b in pieces]
 
-    def _exp(self, job: Job, streams: list[NDArray[Any]], order: March, a: int, b: int) -> list[Best]:
+    def _exp(self, job: MapJob, streams: list[NDArray[Any]], order: March, a: int, b: int) -> list[Best]:
         typed, width, detectors = self.typed, b - a, len(job.detectors)
         c = Columns.of(order, a, b)
         if c is None:
@@ -94,7 +97,7 @@ class LineTasks:
         )  # fmt: skip
         return [(float(best[0]), int(best[1]), int(best[2]))] if best[1] >= 0 else []
 
-    def _rect_tasks(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
+    def _rect_tasks(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
         s = job.schedule
         pieces = cpu_state.tiles(s, rows, cpu_rect.ROWS)
         before = max(0, -int(s.first[rows].min()))
@@ -102,7 +105,7 @@ class LineTasks:
         x = np.stack([cpu_state.padded(d, i, before, after) for d in job.detectors])
         return [partial(self._rect, job, x, before, piece) for piece in pieces]
 
-    def _rect(self, job: Job, x: NDArray[Any], before: int, rows: NDArray[np.int64]) -> list[Best]:
+    def _rect(self, job: MapJob, x: NDArray[Any], before: int, rows: NDArray[np.int64]) -> list[Best]:
         s, typed, size, detectors = job.schedule, self.typed, len(rows), len(job.detectors)
         g = int(s.group[rows[0]])
         first = s.first[rows]
@@ -114,7 +117,7 @@ class LineTasks:
         )  # fmt: skip
         return [(float(best[0]), int(best[1]), int(best[2]))] if best[1] >= 0 else []
 
-    def _any(self, job: Job, i: int, rows: NDArray[np.int64]) -> list[Best]:
+    def _any(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Best]:
         """Column by column, all detectors and each, by the methods of any window."""
         typed, found = Typed.of(np.float64), []
         banks = [job.bank, *job.detectors]

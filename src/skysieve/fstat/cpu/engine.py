@@ -11,27 +11,28 @@ import numpy as np
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.tasks import TaskPool
-from skysieve.fstat import care, timing
+from skysieve.fstat import precision, timing
 from skysieve.fstat.contract import (
     FALLBACK,
-    Job,
-    Joined,
     Live,
+    MapJob,
     Output,
-    Part,
     Spec,
+    TilePart,
+    TileParts,
     blank,
+    description,
     empty_part,
     fill_empty,
     live_rows,
 )
 from skysieve.fstat.inputs.grid import Schedule
-from skysieve.fstat.inputs.windows import Window
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
 from . import exp as cpu_exp
 from . import rect as cpu_rect
 from . import state as cpu_state
-from .any import Group, Tally, any_columns, groups_of
+from .any import Group, Tally, any_columns, by_columns, groups_of
 from .bsgl import Best, LineTasks, best_of
 from .crew import Crew
 from .simd import ROWS, lanes_of
@@ -81,74 +82,68 @@ class Engine:
         self.pool.close()
         self.crew.close()
 
-    def describe(self, job: Job) -> dict[str, Any]:
+    def describe(self, job: MapJob) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
-        rows, columns = job.schedule.shape
-        kind = self.spec.window.kind
-        cells = float(rows) * columns * job.n_templates
-        held = self.map_bytes(job)
-        if self._general():
+        method = str(self.spec.window.algorithm)
+        if by_columns(self.spec):
             groups = groups_of(job, job.bank, 0, live_rows(job.schedule).rows, self.spec.lal)
             costs = [g.seconds(self.spec.window) for g in groups]
-            seconds = sum(
-                float((direct if self.spec.lal else np.minimum(direct, other)).sum()) for direct, other in costs
-            )
-            seconds *= job.n_templates / self.pool.workers
-            by_bins = self.spec.lal or all((direct <= other).all() for direct, other in costs)
-            method = "bin by bin" if by_bins else "recurrence" if kind == "sum" else "fourier"
+            each = [direct if self.spec.lal else np.minimum(direct, other) for direct, other in costs]
+            seconds = sum(float(column.sum()) for column in each) / self.pool.workers
+            if self.spec.lal or all((direct <= other).all() for direct, other in costs):
+                method = str(Algorithm.WEIGHTS)
+            elif method == Algorithm.WEIGHTS:
+                method = "fourier"
         else:
-            kind = "rect" if kind == "none" else kind
-            seconds = self._predicted(job, kind) * job.n_templates
-            method = "running sums" if kind == "rect" else "recurrence"
-        return {
-            "device": "cpu",
-            "threads": self.pool.workers,
-            "dtype": self.typed.dtype.name,
-            "method": method,
-            "cells": int(cells),
-            "atoms_bytes": job.bank.nbytes,
-            "map_bytes": held,
-            "expected_seconds": seconds,
-        }
+            seconds = self._predicted(job)
+        return description(job, method, "cpu", self.typed.dtype, self.map_bytes(job), seconds * job.n_templates)
 
-    def _predicted(self, job: Job, kind: str) -> float:
-        """Seconds of a template by the model of `timing`, with constants of one core; cores share all but the call."""
-        apart = "" if (job.schedule.group == job.schedule.group[0]).all() else " apart"
-        kept = self.spec.keep_map
-        name = f"{timing.processor()}, {kind}{apart}{' map' * kept}, {self.typed.dtype}"
-        window = Window(kind, self.spec.window.efold)
-        engine = Engine(Spec(window, self.spec.dtype, keep_map=kept), threads=1)
-        found = timing.constants(
-            name, lambda: timing.host_cases(window, self.typed.dtype, engine.execute, bool(apart), kept)
+    def _predicted(self, job: MapJob) -> float:
+        """Predicted seconds of a template, by the model of `timing`.
+
+        The constants are those of one core; the cores share all but the constant part of a call.
+        """
+        spec = self.spec
+        aligned = bool((job.schedule.group == job.schedule.group[0]).all())
+        name = ", ".join(
+            [timing.processor(), spec.window.algorithm + " groups" * (not aligned) + " map" * spec.keep_map,
+             str(self.typed.dtype)]
+        )  # fmt: skip
+        engine = Engine(Spec(spec.window, spec.dtype, keep_map=spec.keep_map), threads=1)
+        constants = timing.constants(
+            name,
+            lambda: timing.host_cases(spec.window, self.typed.dtype, engine.execute, not aligned, spec.keep_map),
         )
-        counts = timing.terms(job, kind == "exp")
-        return float(found[0] * counts[0] + found[1:] @ counts[1:] / self.pool.workers)
+        counts = timing.terms(job, spec.window.algorithm == Algorithm.RECURRENCE)
+        return float(constants[0] * counts[0] + constants[1:] @ counts[1:] / self.pool.workers)
 
-    def map_bytes(self, job: Job) -> int:
+    def map_bytes(self, job: MapJob) -> int:
         """Bytes of the maps that are held at once."""
         rows, columns = job.schedule.shape
         count = job.n_templates if self.spec.keep_map else int(self.spec.lal)
         return rows * columns * self.typed.dtype.itemsize * count
 
-    def execute(self, job: Job, progress: Any = None) -> Output:
+    def execute(self, job: MapJob, progress: Any = None) -> Output:
         """See `contract.Engine.execute`."""
         self._check_memory(job)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
         if self.spec.sums == "usual" and not self.spec.lal:
-            levels = care.levels_of(job, self.spec)
+            levels = precision.levels_of(job, self.spec)
             if levels.any():
-                return care.divided(job, self.spec, levels, output, self._part, progress)
+                return precision.divided(job, self.spec, levels, output, self._part, progress)
         return self._execute(job, output, progress)
 
-    def _part(self, job: Job, level: int) -> Output:
+    def _part(self, job: MapJob, level: int) -> Output:
         """Answers of some templates, by the sums that they need."""
-        if level == care.USUAL:
+        if level == precision.USUAL:
             return self._execute(job, Output.allocate(job.n_templates, job.schedule.shape, self.spec), None)
         if level not in self._others:
-            self._others[level] = Engine(care.spec_of(self.spec, level), memory=self.memory, threads=self.pool.workers)
+            self._others[level] = Engine(
+                precision.spec_of(self.spec, level), memory=self.memory, threads=self.pool.workers
+            )
         return self._others[level].execute(job)
 
-    def _execute(self, job: Job, output: Output, progress: Any) -> Output:
+    def _execute(self, job: MapJob, output: Output, progress: Any) -> Output:
         if self._live is None or self._live[0] is not job.schedule:
             self._live = job.schedule, live_rows(job.schedule)
         live = self._live[1]
@@ -167,8 +162,8 @@ class Engine:
             self.pool.run(whole, progress=progress)
             return output
         rows, columns = job.schedule.shape
-        steps = job.n * (columns if self.spec.window.kind == "exp" else rows)
-        small = not self._general() and max(rows * columns, steps) < FEW_CELLS
+        steps = job.n * (columns if self.spec.window.algorithm == Algorithm.RECURRENCE else rows)
+        small = not by_columns(self.spec) and max(rows * columns, steps) < FEW_CELLS
         for i in range(job.n_templates):
             inner = progress if job.n_templates == 1 else None
             self._template(job, i, live, output, partial(self.crew.run, progress=inner, alone=small))
@@ -176,7 +171,7 @@ class Engine:
                 progress(i + 1, job.n_templates)
         return output
 
-    def _template(self, job: Job, i: int, live: Live, output: Output, run: Any) -> None:
+    def _template(self, job: MapJob, i: int, live: Live, output: Output, run: Any) -> None:
         """One template: its tasks made, run (here, one after the other, without `run`) and joined."""
         out = np.empty((0, 0), self.spec.dtype) if output.F is None else output.F[i]
         maps = self._tasks(job, i, live.rows, out)
@@ -184,7 +179,7 @@ class Engine:
         tasks: list[Callable[[], list[Any]]] = [*maps, *lines]
         found = run(tasks) if run else [task() for task in tasks]
         columns = job.schedule.shape[1]
-        whole = Joined(*job.schedule.shape, [part for parts in found[: len(maps)] for part in parts])
+        whole = TileParts(*job.schedule.shape, [part for parts in found[: len(maps)] for part in parts])
         self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
         whole.into(output, i)
         best: list[Best] = [one for some in found[len(maps) :] for one in some]
@@ -192,7 +187,7 @@ class Engine:
         if top is not None and output.line_max is not None and output.line_index is not None:
             output.line_max[i], output.line_index[i] = top[0], top[1] * columns + top[2]
 
-    def _check_memory(self, job: Job) -> None:
+    def _check_memory(self, job: MapJob) -> None:
         """Refuse maps that do not fit the budget."""
         need = self.map_bytes(job)
         if self.memory is None and need <= SMALL_MAP:
@@ -204,20 +199,18 @@ class Engine:
             raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
 
     # ------------------------------------------------------------------ one template
-    def _general(self) -> bool:
-        kind = self.spec.window.kind
-        return kind in ("sum", "any") or (kind == "exp" and self.spec.lal) or self.spec.sums == "exact"
-
-    def _tasks(self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]) -> list[Callable[[], list[Part]]]:
+    def _tasks(
+        self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[TilePart]]]:
         if rows.size == 0:
             return []
-        if self._general():
+        if by_columns(self.spec):
             return [partial(self._any, job, g, out) for g in groups_of(job, job.bank, i, rows, self.spec.lal)]
-        if self.spec.window.kind == "exp":
+        if self.spec.window.algorithm == Algorithm.RECURRENCE:
             return self._exp_tasks(job, i, rows, out)
         return self._rect_tasks(job, i, rows, out)
 
-    def _empty(self, job: Job, rows: NDArray[np.int64], parts: list[Part], out: NDArray[Any] | None) -> None:
+    def _empty(self, job: MapJob, rows: NDArray[np.int64], parts: list[TilePart], out: NDArray[Any] | None) -> None:
         """Rows whose windows end before the data."""
         if rows.size == 0:
             return
@@ -226,8 +219,8 @@ class Engine:
             fill_empty(job.schedule, rows, out)
 
     def _rect_tasks(
-        self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[Callable[[], list[Part]]]:
+        self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[TilePart]]]:
         s = job.schedule
         if self._sparse(job, i, rows):
             sums, counts = np.zeros((7, job.n + 1)), np.concatenate([[0], np.cumsum(job.occupied)])
@@ -241,7 +234,7 @@ class Engine:
         pieces.sort(key=lambda p: int(s.first[p[0]]))
         return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
 
-    def _sparse(self, job: Job, i: int, rows: NDArray[np.int64]) -> bool:
+    def _sparse(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> bool:
         """Whether the grid has far fewer cells than there are bins to be added in its rows."""
         if self.spec.lal or self.typed.dtype != np.float32 or not job.occupied.any():
             return False
@@ -258,8 +251,8 @@ class Engine:
         )
 
     def _rect_rows(
-        self, job: Job, P: NDArray[np.float64], counts: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[Part]:
+        self, job: MapJob, P: NDArray[np.float64], counts: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[TilePart]:
         s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
         S, lines = np.zeros((7, columns), typed.dtype), np.zeros((3, columns), typed.dtype)
         bits, scale = typed.bits(columns)
@@ -269,9 +262,11 @@ class Engine:
             typed.poly, S, lines, bits, scale, out.size > 0, sums, out, row_log, column_log, best,
         )  # fmt: skip
         where = float(best[0]), int(best[1]), int(best[2]), int(best[3]), float(best[4])
-        return [Part(rows, np.arange(columns), *where, row_log, column_log)]
+        return [TilePart(rows, np.arange(columns), *where, row_log, column_log)]
 
-    def _rect(self, job: Job, x: NDArray[Any], before: int, rows: NDArray[np.int64], out: NDArray[Any]) -> list[Part]:
+    def _rect(
+        self, job: MapJob, x: NDArray[Any], before: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[TilePart]:
         s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
         g = int(s.group[rows[0]])
         n0 = int(s.valid_from[g])
@@ -289,14 +284,14 @@ class Engine:
         )  # fmt: skip
         row, column = int(rows[int(best[1])]), int(best[2])
         return [
-            Part(
+            TilePart(
                 rows, np.arange(columns), float(best[0]), row, column, int(best[3]), float(best[4]), row_log, column_log
             )
         ]
 
     def _exp_tasks(
-        self, job: Job, i: int, rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[Callable[[], list[Part]]]:
+        self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
+    ) -> list[Callable[[], list[TilePart]]]:
         order = self._march(job, rows)
         stream = order.stream_of(job.bank, i)
         workers, columns = self.pool.workers, job.schedule.shape[1]
@@ -309,15 +304,15 @@ class Engine:
         pieces = cpu_state.column_tiles(columns, cpu_exp.COLUMNS, workers)
         return [partial(self._exp, job, stream, order, a, b, out) for a, b in pieces]
 
-    def _march(self, job: Job, rows: NDArray[np.int64]) -> March:
+    def _march(self, job: MapJob, rows: NDArray[np.int64]) -> March:
         """The order of a schedule; that of the last one is kept."""
         if self._kept is None or self._kept[0] is not job.schedule:
             self._kept = job.schedule, March.of(job, rows, self.typed.dtype)
         return self._kept[1]
 
     def _exp_blocks(
-        self, job: Job, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
-    ) -> list[Part]:
+        self, job: MapJob, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
+    ) -> list[TilePart]:
         typed = self.typed
         c = Columns.of(order, a, b)
         if c is None:
@@ -339,9 +334,11 @@ class Engine:
             column_log, best,
         )  # fmt: skip
         where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
-        return [Part(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]
+        return [TilePart(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]
 
-    def _exp(self, job: Job, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]) -> list[Part]:
+    def _exp(
+        self, job: MapJob, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
+    ) -> list[TilePart]:
         typed, width = self.typed, b - a
         c = Columns.of(order, a, b)
         if c is None:
@@ -358,10 +355,10 @@ class Engine:
         )  # fmt: skip
         columns = np.arange(a, b)
         where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
-        return [Part(order.rows, columns, *where, row_log[order.rows], column_log)]
+        return [TilePart(order.rows, columns, *where, row_log[order.rows], column_log)]
 
     # ------------------------------------------------------------------ any window
-    def _any(self, job: Job, group: Group, out: NDArray[Any]) -> list[Part]:
+    def _any(self, job: MapJob, group: Group, out: NDArray[Any]) -> list[TilePart]:
         typed = self.typed if self.spec.lal else Typed.of(np.float64)
         tally = Tally(group.rows, job.schedule.shape[1])
         exact = self.spec.sums == "exact"
@@ -374,7 +371,7 @@ class Engine:
 
     # ------------------------------------------------------------------ as LALPulsar does it
     def _lal(
-        self, job: Job, tasks: list[Callable[[], list[Part]]], empty: NDArray[np.int64], F: NDArray[Any],
+        self, job: MapJob, tasks: list[Callable[[], list[TilePart]]], empty: NDArray[np.int64], F: NDArray[Any],
         output: Output, i: int,
     ) -> None:  # fmt: skip
         """The map first; then its statistics with the table of exponentials."""

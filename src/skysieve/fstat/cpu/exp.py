@@ -8,7 +8,7 @@ and with ``q^2`` for the antenna factors: a map costs O(N_t0 N_tau) where LALPul
 O(N_t0 N_tau N).  ``q S`` is taken as ``S - p S``, ``p = 1 - q``: in float32 a rounded q would shift tau itself.
 Sums without data in their window are set to exact zero.  In a gap, where windows lose bin after bin and gain none, they
 are summed anew when few bins are left: the rounding of all that has departed would not be small beside these.
-Templates whose weights or data leave too much behind elsewhere do not come here (see ``care``).
+Templates whose weights or data leave too much behind elsewhere do not come here (see ``precision``).
 
 A lane is a duration; the march runs down the start times.  The factor ``exp(-(t_c - t0) / tau)`` of starts between
 two bins cancels in F and is left out.  Starts that differ in their place between the bins have windows of ``L`` or

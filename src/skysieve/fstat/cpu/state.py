@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import CONDITION_BOUND, Bank, Job
+from skysieve.fstat.contract import CONDITION_BOUND, Bank, MapJob
 from skysieve.fstat.inputs.grid import Schedule
 
 from .lanes import BITS, CONSTANTS, POLYNOMIAL
@@ -81,7 +81,7 @@ class March:
     one_group: bool
 
     @classmethod
-    def of(cls, job: Job, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> March:
+    def of(cls, job: MapJob, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> March:
         """For some rows of a job's schedule."""
         s = job.schedule
         order = rows[np.argsort(-s.first[rows], kind="stable")]

@@ -3,7 +3,7 @@
 ``Engine`` is the twin of ``cpu.Engine`` (see ``contract.Engine``); the mathematics is in ``exp.cu``, ``rect.cu``
 and ``any.cu``.  Sums of ``exp F`` are kept relative to `REFERENCE`, which float32 holds for any F from 0 to
 `LOUDEST`; louder templates are run once more with a reference of their own.  Templates whose weights or data are too
-uneven for these sums (see ``care``) go to an engine in float64: by the same kernels, or bin by bin.
+uneven for these sums (see ``precision``) go to an engine in float64: by the same kernels, or bin by bin.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime
 from skysieve.core.gpu.staging import Lane, make_lane
 from skysieve.core.memory import parse_budget
-from skysieve.fstat import care
-from skysieve.fstat.contract import FALLBACK, Job, Output, Spec, empty_part
+from skysieve.fstat import precision
+from skysieve.fstat.contract import FALLBACK, MapJob, Output, Spec, description, empty_part
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
 from .launch import SHARED, Launcher, Work, pitch
 from .tables import MOST_DETECTORS, NOWHERE, DeviceTables, make_tables, same_schedule
@@ -84,17 +85,17 @@ class Engine:
                 raise DeviceUnavailable("no GPU was given to the engine", "Use device='cuda'")
             runtime = CudaRuntime(device)
         self.spec, self.runtime, self.memory = spec, runtime, memory
-        self.kind = "rect" if spec.window.kind == "none" else spec.window.kind
-        if spec.sums == "exact":  # every window bin by bin
-            self.kind = "any"
+        self.algorithm = Algorithm.WEIGHTS if spec.sums == "exact" else spec.window.algorithm
         self.dtype = np.dtype(spec.dtype)
-        self.launcher = (WindowLauncher if self.kind in ("sum", "any") else Launcher)(runtime, spec)
+        self.launcher = (WindowLauncher if self.algorithm in (Algorithm.MOMENTS, Algorithm.WEIGHTS) else Launcher)(
+            runtime, spec
+        )
         if isinstance(self.launcher, WindowLauncher):
             self.launcher.memory = memory
             self.launcher.fourier = False if spec.sums == "exact" else None
         self._others: dict[int, Engine] = {}
         self.lanes: list[Lane] = []
-        self._tables: tuple[Job, DeviceTables] | None = None
+        self._tables: tuple[MapJob, DeviceTables] | None = None
 
     def close(self) -> None:
         """Give back the device's memory."""
@@ -106,22 +107,14 @@ class Engine:
         self.launcher.close()
         self._tables = None
 
-    def describe(self, job: Job) -> dict[str, Any]:
+    def describe(self, job: MapJob) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
         rows, columns = job.schedule.shape
-        cells = float(rows) * columns * job.n_templates
-        there = is_device_array(job.bank.data)
+        map_bytes = rows * columns * job.n_templates * self.dtype.itemsize if self.spec.keep_map else 0
+        on_device = is_device_array(job.bank.data)
         with self._current():
-            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, there)
-        return {
-            "device": str(self.runtime.device),
-            "dtype": self.dtype.name,
-            "method": method_of(self.spec, job),
-            "cells": int(cells),
-            "atoms_bytes": int(job.bank.nbytes),
-            "map_bytes": int(cells) * self.dtype.itemsize if self.spec.keep_map else 0,
-            "expected_seconds": seconds,
-        }
+            seconds = predicted(self.spec, job, self.runtime.device, self.runtime.xp, self._like, on_device)
+        return description(job, method_of(self.spec, job), str(self.runtime.device), self.dtype, map_bytes, seconds)
 
     def _like(self, spec: Spec, fourier: bool | None) -> Engine:
         """Another engine on this device."""
@@ -134,28 +127,28 @@ class Engine:
         """The device, made current."""
         return nullcontext() if self.runtime.xp is np else self.runtime.xp.cuda.Device(self.runtime.device.index)
 
-    def execute(self, job: Job, progress: Any = None) -> Output:
+    def execute(self, job: MapJob, progress: Any = None) -> Output:
         """See `contract.Engine.execute`."""
         with self._current():
             levels = np.zeros(0, np.int8)
             if self.spec.sums == "usual":
-                levels = care.levels_of(job, self.spec, data=False)
+                levels = precision.levels_of(job, self.spec, data=False)
             if not levels.any():
                 return self._execute(job, progress)
             output = self._with_map(job) if self.spec.keep_map else Output.allocate(
                 job.n_templates, job.schedule.shape, self.spec
             )  # fmt: skip
-            return care.divided(job, self.spec, levels, output, self._part, progress)
+            return precision.divided(job, self.spec, levels, output, self._part, progress)
 
-    def _part(self, job: Job, level: int) -> Output:
+    def _part(self, job: MapJob, level: int) -> Output:
         """Answers of some templates, by the sums that they need."""
-        if level == care.USUAL:
+        if level == precision.USUAL:
             return self._execute(job, None)
         if level not in self._others:
-            self._others[level] = Engine(care.spec_of(self.spec, level), memory=self.memory, runtime=self.runtime)
+            self._others[level] = Engine(precision.spec_of(self.spec, level), memory=self.memory, runtime=self.runtime)
         return self._others[level].execute(job)
 
-    def _execute(self, job: Job, progress: Any) -> Output:
+    def _execute(self, job: MapJob, progress: Any) -> Output:
         rows, columns = job.schedule.shape
         if rows * columns > MOST_CELLS:
             raise ValueError(f"grid has {rows} x {columns} cells: a GPU takes at most {MOST_CELLS} a template")
@@ -176,7 +169,7 @@ class Engine:
         return output
 
     # ------------------------------------------------------------------ batches
-    def _with_map(self, job: Job) -> Output:
+    def _with_map(self, job: MapJob) -> Output:
         """Answers with a map where the atoms live."""
         xp = self.runtime.xp if is_device_array(job.bank.data) else np
         shape = job.schedule.shape
@@ -186,18 +179,18 @@ class Engine:
         output.F = xp.empty((job.n_templates, shape[0], wide), self.dtype)[:, :, : shape[1]]
         return output
 
-    def _tables_of(self, job: Job) -> DeviceTables:
+    def _tables_of(self, job: MapJob) -> DeviceTables:
         if self._tables is None or not same_schedule(self._tables[0], job):
-            found = DeviceTables(self.runtime.xp, make_tables(job, self.kind), self.dtype)
+            found = DeviceTables(self.runtime.xp, make_tables(job, self.algorithm), self.dtype)
             self.runtime.synchronize()  # the lanes' streams do not wait for the one that made them
             self._tables = job.part(slice(0, 0)), found
         return self._tables[1]
 
-    def _batch_size(self, job: Job) -> int:
+    def _batch_size(self, job: MapJob) -> int:
         """Templates of a launch."""
         item, (rows, columns) = self.dtype.itemsize, job.schedule.shape
         need = 32 * item * job.n * (1 + 2 * len(job.detectors)) + (3 * item + 8) * (rows + columns) + 64
-        if self.kind == "any":  # spectra; slots of many small pieces
+        if self.algorithm == Algorithm.WEIGHTS:  # spectra; slots of many small pieces
             need += 400 * job.n * (1 + len(job.detectors)) + item * rows * columns // 32
         if self.spec.keep_map:
             need += item * rows * columns
@@ -216,7 +209,7 @@ class Engine:
         return size if size < together else size // together * together
 
     def _sweep(
-        self, job: Job, tables: DeviceTables, every: NDArray[np.int64], size: int, output: Output, progress: Any
+        self, job: MapJob, tables: DeviceTables, every: NDArray[np.int64], size: int, output: Output, progress: Any
     ) -> None:
         """All templates through two lanes; then those that a first look found too loud."""
         if not self.lanes:
@@ -259,21 +252,21 @@ class Engine:
         if flagged.size:
             self._again(job, flagged, output)
 
-    def _again(self, job: Job, flagged: NDArray[np.int64], output: Output) -> None:
+    def _again(self, job: MapJob, flagged: NDArray[np.int64], output: Output) -> None:
         """Templates whose data, or whose answers, were too loud once more."""
         part = job.part(flagged)
-        levels = np.maximum.reduce([care.of_data(part, self.spec, b) for b in (part.bank, *part.detectors)])
+        levels = np.maximum.reduce([precision.of_data(part, self.spec, b) for b in (part.bank, *part.detectors)])
         if self.dtype == np.float32:
-            levels = np.maximum(levels, care.DOUBLE)
-        for level in (care.DOUBLE, care.EXACT):
+            levels = np.maximum(levels, precision.DOUBLE)
+        for level in (precision.DOUBLE, precision.EXACT):
             found = flagged[levels == level]
             for at in np.split(found, found.size) if self.spec.keep_map and found.size else [found]:
                 if at.size:
-                    care.put(output, at, self._part(care.wide(job, at, level), level))
+                    precision.put(output, at, self._part(precision.wide(job, at, level), level))
 
     # ------------------------------------------------------------------ answers
     def _collect(
-        self, job: Job, tables: DeviceTables, work: Work, output: Output
+        self, job: MapJob, tables: DeviceTables, work: Work, output: Output
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Wait for a launch and write its answers; templates that are too loud, and those beyond `LOUDEST`."""
         work.lane.synchronize()
@@ -300,7 +293,7 @@ class Engine:
         flagged = a["flag"] != 0
         return at[flagged], at[found & (top > LOUDEST)]
 
-    def _bring_map(self, job: Job, tables: DeviceTables, work: Work, output: Output) -> None:
+    def _bring_map(self, job: MapJob, tables: DeviceTables, work: Work, output: Output) -> None:
         """Fill the cells that no kernel writes, and copy the maps to where they are wanted."""
         columns = job.schedule.shape[1]
         with work.lane:
@@ -323,7 +316,7 @@ class Engine:
                 )  # fmt: skip
         work.map = None
 
-    def _empty(self, job: Job, output: Output, rows: NDArray[np.int64]) -> None:
+    def _empty(self, job: MapJob, output: Output, rows: NDArray[np.int64]) -> None:
         """Add the rows whose windows all end before the data: F is the fallback in all their cells."""
         p = empty_part(job.schedule, rows)
         here = p.row * job.schedule.shape[1] + p.column
@@ -344,7 +337,7 @@ class Engine:
             output.line_max[first], output.line_index[first] = line, here
 
 
-def blank_map(xp: Any, F: Any, job: Job, tables: DeviceTables) -> None:
+def blank_map(xp: Any, F: Any, job: MapJob, tables: DeviceTables) -> None:
     """NaN in the cells of maps (B, N_t0, N_tau) that hold fewer than two bins, the fallback where there is no data."""
     s, empty = job.schedule, tables.host.empty
     late = np.flatnonzero(s.late)

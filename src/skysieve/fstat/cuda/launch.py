@@ -12,8 +12,9 @@ import numpy as np
 from skysieve.core.arrays import is_device_array
 from skysieve.core.gpu.runtime import Module, Runtime
 from skysieve.core.gpu.staging import Copier, Lane
-from skysieve.fstat.care import loud_limit
-from skysieve.fstat.contract import CONDITION_BOUND, Bank, Job, Lines, Spec
+from skysieve.fstat.contract import CONDITION_BOUND, Bank, Lines, MapJob, Spec
+from skysieve.fstat.inputs.window_kinds import Algorithm
+from skysieve.fstat.precision import loud_limit
 
 from .tables import ANSWER, ROWS, SHAPE, SLOT, STEEPEST, USUAL_DETECTORS, DeviceTables, Tables, distance
 
@@ -87,7 +88,8 @@ class Launcher:
     def __init__(self, runtime: Runtime, spec: Spec) -> None:
         self.runtime, self.spec, self.xp = runtime, spec, runtime.xp
         self.dtype = np.dtype(spec.dtype)
-        self.kind = "exp" if spec.window.kind == "exp" else "rect"
+        self.exponential = spec.window.algorithm == Algorithm.RECURRENCE
+        self.kernels = "exp" if self.exponential else "rect"
         self.copier = Copier()
         self._modules: dict[str, Module] = {}
         self._records: dict[tuple[int, int, bool, bool], Record] = {}
@@ -105,7 +107,7 @@ class Launcher:
         return self._modules[name]
 
     def begin(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any = None,
     ) -> Work:  # fmt: skip
         """Start the maps of `templates`; for lines by the kernels that take any grid.
@@ -125,7 +127,12 @@ class Launcher:
             return self._recorded(lane, job, tables, templates, reference)
 
     def _recorded(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64], reference: NDArray[np.float64]
+        self,
+        lane: Lane,
+        job: MapJob,
+        tables: DeviceTables,
+        templates: NDArray[np.int64],
+        reference: NDArray[np.float64],
     ) -> Work:
         """As `_unit`; what has been launched twice is recorded and then started at once."""
         equal = bool((reference == reference[0]).all())
@@ -155,11 +162,11 @@ class Launcher:
 
     # ------------------------------------------------------------------ every bin, regular lengths
     def _unit(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any,
     ) -> Work:  # fmt: skip
         host, spec, count = tables.host, self.spec, len(templates)
-        exponential = self.kind == "exp"
+        exponential = self.exponential
         equal = bool((reference == reference[0]).all())
         keep = spec.keep_map
         together = SHARED[self.dtype.name] if job.shared and count > 1 and equal and (exponential or not keep) else 1
@@ -198,7 +205,7 @@ class Launcher:
         self._pack(shape, antenna, data, tables.away, 0, job, together, factor, rows, fine)
         bound = self.dtype.type(CONDITION_BOUND)
         mode = ("both" if spec.marginals else "map") if keep else "sums" if spec.marginals else "lean"
-        name = f"{self.kind}_{mode}" + ("_shared" if together > 1 else "")
+        name = f"{self.kernels}_{mode}" + ("_shared" if together > 1 else "")
         grid = (blocks, groups, chunks) if exponential else (groups, blocks)
         args: tuple[Any, ...]
         if exponential:
@@ -268,13 +275,13 @@ class Launcher:
 
     # ------------------------------------------------------------------ any grid
     def _any(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any,
     ) -> Work:  # fmt: skip
         host, spec, count = tables.host, self.spec, len(templates)
         columns = job.schedule.shape[1]
         banks = (job.bank, *job.detectors) if spec.lines else (job.bank,)
-        exponential, detectors = self.kind == "exp", len(banks) - 1
+        exponential, detectors = self.exponential, len(banks) - 1
         if exponential:
             blocks = -(-columns // ANY_THREADS)
             wanted = -(-ANY_WAVES * self.runtime.device.sm_count // (blocks * ANY_THREADS * count))
@@ -302,7 +309,7 @@ class Launcher:
         lines = line_struct(spec.lines, self.dtype, most)
         places = pointers.view([("p", np.uint64, each)])[0]
         count_name = str(detectors) if detectors < USUAL_DETECTORS else "_most"
-        name = f"{self.kind}_any{count_name}"
+        name = f"{self.kernels}_any{count_name}"
         common = (arrays["bases"], bound, lines, shape[0], *tables.rows)
         ends = (tables.skip, work.map, arrays["rows"], arrays["columns"], arrays["slots"], arrays["line_slots"])
         args: tuple[Any, ...]
@@ -324,7 +331,7 @@ class Launcher:
                 blocks = (int(shape["templates"][0]),)
                 self.module("pack").launch("best_slot", blocks, (BEST_THREADS,), args, stream=lane.stream)
 
-    def _away(self, lane: Lane, tables: DeviceTables, bank: Bank, job: Job, i: int) -> tuple[Any, int]:
+    def _away(self, lane: Lane, tables: DeviceTables, bank: Bank, job: MapJob, i: int) -> tuple[Any, int]:
         """Distances to the next bin of a bank that holds data."""
         if i == 0 or np.array_equal(bank.occupied, job.occupied):
             return tables.away, 0
@@ -332,7 +339,7 @@ class Launcher:
 
     # ------------------------------------------------------------------ what both share
     def _frame(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], slots: int, target: Any,
     ) -> tuple[Work, NDArray[Any], dict[str, Any]]:  # fmt: skip
         """Shape, arrays of the device and of the host for a launch."""
@@ -392,7 +399,7 @@ class Launcher:
         return found[0], found[1]
 
     def _pack(
-        self, shape: Any, antenna: Any, data: Any, away: Any, away_step: int, job: Job, together: int, factor: Any,
+        self, shape: Any, antenna: Any, data: Any, away: Any, away_step: int, job: MapJob, together: int, factor: Any,
         rows: Any, fine: Any,
     ) -> None:  # fmt: skip
         s = shape[0]
@@ -402,7 +409,7 @@ class Launcher:
         counts = (np.int32(away_step), np.int32(job.n), np.int32(pad), np.int32(job.shared), np.int32(together))
         self.module("pack").launch("pack", grid, (128,), (antenna, data, away, *counts, factor, s, rows, fine))
 
-    def _loud(self, lane: Lane, job: Job, antenna: Any, data: Any, count: int, again: bool = False) -> Any:
+    def _loud(self, lane: Lane, job: MapJob, antenna: Any, data: Any, count: int, again: bool = False) -> Any:
         """Flags of templates whose data are too loud for these sums; `again` adds to those of another detector."""
         if self.spec.sums != "usual":
             return None

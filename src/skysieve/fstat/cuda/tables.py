@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.contract import Job, live_rows
+from skysieve.fstat.contract import MapJob, live_rows
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,13 +109,13 @@ class Tables:
         return float(some.mean()), float(some.max())
 
 
-def make_tables(job: Job, kind: str) -> Tables:
-    """The tables of a job's schedule, for the kernels of a window of that kind.
+def make_tables(job: MapJob, algorithm: Algorithm) -> Tables:
+    """The tables of a job's schedule, for the kernels of an algorithm.
 
-    Rows are in rising order for rectangular windows ("rect"), in falling order of their first bin for recurrences
-    ("exp", "sum"), and by group and first bin for windows of any shape ("any").
+    Rows are in rising order for running sums, in falling order of their first bin for the two recurrences, and by group
+    and first bin for windows of any shape.
     """
-    exponential = kind in ("exp", "sum")
+    exponential = algorithm in (Algorithm.RECURRENCE, Algorithm.MOMENTS)
     s, live = job.schedule, live_rows(job.schedule)
     rows = live.rows
     if rows.size == 0:
@@ -135,17 +136,17 @@ def make_tables(job: Job, kind: str) -> Tables:
         more = longer.astype(np.uint8) if longer[used].any() else None
         steps = np.unique(np.diff(length))
     else:
-        order = rows if kind == "rect" else rows[np.lexsort((s.first[rows], s.group[rows]))]
+        order = rows if algorithm == Algorithm.RUNNING_SUMS else rows[np.lexsort((s.first[rows], s.group[rows]))]
         steps = np.unique(np.diff(s.length[used[0]]))
     step = 1 if steps.size == 0 else int(steps[0]) if steps.size == 1 else 0
     line = used.size == 1 and np.all(np.diff(s.first[rows]) == 1) and np.all(np.diff(rows) == 1)
     good = step > 0 and rate.max() * ROWS * np.log2(np.e) <= STEEPEST if exponential else step == 1
-    unit = bool(line and more is None and good and kind in ("rect", "exp"))
+    unit = bool(line and more is None and good and algorithm in (Algorithm.RUNNING_SUMS, Algorithm.RECURRENCE))
     if not exponential and unit:
         length = s.length[used]
     length = np.minimum(length, 2**30)
     weights = np.zeros((2, 0)), np.zeros((4, 0))
-    if kind == "exp":
+    if algorithm == Algorithm.RECURRENCE:
         lose = np.exp(-rate * length)
         weights = (
             np.stack([rate * np.log2(np.e), lose]),
@@ -201,7 +202,7 @@ class DeviceTables:
         self.skip = xp.asarray(tables.skip)
 
 
-def same_schedule(a: Job, b: Job) -> bool:
+def same_schedule(a: MapJob, b: MapJob) -> bool:
     """Whether the tables of one job serve another."""
     if a is b:
         return True

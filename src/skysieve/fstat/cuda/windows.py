@@ -19,7 +19,8 @@ import numpy as np
 from skysieve.core.device import Device
 from skysieve.core.gpu.staging import Lane
 from skysieve.core.memory import parse_budget
-from skysieve.fstat.contract import CONDITION_BOUND, Job
+from skysieve.fstat.contract import CONDITION_BOUND, MapJob
+from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import Window, WindowSum
 
 from .launch import Launcher, Work, line_struct
@@ -107,13 +108,13 @@ class WindowLauncher(Launcher):
     """As `Launcher`, for the windows "sum" and "any"."""
 
     def begin(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any = None,
     ) -> Work:  # fmt: skip
         """See `Launcher.begin`."""
         with lane:
             held = self._held_of(job, tables)
-            if self.spec.window.kind == "sum" and self.spec.sums != "exact":
+            if self.spec.window.algorithm == Algorithm.MOMENTS and self.spec.sums != "exact":
                 return self._sum(lane, job, tables, held, templates, reference, target)
             return self._any_shape(lane, job, tables, held, templates, reference, target)
 
@@ -128,14 +129,14 @@ class WindowLauncher(Launcher):
     """Budget of device memory, as the engine's."""
     _held: Held | None = None
 
-    def _held_of(self, job: Job, tables: DeviceTables) -> Held:
+    def _held_of(self, job: MapJob, tables: DeviceTables) -> Held:
         if self._held is None or self._held.tables is not tables:
             self._held = Held(self, job, tables)
             self.runtime.synchronize()  # the lanes' streams do not wait for the one that made them
         return self._held
 
     def _rows(
-        self, lane: Lane, job: Job, tables: DeviceTables, templates: NDArray[np.int64], shape: Any
+        self, lane: Lane, job: MapJob, tables: DeviceTables, templates: NDArray[np.int64], shape: Any
     ) -> tuple[Any, int, Any]:
         """Atoms of all detectors together and of each, packed, with an empty bin after the last; their number; flags of
         templates that are too loud."""
@@ -154,10 +155,10 @@ class WindowLauncher(Launcher):
 
     # ------------------------------------------------------------------ sums of exponentials
     def _sum(
-        self, lane: Lane, job: Job, tables: DeviceTables, held: Held, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, held: Held, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any,
     ) -> Work:  # fmt: skip
-        assert isinstance(self.spec.window.function, WindowSum)
+        assert isinstance(self.spec.window.shape, WindowSum)
         host, count, columns = tables.host, len(templates), job.schedule.shape[1]
         blocks = -(-columns // SUM_COLUMNS)
         chunks = min(65535, self._chunks(tables, blocks * count * SUM_THREADS // 32, SUM_RESIDENT))
@@ -173,7 +174,7 @@ class WindowLauncher(Launcher):
             self.dtype.type(CONDITION_BOUND), lines, shape[0], *tables.rows, tables.more, tables.skip, work.map,
             arrays["rows"], arrays["columns"], arrays["slots"], arrays["line_slots"],
         )  # fmt: skip
-        module = self.module("sum", Terms(self.spec.window.function).defines(banks))
+        module = self.module("sum", Terms(self.spec.window.shape).defines(banks))
         shared = banks * 7 * SUM_TILE * SUM_COLUMNS * 8
         module.launch("sum_march", (blocks, count, chunks), (SUM_THREADS,), args, shared, lane.stream)
         self._best(lane, shape, arrays, flags)
@@ -182,7 +183,7 @@ class WindowLauncher(Launcher):
 
     # ------------------------------------------------------------------ any function
     def _any_shape(
-        self, lane: Lane, job: Job, tables: DeviceTables, held: Held, templates: NDArray[np.int64],
+        self, lane: Lane, job: MapJob, tables: DeviceTables, held: Held, templates: NDArray[np.int64],
         reference: NDArray[np.float64], target: Any,
     ) -> Work:  # fmt: skip
         pieces = held.pieces
@@ -244,13 +245,13 @@ def strips(p: Piece) -> int:
 class Held:
     """What a launcher keeps for one schedule: terms, lengths, weights."""
 
-    def __init__(self, launcher: WindowLauncher, job: Job, tables: DeviceTables) -> None:
+    def __init__(self, launcher: WindowLauncher, job: MapJob, tables: DeviceTables) -> None:
         xp, spec = launcher.xp, launcher.spec
         self.tables, self.window, self.dtype, self.xp = tables, spec.window, launcher.dtype, xp
         self._runtime = launcher.runtime
-        if isinstance(spec.window.function, WindowSum) and spec.sums != "exact":
+        if isinstance(spec.window.shape, WindowSum) and spec.sums != "exact":
             self.taus, self.offsets = xp.asarray(job.taus), xp.asarray(job.schedule.offset.astype(np.int32))
-            self.terms = xp.asarray(Terms(spec.window.function).values)
+            self.terms = xp.asarray(Terms(spec.window.shape).values)
             return
         self.size = fast_length(2 * tables.host.n)
         device = launcher.runtime.device
@@ -262,7 +263,7 @@ class Held:
         self._room = held <= KEPT * budget
         self._weights: dict[int, Any] = {}
 
-    def weights(self, job: Job, i: int) -> Any:
+    def weights(self, job: MapJob, i: int) -> Any:
         """Weights of a piece, (bins, columns), on the device."""
         found = self._weights.get(i)
         if found is None:
@@ -273,7 +274,7 @@ class Held:
         return found
 
 
-def weights_of(job: Job, p: Piece, window: Window, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> NDArray[Any]:
+def weights_of(job: MapJob, p: Piece, window: Window, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Weights of the columns of a piece, (bins, columns); each column's largest is brought to between 1/2 and 1."""
     width = p.b - p.a
     many = np.minimum(lengths[p.group, p.a : p.b], p.bins).astype(np.int64)
@@ -287,7 +288,7 @@ def weights_of(job: Job, p: Piece, window: Window, lengths: NDArray[np.int32], d
 
 
 def pieces_of(
-    job: Job, host: Tables, dtype: np.dtype[Any], device: Device, fourier: bool | None, tile: float
+    job: MapJob, host: Tables, dtype: np.dtype[Any], device: Device, fourier: bool | None, tile: float
 ) -> list[Piece]:
     """All cells, cut into groups of rows and tiles of columns; by the cheaper method, or by the one given."""
     out: list[Piece] = []
@@ -335,7 +336,7 @@ def changes_of(
         yield int(g), low, high, bins, change
 
 
-def work_of(job: Job, host: Tables, dtype: np.dtype[Any], fourier: bool | None = None) -> tuple[float, float]:
+def work_of(job: MapJob, host: Tables, dtype: np.dtype[Any], fourier: bool | None = None) -> tuple[float, float]:
     """Bins summed one by one, and points (times doublings) transformed, for one template and all detectors."""
     direct = transformed = 0.0
     if host.count == 0:

@@ -14,6 +14,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 
 from .atoms import positive_seconds, whole_seconds
+from .window_kinds import Algorithm
 from .windows import Window
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Grid:
         dt0, dtau : int, optional
             Steps; one SFT by default.
         """
-        from .atoms import as_list
+        from .files import as_list
 
         found = as_list(atoms)
         width = found[0].tatom
@@ -298,7 +299,7 @@ def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:
     """
     width, half = bins.tatom, bins.tatom // 2
     since = grid.t0s - bins.t_start
-    if window.kind in ("none", "rect"):
+    if window.algorithm == Algorithm.RUNNING_SUMS:
         first = (since + half) // width
         phase = (since + half) - first * width
         reach = grid.taus

@@ -140,7 +140,7 @@ class Injection:
             raise ValueError(f"snr={self.snr!r}: expected at least 0")
         if not -1 <= self.cosi <= 1:
             raise ValueError(f"cosi={self.cosi!r}: expected -1 to 1")
-        if self._window().kind == "none":
+        if self._window().whole:
             raise ValueError("window='none' has no start: inject a rect over all data")
 
     def _window(self) -> Window:

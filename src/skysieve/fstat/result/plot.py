@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from skysieve.fstat.template_search.result import SearchResult
-
     from .map import TransientResult
 
 DAY = 86400.0
@@ -96,7 +94,7 @@ def map_figure(
     p_t0, p_tau = result.p_t0, result.p_tau
     grid, cover = result.grid, result.coverage
     log = tau_scale == "log" or (tau_scale == "auto" and grid.dtau is None and len(grid.taus) > 2)
-    figure = _figure()
+    figure = new_figure(figsize=(9.0, 6.5))
     layout = figure.add_gridspec(
         3, 3, width_ratios=(5, 1.1, 0.15), height_ratios=(1.1, 4, 0.22), hspace=0.05, wspace=0.05
     )
@@ -161,35 +159,10 @@ def _upright(p: NDArray[np.float64], edges: NDArray[np.float64]) -> tuple[NDArra
     return np.repeat(p, 2), np.repeat(edges, 2)[1:-1]
 
 
-def _figure() -> Figure:
+def new_figure(**options: Any) -> Figure:
+    """A Matplotlib figure, or an error that says how to install Matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("plots need matplotlib: pip install 'skysieve[plot]'") from error
-    return Figure(figsize=(9.0, 6.5))
-
-
-def search_figure(result: SearchResult) -> Figure:
-    """Histogram of max 2F over all templates of a search, and the loudest template of each band."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.5, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    top = 10.0
-    for window, colour in zip(result.windows, [LINE, MARK, INK, BAND] * len(result.windows), strict=False):
-        edges, counts = result.histogram(window)
-        last = np.flatnonzero(counts).max(initial=0) + 1
-        left.stairs(counts[:last], np.minimum(edges[: last + 1], edges[-2] + 1), color=colour, label=window)
-        bands = result.bands(window)
-        right.plot(bands["band"], bands["max2F"], ".", color=colour, label=window)
-        top = max(top, float(edges[min(last, len(edges) - 2)]))
-    left.set(yscale="log", xlabel="largest 2F of a template", ylabel="templates", xlim=(0, 1.05 * top))
-    left.set_ylim(bottom=0.5)
-    right.set(xlabel=result.band or "template", ylabel="loudest 2F of the band")
-    left.legend(frameon=False)
-    if result.threshold is not None and result.statistic == "max2F":
-        for axes, line in ((left, left.axvline), (right, right.axhline)):
-            line(result.threshold, color=INK, lw=0.8, ls=":")
-            axes.margins(0.05)
-    figure.suptitle(f"{result.n_templates:,} templates", fontsize=11)
-    return figure
+    return Figure(**options)

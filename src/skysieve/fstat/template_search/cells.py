@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.core.arrays import to_host
-from skysieve.fstat.contract import CONDITION_BOUND, FALLBACK, Bank, Job
+from skysieve.fstat.contract import CONDITION_BOUND, FALLBACK, Bank, MapJob
 from skysieve.fstat.inputs.windows import Window
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["F_of_sums", "cell_F"]
 
 
-def cell_F(job: Job, bank: Bank, template: int, flat: int, window: Window) -> float:
+def cell_F(job: MapJob, bank: Bank, template: int, flat: int, window: Window) -> float:
     """F of one cell of one template, from all detectors or from one.
 
     Parameters
     ----------
-    job : Job
+    job : MapJob
     bank : Bank
         ``job.bank`` or one of ``job.detectors``.
     template : int

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, to_host
+from skysieve.fstat.inputs.window_kinds import Algorithm
 
-from .contract import CONDITION_BOUND, Bank, Job, Output, Spec, powers, scaled, span_of, weights_of_bins
+from .contract import CONDITION_BOUND, Bank, MapJob, Output, Spec, powers, scaled, span_of, weights_of_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +74,7 @@ WIDE = 900
 """The power of two to which `wide` brings the largest weight: what is 600 decades smaller can still be held."""
 
 
-def levels_of(job: Job, spec: Spec, data: bool = True) -> NDArray[np.int8]:
+def levels_of(job: MapJob, spec: Spec, data: bool = True) -> NDArray[np.int8]:
     """`USUAL`, `DOUBLE` or `EXACT` for each template, shape (B,).
 
     With ``data=False`` the data are not looked at: on a GPU a kernel does it.
@@ -99,7 +100,7 @@ def _span(bank: Bank) -> NDArray[np.float64]:
 def _even(spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> bool:
     """Whether the weights of all points of the sky are so even that nothing need be looked at more closely."""
     smallest, limit = _span(bank)[1], EVEN
-    if spec.window.kind == "exp":
+    if spec.window.algorithm == Algorithm.RECURRENCE:
         limit = min(limit, QUICK / QUICK_GAPS * math.exp(2.0 * min(spec.window.efold, 10.0)))
         if spec.window.efold > 10:
             return False
@@ -108,23 +109,23 @@ def _even(spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> bool:
     return bool((scale <= limit * smallest).all())
 
 
-def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> NDArray[np.int8]:
+def _of_weights(job: MapJob, spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> NDArray[np.int8]:
     """By the antenna factors; ``scale`` is the largest weight of all detectors together."""
-    kind, name = spec.window.kind, np.dtype(spec.dtype).name
+    algorithm, name = spec.window.algorithm, np.dtype(spec.dtype).name
     largest, smallest = _span(bank)
     some = largest > 0  # else the bank is empty: F is the fallback everywhere
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(some, largest / smallest, 1.0)
         least = np.where(some, smallest / scale, 1.0)
-    if kind == "exp" and not bank.occupied.all():
+    if algorithm == Algorithm.RECURRENCE and not bank.occupied.all():
         least = least * np.exp(-2.0 * spec.window.efold)  # the last bins of a window that starts in a gap
     level = np.where(least >= FLOOR[name], USUAL, np.where(least >= FLOOR["float64"], DOUBLE, EXACT)).astype(np.int8)
-    if kind in ("sum", "any"):
+    if algorithm in (Algorithm.MOMENTS, Algorithm.WEIGHTS):
         level[~(ratio <= RANGE[name])] = DOUBLE
         level[~(ratio <= RANGE_DOUBLE) | (least < FLOOR["float32"])] = EXACT
-    elif kind in ("rect", "none"):
+    elif algorithm == Algorithm.RUNNING_SUMS:
         level[(level == USUAL) & ~(ratio <= RANGE["float32"])] = DOUBLE if name == "float32" else USUAL
-    elif kind == "exp":
+    else:
         quick = QUICK * np.exp(2.0 * min(spec.window.efold, 10.0)) / (1 if bank.occupied.all() else QUICK_GAPS)
         for k in np.flatnonzero(~(ratio <= quick) & (level < EXACT)):
             residue = _known_residue(job, bank, int(k), spec.window.efold)
@@ -136,13 +137,13 @@ def _of_weights(job: Job, spec: Spec, bank: Bank, scale: NDArray[np.float64]) ->
     return level if len(level) == job.n_templates else np.repeat(level, job.n_templates)
 
 
-def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
+def of_data(job: MapJob, spec: Spec, bank: Bank) -> NDArray[np.int8]:
     """By the data, shape (B,): their largest number against the largest weight, and data in bins of no weight."""
     xp, name = array_module(bank.data), np.dtype(spec.dtype).name
     level = np.zeros(len(bank.data), np.int8)
     limit = loud_limit(spec)
     idle = None
-    if spec.window.kind not in ("rect", "none") and not bank.occupied.all():
+    if spec.window.algorithm != Algorithm.RUNNING_SUMS and not bank.occupied.all():
         idle = bank.data[:, :, xp.asarray(np.flatnonzero(~bank.occupied))]
     flat = bank.data.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -153,7 +154,7 @@ def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
     size = np.asarray(to_host(size), np.float64)
     # banks are scaled: the largest weight lies in [1/4, 1)
     level[~(size <= limit)] = DOUBLE if name == "float32" else EXACT
-    level[~(size <= (WILD["float64"] if spec.window.kind in ("rect", "none") else LOUD_DOUBLE))] = EXACT
+    level[~(size <= (WILD["float64"] if spec.window.algorithm == Algorithm.RUNNING_SUMS else LOUD_DOUBLE))] = EXACT
     if idle is not None:
         level[to_host((idle != 0).any(axis=(1, 2)))] = EXACT
     return level
@@ -162,7 +163,7 @@ def of_data(job: Job, spec: Spec, bank: Bank) -> NDArray[np.int8]:
 _known: dict[tuple[int, float, bytes], tuple[Schedule, float]] = {}
 
 
-def _known_residue(job: Job, bank: Bank, k: int, efold: float) -> float:
+def _known_residue(job: MapJob, bank: Bank, k: int, efold: float) -> float:
     """`_residue`, which is kept for the next template of this point of the sky."""
     antenna = to_host((bank if bank.source is None else bank.source).antenna[k])
     key = id(job.schedule), efold, hashlib.sha1(antenna.tobytes(), usedforsecurity=False).digest()
@@ -174,7 +175,7 @@ def _known_residue(job: Job, bank: Bank, k: int, efold: float) -> float:
     return held[1]
 
 
-def _residue(job: Job, bank: Bank, k: int, efold: float) -> float:
+def _residue(job: MapJob, bank: Bank, k: int, efold: float) -> float:
     """Largest weight that has just left a window over the weight in it, at some durations of the grid.
 
     A duration stands for the longer ones up to the next: where their windows hold but little weight, so do its own.
@@ -246,7 +247,7 @@ def spec_of(spec: Spec, level: int) -> Spec:
     return replace(spec, dtype=np.dtype(np.float64), sums="double" if level == DOUBLE else "exact")
 
 
-def wide(job: Job, chosen: NDArray[np.int64], level: int) -> Job:
+def wide(job: MapJob, chosen: NDArray[np.int64], level: int) -> MapJob:
     """Some templates in float64, from the numbers of the atoms; scaled so that nothing of them is lost."""
     banks = [b if b.source is None else b.source for b in (b.part(chosen) for b in (job.bank, *job.detectors))]
     power = powers(_span(banks[0])[0]) + np.int32(WIDE // 2 if level == EXACT else 0)
@@ -260,7 +261,12 @@ def wide(job: Job, chosen: NDArray[np.int64], level: int) -> Job:
 
 
 def divided(
-    job: Job, spec: Spec, levels: NDArray[np.int8], output: Output, run: Callable[[Job, int], Output], progress: Any
+    job: MapJob,
+    spec: Spec,
+    levels: NDArray[np.int8],
+    output: Output,
+    run: Callable[[MapJob, int], Output],
+    progress: Any,
 ) -> Output:
     """Templates by the sums that they need: ``run(part, level)`` gives the answers of some, which go to `output`."""
     done = 0
@@ -279,9 +285,9 @@ def divided(
 def loud_limit(spec: Spec) -> float:
     """Largest number in the (scaled) data for which the usual sums are good enough."""
     name = np.dtype(spec.dtype).name
-    if spec.window.kind in ("rect", "none"):
+    if spec.window.algorithm == Algorithm.RUNNING_SUMS:
         return WILD[name]
-    if spec.window.kind == "exp":
+    if spec.window.algorithm == Algorithm.RECURRENCE:
         return LOUD[name]
     return LOUD_DOUBLE if name == "float32" else LOUD[name]
 
