@@ -66,6 +66,7 @@ class Engine:
         self, spec: Spec, device: Any = None, memory: str | float | None = None, threads: int | None = None
     ) -> None:
         self.spec = spec
+        self.name = "cpu" if device is None else str(device)
         self.typed = Typed.of(spec.dtype)
         self.memory = memory
         self.pool = TaskPool(threads)
@@ -96,7 +97,7 @@ class Engine:
                 method = "fourier"
         else:
             seconds = self._predicted(job)
-        return description(job, method, "cpu", self.typed.dtype, self.map_bytes(job), seconds * job.n_templates)
+        return description(job, method, self.name, self.typed.dtype, self.map_bytes(job), seconds * job.n_templates)
 
     def _predicted(self, job: MapJob) -> float:
         """Predicted seconds of a template, by the model of `timing`.

@@ -197,7 +197,8 @@ def _read_npz(path: PathLike) -> list[Atoms]:
 
 
 def _write_npz(path: Path, atoms: Sequence[Atoms]) -> None:
-    np.savez(path, **_pack(atoms))
+    with open(path, "wb") as file:
+        np.savez(file, **_pack(atoms))
 
 
 def _read_hdf5(path: PathLike) -> list[Atoms]:

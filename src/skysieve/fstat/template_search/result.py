@@ -136,19 +136,25 @@ class SearchResult(Result):
             raise ValueError(f"template={template}: posteriors are kept of {sorted(found) or 'none'} (posteriors=)")
         return found[template]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:
         """Write the result to a file; the file appears complete or not at all.
 
         ``.npz`` holds everything and is read by `load`.  The other formats hold the table: ``.parquet`` with histograms
         and bands in its metadata (JSON under ``skysieve``), ``.fits`` with histograms, bands and posteriors as further
         tables, ``.json`` with histograms and bands beside the rows, ``.csv`` and ``.ecsv`` alone.
 
+        Parameters
+        ----------
+        path : path
+        format : str, optional
+            A format, named by its ending without the dot; by default that of the name.
+
         Raises
         ------
         ValueError
-            The name has another ending.
+            There is no such format, or no such folder.
         """
-        write = FORMATS[check_path(path)]
+        write = FORMATS[check_path(path) if format is None else one_of("format", format, FORMATS)]
         with written(path) as part:
             write(self, part)
 
@@ -185,7 +191,8 @@ class SearchResult(Result):
 
 
 def _write_npz(result: SearchResult, path: Path) -> None:
-    np.savez(path, content=CONTENT, **pack(result))
+    with open(path, "wb") as file:
+        np.savez(file, content=CONTENT, **pack(result))
 
 
 def _write_parquet(result: SearchResult, path: Path) -> None:
@@ -200,8 +207,12 @@ def _write_json(result: SearchResult, path: Path) -> None:
     path.write_text(json.dumps(result._facts() | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
-def _write_text(result: SearchResult, path: Path) -> None:
-    result.to_table().write(path, format=f"ascii{path.suffix.lower()}", overwrite=True)
+def _write_csv(result: SearchResult, path: Path) -> None:
+    result.to_table().write(path, format="ascii.csv", overwrite=True)
+
+
+def _write_ecsv(result: SearchResult, path: Path) -> None:
+    result.to_table().write(path, format="ascii.ecsv", overwrite=True)
 
 
 def _write_fits(result: SearchResult, path: Path) -> None:
@@ -237,8 +248,8 @@ FORMATS: dict[str, Callable[[SearchResult, Path], None]] = {
     "npz": _write_npz,
     "parquet": _write_parquet,
     "fits": _write_fits,
-    "csv": _write_text,
-    "ecsv": _write_text,
+    "csv": _write_csv,
+    "ecsv": _write_ecsv,
     "json": _write_json,
 }
 """Writers of the files of a result, by the ending of the name."""
