@@ -16,9 +16,9 @@ T = 1800
 T0 = 1_000_000_000
 
 
-def templates(count=5, sky=0.0, n=96, **options):
-    options = {"gaps": {"H1": [(T0 + 50 * T, T0 + 70 * T)]}, "offsets": [0, 700]} | options
-    signal = Injection(T0 + 20 * T, 15 * T, snr=9, window="exp")
+def templates(count=5, sky=0.0, n=48, **options):
+    options = {"gaps": {"H1": [(T0 + 25 * T, T0 + 35 * T)]}, "offsets": [0, 700]} | options
+    signal = Injection(T0 + 12 * T, 9 * T, snr=9, window="exp")
     return [
         synth_atoms(T0, n * T, seed=i, ra=0.5 + sky * i, inject=signal if i == 1 else None, **options)
         for i in range(count)
@@ -119,9 +119,9 @@ def test_other_items_are_refused(item, error, message):
 # ---------------------------------------------------------------- the line-robust statistic
 
 GRIDS = {
-    "full": Grid(t0=T0, t0_band=94 * T, dt0=T, tau=2 * T, tau_band=94 * T, dtau=T),
-    "off the bins": Grid(t0=T0 - 40 * T - 901, t0_band=130 * T, dt0=2500, tau=2 * T, tau_band=50 * T, dtau=1100),
-    "lists": Grid.from_lists([T0 - 9 * T, T0, T0 + 1799, T0 + 90 * T], np.unique(np.geomspace(2, 300, 20).round()) * T),
+    "full": Grid(t0=T0, t0_band=46 * T, dt0=T, tau=2 * T, tau_band=46 * T, dtau=T),
+    "off the bins": Grid(t0=T0 - 20 * T - 901, t0_band=65 * T, dt0=2500, tau=2 * T, tau_band=25 * T, dtau=1100),
+    "lists": Grid.from_lists([T0 - 9 * T, T0, T0 + 1799, T0 + 45 * T], np.unique(np.geomspace(2, 300, 20).round()) * T),
     "before the data": Grid(t0=T0 - 40 * T, t0_band=38 * T, dt0=T, tau=2 * T, tau_band=T, dtau=T),
 }
 LINES = Lines(3.0, (-1.0, -1.3))

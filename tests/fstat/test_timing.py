@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
 
 from skysieve.core import measured as kept
-from skysieve.fstat import Grid, TransientPlan, synth_atoms, timing
+from skysieve.fstat import Grid, TransientPlan, WindowSum, synth_atoms, timing
 from skysieve.fstat.inputs.windows import resolve_window
 
 T = 1800
@@ -28,21 +27,26 @@ def test_what_is_counted():
     assert timing.terms(inside, False).tolist() == [1, n, 51 * 20, 51 * 10]
 
 
+def counts_of(jobs, window):
+    return np.array([timing.terms(job, window is EXP) for job in jobs])
+
+
 @pytest.mark.parametrize("window", [RECT, EXP])
-def test_the_fit_finds_the_constants(monkeypatch, window):
-    """A device whose times follow the model to the last digit."""
+def test_the_fit_finds_the_constants(window):
+    """Of times that follow the model exactly; the setups determine what larger maps take."""
     true = np.array([1e-4, 2e-8, 1.5e-9, 3e-9])
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    counts = counts_of([timing.sample(*setup, window, np.float32) for setup in timing.SETUPS], window)
+    found = timing.fit(counts, counts @ true)
+    larger = counts_of([timing.sample(*setup, window, np.float32) for setup in ((400, 2, 1), (3000, 1, 1))], window)
+    assert larger @ found == pytest.approx(larger @ true, rel=1e-6)
 
-    def execute(job):
-        clock[0] += float(timing.terms(job, window.kind == "exp") @ true)
 
-    found = timing.measure(timing.host_cases(window, np.float32, execute))
-    for n, dt0, dtau in ((400, 2, 1), (3000, 1, 1)):
-        job = timing.sample(n, dt0, dtau, window, np.float32)
-        x = timing.terms(job, window.kind == "exp")
-        assert x @ found == pytest.approx(x @ true, rel=1e-6)
+@pytest.mark.parametrize("window", ["rect", "exp", "none", WindowSum([(1, 1), (-1, 5)])])
+@pytest.mark.usefixtures("folder")
+def test_more_work_is_predicted_to_take_longer(window):
+    with TransientPlan(window=window, dtype="float32", device="cpu", threads=1, keep_map=False) as plan:
+        seconds = [plan.describe(synth_atoms(span=n * T))["seconds"] for n in (20, 400)]
+    assert 0 < seconds[0] <= seconds[1] if window == "none" else 0 < seconds[0] < seconds[1]
 
 
 @pytest.fixture

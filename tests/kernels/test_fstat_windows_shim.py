@@ -14,6 +14,7 @@ from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import windows as cuda_windows
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
+from skysieve.fstat.inputs.grid import BYTES_T0, BYTES_TAU
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 from tests.kernels.shim import shim_runtime
@@ -183,14 +184,15 @@ def test_predicted_times(monkeypatch, tmp_path, window, options):
     job = make_job(templates(2), GRIDS["coarse"], w, np.float32)
     spec = Spec(w, np.dtype("f4"), **options)
     facts = cuda.Engine(spec, runtime=runtime).describe(job)
-    assert 1e-6 < facts["seconds"] < 60
+    assert facts["seconds"] > 0
     one = make_job(templates(1), GRIDS["coarse"], w, np.float32)
     alone = cuda.Engine(spec, runtime=runtime).describe(one)["seconds"]
     names = [path.name for path in (tmp_path / "skysieve").iterdir()]
     assert sum("-alone" in name for name in names) == (window != "function")  # constants of its own
-    assert 1e-6 < alone < 60
+    assert alone > 0
     assert facts["method"] == w.algorithm
-    maps = job.n_templates * GRIDS["coarse"].cells * 4
-    assert (facts["bytes"] > maps) == options.get("keep_map", True)
+    rows, columns = GRIDS["coarse"].shape
+    maps = job.n_templates * rows * columns * 4 * options.get("keep_map", True)
+    assert facts["bytes"] == job.bank.nbytes + BYTES_T0 * rows + BYTES_TAU * columns + maps
     monkeypatch.setattr(timing, "measure", lambda cases: pytest.fail("measured again"))
     assert cuda.Engine(spec, runtime=runtime).describe(job) == facts

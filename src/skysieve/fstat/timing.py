@@ -94,9 +94,7 @@ def constants(name: str, cases: Callable[[], Cases]) -> NDArray[np.float64]:
 
 
 def measure(cases: Cases) -> NDArray[np.float64]:
-    """Time a few maps and fit the constants, none below zero, to relative errors."""
-    from scipy.optimize import nnls
-
+    """Time a few maps and `fit` the constants."""
     table, seconds = [], []
     for counts, call in cases:
         for _ in range(WARM):
@@ -108,7 +106,14 @@ def measure(cases: Cases) -> NDArray[np.float64]:
             best = min(best, time.perf_counter() - start)
         table.append(counts)
         seconds.append(best)
-    rows = np.array(table) / np.array(seconds)[:, None]
+    return fit(np.array(table), np.array(seconds))
+
+
+def fit(counts: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Constants of at least 0 such that ``counts @ constants`` is close to `seconds`, in relative error."""
+    from scipy.optimize import nnls
+
+    rows = counts / seconds[:, None]
     scale = np.maximum(rows.max(axis=0), 1e-300)
     return np.asarray(nnls(rows / scale, np.ones(len(rows)))[0] / scale)
 
