@@ -86,7 +86,7 @@ def test_batches_without_a_map(runtime, window, marginals):
 def test_tiles_and_chunks_do_not_change_the_answer(runtime, monkeypatch, window):
     w, grid = resolve_window(WINDOWS[window], 3), GRIDS["full"]
     monkeypatch.setattr(cuda_windows, "TILE_BYTES", 1)
-    monkeypatch.setattr(cuda_windows, "KEPT", 0.0)
+    monkeypatch.setattr(cuda_windows, "KEPT_SHARE", 0.0)
     monkeypatch.setattr(cuda_windows, "FOURIER", cuda_windows.DIRECT["float64"] * 1000 / 7460)  # from 1000 bins on
     monkeypatch.setattr("skysieve.fstat.cuda.launch.FEWEST_BINS", 7)
     monkeypatch.setattr("skysieve.fstat.cuda.windows.SUM_RESIDENT", 10**4)

@@ -1,7 +1,7 @@
 """Any window on the CPU: sums by recurrences, by Fourier transforms or bin by bin, in float64, one tau at a time.
 
-Each column takes what is cheapest of what its window allows; recurrences stand before transforms, whose errors are
-relative to the largest sum of a column and not to each.
+Each column takes the cheapest method that its window allows.  Recurrences come before transforms, whose errors are
+relative to the largest sum of a column and not to each sum.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NS_DIRECT = 2.2
-"""Nanoseconds for the seven sums of a bin, direct, float64; measured on one core."""
+"""Nanoseconds for adding a bin to the seven sums in float64; measured on one core."""
 NS_FOURIER = 0.7
-"""Nanoseconds for one point and doubling of a real transform."""
+"""Nanoseconds of a real transform for each point and factor of two in its length."""
 NS_MOMENT = 5.0
 """Nanoseconds for one multiplication of a recurrence."""
 TRANSFORMS = 9
-"""Of the weights, of their squares, and back for seven sums."""
+"""Transforms of a column: of the weights, of their squares, and back for seven sums."""
 
 
 @njit(cache=True, nogil=True)
@@ -65,16 +65,18 @@ def by_columns(spec: Spec) -> bool:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that share their weights, and their bins.
+    """Rows that start at one offset from the bins and so share their weights, with the bins.
 
     Attributes
     ----------
     x : numpy.ndarray, shape (7, before + n + after)
-        Bins between zeros; `before` of them ahead of the data.
-    empty_from : numpy.ndarray of int64
-        Occupied bins before each place of `x`, and one entry more.
+        Bins with zeros on both sides.
+    occupied_before : numpy.ndarray of int64
+        Number of occupied bins before each bin of `x`, with one further entry for the end.
     rows, first : numpy.ndarray of int64, shape (R,)
         Rows of the map and where their windows start in `x`, rising.
+    end : int
+        End of the data in `x`.
     length : numpy.ndarray of int64, shape (N_tau,)
     valid_from : int
     offset, tatom : int
@@ -92,11 +94,11 @@ class Group:
     tatom: int
 
     def ends(self) -> NDArray[np.int64]:
-        """Bins that the first row sums in each column."""
+        """Number of bins that the first row sums in each column."""
         return np.minimum(self.length, self.end - self.first[0])
 
     def seconds(self, window: Window) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Expected seconds of each column, bin by bin and by the other method that the window allows."""
+        """Predicted seconds of each column, bin by bin and by the other method that the window allows."""
         ends = self.ends().astype(np.float64)
         direct = NS_DIRECT * len(self.rows) * ends
         if isinstance(window.shape, WindowSum):
@@ -110,7 +112,7 @@ class Group:
 
 
 def groups_of(job: MapJob, bank: Bank, i: int, rows: NDArray[np.int64], lal: bool) -> list[Group]:
-    """Template `i` of a bank, its rows in groups; in float64 unless LALPulsar's arithmetic is wanted."""
+    """The rows of template `i` of a bank in groups, in float64 unless `lal` asks for LALPulsar's arithmetic."""
     s = job.schedule
     if rows.size == 0:
         return []
@@ -132,7 +134,7 @@ def groups_of(job: MapJob, bank: Bank, i: int, rows: NDArray[np.int64], lal: boo
 
 
 def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool) -> NDArray[np.float64]:
-    """Weights of the bins of a window."""
+    """Weights of the first `length` bins of a window."""
     x = (group.offset + group.tatom * np.arange(length, dtype=np.float64)) / tau
     return lal_exp(x) if lal and window.algorithm == Algorithm.RECURRENCE else window.weights(x)
 
@@ -140,9 +142,9 @@ def weights_of(group: Group, window: Window, tau: float, length: int, lal: bool)
 def any_columns(
     group: Group, window: Window, taus: NDArray[np.float64], typed: Typed, lal: bool, exact: bool = False
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """``(column, F of the rows)`` of every valid column of a group.
+    """Yield ``(column, F of the rows)`` for every valid column of a group.
 
-    ``exact``: by sums from which nothing is subtracted, each cell in a scale of its own.
+    With ``exact`` nothing is subtracted from the sums and each cell has its own scale.
     """
     sums = np.zeros((7, len(group.rows)), typed.dtype)
     F = np.zeros(len(group.rows), typed.dtype)
@@ -199,7 +201,7 @@ class Transform:
         self.x = rfft(group.x.astype(np.float64), self.size, axis=1)
 
     def sums(self, w: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-        """Fill ``out`` (7, R)."""
+        """Write the sums with weights `w` to ``out`` (7, R)."""
         from scipy.fft import irfft, rfft
 
         w2 = rfft(w * w, self.size).conj()
@@ -208,17 +210,17 @@ class Transform:
 
 
 class Tally:
-    """Maximum, fallbacks and sums of exponentials of columns that come one after the other."""
+    """Maximum, fallbacks and sums of exponentials of columns that are added one after the other."""
 
     def __init__(self, rows: NDArray[np.int64], n_columns: int) -> None:
         self.rows, self.n = rows, n_columns
         self.ref, self.total = -np.inf, 0.0
-        self.best, self.missed = (-np.inf, 0, 0), 0
+        self.best, self.n_fallback = (-np.inf, 0, 0), 0
         self.row_sums = np.zeros(len(rows))
         self.column_log = np.full(n_columns, -np.inf)
 
     def add(self, c: int, F: NDArray[Any]) -> None:
-        """One column."""
+        """Add F of a column."""
         values = F.astype(np.float64)
         j = int(values.argmax())
         high = float(values[j])
@@ -231,13 +233,19 @@ class Tally:
         self.row_sums += e
         with np.errstate(divide="ignore"):
             self.column_log[c] = self.ref + np.log(e.sum())
-        self.missed += int(np.count_nonzero(values == FALLBACK))
+        self.n_fallback += int(np.count_nonzero(values == FALLBACK))
 
     def part(self) -> TilePart:
-        """All of it."""
+        """The answers for all columns added."""
         with np.errstate(divide="ignore"):
             row_log = self.ref + np.log(self.row_sums)
         columns = np.arange(self.n)
         return TilePart(
-            self.rows, columns, *self.best, self.missed, float(np.logaddexp.reduce(row_log)), row_log, self.column_log
+            self.rows,
+            columns,
+            *self.best,
+            self.n_fallback,
+            float(np.logaddexp.reduce(row_log)),
+            row_log,
+            self.column_log,
         )

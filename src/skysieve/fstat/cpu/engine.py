@@ -1,4 +1,4 @@
-"""The CPU backend: cuts maps into tiles that fit the caches and runs them on all cores."""
+"""The CPU backend: divides maps into tiles that fit the caches and computes them on all cores."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from skysieve.fstat.contract import (
 from skysieve.fstat.inputs.grid import Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm
 
-from . import exp as cpu_exp
-from . import rect as cpu_rect
-from . import state as cpu_state
+from . import exp, rect, state
 from .any import Group, Tally, any_columns, by_columns, groups_of
 from .bsgl import Best, LineTasks, best_of
 from .crew import Crew
@@ -42,9 +40,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEW_CELLS = 500_000
-"""Cells and sums of rectangular and exponential windows: half a millisecond, in which no other thread wakes up."""
+"""Below this number of cells and steps, rectangular and exponential maps use one thread: they take half a millisecond,
+as long as another thread takes to wake up."""
 SMALL_MAP = 2**26
-"""Bytes of maps that are allocated unasked: to ask for the free memory takes longer than a small map."""
+"""Below this size of maps, in bytes, skip the query of free memory: it takes longer than a small map."""
 
 
 class Engine:
@@ -55,9 +54,9 @@ class Engine:
     spec : Spec
         What to compute.
     device : Device, optional
-        The host; there is one.
+        The host, for its name.
     memory : str or float, optional
-        Budget that the map must fit in; 80% of what is free by default.
+        Budget for the map; 80% of the free memory by default.
     threads : int, optional
         Threads; all usable cores by default.
     """
@@ -71,13 +70,13 @@ class Engine:
         self.memory = memory
         self.pool = TaskPool(threads)
         self.crew = Crew(self.pool.workers)
-        self._kept: tuple[Schedule, March] | None = None
+        self._march_of: tuple[Schedule, March] | None = None
         self._live: tuple[Schedule, Live] | None = None
         self.lines = LineTasks(spec, self.typed, self.pool.workers) if spec.lines else None
         self._others: dict[int, Engine] = {}
 
     def close(self) -> None:
-        """Give back the threads."""
+        """Free the threads."""
         for other in self._others.values():
             other.close()
         self.pool.close()
@@ -119,7 +118,7 @@ class Engine:
         return float(constants[0] * counts[0] + constants[1:] @ counts[1:] / self.pool.workers)
 
     def map_bytes(self, job: MapJob) -> int:
-        """Bytes of the maps that are held at once."""
+        """Bytes of the maps that are in memory at the same time."""
         rows, columns = job.schedule.shape
         count = job.n_templates if self.spec.keep_map else int(self.spec.lal)
         return rows * columns * self.typed.dtype.itemsize * count
@@ -131,11 +130,11 @@ class Engine:
         if self.spec.sums == "usual" and not self.spec.lal:
             levels = precision.levels_of(job, self.spec)
             if levels.any():
-                return precision.divided(job, self.spec, levels, output, self._part, progress)
+                return precision.run_by_level(job, self.spec, levels, output, self._part, progress)
         return self._execute(job, output, progress)
 
     def _part(self, job: MapJob, level: int) -> Output:
-        """Answers of some templates, by the sums that they need."""
+        """The answers for some templates, with the sums of a level of precision."""
         if level == precision.USUAL:
             return self._execute(job, Output.allocate(job.n_templates, job.schedule.shape, self.spec), None)
         if level not in self._others:
@@ -173,7 +172,7 @@ class Engine:
         return output
 
     def _template(self, job: MapJob, i: int, live: Live, output: Output, run: Any) -> None:
-        """One template: its tasks made, run (here, one after the other, without `run`) and joined."""
+        """Compute one template: make tasks, run them (one after the other without `run`), combine the answers."""
         out = np.empty((0, 0), self.spec.dtype) if output.F is None else output.F[i]
         maps = self._tasks(job, i, live.rows, out)
         lines = self.lines.tasks(job, i, live.rows, live.empty) if self.lines else []
@@ -182,14 +181,14 @@ class Engine:
         columns = job.schedule.shape[1]
         whole = TileParts(*job.schedule.shape, [part for parts in found[: len(maps)] for part in parts])
         self._empty(job, live.empty, whole.parts, None if output.F is None else output.F[i])
-        whole.into(output, i)
+        whole.write_to(output, i)
         best: list[Best] = [one for some in found[len(maps) :] for one in some]
         top = best_of(best, columns)
         if top is not None and output.line_max is not None and output.line_index is not None:
             output.line_max[i], output.line_index[i] = top[0], top[1] * columns + top[2]
 
     def _check_memory(self, job: MapJob) -> None:
-        """Refuse maps that do not fit the budget."""
+        """Raise `MemoryBudgetError` if the maps do not fit the budget."""
         need = self.map_bytes(job)
         if self.memory is None and need <= SMALL_MAP:
             return
@@ -212,7 +211,7 @@ class Engine:
         return self._rect_tasks(job, i, rows, out)
 
     def _empty(self, job: MapJob, rows: NDArray[np.int64], parts: list[TilePart], out: NDArray[Any] | None) -> None:
-        """Rows whose windows end before the data."""
+        """Add the answers for rows whose windows end before the data."""
         if rows.size == 0:
             return
         parts.append(empty_part(job.schedule, rows))
@@ -228,28 +227,26 @@ class Engine:
             np.cumsum(job.bank.template(i), axis=1, dtype=np.float64, out=sums[:, 1:])
             parts = min(self.pool.workers, -(-rows.size // ROWS))
             return [partial(self._rect_rows, job, sums, counts, some, out) for some in np.array_split(rows, parts)]
-        pieces = cpu_state.tiles(s, rows, cpu_rect.ROWS)
+        pieces = state.tiles(s, rows, rect.ROWS)
         before = max(0, -int(s.first[rows].min()))
         after = max(int(s.first[p[-1]] - s.first[p[0]]) for p in pieces) + 1
-        x = cpu_state.padded(job.bank, i, before, after)
+        x = state.padded(job.bank, i, before, after)
         pieces.sort(key=lambda p: int(s.first[p[0]]))
         return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
 
     def _sparse(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> bool:
-        """Whether the grid has far fewer cells than there are bins to be added in its rows."""
+        """Whether the grid has far fewer cells than there are bins to add in its rows."""
         if self.spec.lal or self.typed.dtype != np.float32 or not job.occupied.any():
             return False
         s = job.schedule
         largest, smallest = job.bank.span[:, 0 if job.shared else i] if job.bank.span is not None else (1.0, 0.0)
-        if largest > cpu_rect.RANGE * smallest:
+        if largest > rect.RANGE * smallest:
             return False
         longest = np.minimum(s.length[s.group[rows], -1], job.n - s.first[rows])
-        if float(longest.sum()) <= cpu_rect.SPARSE * rows.size * s.shape[1]:
+        if float(longest.sum()) <= rect.SPARSE * rows.size * s.shape[1]:
             return False
         size = np.abs(job.bank.data[i, 0, job.occupied])
-        return bool(
-            np.abs(job.bank.data[i]).max() <= cpu_rect.WILD * np.partition(size, size.size // 2)[size.size // 2]
-        )
+        return bool(np.abs(job.bank.data[i]).max() <= rect.WILD * np.partition(size, size.size // 2)[size.size // 2])
 
     def _rect_rows(
         self, job: MapJob, P: NDArray[np.float64], counts: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]
@@ -258,7 +255,7 @@ class Engine:
         S, lines = np.zeros((7, columns), typed.dtype), np.zeros((3, columns), typed.dtype)
         bits, scale = typed.bits(columns)
         sums, row_log, column_log, best = np.zeros(columns), np.full(rows.size, -np.inf), np.zeros(columns), np.zeros(5)
-        cpu_rect.rect_rows(
+        rect.rect_rows(
             P, counts, job.n, rows, s.first[rows], s.group[rows], s.length, s.valid_from, typed.bound, typed.k,
             typed.poly, S, lines, bits, scale, out.size > 0, sums, out, row_log, column_log, best,
         )  # fmt: skip
@@ -274,11 +271,11 @@ class Engine:
         first = s.first[rows]
         work = np.zeros((10, len(rows)), typed.dtype)
         bits, scale = typed.bits(len(rows))
-        tile = np.zeros((cpu_rect.COLUMNS, len(rows)), typed.dtype)
+        tile = np.zeros((rect.COLUMNS, len(rows)), typed.dtype)
         sums, row_log, best = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(5)
         column_log = np.full(columns, -np.inf)
         keep = out.size > 0
-        cpu_rect.rect_tile(
+        rect.rect_tile(
             x, int(first[0]) + before, job.n - int(first[0]), rows, (first - first[0]).astype(np.uint64), s.length[g],
             n0, typed.bound, self.spec.lal, typed.k, typed.poly, work, bits, scale, tile, keep, sums, out,
             row_log, column_log, best,
@@ -297,19 +294,19 @@ class Engine:
         stream = order.stream_of(job.bank, i)
         workers, columns = self.pool.workers, job.schedule.shape[1]
         if order.one_group:
-            size = cpu_exp.BLOCK_COLUMNS
-            if workers > 1:  # three tiles a thread, for those of long durations are done sooner
-                size = min(size, max(cpu_exp.FEWEST_COLUMNS, -(-columns // (3 * workers))))
-            pieces = cpu_state.column_tiles(columns, size, workers)
+            size = exp.BLOCK_COLUMNS
+            if workers > 1:  # three tiles for each thread, since tiles of long durations take less time
+                size = min(size, max(exp.FEWEST_COLUMNS, -(-columns // (3 * workers))))
+            pieces = state.column_tiles(columns, size, workers)
             return [partial(self._exp_blocks, job, stream, order, a, b, out) for a, b in pieces]
-        pieces = cpu_state.column_tiles(columns, cpu_exp.COLUMNS, workers)
+        pieces = state.column_tiles(columns, exp.COLUMNS, workers)
         return [partial(self._exp, job, stream, order, a, b, out) for a, b in pieces]
 
     def _march(self, job: MapJob, rows: NDArray[np.int64]) -> March:
-        """The order of a schedule; that of the last one is kept."""
-        if self._kept is None or self._kept[0] is not job.schedule:
-            self._kept = job.schedule, March.of(job, rows, self.typed.dtype)
-        return self._kept[1]
+        """The order of the rows of a schedule; that of the last schedule is kept."""
+        if self._march_of is None or self._march_of[0] is not job.schedule:
+            self._march_of = job.schedule, March.of(job, rows, self.typed.dtype)
+        return self._march_of[1]
 
     def _exp_blocks(
         self, job: MapJob, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
@@ -329,7 +326,7 @@ class Engine:
         sums, row_log = np.zeros(whole), np.full(job.schedule.shape[0], -np.inf)
         column_log, best = np.zeros(b - a), np.zeros(5)
         x, fine, nearest = stream
-        cpu_exp.exp_blocks(
+        exp.exp_blocks(
             x, fine, thin, nearest, order.step, order.before, job.n, order.rows, order.firsts, length, b - a, skip,
             weights, typed.bound, typed.k, S, F, ends, places, work, lanes, out.size > 0, sums, out, a, row_log,
             column_log, best,
@@ -349,7 +346,7 @@ class Engine:
         bits, scale = typed.bits(width)
         sums, row_log = np.zeros(width), np.full(job.schedule.shape[0], -np.inf)
         column_log, best = np.zeros(width), np.zeros(5)
-        cpu_exp.exp_tile(
+        exp.exp_tile(
             *stream, order.step, order.before, job.n, order.rows, order.firsts, order.groups,
             c.length.astype(np.uint64), c.more, c.skip, c.weights, typed.bound, typed.k, typed.poly, S, T, Z,
             lines, bits, scale, out.size > 0, sums, out, a, row_log, column_log, best,
@@ -370,12 +367,12 @@ class Engine:
                 tally.add(c, F.astype(self.spec.dtype))
         return [tally.part()]
 
-    # ------------------------------------------------------------------ as LALPulsar does it
+    # ------------------------------------------------------------------ LALPulsar's arithmetic
     def _lal(
         self, job: MapJob, tasks: list[Callable[[], list[TilePart]]], empty: NDArray[np.int64], F: NDArray[Any],
         output: Output, i: int,
     ) -> None:  # fmt: skip
-        """The map first; then its statistics with the table of exponentials."""
+        """Compute the map first, and then its statistics with LALPulsar's table of exponentials."""
         self.pool.run(tasks)
         self._empty(job, empty, [], F)
         values = F.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Predicted times of a GPU: which constants of `timing` a job needs, and what is timed for them on the device."""
+"""Predicted times of a GPU: the constants of `timing` that a job needs, and the calls that are timed for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def method_of(spec: Spec, job: MapJob) -> str:
-    """How the sums of most cells are formed."""
+    """The method by which most cells are summed."""
     if spec.window.algorithm != Algorithm.WEIGHTS:
         return str(spec.window.algorithm)
     direct, fourier = work_of(job, make_tables(job, Algorithm.WEIGHTS), np.dtype(spec.dtype))
@@ -41,9 +41,9 @@ def predicted(
     job : MapJob
     device : Device
     xp : module
-        Of the device's arrays.
+        Module of the device's arrays.
     make : callable
-        ``make(spec, fourier)`` gives an engine on the device; ``fourier`` is the method of windows of any shape.
+        ``make(spec, fourier)`` returns an engine on the device; ``fourier`` is the method for windows of any shape.
     on_device : bool
         Whether the atoms are on the device; maps then stay there.
     """
@@ -79,14 +79,14 @@ def predicted(
 
 
 def detail(window: Window) -> str:
-    """What of a window the kernels depend on."""
+    """The properties of a window on which the time of the kernels depends."""
     if isinstance(window.shape, WindowSum):
         return " ".join(map(str, [window.algorithm, *Terms(window.shape).defines(1).values()][:6]))
     return str(window.algorithm)
 
 
 def counts(spec: Spec, job: MapJob, fourier: bool | None) -> NDArray[np.float64]:
-    """What the constants are multiplied by; for windows of any shape bins summed and points transformed."""
+    """The counts that the constants are multiplied by; for windows of any shape bins summed and points transformed."""
     if spec.window.algorithm != Algorithm.WEIGHTS:
         return timing.terms(job, spec.window.algorithm != Algorithm.RUNNING_SUMS, job.n_templates)
     work = work_of(job, make_tables(job, Algorithm.WEIGHTS), np.dtype(spec.dtype), fourier)

@@ -1,4 +1,4 @@
-"""F-statistic atoms: what one Fourier transform of one detector adds to the F-statistic of one template."""
+"""F-statistic atoms: the contributions of single Fourier transforms of one detector to one template."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Atoms"]
 
 FIELDS = ("a2", "b2", "ab", "Fa", "Fb")
 LARGEST_TIME = 2**53
-"""GPS seconds that a float64 still holds exactly."""
+"""Largest GPS second; a float64 holds it exactly."""
 SCHWARZ = 1e-5
-"""How far ``ab^2`` may pass ``a2 b2``, relative to the squared scale of a2 + b2: text files round to 1e-6."""
+"""How far ``ab^2`` may exceed ``a2 b2``, relative to the squared scale of a2 + b2: text files round to 1e-6."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Atoms:
-    """Atoms of one template: per Fourier transform (SFT) the antenna factors and the projections of the data.
+    """Atoms of one template: antenna factors and projections of the data for each short Fourier transform (SFT).
 
     Parameters
     ----------
@@ -36,20 +36,20 @@ class Atoms:
     tatom : int
         Length of an SFT in seconds.
     detector : str
-        Name, as ``"H1"``; merged atoms carry several joined by ``+``.
+        Name, such as ``"H1"``; merged atoms have several names joined by ``+``.
 
     Raises
     ------
     ValueError
-        Lengths that differ, no atoms, times that are not integers, not rising or repeated, numbers that are not
-        finite, negative `a2` or `b2`, or ``ab^2 > a2 b2`` beyond rounding.
+        The lengths differ, there are no atoms, times are not integers or do not rise, numbers are not finite, `a2` or
+        `b2` is negative, or ``ab^2 > a2 b2`` beyond rounding.
     TypeError
-        Values that are not numbers.
+        Values are not numbers.
 
     Notes
     -----
-    Numbers are kept in float32 (complex64), as LALPulsar makes them, unless one of the arrays is of double
-    precision (as Python's own numbers are).  CuPy arrays stay on the GPU.
+    The numbers are stored in float32 (complex64), as in LALPulsar, unless one of the arrays is of double precision
+    (Python's own numbers are).  CuPy arrays stay on the GPU.
 
     Examples
     --------
@@ -133,12 +133,12 @@ class Atoms:
 
     @property
     def on_device(self) -> bool:
-        """Whether the projections live on a GPU."""
+        """Whether the projections are in GPU memory."""
         return is_device_array(self.Fa)
 
 
 def above_schwarz(a2: Any, b2: Any, ab: Any) -> Any:
-    """Where ``ab^2`` is above ``a2 b2`` beyond rounding; float64 arrays, one template a row.
+    """Whether ``ab^2`` is above ``a2 b2`` beyond rounding, for float64 arrays with one template in a row.
 
     The values are divided by their scale first, so that no product overflows.
     """
@@ -148,7 +148,7 @@ def above_schwarz(a2: Any, b2: Any, ab: Any) -> Any:
 
 
 def times_of(t: Any) -> NDArray[np.int64]:
-    """GPS times as rising whole seconds."""
+    """Check GPS times: rising whole seconds."""
     x = to_host(t)
     if x.ndim != 1:
         raise ValueError(f"t has shape {x.shape}, expected one dimension")
@@ -171,7 +171,7 @@ def times_of(t: Any) -> NDArray[np.int64]:
 
 
 def positive_seconds(value: Any, name: str) -> int:
-    """A positive whole number of seconds as int."""
+    """Return a positive whole number of seconds as int; an error otherwise."""
     whole = whole_seconds(value, name)
     if whole <= 0:
         raise ValueError(f"{name}={value!r}: expected a positive number of seconds")
@@ -179,7 +179,7 @@ def positive_seconds(value: Any, name: str) -> int:
 
 
 def whole_seconds(value: Any, name: str) -> int:
-    """A whole number of seconds as int; floats only if they are whole."""
+    """Return a whole number of seconds as int; an error otherwise, also for floats that are not whole."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}={value!r}: expected whole seconds")
     number = float(value)

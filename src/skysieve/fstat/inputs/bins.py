@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from skysieve.core.arrays import to_host
 
 from .atoms import Atoms
-from .files import as_list
+from .files import AtomsLike, as_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +23,7 @@ MOST_BINS = 10_000_000
 
 @dataclass(frozen=True)
 class Bins:
-    """The atoms of all detectors added up in time bins of width `tatom`.
+    """The sums of the atoms of all detectors in time bins of width `tatom`.
 
     Attributes
     ----------
@@ -33,9 +32,9 @@ class Bins:
     tatom : int
         Width of a bin.
     x : numpy.ndarray, shape (7, n)
-        Rows a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb; exact zeros where there is no data.
+        Rows a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb; exactly zero in bins without data.
     occupied : numpy.ndarray of bool, shape (n,)
-        Bins whose weight is positive: an SFT with ``a2 = b2 = 0`` holds no data.
+        Bins with positive weight: an SFT with ``a2 = b2 = 0`` holds no data.
     """
 
     t_start: int
@@ -54,11 +53,11 @@ class Bins:
         return self.t_start + self.n * self.tatom
 
 
-def bin_atoms(atoms: Atoms | Sequence[Atoms]) -> Bins:
-    """Add the atoms of all detectors in common bins, in the detectors' order and in their precision.
+def bin_atoms(atoms: AtomsLike) -> Bins:
+    """Add the atoms of all detectors in common bins, in the order of the detectors and in their precision.
 
-    Bin ``j`` of an SFT that starts at ``s`` is ``floor((s - t_start) / tatom)``, with ``t_start`` the earliest start
-    of all; in float32 the sums are, bit for bit, those of LALPulsar's merged atoms.
+    An SFT that starts at ``s`` belongs to bin ``floor((s - t_start) / tatom)``, where ``t_start`` is the earliest start
+    of all.  In float32 the sums are, bit for bit, those of LALPulsar's merged atoms.
     """
     found = as_list(atoms)
     width = found[0].tatom
@@ -72,33 +71,33 @@ def bin_atoms(atoms: Atoms | Sequence[Atoms]) -> Bins:
         at = (a.t - start) // width
         fa, fb = to_host(a.Fa), to_host(a.Fb)
         rows = (to_host(a.a2), to_host(a.b2), to_host(a.ab), fa.real, fa.imag, fb.real, fb.imag)
-        alone = bool((np.diff(at) > 0).all())  # a bin each: added at once, which is faster
-        whole = slice(int(at[0]), int(at[-1]) + 1) if alone and at[-1] - at[0] == len(at) - 1 else at
+        distinct = bool((np.diff(at) > 0).all())  # no two in one bin: a faster addition is correct
+        whole = slice(int(at[0]), int(at[-1]) + 1) if distinct and at[-1] - at[0] == len(at) - 1 else at
         for row, values in zip(x, rows, strict=True):
-            if alone:
+            if distinct:
                 row[whole] += values
             else:
                 np.add.at(row, at, values)
     return Bins(start, width, x, (x[0] > 0) | (x[1] > 0))
 
 
-def merge(atoms: Sequence[Atoms]) -> Atoms:
-    """One stream of atoms from several detectors: all quantities added in common time bins.
+def merge(atoms: AtomsLike) -> Atoms:
+    """Merge the atoms of several detectors: all quantities are added in common time bins.
 
     Parameters
     ----------
-    atoms : sequence of Atoms
-        One a detector, of one SFT length; their times need not line up.
+    atoms : Atoms, path, or sequence of them
+        One entry for each detector, all of one SFT length; their times need not be aligned.
 
     Returns
     -------
     Atoms
-        On the bins that hold an SFT, of weight zero too; merging it again changes nothing.
+        One atom for each bin that holds an SFT, also of weight zero; merging it again changes nothing.
 
     Raises
     ------
     ValueError
-        For no atoms, or SFT lengths that differ.
+        There are no atoms, or their SFT lengths differ.
 
     Examples
     --------
@@ -110,10 +109,10 @@ def merge(atoms: Sequence[Atoms]) -> Atoms:
     """
     found = as_list(atoms)
     bins = bin_atoms(found)
-    kept = np.unique(np.concatenate([(a.t - bins.t_start) // bins.tatom for a in found]))
-    a2, b2, ab, *f = bins.x[:, kept]
+    held = np.unique(np.concatenate([(a.t - bins.t_start) // bins.tatom for a in found]))
+    a2, b2, ab, *f = bins.x[:, held]
     return Atoms(
-        bins.t_start + kept * bins.tatom,
+        bins.t_start + held * bins.tatom,
         a2,
         b2,
         ab,
