@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from skysieve.core.device import Device
 
+    from .contract import Compat, Dtype
+
 __all__ = ["from_lal", "register_pyfstat"]
 
 FIELDS = ("timestamp", "a2_alpha", "b2_alpha", "ab_alpha", "Fa_alpha", "Fb_alpha")
@@ -39,19 +41,19 @@ def from_lal(multi_atoms: Any, detectors: list[str] | None = None) -> list[Atoms
     multi_atoms : lalpulsar.MultiFstatAtomVector
         As ``ComputeFstat`` returns it in ``multiFatoms[0]``.
     detectors : list of str, optional
-        Names; default ``"D0"``, ``"D1"`` ...
+        Names; the default is ``"D0"``, ``"D1"`` ...
 
     Returns
     -------
     list of Atoms
-        One a detector; copies.
+        One entry for each detector; the numbers are copied.
 
     Raises
     ------
     TypeError
-        If it is something else.
+        `multi_atoms` is something else.
     ValueError
-        If `detectors` are not as many as it holds.
+        The number of `detectors` is wrong.
     """
     if not hasattr(multi_atoms, "data") or not hasattr(multi_atoms, "length"):
         raise TypeError(f"multi_atoms is a {type(multi_atoms).__name__}, expected a lalpulsar MultiFstatAtomVector")
@@ -70,7 +72,7 @@ def from_lal(multi_atoms: Any, detectors: list[str] | None = None) -> list[Atoms
 
 
 def _records(vector: Any) -> NDArray[Any]:
-    """Atoms of a ``FstatAtomVector`` as `STRUCT`: a view of its memory where it is one, or atom by atom."""
+    """Atoms of a ``FstatAtomVector`` as `STRUCT`: a view of its memory if that is possible, else atom by atom."""
     data, length = vector.data, int(vector.length)
     if isinstance(data, np.ndarray) and data.dtype.itemsize == STRUCT.itemsize and data.flags.c_contiguous:
         memory = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
@@ -82,31 +84,31 @@ def register_pyfstat(
     name: str = "skysieve",
     *,
     device: str | Device = "auto",
-    dtype: Any = "float32",
-    compat: str | None = None,
+    dtype: Dtype = "float32",
+    compat: Compat | None = None,
     threads: int | None = None,
 ) -> None:
-    """Let PyFstat's own searches run on skysieve: ``tCWFstatMapVersion="skysieve"``.
+    """Make PyFstat's own searches use skysieve, by ``tCWFstatMapVersion="skysieve"``.
 
     Parameters
     ----------
     name : str
-        What to call it there; registering a name again replaces its options.
+        Its name in PyFstat; registering a name again replaces its options.
     device, dtype, compat, threads : optional
         As for `skysieve.fstat.transient_map`.
 
     Raises
     ------
     ModuleNotFoundError
-        If PyFstat is not installed.
+        PyFstat is not installed.
     ValueError
-        For PyFstat's own names, or options that do not fit.
+        The name is one of PyFstat's own, or an option does not fit.
 
     Notes
     -----
-    ``TransientGridSearch``, ``MCMCTransientSearch`` and all else in PyFstat that makes transient maps take it.  Cells
-    whose window holds fewer than two SFTs have F = 0, where LALPulsar stops.  The places of the most probable values
-    follow LALPulsar's bins.
+    ``TransientGridSearch``, ``MCMCTransientSearch`` and everything else in PyFstat that makes transient maps accept the
+    name.  Cells whose window holds fewer than two SFTs have F = 0; LALPulsar stops at them.  The most probable values
+    are centres of LALPulsar's bins.
 
     Examples
     --------
@@ -148,16 +150,16 @@ WINDOWS: dict[int, WindowName] = {
 
 
 class MapMaker:
-    """Called by PyFstat as ``maker(multiFstatAtoms, windowRange, BtSG)``; keeps its plans between calls."""
+    """PyFstat calls ``maker(multiFstatAtoms, windowRange, BtSG)``; the plans are kept between calls."""
 
     def __init__(self, make: Any, device: str | Device, dtype: Any, compat: str | None, threads: int | None) -> None:
         self.make = make
         self.options: dict[str, Any] = {"device": device, "dtype": dtype, "compat": compat, "threads": threads}
         self.plans: dict[WindowName, TransientPlan] = {}
-        self.plan("rect")  # options that do not fit are told now
+        self.plan("rect")  # raises now if an option does not fit
 
     def plan(self, window: WindowName) -> TransientPlan:
-        """The plan of a window."""
+        """The plan for a window."""
         if window not in self.plans:
             self.plans[window] = TransientPlan(window=window, strict=False, **self.options)
         return self.plans[window]
@@ -181,7 +183,7 @@ class MapMaker:
         return found
 
     def one(self, multiFstatAtoms: Any, grid: Grid, window: WindowName, BtSG: bool) -> Any:
-        """A map of one cell, as a Markov chain asks for at each step: its few bins are added here, in float64."""
+        """A map of one cell, which a Markov chain needs at each step: its few bins are added here, in float64."""
         found = self.make(1, 1)
         F = cell_of_lal(multiFstatAtoms, grid, self.plan(window).window)
         if np.isnan(F):
@@ -195,7 +197,7 @@ class MapMaker:
 
 
 def cell_of_lal(multi_atoms: Any, grid: Grid, window: Window) -> float:
-    """F of the first cell of a grid; NaN where its window holds fewer than two bins."""
+    """F of the first cell of a grid; NaN if its window holds fewer than two bins."""
     vectors = [multi_atoms.data[i] for i in range(int(multi_atoms.length))]
     streams = [_records(v) for v in vectors]
     times = [s["timestamp"].astype(np.int64) for s in streams]
@@ -229,5 +231,5 @@ def grid_of_lal(window_range: Any, window: str) -> Grid | None:
     values = {ours: int(getattr(window_range, theirs)) for ours, theirs in names.items()}
     for step, band in (("dt0", "t0_band"), ("dtau", "tau_band")):
         if values[step] == 0 and values[band] == 0:
-            values[step] = 1  # one cell: the step has no meaning
+            values[step] = 1  # for one cell the step has no meaning
     return Grid(**values)

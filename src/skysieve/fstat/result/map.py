@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["STYLES", "Coverage", "Style", "TransientResult"]
 
 PRIOR = 70.0
-"""``ln B`` under the F-statistic's amplitude prior is ``ln(70 / cells) - 4 ln rhohatmax + ln sum exp F``."""
+"""``ln B`` for the amplitude prior of the F-statistic is ``ln(70 / cells) - 4 ln rhohatmax + ln sum exp F``."""
 CONTENT = "skysieve.fstat.TransientResult 2"
 """Mark of the files that `TransientResult.save` writes."""
 
@@ -127,7 +127,7 @@ class TransientResult(Result):
         Raises
         ------
         ValueError
-            If the map was not kept.
+            The map was not kept.
         """
         if self.F is None:
             raise ValueError("the map was not kept (keep_map=False)")
@@ -163,7 +163,7 @@ class TransientResult(Result):
         Raises
         ------
         ValueError
-            If they were not asked for, or no cell could be computed.
+            They were not requested, or no cell could be computed.
         """
         return self._posterior(self.row_log)
 
@@ -174,7 +174,7 @@ class TransientResult(Result):
 
     def _posterior(self, logs: NDArray[np.float64] | None) -> NDArray[np.float64]:
         if logs is None:
-            raise ValueError("posteriors were not asked for (posteriors=False)")
+            raise ValueError("posteriors were not computed (posteriors=False)")
         if self.index is None:
             raise ValueError("no cell could be computed: there is no posterior")
         p = np.exp(logs - logs.max())
@@ -204,12 +204,12 @@ class TransientResult(Result):
         return float(points[int(p.argmax())])
 
     def bin_mode(self, name: str) -> float:
-        """Most probable "t0" or "tau" as LALPulsar gives it: the centre of a bin of `posterior_density`."""
+        """The most probable "t0" or "tau" as in LALPulsar: the centre of a bin of `posterior_density`."""
         points, band, p = self._axis(name)
         return float(points[0] + (int(p.argmax()) + 0.5) * band / len(points))
 
     def posterior_density(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Posterior density as LALPulsar bins it: N equal bins over the band, its integral 1.
+        """The posterior density in LALPulsar's bins: N equal bins over the band, with integral 1.
 
         Parameters
         ----------
@@ -218,12 +218,12 @@ class TransientResult(Result):
         Returns
         -------
         edges, density : numpy.ndarray, shapes (N + 1,) and (N,)
-            Per second.  The bins are ``band / N`` wide, not one step of the grid.
+            Edges in seconds and density per second.  The bins are ``band / N`` wide, not one step of the grid.
 
         Raises
         ------
         ValueError
-            If the band is 0: all probability is at one point.
+            The band is 0, so that all probability is at one point.
         """
         points, band, p = self._axis(name)
         if band == 0:
@@ -232,13 +232,13 @@ class TransientResult(Result):
         return points[0] + width * np.arange(len(points) + 1), p / width
 
     def credible_interval(self, name: str, level: float = 0.9) -> tuple[int, int]:
-        """Central credible interval: the points of the grid between the tails of the posterior.
+        """The central credible interval: the grid points between the tails of the posterior.
 
         Parameters
         ----------
         name : {"t0", "tau"}
         level : float
-            Its probability, at least.
+            Smallest probability of the interval.
 
         Returns
         -------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 MOST_PIXELS = 1200
-"""Cells a side that are drawn; of more the largest of each block is."""
+"""Most cells on a side of the picture; of larger maps the largest value of each block is drawn."""
 LINE = "#1f5582"
 MARK = "#c44e24"
 INK = "#333333"
@@ -26,7 +26,8 @@ SCALES = ("auto", "linear", "log")
 
 
 def coarsen(values: NDArray[Any], most: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """A map of at most `most` cells a side, each the largest of its block, and where its blocks start."""
+    """Reduce a map to at most `most` cells on a side, each the largest value of a block; also the edges of the
+    blocks."""
     edges = [np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.int64)) for n in values.shape]
     filled = np.where(np.isfinite(values), values, -np.inf)
     small = np.maximum.reduceat(np.maximum.reduceat(filled, edges[0][:-1], axis=0), edges[1][:-1], axis=1)
@@ -34,7 +35,7 @@ def coarsen(values: NDArray[Any], most: int) -> tuple[NDArray[Any], NDArray[np.i
 
 
 def cell_edges(points: NDArray[np.int64], log: bool = False) -> NDArray[np.float64]:
-    """Borders of the cells around grid points: half way to the neighbours."""
+    """Edges of the cells around grid points, half way to the neighbours."""
     x = points.astype(np.float64)
     if len(x) == 1:
         return np.array([x[0] - 0.5, x[0] + 0.5]) if not log else x[0] * np.array([0.95, 1.05])
@@ -57,7 +58,7 @@ def map_figure(
     title: str | None = None,
     cmap: str = "viridis",
 ) -> Figure:
-    """2F over start time and duration, with the posteriors on its sides and the coverage of the data below.
+    """Draw 2F over start time and duration, with the posteriors beside it and the coverage of the data below.
 
     Parameters
     ----------
@@ -66,12 +67,12 @@ def map_figure(
     injection : Injection or (t0, tau), optional
         A known signal to mark.
     tau_scale : {"auto", "linear", "log"}
-        Axis of the duration; "auto" is logarithmic for durations that rise by unequal steps.
+        Axis of the duration; "auto" is logarithmic for durations with unequal steps.
     level : float
         Probability of the credible intervals that are shaded.
     title : str, optional
     cmap : str
-        Colours.
+        Name of the colour map.
 
     Returns
     -------
@@ -80,7 +81,7 @@ def map_figure(
     Raises
     ------
     ValueError
-        If the map or the posteriors were not kept.
+        The map or the posteriors were not kept.
 
     Examples
     --------
@@ -155,7 +156,7 @@ def map_figure(
 
 
 def _upright(p: NDArray[np.float64], edges: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A step curve along the vertical axis."""
+    """The points of a step curve along the vertical axis."""
     return np.repeat(p, 2), np.repeat(edges, 2)[1:-1]
 
 

@@ -1,4 +1,4 @@
-"""Batches: the atoms of many templates that share their times, from one detector or several."""
+"""Batches: the atoms of many templates that share their times, in one detector or several."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AtomsBatch:
     t : array_like of int, shape (n,)
         GPS seconds at which each SFT starts, the same for all templates; rising, gaps allowed.
     a2, b2, ab : array_like, shape (n,) or (B, n)
-        Noise-weighted antenna-pattern products: of one point of the sky, or of each template's own.
+        Noise-weighted antenna-pattern products, of one point of the sky or of each template.
     Fa, Fb : array_like of complex, shape (B, n)
         Projections of the data on the two halves of each template.
     tatom : int
@@ -122,7 +122,7 @@ class AtomsBatch:
         Raises
         ------
         ValueError
-            If there are none, or their times differ.
+            There are no templates, or their times differ.
         """
         found = as_list(templates)
         first = found[0]
@@ -150,7 +150,7 @@ class AtomsBatch:
 
     @property
     def on_device(self) -> bool:
-        """Whether the projections live on a GPU."""
+        """Whether the projections are in GPU memory."""
         return is_device_array(self.Fa)
 
     def part(self, rows: Any) -> AtomsBatch:
