@@ -259,9 +259,9 @@ class Bench:
                 with TransientPlan(
                     window=window, dtype="float32", device="cuda", keep_map=False, posteriors=False
                 ) as plan:
-                    said = plan.describe(atoms)["seconds"]
+                    predicted = plan.describe(atoms)["seconds"]
                     took = wall_seconds(lambda plan=plan, atoms=atoms: plan.execute(atoms))
-                self.report.row(f"{window} {days} d", predicted_ms=1e3 * said, measured_ms=1e3 * took)
+                self.report.row(f"{window} {days} d", predicted_ms=1e3 * predicted, measured_ms=1e3 * took)
 
     def streams(self) -> None:
         """Batches of host arrays through the engine."""

@@ -254,7 +254,7 @@ SUMS = {
 @pytest.mark.parametrize("name", list(SUMS))
 @pytest.mark.parametrize("forced", ["recurrence", "bins"])
 def test_window_sums_by_either_method(monkeypatch, name, forced):
-    """400 bins, so that sums are formed anew on the way; every cell also by the window as a plain function."""
+    """400 bins, so that sums are formed anew in between; cells are compared with sums of the window as a function."""
     from skysieve.fstat.cpu import any as cpu_any
 
     atoms = synth_atoms(T0, 400 * T, duty=0.8, seed=3, gaps=[(T0 + 100 * T, T0 + 150 * T)])

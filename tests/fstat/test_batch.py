@@ -1,4 +1,4 @@
-"""Batches of templates: what they accept, how they are binned, and the line-robust statistic of the CPU's engine."""
+"""Batches of templates: arguments, files, binning, and the line-robust statistic of the CPU engine."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_lines_against_the_truth(grid, window):
     w = resolve_window(WindowSum([(1, 1), (-1, 6)]) if window == "sum" else window, 3)
     made = templates(2)
     for a in made[0]:
-        a.Fa[10] *= np.float32(1e4)  # a glitch: summed apart, and a line where it is
+        a.Fa[10] *= np.float32(1e4)  # a glitch: this template needs other sums, and the glitch is a line
     (parts,) = groups(made, 0)
     dtype = np.dtype(np.float32)
     binned = bin_batch(parts, dtype, each_detector=True)

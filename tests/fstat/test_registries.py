@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.fstat import Grid, SearchPlan, SearchResult, search, synth_atoms, transient_map
+from skysieve.fstat import AtomsBatch, Grid, SearchPlan, SearchResult, search, synth_atoms, transient_map
 from skysieve.fstat.archive import JSON, pack, unpack
 from skysieve.fstat.contract import COMPAT, Compat
 from skysieve.fstat.inputs import window_kinds, windows
 from skysieve.fstat.inputs.files import FORMATS, as_list, read_any, save_atoms, write_any
+from skysieve.fstat.inputs.simulate import DETECTORS
 from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, Algorithm, WindowKind, WindowName
 from skysieve.fstat.pyfstat import WINDOWS
 from skysieve.fstat.result.map import STYLES, Style
@@ -52,9 +53,15 @@ def test_help_screens_name_what_the_registries_hold():
     def text(command):
         return CliRunner().invoke(app, ["fstat", command, "--help"], env={"COLUMNS": "400"}).stdout
 
-    assert all(name in text("map") for name in (*NAMED, *STYLES, *COMPAT))
-    assert all(name in text("search") for name in (*NAMED, *STATISTICS, *result.FORMATS))
-    assert all(name in text("convert") for name in FORMATS)
+    expected = {
+        "map": (*NAMED, *STYLES, *COMPAT),
+        "search": (*NAMED, *STATISTICS, *result.FORMATS),
+        "convert": FORMATS,
+        "synth": (*FORMATS, *DETECTORS),
+    }
+    for command, names in expected.items():
+        shown = text(command)
+        assert [name for name in names if name not in shown] == [], command
 
 
 def test_lalpulsars_numbers_of_the_windows():
@@ -107,6 +114,23 @@ def test_a_new_stored_field_is_one_entry():
 
     assert unpack(New, pack(New(1, "y"))) == {"a": 1, "b": "y"}
     assert New(**unpack(New, pack(Old(1)))) == New(1, "x")
+
+
+def test_a_search_plan_is_used_again_after_an_error_and_for_other_times():
+    later = [synth_atoms(T0 + 5000 * T, 20 * T, seed=7)]
+    with SearchPlan(windows="exp", topk=3, device="cpu", threads=2) as plan:
+        first = plan.execute(ATOMS)
+        with pytest.raises(TypeError, match="item 1 is a int"):
+            plan.execute([AtomsBatch.stack([ATOMS[0][0]]), 3])
+        other = plan.execute(later)
+        assert other.grid == Grid.full(later[0])
+        assert (
+            other.columns()["max2F"].tolist() == search(later, windows="exp", device="cpu").columns()["max2F"].tolist()
+        )
+        again = plan.execute(ATOMS)
+    assert again.columns()["max2F"].tolist() == first.columns()["max2F"].tolist()
+    with pytest.raises(ValueError, match="closed"):
+        plan.describe(ATOMS[0])
 
 
 # ---------------------------------------------------------------- files

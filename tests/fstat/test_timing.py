@@ -1,4 +1,4 @@
-"""The model of predicted times: what it counts, its fit, where the constants are kept."""
+"""The model of predicted times: its counts, its fit, and the cache of its constants."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from skysieve.core import measured as kept
+from skysieve.core import measured
 from skysieve.fstat import Grid, TransientPlan, WindowSum, synth_atoms, timing
 from skysieve.fstat.inputs.windows import resolve_window
 
@@ -51,15 +51,16 @@ def test_more_work_is_predicted_to_take_longer(window):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where a process that has used no constants yet keeps them."""
+    """The cache folder, for a process that has used no constants yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kept, "_used", {})
+    monkeypatch.setattr(measured, "_used", {})
     return tmp_path / "skysieve"
 
 
 @pytest.mark.usefixtures("folder")
-def test_maps_that_are_kept_are_timed_with_their_memory(monkeypatch):
-    """Cleared pages cost as much as sums: maps that are kept are timed kept, one of them beyond what malloc keeps."""
+def test_calls_that_return_maps_are_timed_with_their_memory(monkeypatch):
+    """Clearing memory costs as much as sums: calls that return maps are timed with maps, one larger than malloc
+    reuses."""
     seen = []
     monkeypatch.setattr(timing, "measure", lambda cases: seen.append([(c, e) for c, e in cases]) or np.ones(4))
     atoms = synth_atoms(span=40 * T)
@@ -72,7 +73,7 @@ def test_maps_that_are_kept_are_timed_with_their_memory(monkeypatch):
     assert max(counts[3] for counts, _ in seen[0]) * 4 > 32 * 2**20
 
 
-def test_constants_are_kept(folder, monkeypatch):
+def test_constants_are_stored(folder, monkeypatch):
     atoms = synth_atoms(span=40 * T)
     with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1) as plan:
         first = plan.describe(atoms)["seconds"]
@@ -81,11 +82,11 @@ def test_constants_are_kept(folder, monkeypatch):
         assert path.name.endswith(f"recurrence-map-float32-{timing.FORMAT}.json")
         assert list(json.loads(path.read_text())) == list(timing.COUNTED)
         monkeypatch.setattr(timing, "measure", lambda *a: pytest.fail("measured again"))
-        monkeypatch.setattr(kept, "_used", {})
+        monkeypatch.setattr(measured, "_used", {})
         assert plan.describe(atoms)["seconds"] == first
         monkeypatch.setattr(timing, "measure", lambda *a: np.array([7.0, 0, 0, 0]))
         for broken in ("{", "[1]", json.dumps({"call": "x"}), json.dumps({"call": 1, "sfts": 2})):
-            monkeypatch.setattr(kept, "_used", {})
+            monkeypatch.setattr(measured, "_used", {})
             path.write_text(broken)
             assert plan.describe(atoms)["seconds"] == 7
         off = Grid(t0=int(atoms[0].t[0]) + 100, t0_band=20 * T, dt0=T + 50, tau=4 * T)
@@ -93,5 +94,5 @@ def test_constants_are_kept(folder, monkeypatch):
         assert plan.describe(atoms)["seconds"] == 7
         assert any("groups" in path.name for path in folder.iterdir())
     with TransientPlan(window="exp", dtype="float32", device="cpu", threads=1, keep_map=False) as plan:
-        assert plan.describe(atoms)["seconds"] == 7  # a map that is not kept has costs of its own
+        assert plan.describe(atoms)["seconds"] == 7  # calls without a map have constants of their own
         assert any(path.name.endswith(f"recurrence-float32-{timing.FORMAT}.json") for path in folder.iterdir())

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 import pytest
 
-from skysieve.core import measured as kept
+from skysieve.core import measured
 from skysieve.fstat import Grid, WindowSum, synth_atoms, timing
 from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cuda import engine as cuda
@@ -71,7 +71,7 @@ def test_maps(runtime, grid, window, fourier):
 @pytest.mark.parametrize("window", list(WINDOWS))
 @pytest.mark.parametrize("marginals", [False, True])
 def test_batches_without_a_map(runtime, window, marginals):
-    """Templates with points of the sky of their own; again on the same engine, whose weights are kept."""
+    """Templates at different points of the sky, twice on the same engine, which keeps its weights."""
     w, grid = resolve_window(WINDOWS[window], 3), GRIDS["more t0 than tau"]
     bins = templates(3, sky=True)
     e = engine(runtime, window, "float32", keep_map=False, marginals=marginals)
@@ -174,10 +174,10 @@ def test_more_detectors_than_a_gpu_takes_are_refused():
     ],
 )
 def test_predicted_times(monkeypatch, tmp_path, window, options):
-    """The constants are found on the device, and kept: a second engine measures nothing."""
+    """The constants are measured on the device and stored: a second engine measures nothing."""
     runtime = shim_runtime()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kept, "_used", {})
+    monkeypatch.setattr(measured, "_used", {})
     monkeypatch.setattr(timing, "GPU_SETUPS", ((12, 1, 1, 1), (24, 1, 1, 1), (24, 1, 1, 2)))
     monkeypatch.setattr(timing, "GPU_SETUPS_ALONE", ((12, 1, 1, 1), (24, 1, 1, 1)))
     w = resolve_window(WINDOWS.get(window, window), 3)

@@ -1,4 +1,4 @@
-"""The slow, obvious truth in float64: every cell summed by itself.  For tests alone."""
+"""Slow, direct F-statistic maps in float64, each cell summed separately; for tests only."""
 
 from __future__ import annotations
 
