@@ -11,6 +11,7 @@ import pytest
 from skysieve.core import measured
 from skysieve.fstat import Grid, WindowSum, synth_atoms, timing
 from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
+from skysieve.fstat.cpu import engine as cpu
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import windows as cuda_windows
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
@@ -184,6 +185,9 @@ def test_predicted_times(monkeypatch, tmp_path, window, options):
     job = make_job(templates(2), GRIDS["coarse"], w, np.float32)
     spec = Spec(w, np.dtype("f4"), **options)
     facts = cuda.Engine(spec, runtime=runtime).describe(job)
+    host = cpu.Engine(spec, threads=1)
+    assert facts.keys() == host.describe(job).keys()
+    host.close()
     assert facts["seconds"] > 0
     one = make_job(templates(1), GRIDS["coarse"], w, np.float32)
     alone = cuda.Engine(spec, runtime=runtime).describe(one)["seconds"]
