@@ -63,6 +63,12 @@ class Lines:
     log_gauss: float
     log_line: tuple[float, ...]
 
+    def log_odds(self, F: Any, FX: Any) -> NDArray[np.float64]:
+        """``ln B_S/GL`` from F, shape (...), and ``F^X``, shape (D, ...)."""
+        logs = [np.full(np.shape(F), self.log_gauss)]
+        logs += [prior + np.asarray(f) for prior, f in zip(self.log_line, FX, strict=True)]
+        return np.asarray(F - np.logaddexp.reduce(logs))
+
 
 @dataclass(frozen=True)
 class Spec:

@@ -27,15 +27,6 @@ def priors_of(prior: Lines) -> NDArray[np.float64]:
     return np.array([prior.log_gauss, *prior.log_line])
 
 
-def log_odds(prior: Lines, F: Any, FX: Any) -> NDArray[np.float64]:
-    """``ln B_S/GL`` from F, shape (...), and ``F^X``, shape (D, ...)."""
-    parts = [
-        np.full(np.shape(F), prior.log_gauss),
-        *(p + np.asarray(f) for p, f in zip(prior.log_line, FX, strict=True)),
-    ]
-    return np.asarray(F - np.logaddexp.reduce(parts))
-
-
 def best_of(found: list[Best], columns: int) -> Best | None:
     """The highest value; of equal ones the first cell of the map."""
     return max(found, key=lambda b: (b[0], -(b[1] * columns + b[2])), default=None)
@@ -69,7 +60,7 @@ class LineTasks:
 
     def _empty(self, job: MapJob, rows: NDArray[np.int64]) -> list[Best]:
         s, row = job.schedule, int(rows.min())
-        value = log_odds(self.lines, FALLBACK, [FALLBACK] * len(job.detectors))
+        value = self.lines.log_odds(FALLBACK, [FALLBACK] * len(job.detectors))
         return [(float(value), row, int(s.valid_from[s.group[row]]))]
 
     def _exp_tasks(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Callable[[], list[Best]]]:
@@ -124,7 +115,7 @@ class LineTasks:
             ]
             for parts in zip(*iterators, strict=True):
                 column, F = parts[0]
-                value = log_odds(self.lines, F, [f for _, f in parts[1:]])
+                value = self.lines.log_odds(F, [f for _, f in parts[1:]])
                 j = int(value.argmax())
                 found.append((float(value[j]), int(groups[0].rows[j]), column))
         return found

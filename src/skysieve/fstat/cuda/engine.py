@@ -334,9 +334,7 @@ class Engine:
             output.row_log[:, p.rows] = p.row_log
             output.column_log = np.logaddexp(output.column_log, p.column_log)
         if output.line_max is not None and output.line_index is not None and self.spec.lines is not None:
-            line = FALLBACK - float(
-                np.logaddexp.reduce([self.spec.lines.log_gauss, *(np.array(self.spec.lines.log_line) + FALLBACK)])
-            )
+            line = float(self.spec.lines.log_odds(FALLBACK, [FALLBACK] * len(self.spec.lines.log_line)))
             with np.errstate(invalid="ignore"):
                 first = ~(output.line_max > line) & ~((output.line_max == line) & (output.line_index < cell))
             output.line_max[first], output.line_index[first] = line, cell

@@ -99,5 +99,4 @@ class BSGL:
         """``log10 B_S/GL`` from 2F of all detectors, shape (...), and of each detector, shape (D, ...)."""
         F, FX = 0.5 * np.asarray(twoF, np.float64), 0.5 * np.asarray(twoFX, np.float64)
         lines = self.lines([str(i) for i in range(len(FX))] if not isinstance(self.oLGX, Mapping) else list(self.oLGX))
-        parts = [np.full(F.shape, lines.log_gauss), *(p + f for p, f in zip(lines.log_line, FX, strict=True))]
-        return LOG10E * (F - np.logaddexp.reduce(parts))
+        return LOG10E * lines.log_odds(F, FX)
