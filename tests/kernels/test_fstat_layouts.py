@@ -28,7 +28,7 @@ def source(name):
 
 def fields(name, struct):
     """The (name, dtype) of the members of a struct; T is float32."""
-    body = re.search(rf"struct\s+(?:__align__\(\d+\)\s+)?{struct}\s*{{([^}}]*)}}", source(name))
+    body = re.search(rf"struct\s+(?:\w+\(\d+\)\s+)?{struct}\s*{{([^}}]*)}}", source(name))
     assert body, f"{struct} is not in {name}"
     out = []
     for line in body[1].split(";"):

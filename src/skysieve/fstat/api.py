@@ -260,7 +260,7 @@ class TransientPlan(Plan):
         found = as_list(atoms)
         bins = bin_atoms(found)
         if self.window.whole:
-            grid = Grid(t0=bins.t_start, tau=bins.n * bins.tatom, dt0=bins.tatom, dtau=bins.tatom)
+            grid = Grid.whole(bins)
         elif grid is None:
             grid = Grid.full(found) if self.grid is None else self.grid
         host = self._memory if self.device.kind == "cpu" else None  # for a GPU, the budget is one of device memory

@@ -13,7 +13,7 @@ from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.inputs.grid import Grid, Times, make_schedule
 from skysieve.fstat.inputs.window_kinds import KINDS, WindowName
 from skysieve.fstat.inputs.windows import Window
-from skysieve.fstat.result.map import PRIOR
+from skysieve.fstat.result.map import ln_bayes
 from skysieve.fstat.template_search.cells import F_of_sums
 
 from .api import TransientPlan
@@ -192,7 +192,7 @@ class MapMaker:
         found.F_mn[0, 0] = F
         found.maxF, found.t0_ML, found.tau_ML = F, t0, tau
         if BtSG:
-            found.lnBtSG, found.t0_MP, found.tau_MP = float(np.log(PRIOR)) + F, t0, tau
+            found.lnBtSG, found.t0_MP, found.tau_MP = float(ln_bayes(F, 1, 1)), t0, tau
         return found
 
 
@@ -202,9 +202,9 @@ def cell_of_lal(multi_atoms: Any, grid: Grid, window: Window) -> float:
     streams = [_records(v) for v in vectors]
     times = [s["timestamp"].astype(np.int64) for s in streams]
     width = int(vectors[0].TAtom)
-    start = min(int(t[0]) for t in times)
-    n = (max(int(t[-1]) for t in times) - start) // width + 1
-    schedule = make_schedule(grid, window, Times(start, width, n))
+    bins = Times.of(times, width)
+    start = bins.t_start
+    schedule = make_schedule(grid, window, bins)
     if not schedule.n_valid():
         return float("nan")
     first, length, offset = int(schedule.first[0]), int(schedule.length[0, 0]), int(schedule.offset[0])

@@ -11,6 +11,7 @@ from skysieve.core.arrays import to_host
 
 from .atoms import Atoms
 from .files import AtomsLike, as_list
+from .grid import Times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,6 +54,12 @@ class Bins:
         return self.t_start + self.n * self.tatom
 
 
+def refuse_long(times: Times) -> None:
+    """Raise ValueError for a data set of more than `MOST_BINS` bins."""
+    if times.n > MOST_BINS:
+        raise ValueError(f"atoms span {times.n} bins of {times.tatom} s: more than {MOST_BINS}; is a time wrong?")
+
+
 def bin_atoms(atoms: AtomsLike) -> Bins:
     """Add the atoms of all detectors in common bins, in the order of the detectors and in their precision.
 
@@ -61,10 +68,9 @@ def bin_atoms(atoms: AtomsLike) -> Bins:
     """
     found = as_list(atoms)
     width = found[0].tatom
-    start = min(int(a.t[0]) for a in found)
-    n = (max(int(a.t[-1]) for a in found) - start) // width + 1
-    if n > MOST_BINS:
-        raise ValueError(f"atoms span {n} bins of {width} s: more than {MOST_BINS}; is a time wrong?")
+    times = Times.of([a.t for a in found], width)
+    start, n = times.t_start, times.n
+    refuse_long(times)
     dtype = np.result_type(*(a.a2.dtype for a in found))
     x = np.zeros((7, n), dtype)
     for a in found:

@@ -5,6 +5,7 @@ All times are whole seconds in signed 64-bit integers: LALPulsar's unsigned 32 b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -127,13 +128,18 @@ class Grid:
         """
         found = as_list(atoms)
         width = found[0].tatom
-        start = min(int(a.t[0]) for a in found)
-        span = (max(int(a.t[-1]) for a in found) - start) // width * width + width
-        if span < 2 * width:
+        times = Times.of([a.t for a in found], width)
+        if times.n < 2:
             raise ValueError("atoms hold one SFT; a transient window needs two")
-        band = span - 2 * width
+        start, band = times.t_start, (times.n - 2) * width
         steps = {"dt0": width if dt0 is None else dt0, "dtau": width if dtau is None else dtau}
         return cls(t0=start, t0_band=band, tau=2 * width, tau_band=band, **steps)
+
+    @classmethod
+    def whole(cls, bins: Binning) -> Grid:
+        """One cell that covers all data."""
+        width = bins.tatom
+        return cls(t0=bins.t_start, tau=bins.n * width, dt0=width, dtau=width)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -288,6 +294,12 @@ class Times:
     t_start: int
     tatom: int
     n: int
+
+    @classmethod
+    def of(cls, times: Sequence[NDArray[np.int64]], tatom: int) -> Times:
+        """The common bins of SFTs that start at these times, one rising array for each detector."""
+        start = min(int(t[0]) for t in times)
+        return cls(start, tatom, (max(int(t[-1]) for t in times) - start) // tatom + 1)
 
 
 def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:

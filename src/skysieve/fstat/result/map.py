@@ -25,9 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["STYLES", "Coverage", "Style", "TransientResult"]
 
 PRIOR = 70.0
-"""``ln B`` for the amplitude prior of the F-statistic is ``ln(70 / cells) - 4 ln rhohatmax + ln sum exp F``."""
+"""The amplitude prior of the F-statistic: ``ln B`` is ``ln(70 / cells) - 4 ln rhohatmax + ln sum exp F``."""
 CONTENT = "skysieve.fstat.TransientResult 2"
 """Mark of the files that `TransientResult.save` writes."""
+
+
+def ln_bayes(log_sum: Any, n_cells: int, rhohatmax: float) -> Any:
+    """``ln B`` of a transient signal against noise, from ``ln sum exp F`` over `n_cells` cells; NaN without cells."""
+    if n_cells == 0:
+        return log_sum + np.nan
+    return np.log(PRIOR / n_cells) - 4 * np.log(rhohatmax) + log_sum
 
 
 @dataclass(frozen=True)
@@ -152,9 +159,7 @@ class TransientResult(Result):
     @property
     def lnBtSG(self) -> float:
         """Log Bayes factor of a transient signal against Gaussian noise, for a flat prior over the grid's cells."""
-        if self.n_cells == 0:
-            return float("nan")
-        return float(np.log(PRIOR / self.n_cells) - 4 * np.log(self.rhohatmax) + self.log_sum)
+        return float(ln_bayes(self.log_sum, self.n_cells, self.rhohatmax))
 
     @property
     def p_t0(self) -> NDArray[np.float64]:

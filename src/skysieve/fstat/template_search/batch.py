@@ -13,8 +13,9 @@ import numpy as np
 from skysieve.core.arrays import array_module, as_array, is_device_array, to_host
 from skysieve.fstat.contract import Bank, prepared
 from skysieve.fstat.inputs.atoms import FIELDS, Atoms, above_schwarz, positive_seconds, times_of
-from skysieve.fstat.inputs.bins import MOST_BINS
+from skysieve.fstat.inputs.bins import refuse_long
 from skysieve.fstat.inputs.files import as_list, read_any
+from skysieve.fstat.inputs.grid import Times
 
 from .columns import is_reserved
 
@@ -333,10 +334,9 @@ def bin_batch(parts: Sequence[AtomsBatch], dtype: Any, each_detector: bool = Fal
         Make the bins of each detector too.
     """
     width = parts[0].tatom
-    start = min(int(p.t[0]) for p in parts)
-    n = (max(int(p.t[-1]) for p in parts) - start) // width + 1
-    if n > MOST_BINS:
-        raise ValueError(f"atoms span {n} bins of {width} s: more than {MOST_BINS}; is a time wrong?")
+    times = Times.of([p.t for p in parts], width)
+    start, n = times.t_start, times.n
+    refuse_long(times)
     kind = np.result_type(*(p.a2.dtype for p in parts))
     shared = all(p.shared for p in parts)
     xp = array_module(parts[0].Fa)

@@ -12,7 +12,7 @@ import numpy as np
 from skysieve.fstat.contract import MapJob, Output
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.inputs.windows import Window
-from skysieve.fstat.result.map import PRIOR
+from skysieve.fstat.result.map import ln_bayes
 
 from .bsgl import LOG10E
 from .cells import cell_F
@@ -55,10 +55,7 @@ class Answers:
     @cached_property
     def lnBtSG(self) -> NDArray[np.float64]:
         """Log Bayes factor of each template."""
-        cells = self.job.schedule.n_valid()
-        if not cells:
-            return np.full(len(self.output.max_F), np.nan)
-        return np.asarray(np.log(PRIOR / cells) - 4 * np.log(self.rhohatmax) + self.output.log_sum)
+        return np.asarray(ln_bayes(self.output.log_sum, self.job.schedule.n_valid(), self.rhohatmax))
 
     @cached_property
     def log10BSGL(self) -> NDArray[np.float64]:

@@ -121,10 +121,9 @@ class SearchWorker:
 
     def check_times(self, parts: tuple[AtomsBatch, ...]) -> None:
         """Raise `GridMismatch` if the grid does not fit the times of a batch."""
-        start, width = min(int(p.t[0]) for p in parts), parts[0].tatom
-        n = (max(int(p.t[-1]) for p in parts) - start) // width + 1
+        times = Times.of([p.t for p in parts], parts[0].tatom)
         for name in self.options.windows:
-            self._schedule(name, Times(start, width, n))
+            self._schedule(name, times)
 
     def run(self, chunk: Chunk) -> ChunkReport:
         """Search one chunk."""
@@ -187,7 +186,7 @@ class SearchWorker:
         key = (name, times.t_start, times.n, width)
         if key not in self._schedules:
             if window.whole or grid is None:
-                grid = Grid(t0=times.t_start, tau=times.n * width, dt0=width, dtau=width)
+                grid = Grid.whole(times)
             refuse_tables(grid, width)
             schedule = make_schedule(grid, window, times)
             if self.options.strict:
