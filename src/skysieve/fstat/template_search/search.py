@@ -394,6 +394,7 @@ class Run:
         self.pools = [ThreadPoolExecutor(1, "skysieve-search") for _ in self.workers]
 
     def _cut(self, parts: tuple[AtomsBatch, ...], start: int) -> Iterator[Chunk]:
+        """Divide a batch into chunks of equal size, at least one for each device where there are enough templates."""
         size = sum(p.Fa.nbytes + p.Fb.nbytes for p in parts) / len(parts[0])
         step = max(1, int(min(CHUNK_BYTES[w.device.kind] for w in self.workers) / size))
         n = len(parts[0])
@@ -415,6 +416,7 @@ class Run:
         return int(np.argmin(self.pending))
 
     def _enter(self, waiting: deque[tuple[Future[ChunkReport], int]]) -> Iterator[None]:
+        """Wait for the oldest chunk and enter its report."""
         future, at = waiting.popleft()
         report = future.result()
         if at != NO_WORKER:
