@@ -15,10 +15,10 @@ from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
 from skysieve.fstat import Atoms, Grid, Injection, TransientPlan, synth_atoms, transient_map
-from skysieve.fstat.contract import Bank, Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.contract import Bank, Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import launch as cuda_launch
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 
@@ -153,7 +153,7 @@ def test_launches_that_are_started_again_see_new_data(window, dtype, marginals):
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("detectors", [1, 2, 3])
 def test_lines_of_detectors(detectors, window, dtype):
-    """The maximum of the line-robust statistic; a glitch in the first template, so that loud bins are summed apart."""
+    """The maximum of the line-robust statistic; a glitch in the first template, so that it needs other sums."""
     w, kind = resolve_window(window, 3), np.dtype(dtype)
     lines = Lines(3.0, (-1.0, -1.3, -2.0)[:detectors])
     names = ("H1", "L1", "V1")[:detectors]
@@ -163,12 +163,12 @@ def test_lines_of_detectors(detectors, window, dtype):
     ]
     made[0].Fa[0, 10] *= np.float32(1e4)
     (parts,) = groups(made, 0)
-    binned = bin_batch(parts, kind, apart=True)
+    binned = bin_batch(parts, kind, each_detector=True)
     for grid in (
         Grid(t0=T0, t0_band=46 * T, dt0=T, tau=2 * T, tau_band=40 * T, dtau=T),
         Grid(t0=T0 - 5 * T - 901, t0_band=45 * T, dt0=2500, tau=2 * T, tau_band=30 * T, dtau=1100),
     ):
-        job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
+        job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
         e = engine(window, dtype, keep_map=False, marginals=False, lines=lines)
         out = e.execute(job)
         e.close()
@@ -288,15 +288,15 @@ def test_arrays_of_the_gpu_stay_there():
 
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_banks_of_the_gpu(window):
-    """Batches whose atoms lie on the GPU: the same answers, and maps that stay there."""
+    """Batches whose atoms are on the GPU: the same answers, and maps that stay on the GPU."""
     import cupy
 
     w = resolve_window(window, 3)
     job = make_job([bin_atoms(patchy(seed=i)) for i in range(5)], GRIDS["full"], w, np.float32)
-    there = Bank(cupy.asarray(job.bank.antenna), cupy.asarray(job.bank.data), job.occupied)
+    on_device = Bank(cupy.asarray(job.bank.antenna), cupy.asarray(job.bank.data), job.occupied)
     e = engine(window)
     host = e.execute(job)
-    out = e.execute(Job(there, job.tatom, job.taus, job.schedule))
+    out = e.execute(MapJob(on_device, job.tatom, job.taus, job.schedule))
     e.close()
     assert isinstance(out.F, cupy.ndarray)
     assert np.array_equal(cupy.asnumpy(out.F), host.F)

@@ -14,9 +14,10 @@ from tests.truth import fstat as reference
 
 from skysieve.core.device import resolve
 from skysieve.fstat import BSGL, Grid, TransientPlan, WindowSum, search, synth_atoms, timing, transient_map
-from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cuda import engine as cuda
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
+from skysieve.fstat.inputs.window_kinds import Algorithm
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
 
@@ -44,7 +45,7 @@ def truth_of(grid, window):
 
 def engine(window, dtype, fourier=None, **options):
     made = cuda.Engine(Spec(resolve_window(window, 3), np.dtype(dtype), **options), device=resolve("cuda")[0])
-    if made.kind == "any":
+    if made.algorithm == Algorithm.WEIGHTS:
         made.launcher.fourier = fourier
     return made
 
@@ -120,9 +121,9 @@ def test_lines(window, detectors):
     made = [AtomsBatch(p.t, p.a2, p.b2, p.ab, p.Fa, p.Fb, p.tatom, f"D{x}") for x, p in enumerate(made)]
     made[0].Fa[0, 10] *= np.float32(1e4)
     (parts,) = groups(made, 0)
-    binned = bin_batch(parts, dtype, apart=True)
+    binned = bin_batch(parts, dtype, each_detector=True)
     grid = Grid(t0=T0 - 5 * T - 901, t0_band=45 * T, dt0=2500, tau=2 * T, tau_band=30 * T, dtau=1100)
-    job = Job(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
+    job = MapJob(binned.bank, T, grid.taus.astype(float), make_schedule(grid, w, binned), binned.detectors)
     e = engine(given, dtype, keep_map=False, marginals=False, lines=lines)
     out = e.execute(job)
     e.close()
@@ -156,7 +157,7 @@ def test_searches_with_all_windows():
 
 @pytest.mark.parametrize("window", ["rect", "exp", "two rates", "function"])
 def test_predicted_times(window, tmp_path, monkeypatch):
-    """Constants are found on the device and kept; more work takes longer."""
+    """Constants are measured on the device and stored; more work takes longer."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with TransientPlan(window=WINDOWS.get(window, window), dtype="float32", device="cuda", keep_map=False) as plan:
         short, long = (plan.describe(synth_atoms(T0, n * T)) for n in (48, 4000))
@@ -164,4 +165,4 @@ def test_predicted_times(window, tmp_path, monkeypatch):
         again = plan.describe(synth_atoms(T0, 48 * T))
     assert "cuda" in short["device"]
     assert again == short
-    assert 1e-5 < short["expected_seconds"] < long["expected_seconds"] < 1
+    assert 1e-5 < short["seconds"] < long["seconds"] < 1

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from skysieve.fstat import Atoms, Grid, synth_atoms
-from skysieve.fstat.contract import Job, Lines, Spec, make_job, make_schedule
+from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
 from skysieve.fstat.cpu import engine as cpu
 from skysieve.fstat.cuda import engine as cuda
 from skysieve.fstat.cuda import launch as cuda_launch
-from skysieve.fstat.inputs.atoms import Bins, bin_atoms
+from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.simulate import Injection
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.template_search.batch import AtomsBatch, bin_batch, groups
@@ -225,9 +225,9 @@ def test_lines_against_the_truth(runtime, grid, window):
     ]
     made[0].Fa[0, 10] *= np.float32(1e4)
     (parts,) = groups(made, 0)
-    binned = bin_batch(parts, dtype, apart=True)
+    binned = bin_batch(parts, dtype, each_detector=True)
     schedule = make_schedule(GRIDS[grid], w, binned)
-    job = Job(binned.bank, T, GRIDS[grid].taus.astype(float), schedule, binned.detectors)
+    job = MapJob(binned.bank, T, GRIDS[grid].taus.astype(float), schedule, binned.detectors)
     out = cuda.Engine(Spec(w, dtype, keep_map=False, marginals=False, lines=LINES), runtime=runtime).execute(job)
     for i in range(3):
         F, *FX = (

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve.fstat.inputs.atoms import Atoms, merge
+    from skysieve.fstat.inputs.atoms import Atoms
+    from skysieve.fstat.inputs.bins import merge
     from skysieve.fstat.inputs.files import load_atoms, read_atoms, save_atoms, write_atoms
     from skysieve.fstat.inputs.grid import Grid
     from skysieve.fstat.inputs.simulate import Injection, synth_atoms
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from skysieve.fstat.template_search.batch import AtomsBatch
     from skysieve.fstat.template_search.bsgl import BSGL
     from skysieve.fstat.template_search.result import SearchResult
-    from skysieve.fstat.template_search.search import search
+    from skysieve.fstat.template_search.search import SearchPlan, search
 
     from .api import TransientPlan, transient_map
     from .pyfstat import from_lal, register_pyfstat
@@ -27,6 +28,7 @@ __all__ = [
     "AtomsBatch",
     "Grid",
     "Injection",
+    "SearchPlan",
     "SearchResult",
     "TransientPlan",
     "TransientResult",
@@ -49,13 +51,14 @@ _HOMES = {
     "AtomsBatch": "skysieve.fstat.template_search.batch",
     "Grid": "skysieve.fstat.inputs.grid",
     "Injection": "skysieve.fstat.inputs.simulate",
+    "SearchPlan": "skysieve.fstat.template_search.search",
     "SearchResult": "skysieve.fstat.template_search.result",
     "TransientPlan": "skysieve.fstat.api",
     "TransientResult": "skysieve.fstat.result.map",
     "WindowSum": "skysieve.fstat.inputs.windows",
     "from_lal": "skysieve.fstat.pyfstat",
     "load_atoms": "skysieve.fstat.inputs.files",
-    "merge": "skysieve.fstat.inputs.atoms",
+    "merge": "skysieve.fstat.inputs.bins",
     "read_atoms": "skysieve.fstat.inputs.files",
     "register_pyfstat": "skysieve.fstat.pyfstat",
     "save_atoms": "skysieve.fstat.inputs.files",
