@@ -77,9 +77,10 @@ def _finish(xr, xi, lam, kappa, sr, si, out_real, out_imag):
     for i in range(len(lam)):
         k = kappa[i]
         x = min(max(k, np.float32(NEAR)), np.float32(1 - NEAR))
-        s, c = _sincos(x - one if x > np.float32(0.5) else x)
-        s *= np.float32(0.5 / math.pi)
-        c = (c - one) * np.float32(0.5 / math.pi)
+        # sin(2 pi x) and cos(2 pi x) - 1, from half the angle: both are exact to rounding next to a bin
+        half_s, half_c = _sincos(np.float32(0.5) * (x - one if x > np.float32(0.5) else x))
+        s = half_s * half_c * np.float32(1 / math.pi)
+        c = -half_s * half_s * np.float32(1 / math.pi)
         u, v = s * sr[i] - c * si[i], s * si[i] + c * sr[i]
         below, above = k < np.float32(NEAR), k > np.float32(1 - NEAR)
         u = near_r if below else (next_r if above else u)
@@ -93,7 +94,7 @@ def _finish(xr, xi, lam, kappa, sr, si, out_real, out_imag):
 def _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, out):
     """Fill `out`; returns the first template that needs a bin that is not there, or -1."""
     n, bins = real.shape
-    # one array each: rows that an array is unpacked into are not known to be contiguous, and loops over them stay scalar
+    # one array each: numba does not know that rows of an unpacked array are contiguous, and loops over them stay scalar
     lam, kappa, whole = np.empty(TILE, np.float32), np.empty(TILE, np.float32), np.empty(TILE)
     sr, si = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
     made_real, made_imag = np.empty((ROWS, TILE), np.float32), np.empty((ROWS, TILE), np.float32)

@@ -118,7 +118,9 @@ class _Table:
         at = np.rint((t - self.start) / self.step).astype(int)
         if at.min() < 0 or at.max() >= len(self.rows):
             end = self.start + self.step * (len(self.rows) - 1)
-            raise ValueError(f"t: GPS {t.min():.0f} to {t.max():.0f}, the ephemeris covers {self.start:.0f} to {end:.0f}")
+            raise ValueError(
+                f"t: GPS {t.min():.0f} to {t.max():.0f}, the ephemeris covers {self.start:.0f} to {end:.0f}"
+            )
         x = (t - self.start - at * self.step)[:, None]
         p, v, a = (self.rows[at, k] for k in range(3))
         return p + x * (v + 0.5 * x * a)

@@ -65,7 +65,9 @@ def noise_floor(sfts: SFTs, window: int = 101) -> NDArray[np.float64]:
         power = np.abs(row.astype(np.complex128) / scale) ** 2
         median = median_filter(power, window, mode="nearest")[half : bins - half]
         if median.min() <= 0:
-            raise ValueError(f"{sfts.detector}: more than half of {window} bins of the SFT at GPS {sfts.t[i]} hold zeros")
+            raise ValueError(
+                f"{sfts.detector}: more than half of {window} bins of the SFT at GPS {sfts.t[i]} hold zeros"
+            )
         floor[i] = np.pad(median, half, mode="edge") * (2 * scale**2 / (bias * sfts.tsft))
     return floor
 
