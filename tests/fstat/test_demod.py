@@ -104,13 +104,13 @@ def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
         f, f1, f2 = spins
         since = delay + dem.middle - tref
         bins = 1800 * rate * (f + f1 * since + f2 * since**2 / 2)
-        # next to a bin LALPulsar loses digits in a cosine of nearly 1; ours keeps them (the test of the sum below)
-        apart = np.abs(bins - np.rint(bins)) > 2e-3
-        assert apart.mean() > 0.8
+        # beside a bin LALPulsar's sum in float32 is 1e-4 from the same sum in float64, ours 1e-6 (the test below)
+        clear = np.abs(bins - np.rint(bins)) > 2e-3
+        assert clear.mean() > 0.8
         for name in ("Fa", "Fb"):
             x, y = getattr(mine, name) * turn, getattr(other, name)
             off = np.abs(x - y) / np.abs(y).max()
-            assert off[apart].max() <= 5e-5, name
+            assert off[clear].max() <= 5e-5, name
             assert off.max() <= 3e-4, name
         # LALPulsar takes sines from a table: a and b are 8e-6 from its own ComputeDetAMResponse; weights are below 3.5
         for name in ("a2", "b2", "ab"):
@@ -119,7 +119,7 @@ def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
     assert total == pytest.approx(two_f, rel=1e-4)
 
 
-@pytest.mark.parametrize("near", [0.0, 1e-4, 3e-4, 0.3, 0.5, 0.7, 0.9997, 0.9999])
+@pytest.mark.parametrize("near", [0.0, 1e-4, 2.1e-4, 3.0004e-4, 5.9e-4, 0.01, 0.3, 0.5, 0.7, 0.99, 0.99937, 0.9999])
 def test_the_sum_over_bins_is_the_plain_one(near):
     """Projections against the formula of Williams & Schutz in float64, on and beside a bin."""
     from skysieve.fstat.cpu.demod import DTERMS, projections
@@ -141,7 +141,7 @@ def test_the_sum_over_bins_is_the_plain_one(near):
         factor = np.sin(2 * np.pi * kappa) + 1j * (np.cos(2 * np.pi * kappa) - 1)
         expected = (x / (kappa + DTERMS - 1 - np.arange(2 * DTERMS))).sum(axis=1) * factor / (2 * np.pi)
     expected = expected * np.exp(2j * np.pi * 0.5 * cycles)
-    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=0, atol=2e-5 * np.abs(x).max())
+    np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=0, atol=2e-6 * np.abs(x).max())
 
 
 def test_a_batch_is_its_templates(sfts):

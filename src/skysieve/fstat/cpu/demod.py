@@ -15,7 +15,7 @@ NEAR = 2e-4
 """Distance to a bin, in bins, below which that bin alone counts."""
 TILE, ROWS = 128, 16
 """Templates and SFTs that are worked on together: their results are turned into place in the nearest cache."""
-FAST = {"nnan", "ninf", "nsz", "contract", "reassoc", "arcp"}
+FAST = {"nnan", "ninf", "nsz", "contract"}
 
 
 @numba.njit(inline="always")
@@ -54,14 +54,15 @@ def _phases(f0, f1, f2, delay, rate, lam, kappa, whole):
 @numba.njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _sum(xr, xi, kappa, sr, si):
     """The sum over ``2 DTERMS`` bins for templates in one bin: one division for four bins."""
-    one, two, three = np.float32(1), np.float32(2), np.float32(3)
+    one = np.float32(1)
     low, high = np.float32(NEAR), np.float32(1 - NEAR)
     for i in range(len(kappa)):
         k = min(max(kappa[i], low), high)
         s, t = np.float32(0), np.float32(0)
         for m in range(0, 2 * DTERMS, 4):
-            x = k + np.float32(DTERMS - 1 - m)
-            x1, x2, x3 = x - one, x - two, x - three
+            # each from k itself: k + 3 - 3 would lose digits of a small k
+            x, x1 = k + np.float32(DTERMS - 1 - m), k + np.float32(DTERMS - 2 - m)
+            x2, x3 = k + np.float32(DTERMS - 3 - m), k + np.float32(DTERMS - 4 - m)
             p, q = x * x1, x2 * x3
             inverse = one / (p * q)
             s += inverse * (q * (xr[m] * x1 + xr[m + 1] * x) + p * (xr[m + 2] * x3 + xr[m + 3] * x2))
