@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.arrays import array_module
+from skysieve.core.device import Device, resolve
 from skysieve.fstat.inputs.atoms import Atoms
 from skysieve.fstat.sfts.noise import noise_floor, noise_weights, normalized
 from skysieve.fstat.sfts.sfts import SFTs, refuse_narrow
@@ -16,6 +18,8 @@ from .barycentre import barycentre as barycentric_times
 from .detectors import antenna_factors, site_of
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from numpy.typing import NDArray
 
 __all__ = ["Demodulator"]
@@ -44,6 +48,8 @@ class Demodulator:
         SFTs: barycentric time minus GPS time, and the rate of barycentric time.
     window : int
         Bins of the running median by which the noise is measured.
+    device : {"cpu", "cuda", "cuda:N", "auto"} or Device
+        Where projections are made, and where atoms live.
 
     Raises
     ------
@@ -69,7 +75,7 @@ class Demodulator:
 
     def __init__(
         self, sfts: SFTs | Sequence[SFTs], ra: float, dec: float, tref: float | None = None, *,
-        barycentre: str | dict[str, tuple[Any, Any]] = "auto", window: int = 101,
+        barycentre: str | dict[str, tuple[Any, Any]] = "auto", window: int = 101, device: str | Device = "cpu",
     ) -> None:  # fmt: skip
         many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
         if not many:
@@ -105,6 +111,33 @@ class Demodulator:
             a, b = antenna_factors(at, site_of(one.detector), self.ra, self.dec)
             self._times.append((at - self.middle + delay, rate))
             self._factors.append((a * np.sqrt(weight), b * np.sqrt(weight)))
+        self.device = resolve(device)[0]
+        self._projectors: list[Any] = []
+        if self.device.kind == "cuda":
+            self._on_gpu()
+
+    def _on_gpu(self, runtime: Any = None) -> None:
+        """Move the data to the GPU."""
+        from skysieve.fstat.cuda.demod.launch import Projector
+
+        for one, data, times, factors in zip(self.sfts, self._data, self._times, self._factors, strict=True):
+            self._projectors.append(
+                Projector(data, one.first_bin, *times, *factors, self.tsft, device=self.device, runtime=runtime)
+            )
+
+    def close(self) -> None:
+        """Free the memory of a GPU."""
+        for projector in self._projectors:
+            projector.close()
+        self._projectors.clear()
+
+    def __enter__(self) -> Demodulator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         names = ", ".join(f"{one.detector} ({len(one)})" for one in self.sfts)
@@ -140,8 +173,6 @@ class Demodulator:
         ValueError
             Values that are not finite, or a template that leaves the band of the SFTs; the message says by how much.
         """
-        from skysieve.fstat.cpu.demod import projections
-
         given = [np.atleast_1d(np.asarray(x, np.float64)) for x in (f0, f1dot, f2dot)]
         spins = [np.ascontiguousarray(x) for x in np.broadcast_arrays(*given)]
         if spins[0].ndim != 1 or spins[0].size == 0:
@@ -155,25 +186,24 @@ class Demodulator:
         inside = f + f1 * dt + 0.5 * f2 * dt**2, f1 + f2 * dt, f2
         params = dict(zip(("f0", "f1dot", "f2dot"), spins, strict=True))
         made = []
-        for one, data, times, (a, b) in zip(self.sfts, self._data, self._times, self._factors, strict=True):
-            found, failed = projections(data, one.first_bin, *times, self.tsft, *inside)
+        for k, one in enumerate(self.sfts):
+            Fa, Fb, failed = self._projected(k, *inside)
             if failed >= 0:
-                self._refuse(one, times, failed, [float(x[failed]) for x in inside])
-            a32, b32 = a.astype(np.float32), b.astype(np.float32)
-            made.append(
-                AtomsBatch(
-                    one.t,
-                    a32 * a32,
-                    b32 * b32,
-                    a32 * b32,
-                    found * a32,
-                    found * b32,
-                    int(self.tsft),
-                    one.detector,
-                    params,
-                )
-            )
+                self._refuse(one, self._times[k], failed, [float(x[failed]) for x in inside])
+            a, b = (array_module(Fa).asarray(x.astype(np.float32)) for x in self._factors[k])
+            made.append(AtomsBatch(one.t, a * a, b * b, a * b, Fa, Fb, int(self.tsft), one.detector, params))
         return made
+
+    def _projected(self, k: int, f0: Any, f1: Any, f2: Any) -> tuple[Any, Any, int]:
+        """Fa and Fb of templates in one detector, and the first template that needs bins outside its data, or -1."""
+        if self._projectors:
+            found: tuple[Any, Any, int] = self._projectors[k].project(f0, f1, f2)
+            return found
+        from skysieve.fstat.cpu.demod import projections
+
+        made, failed = projections(self._data[k], self.sfts[k].first_bin, *self._times[k], self.tsft, f0, f1, f2)
+        a, b = (x.astype(np.float32) for x in self._factors[k])
+        return a * made, b * made, failed
 
     def _refuse(
         self, one: SFTs, times: tuple[NDArray[np.float64], NDArray[np.float64]], i: int, spins: list[float]

@@ -73,7 +73,7 @@ def read_sfts(
     Examples
     --------
     >>> import tempfile, pathlib
-    >>> from skysieve.fstat.sfts.sfts import SFTs
+    >>> from skysieve.fstat import SFTs
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> names = write_sfts(folder, SFTs("H1", [0, 1800], 1800, 180_000, np.ones((2, 5))))
     >>> read_sfts(folder, band=(100.0, 100.001))

@@ -63,8 +63,8 @@ class SFTs:
     --------
     >>> sfts = SFTs("H1", [0, 1800], 1800, 180_000, np.ones((2, 5)))
     >>> sfts
-    <SFTs: H1, 2 of 1800 s from GPS 0, 100 to 100.002 Hz>
-    >>> sfts.frequencies[0]
+    <SFTs: H1, 2 of 1800 s from GPS 0, 100 to 100.002222 Hz>
+    >>> float(sfts.frequencies[0])
     100.0
     """
 
