@@ -34,7 +34,8 @@ ORDER = {
         "records", "receive", "channelise", "search", "beams", "intake", "report", "pipeline", "web", "command",
     ),
     "fstat": (
-        "inputs", "archive", "contract", "precision", "timing", "cpu|cuda", "result", "api", "template_search",
+        "inputs", "sfts", "archive", "contract", "precision", "timing", "cpu|cuda", "result", "api", "template_search",
+        "demod",
         "pyfstat", "command",
     ),
 }  # fmt: skip

@@ -68,8 +68,8 @@ def refine(
     longer, longest = data["longer"], data["longest"]
     first = 0 if longer is None else longer.size * spec.n_peaks
     common: dict[str, Any] = {
-        **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None, "sums": None,
-        "counters": None, "slices": 0, "turns": 0,
+        **picks, **rows, "mean": spec.fit_mean, "few": SHORT, "middle": LONG, "many": VERY_LONG, "climbs": None,
+        "sums": None, "counters": None, "slices": 0, "turns": 0,
     }  # fmt: skip
     args = cs.fill(cs.REFINE, **common, order=longer, longer=first, each=spec.n_peaks)
     blocks = first + min(-(-len(lengths) * (spec.n_peaks + MORE_TRIES) // PEAKS_AT_ONCE), 16 * multiprocessors)
