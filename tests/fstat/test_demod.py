@@ -10,8 +10,8 @@ import pytest
 from skysieve.fstat import search, transient_map
 from skysieve.fstat.demod.barycentre import barycentre
 from skysieve.fstat.demod.demodulator import Demodulator
-from skysieve.fstat.demod.detectors import SITES, antenna_factors, sidereal_angle
 from skysieve.fstat.demod.simulate import Signal, simulate_sfts
+from skysieve.fstat.inputs.detectors import DETECTORS, antenna_patterns, sidereal_angle
 from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.sfts.files import write_sfts
 
@@ -39,13 +39,13 @@ def test_times_at_the_barycentre(detector):
             np.testing.assert_allclose(rate, rates, rtol=0, atol=3e-10)
 
 
-@pytest.mark.parametrize("detector", list(SITES))
-def test_antenna_factors(detector):
+@pytest.mark.parametrize("detector", list(DETECTORS))
+def test_antenna_patterns(detector):
     lal = pytest.importorskip("lal")
     lalpulsar = pytest.importorskip("lalpulsar")
     response = lalpulsar.GetSiteInfo(detector).response
     t = START + np.linspace(0, 4e8, 40).round()
-    a, b = antenna_factors(t, SITES[detector], 0.7, 0.4)
+    a, b = antenna_patterns(t, detector, 0.7, 0.4)
     angles = sidereal_angle(t)
     expected = np.array([lal.ComputeDetAMResponse(response, 0.7, 0.4, 0.0, angle) for angle in angles])
     # KAGRA's published azimuths have seven digits, and LALPulsar holds them in float32
@@ -94,7 +94,7 @@ def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
     dem = Demodulator(sfts, 2.2, -0.5, tref, barycentre="lal")
     weights = lalpulsar.GetFstatInputNoiseWeights(given)
     for X, one in enumerate(dem._factors):
-        a, _ = antenna_factors(sfts[X].t + 900, SITES[sfts[X].detector], 2.2, -0.5)
+        a, _ = antenna_patterns(sfts[X].t + 900, sfts[X].detector, 2.2, -0.5)
         np.testing.assert_allclose(one[0], a * np.sqrt(weights.data[X].data), rtol=1e-6)
     ours = dem.atoms(*spins)
     turn = np.vdot(np.concatenate([x.Fa for x in ours]), np.concatenate([x.Fa for x in theirs]))

@@ -16,8 +16,8 @@ from skysieve.fstat import AtomsBatch, Grid, SearchPlan, SearchResult, search, s
 from skysieve.fstat.archive import JSON, pack, unpack
 from skysieve.fstat.contract import COMPAT, Compat
 from skysieve.fstat.inputs import window_kinds, windows
+from skysieve.fstat.inputs.detectors import DETECTORS
 from skysieve.fstat.inputs.files import FORMATS, as_list, read_any, save_atoms, write_any
-from skysieve.fstat.inputs.simulate import DETECTORS
 from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, Algorithm, WindowKind, WindowName
 from skysieve.fstat.pyfstat import WINDOWS
 from skysieve.fstat.result.map import STYLES, Style

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .detectors import GPS_EPOCH, Site, gps_to_utc, site_of
+from skysieve.fstat.inputs.detectors import GPS_EPOCH, Detector, detector_of, gps_to_utc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ def barycentre(
     t : array_like
         GPS seconds at the detector.
     detector : str
-        A name of `SITES`.
+        A name of `DETECTORS`.
     ra, dec : float
         Direction of the source, radians (ICRS).
     ephemeris : {"auto", "lal", "de405", "builtin"}
@@ -74,7 +74,7 @@ def barycentre(
     if ephemeris == "auto":
         packages = {"lal": "lalpulsar", "de405": "solar_system_ephemerides"}
         ephemeris = next((name for name, package in packages.items() if find_spec(package)), "builtin")
-    site, times = site_of(detector), np.atleast_1d(np.asarray(t, np.float64))
+    site, times = detector_of(detector), np.atleast_1d(np.asarray(t, np.float64))
     if ephemeris == "lal":
         return _lal(times, detector, ra, dec)
     direction = np.array([np.cos(dec) * np.cos(ra), np.cos(dec) * np.sin(ra), np.sin(dec)])
@@ -82,7 +82,9 @@ def barycentre(
     return here, 1 + (after - before) / (2 * STEP)
 
 
-def _delay(t: NDArray[np.float64], site: Site, direction: NDArray[np.float64], ephemeris: str) -> NDArray[np.float64]:
+def _delay(
+    t: NDArray[np.float64], site: Detector, direction: NDArray[np.float64], ephemeris: str
+) -> NDArray[np.float64]:
     import erfa
 
     utc = gps_to_utc(t)

@@ -10,12 +10,12 @@ import numpy as np
 from skysieve.core.arrays import array_module
 from skysieve.core.device import Device, resolve
 from skysieve.fstat.inputs.atoms import Atoms
+from skysieve.fstat.inputs.detectors import antenna_patterns
 from skysieve.fstat.sfts.noise import noise_floor, noise_weights, normalized
 from skysieve.fstat.sfts.sfts import SFTs, refuse_narrow
 from skysieve.fstat.template_search.batch import AtomsBatch
 
 from .barycentre import barycentre as barycentric_times
-from .detectors import antenna_factors, site_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -108,7 +108,7 @@ class Demodulator:
                 delay, rate = barycentric_times(at, one.detector, self.ra, self.dec, barycentre)
             else:
                 delay, rate = _given(barycentre, one)
-            a, b = antenna_factors(at, site_of(one.detector), self.ra, self.dec)
+            a, b = antenna_patterns(at, one.detector, self.ra, self.dec)
             self._times.append((at - self.middle + delay, rate))
             self._factors.append((a * np.sqrt(weight), b * np.sqrt(weight)))
         self.device = resolve(device)[0]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.fstat.inputs.detectors import antenna_patterns, detector_of
 from skysieve.fstat.inputs.simulate import sft_times
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.sfts.sfts import SFTs, bins_of
 
 from .barycentre import barycentre as barycentric_times
-from .detectors import antenna_factors, site_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +104,7 @@ def simulate_sfts(
     t_start, span : int
         GPS second of the first SFT and length of the data in seconds.
     detectors : sequence of str
-        Names of `SITES`.
+        Names of `DETECTORS`.
     tsft : int
         Length of an SFT, seconds.
     noise : float, or dict by detector of float or array_like
@@ -141,7 +141,7 @@ def simulate_sfts(
         raise ValueError(f"duty={duty!r}: expected above 0, at most 1")
     made = []
     for name in detectors:
-        site_of(name)
+        detector_of(name)
         holes = gaps.get(name, ()) if isinstance(gaps, Mapping) else gaps
         t = sft_times(t_start, span, tsft, holes, duty, rng)
         if t.size == 0:
@@ -166,7 +166,7 @@ def _add(
     since = middle - signal.tref + delay
     phase = signal.f0 * since + signal.f1dot * since**2 / 2 + signal.f2dot * since**3 / 6
     cycles = tsft * rate * (signal.f0 + signal.f1dot * since + signal.f2dot * since**2 / 2)
-    a, b = antenna_factors(middle, site_of(name), signal.ra, signal.dec)
+    a, b = antenna_patterns(middle, name, signal.ra, signal.dec)
     cos, sin = np.cos(2 * signal.psi), np.sin(2 * signal.psi)
     plus, cross = 0.5 * signal.h0 * (1 + signal.cosi**2), signal.h0 * signal.cosi
     wave = plus * (a * cos + b * sin) - 1j * cross * (b * cos - a * sin)

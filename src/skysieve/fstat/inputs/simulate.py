@@ -13,96 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .atoms import Atoms, positive_seconds, whole_seconds
+from .detectors import antenna_patterns
 from .windows import Window, WindowLike, resolve_window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DETECTORS", "Detector", "Injection", "antenna_patterns", "synth_atoms"]
-
-GMST_EPOCH = 1_000_000_000
-"""GPS second at which `GMST_ANGLE` holds."""
-GMST_ANGLE = 0.3368773437
-"""Greenwich mean sidereal time at that second, in radians (UT1 taken as UTC)."""
-SIDEREAL_RATE = 2 * np.pi / 86164.0905
-
-
-@dataclass(frozen=True)
-class Detector:
-    """An interferometer with two arms.
-
-    Attributes
-    ----------
-    latitude, longitude : float
-        Degrees; geodetic, east positive.
-    x_azimuth, y_azimuth : float
-        Directions of the arms: degrees from north, clockwise.
-    """
-
-    latitude: float
-    longitude: float
-    x_azimuth: float
-    y_azimuth: float
-
-    def response(self) -> NDArray[np.float64]:
-        """``(x x - y y) / 2`` of the directions of the arms, in axes that rotate with the Earth."""
-        lat, lon = np.deg2rad([self.latitude, self.longitude])
-        east = np.array([-np.sin(lon), np.cos(lon), 0.0])
-        north = np.array([-np.sin(lat) * np.cos(lon), -np.sin(lat) * np.sin(lon), np.cos(lat)])
-        arms = [np.cos(a) * north + np.sin(a) * east for a in np.deg2rad([self.x_azimuth, self.y_azimuth])]
-        return 0.5 * (np.outer(arms[0], arms[0]) - np.outer(arms[1], arms[1]))
-
-
-DETECTORS = {
-    "H1": Detector(46.4551, -119.4077, 324.0006, 234.0006),
-    "L1": Detector(30.5629, -90.7742, 252.2835, 162.2835),
-    "V1": Detector(43.6314, 10.5045, 19.4326, 289.4326),
-    "G1": Detector(52.2451, 9.8072, 68.3883, 334.0569),
-    "K1": Detector(36.4119, 137.3060, 60.3962, 330.3964),
-    "I1": Detector(19.6133, 77.0309, 332.3844, 242.3835),
-}
-"""LIGO Hanford, LIGO Livingston, Virgo, GEO 600, KAGRA and LIGO India, from their published coordinates."""
-
-
-def antenna_patterns(
-    t: Any, detector: str | Detector, ra: float, dec: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Antenna patterns ``a(t)`` and ``b(t)`` of a detector for a point of the sky.
-
-    Parameters
-    ----------
-    t : array_like
-        GPS seconds.
-    detector : str or Detector
-        A name of `DETECTORS`.
-    ra, dec : float
-        Right ascension and declination, radians.
-
-    Returns
-    -------
-    a, b : numpy.ndarray
-
-    Notes
-    -----
-    The definitions of Jaranowski, Krolak & Schutz 1998 (eqs. 10-13): the response of the arms projected on the two
-    polarisations at polarisation angle 0.  The Earth turns at the mean sidereal rate; precession, nutation and
-    UT1 - UTC are left out (below 1e-3 radians).
-
-    Examples
-    --------
-    >>> a, b = antenna_patterns([1000000000], "H1", 0.5, 1.0)
-    >>> bool(a[0] ** 2 + b[0] ** 2 <= 1)
-    True
-    """
-    d = _detector(detector).response()
-    angle = GMST_ANGLE + SIDEREAL_RATE * (np.asarray(t, dtype=np.float64) - GMST_EPOCH) - ra
-    # axes of the wave in the turning frame: xi along falling right ascension, eta along rising declination
-    sin, cos, zero = np.sin(angle), np.cos(angle), np.zeros_like(angle)
-    xi = np.stack([-sin, -cos, zero])
-    eta = np.stack([-np.sin(dec) * cos, np.sin(dec) * sin, np.cos(dec) + zero])
-    a = np.einsum("i...,ij,j...->...", xi, d, xi) - np.einsum("i...,ij,j...->...", eta, d, eta)
-    b = 2 * np.einsum("i...,ij,j...->...", xi, d, eta)
-    return a, b
+__all__ = ["Injection", "synth_atoms"]
 
 
 @dataclass(frozen=True)
@@ -162,14 +79,6 @@ class Injection:
         cos, sin = np.cos(2 * self.psi), np.sin(2 * self.psi)
         phase = np.exp(1j * self.phi0)
         return complex((plus * cos - 1j * cross * sin) * phase), complex((plus * sin + 1j * cross * cos) * phase)
-
-
-def _detector(detector: str | Detector) -> Detector:
-    if isinstance(detector, Detector):
-        return detector
-    if detector not in DETECTORS:
-        raise ValueError(f"detector={detector!r}: expected one of {', '.join(DETECTORS)}")
-    return DETECTORS[detector]
 
 
 def sft_times(

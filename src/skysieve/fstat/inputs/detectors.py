@@ -10,14 +10,14 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SITES", "Site", "antenna_factors", "gps_to_utc", "site_of"]
+__all__ = ["DETECTORS", "GPS_EPOCH", "Detector", "antenna_patterns", "detector_of", "gps_to_utc", "sidereal_angle"]
 
 GPS_EPOCH = 2_444_244.5
 """Julian date of GPS second 0."""
 
 
 @dataclass(frozen=True)
-class Site:
+class Detector:
     """A detector on the Earth (WGS 84).
 
     Attributes
@@ -57,28 +57,30 @@ class Site:
         return 0.5 * (np.outer(arms[0], arms[0]) - np.outer(arms[1], arms[1]))
 
 
-SITES = {
-    "H1": Site(0.81079526383, -2.08405676917, 142.554, 5.65487724844, 4.08408092164, -6.195e-4, 1.25e-5),
-    "L1": Site(0.53342313506, -1.58430937078, -6.574, 4.40317772346, 2.83238139666, -3.121e-4, -6.107e-4),
-    "V1": Site(0.76151183984, 0.18333805213, 51.884, 0.33916285222, 5.05155183261),
-    "G1": Site(0.91184982752, 0.17116780435, 114.425, 1.19360100484, 5.83039279401),
-    "K1": Site(0.6355068497, 2.396441015, 414.181, 1.054113, -0.5166798, 0.0031414, -0.003627),
-    "I1": Site(0.34231676739, 1.34444215058, 440.0, 5.80120119264, 4.23039066080),
+DETECTORS = {
+    "H1": Detector(0.81079526383, -2.08405676917, 142.554, 5.65487724844, 4.08408092164, -6.195e-4, 1.25e-5),
+    "L1": Detector(0.53342313506, -1.58430937078, -6.574, 4.40317772346, 2.83238139666, -3.121e-4, -6.107e-4),
+    "V1": Detector(0.76151183984, 0.18333805213, 51.884, 0.33916285222, 5.05155183261),
+    "G1": Detector(0.91184982752, 0.17116780435, 114.425, 1.19360100484, 5.83039279401),
+    "K1": Detector(0.6355068497, 2.396441015, 414.181, 1.054113, -0.5166798, 0.0031414, -0.003627),
+    "I1": Detector(0.34231676739, 1.34444215058, 440.0, 5.80120119264, 4.23039066080),
 }
 """LIGO Hanford, LIGO Livingston, Virgo, GEO 600, KAGRA and LIGO India, from their published coordinates."""
 
 
-def site_of(name: str) -> Site:
-    """The site of a detector's name.
+def detector_of(detector: str | Detector) -> Detector:
+    """A detector from its name.
 
     Raises
     ------
     ValueError
-        The name is none of `SITES`.
+        The name is none of `DETECTORS`.
     """
-    if name not in SITES:
-        raise ValueError(f"detector={name!r}: expected one of {', '.join(SITES)}")
-    return SITES[name]
+    if isinstance(detector, Detector):
+        return detector
+    if detector not in DETECTORS:
+        raise ValueError(f"detector={detector!r}: expected one of {', '.join(DETECTORS)}")
+    return DETECTORS[detector]
 
 
 def gps_to_utc(t: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -95,23 +97,37 @@ def sidereal_angle(t: Any) -> NDArray[np.float64]:
     return np.asarray(erfa.gmst82(*gps_to_utc(t)))
 
 
-def antenna_factors(t: Any, site: Site, ra: float, dec: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def antenna_patterns(
+    t: Any, detector: str | Detector, ra: float, dec: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Antenna patterns ``a(t)`` and ``b(t)`` of a detector for a point of the sky.
 
     Parameters
     ----------
     t : array_like
         GPS seconds.
-    site : Site
+    detector : str or Detector
+        A name of `DETECTORS`.
     ra, dec : float
         Right ascension and declination, radians.
+
+    Returns
+    -------
+    a, b : numpy.ndarray
 
     Notes
     -----
     The definitions of Jaranowski, Krolak & Schutz 1998 (eqs. 10-13): the response tensor projected on the two
-    polarisations at polarisation angle 0.  As in LALPulsar, precession and nutation are left out.
+    polarisations at polarisation angle 0.  As in LALPulsar, precession and nutation are left out, and UT1 is taken as
+    UTC.
+
+    Examples
+    --------
+    >>> a, b = antenna_patterns([1000000000], "H1", 0.5, 1.0)
+    >>> bool(a[0] ** 2 + b[0] ** 2 <= 1)
+    True
     """
-    d = site.response()
+    d = detector_of(detector).response()
     angle = sidereal_angle(t) - ra
     sin, cos, zero = np.sin(angle), np.cos(angle), np.zeros(np.shape(angle))
     xi = np.stack([-sin, -cos, zero])  # towards falling right ascension, in the turning axes
