@@ -36,6 +36,8 @@ from skysieve.core.command import (
 from skysieve.core.files import save_figure, written
 from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, WindowName
 
+from . import sfts as sft_options
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -356,7 +358,14 @@ def _days(seconds: int | None) -> str:
 
 @fstat.command()
 def search(
-    files: Annotated[list[Path], typer.Argument(metavar="ATOMS...", help="Files of atoms, one for each template.")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="ATOMS...", help="Files of atoms, one for each template.")
+    ] = None,
+    sfts: sft_options.Patterns = None, ra: sft_options.Ra = None, dec: sft_options.Dec = None,
+    tref: sft_options.Tref = None, ephemeris: sft_options.Ephemeris = "auto", freq: sft_options.Freq = None,
+    freq_band: sft_options.FreqBand = 0.0, df: sft_options.Df = None, f1dot: sft_options.F1 = 0.0,
+    f1dot_band: sft_options.F1Band = 0.0, df1dot: sft_options.Df1 = None, f2dot: sft_options.F2 = 0.0,
+    f2dot_band: sft_options.F2Band = 0.0, df2dot: sft_options.Df2 = None, mismatch: sft_options.Mismatch = 0.1,
     window: Annotated[
         list[str] | None,
         option(
@@ -428,11 +437,14 @@ def search(
     overwrite: OverwriteOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
     progress: ProgressOption = None, tatom: Tatom = 1800, detectors: Names = None,
 ) -> None:  # fmt: skip
-    """Rank many templates, one file of atoms each, by their loudest transient.
+    """Rank many templates by their loudest transient: from SFTs, or from one file of atoms each.
 
-    The grid is that of the first file. A file that cannot be read is reported and left out; the exit code is then 1.
+    The grid is that of the first template. A file of atoms that cannot be read is reported and left out; the exit code
+    is then 1.
 
     Examples:
+
+    - skysieve fstat search --sfts 'H-*.sft' 'L-*.sft' --ra 0.5 --dec 1.0 --freq 100 --freq-band 0.1 -o loudest.csv
 
     - skysieve fstat search atoms/*.dat --detectors H1,L1 -w exp --dt0 7200 --log-tau 40 -o loudest.fits
     - skysieve fstat search atoms/*.npz --bsgl 15 --topk 20 -o - --format json
@@ -456,21 +468,34 @@ def search(
             raise ValueError("--olgx needs --bsgl")
         shapes = cast("list[WindowName]", window or ["rect", "exp"])
         needs_grid = not all(resolve_window(name, efold).whole for name in shapes)
-        first = _first(files, tatom, detectors)
+        names, demodulator, bank = files or [], None, None
+        if sfts:
+            axes = ((freq, freq_band, df), (f1dot, f1dot_band, df1dot), (f2dot, f2dot_band, df2dot))
+            demodulator, bank = sft_options.opened(
+                [*sfts, *map(str, names)], detectors, ra, dec, tref, ephemeris, axes, mismatch, device
+            )
+            first = demodulator.first(bank)
+            messages.say(f"{len(bank):,} templates, {', '.join(map(repr, demodulator.sfts))}")
+        elif not names:
+            raise ValueError("no files of atoms: expected names, or --sfts")
+        else:
+            first = _first(names, tatom, detectors)
+        total = len(names) if bank is None else len(bank)
         grid = make_grid(first, t0, t0_band, dt0, tau, tau_band, dtau, log_tau) if needs_grid else None
         with SearchPlan(
             grid, windows=shapes, efold=efold, topk=topk, threshold=threshold, bsgl=prior, dtype=dtype.value,
             statistic=cast("StatisticName | None", statistic), device=device, strict=not lenient,
-            band_width=max(1, len(files) // 200), memory=memory, threads=threads,
+            band_width=max(1, total // 200), memory=memory, threads=threads,
         ) as plan:  # fmt: skip
             if verbose:
                 describe(messages, plan.describe(first))
-            result = plan.execute(
-                lambda start: read_files(files[start:], lambda path: read(path, tatom, detectors)),
-                checkpoint=checkpoint, total=len(files), progress=messages.progress,
+            stream = (
+                demodulator.stream(bank) if demodulator is not None and bank is not None
+                else lambda start: read_files(names[start:], lambda path: read(path, tatom, detectors))
             )  # fmt: skip
+            result = plan.execute(stream, checkpoint=checkpoint, total=total, progress=messages.progress)
         for number, text in result.faults.items():
-            name = str(files[number])
+            name = f"template {number}" if sfts else str(names[number])
             typer.echo(f"skysieve: {text if name in text else f'{name}: {text}'}", err=True)
         code = FAILED_SOME if result.n_bad else 0
         if output is not None and kind is not None:
@@ -482,6 +507,12 @@ def search(
         if not quiet:
             _print_search(result, summary_console(output))
     raise typer.Exit(code)
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in ("f0", "f1dot", "f2dot"):
+        return f"{value:.10g}"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _first(files: list[Path], tatom: int, detectors: str | None) -> list[Atoms]:
@@ -504,13 +535,14 @@ def _print_search(result: SearchResult, console: Console) -> None:
     console.print(f"{result.n_templates:,} templates{bad}; ranked by {result.statistic}")
     for window in result.windows:
         columns = result.columns(window)
-        names = ["file", *(c.name for c in COLUMNS if c.shown and c.name in columns)]
+        given = [name for name in ("file", "f0", "f1dot", "f2dot") if name in columns and len(set(columns[name])) > 1]
+        names = [*given, *(c.name for c in COLUMNS if c.shown and c.name in columns)]
         table = Table(box=None, pad_edge=False, header_style="bold", title=f"{window} window", title_justify="left")
         for name in names:
             table.add_column(name, justify="left" if name == "file" else "right")
         for i in range(min(ROWS_PRINTED, len(columns["template"]))):
             values = [columns[name][i] for name in names]
-            table.add_row(*(f"{v:.4f}" if isinstance(v, float) else str(v) for v in values))
+            table.add_row(*(_shown(name, value) for name, value in zip(names, values, strict=True)))
         console.print(table)
 
 
@@ -676,3 +708,6 @@ def convert(
         atoms = read(source, tatom, detectors)
         save(atoms)
         Messages(quiet).wrote(target, _count(atoms))
+
+
+fstat.command()(sft_options.simulate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from skysieve.fstat.sfts.noise import noise_floor, noise_weights, normalized
 from skysieve.fstat.sfts.sfts import SFTs, refuse_narrow
 from skysieve.fstat.template_search.batch import AtomsBatch
 
+from .bank import TemplateBank
 from .barycentre import barycentre as barycentric_times
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Demodulator"]
 
+BATCH_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
+"""Bytes of the atoms of a batch."""
 DTERMS = 8
 """Bins to either side of a template's frequency that are summed, as in LALPulsar."""
 
@@ -193,6 +196,20 @@ class Demodulator:
             a, b = (array_module(Fa).asarray(x.astype(np.float32)) for x in self._factors[k])
             made.append(AtomsBatch(one.t, a * a, b * b, a * b, Fa, Fb, int(self.tsft), one.detector, params))
         return made
+
+    def first(self, bank: TemplateBank) -> list[Atoms]:
+        """Atoms of the first template of a bank."""
+        return [batch.template(0) for batch in self.batch(*bank.part(0, 1).values())]
+
+    def stream(self, bank: TemplateBank) -> Callable[[int], Iterator[list[AtomsBatch]]]:
+        """A function of a number that yields the batches from that template on; `skysieve.fstat.search` takes it."""
+        size = max(1, BATCH_BYTES[self.device.kind] // (16 * sum(len(one) for one in self.sfts)))
+
+        def batches(start: int) -> Iterator[list[AtomsBatch]]:
+            for at in range(start, len(bank), size):
+                yield self.batch(*bank.part(at, at + size).values())
+
+        return batches
 
     def _projected(self, k: int, f0: Any, f1: Any, f2: Any) -> tuple[Any, Any, int]:
         """Fa and Fb of templates in one detector, and the first template that needs bins outside its data, or -1."""

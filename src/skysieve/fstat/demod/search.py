@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from skysieve.core.device import Device, resolve
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from skysieve.fstat.template_search.result import SearchResult
 
 __all__ = ["search_sfts"]
-
-BATCH_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
-"""Bytes of the atoms of a batch."""
 
 
 def search_sfts(
@@ -69,11 +66,4 @@ def search_sfts(
     """
     chosen = resolve(device)[0]
     with Demodulator(sfts, ra, dec, tref, barycentre=barycentre, device=chosen) as demodulator:
-        atoms = sum(len(one) for one in demodulator.sfts)
-        size = max(1, BATCH_BYTES[chosen.kind] // (16 * atoms))
-
-        def batches(start: int) -> Iterator[Any]:
-            for at in range(start, len(bank), size):
-                yield demodulator.batch(*bank.part(at, at + size).values())
-
-        return search(batches, device=chosen, **{"total": len(bank), **options})
+        return search(demodulator.stream(bank), device=chosen, **{"total": len(bank), **options})

@@ -121,9 +121,10 @@ def files_of(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
 
 
 def blocks(
-    path: Path, check: bool, detectors: Sequence[str] | None = None, band: tuple[float, float] | None = None
-) -> Iterator[tuple[Any, NDArray[np.complex64]]]:
-    """Headers and data of the SFTs of a file; of `band` alone, where it is given."""
+    path: Path, check: bool, detectors: Sequence[str] | None = None, band: tuple[float, float] | None = None,
+    *, data: bool = True,
+) -> Iterator[tuple[Any, NDArray[np.complex64]]]:  # fmt: skip
+    """Headers and values of the SFTs of a file; of `band` alone, where it is given; no values without `data`."""
     raw = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
     at, number = 0, 0
     while at < len(raw) or number == 0:
@@ -147,16 +148,18 @@ def blocks(
             raise ValueError(f"{where}: the file ends {stop - len(raw)} bytes before the end of the data")
         if header["gps_nsec"]:
             raise ValueError(f"{where}: starts {header['gps_nsec']} ns after a full second: expected whole GPS seconds")
-        if detectors is None or header["detector"].decode("ascii", "replace") in detectors:
+        if not data:
+            yield header, np.empty(0, np.complex64)
+        elif detectors is None or header["detector"].decode("ascii", "replace") in detectors:
             if check:
                 _check(where, head, raw[at + HEADER.itemsize : stop], int(header["crc64"]))
-            data = raw[start:stop].view(f"{order}c8")
+            kept = raw[start:stop].view(f"{order}c8")
             if band is not None:
                 first, last = bins_of(*band, float(header["tbase"]))
                 refuse_narrow(first, last, int(header["first_frequency_index"]), n, float(header["tbase"]), where)
                 skip = first - int(header["first_frequency_index"])
-                data = data[skip : skip + last - first + 1]
-            values = np.array(data, np.complex64)
+                kept = kept[skip : skip + last - first + 1]
+            values = np.array(kept, np.complex64)
             if not np.isfinite(values.view(np.float32)).all():
                 raise ValueError(f"{where}: the data hold NaN or infinite values")
             yield header, values

@@ -1,0 +1,181 @@
+"""Options of ``skysieve fstat search`` that concern SFTs, and ``skysieve fstat simulate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skysieve.core.command import (
+    Messages,
+    OverwriteOption,
+    QuietOption,
+    check_output,
+    option,
+    report_errors,
+)
+
+if TYPE_CHECKING:
+    from skysieve.fstat.demod.bank import TemplateBank
+    from skysieve.fstat.demod.demodulator import Demodulator
+    from skysieve.fstat.demod.simulate import Signal
+
+SFTS, TEMPLATES = "SFTs", "Templates"
+"""Panels of the help screen."""
+
+
+def _number(name: str, help: str, metavar: str, panel: str = TEMPLATES) -> Any:
+    return option(name, help=help, metavar=metavar, panel=panel)
+
+
+Patterns = Annotated[
+    list[str] | None,
+    option(
+        "--sfts", help="Search SFT files instead of files of atoms: a file, a folder or a quoted pattern such as "
+        "'H-*.sft'. May be repeated; further names may follow. The default is to read atoms.",
+        panel=SFTS, metavar="PATTERN",
+    ),
+]  # fmt: skip
+Ra = Annotated[float | None, _number("--ra", "Right ascension; required with --sfts.", "RADIANS", SFTS)]
+Dec = Annotated[float | None, _number("--dec", "Declination; required with --sfts.", "RADIANS", SFTS)]
+Tref = Annotated[
+    float | None, _number("--tref", "Time of the frequencies. The default is the middle of the data.", "GPS", SFTS)
+]
+Ephemeris = Annotated[
+    str,
+    option(
+        "--ephemeris", help="Arrival times by lal (LALPulsar), de405 (tables of solar_system_ephemerides) or builtin. "
+        "The default is auto, the first of these that is installed.", panel=SFTS, metavar="NAME",
+    ),
+]  # fmt: skip
+Freq = Annotated[float | None, _number("--freq", "Lowest frequency; required with --sfts.", "HZ")]
+FreqBand = Annotated[float, _number("--freq-band", "Range of frequencies. The default is 0.", "HZ")]
+Df = Annotated[float | None, _number("--df", "Step of frequencies. The default follows from --mismatch.", "HZ")]
+F1 = Annotated[float, _number("--f1dot", "Lowest first derivative. The default is 0.", "HZ/S")]
+F1Band = Annotated[float, _number("--f1dot-band", "Range of first derivatives. The default is 0.", "HZ/S")]
+Df1 = Annotated[float | None, _number("--df1dot", "Step of them. The default follows from --mismatch.", "HZ/S")]
+F2 = Annotated[float, _number("--f2dot", "Lowest second derivative. The default is 0.", "HZ/S^2")]
+F2Band = Annotated[float, _number("--f2dot-band", "Range of second derivatives. The default is 0.", "HZ/S^2")]
+Df2 = Annotated[float | None, _number("--df2dot", "Step of them. The default follows from --mismatch.", "HZ/S^2")]
+Mismatch = Annotated[
+    float, _number("--mismatch", "Lost part of 2F that steps allow, over the whole data. The default is 0.1.", "M")
+]
+EXTRA = 1.05e-4
+"""Largest Doppler shift from the Earth's motion, relative, with some room."""
+BINS = 60
+"""Bins beyond the templates' frequencies on each side, for the running median and the sum over bins."""
+
+
+def opened(
+    patterns: list[str], detectors: str | None, ra: float | None, dec: float | None, tref: float | None, ephemeris: str,
+    axes: tuple[tuple[float | None, float, float | None], ...], mismatch: float, device: str,
+) -> tuple[Demodulator, TemplateBank]:  # fmt: skip
+    """Read the SFTs that templates need, and make the templates.
+
+    Parameters
+    ----------
+    axes : three of (lowest, range, step)
+        Of the frequency and its derivatives.
+
+    Raises
+    ------
+    ValueError, OSError
+        An option is missing or wrong, or the files cannot be used.
+    """
+    from skysieve.fstat.demod.bank import NAMES, TemplateBank, spacing
+    from skysieve.fstat.demod.demodulator import Demodulator
+    from skysieve.fstat.sfts.files import read_sfts
+
+    lowest = axes[0][0]
+    if ra is None or dec is None or lowest is None:
+        raise ValueError(f"--sfts needs --ra, --dec and --freq; found {ra}, {dec} and {lowest}")
+    for name, (_, band, step) in zip(NAMES, axes, strict=True):
+        if band < 0 or (step is not None and step <= 0):
+            raise ValueError(f"range and step of {name}: {band}, {step}; expected at least 0 and above 0")
+    names = detectors.split(",") if detectors else None
+    whole = read_sfts(patterns, detectors=names, band=_band(patterns, lowest, lowest + axes[0][1], axes))
+    first, last = min(one.t[0] for one in whole), max(one.t[-1] for one in whole)
+    span = float(last - first + whole[0].tsft)
+    defaults = spacing(span, mismatch, max(1, sum(band > 0 for _, band, _ in axes)))
+    ranges = [
+        (start or 0.0, (start or 0.0) + band, step or default)
+        for (start, band, step), default in zip(axes, defaults, strict=True)
+    ]
+    bank = TemplateBank.grid(*ranges)
+    return Demodulator(whole, ra, dec, tref, barycentre=ephemeris, device=device), bank
+
+
+def _band(patterns: list[str], low: float, high: float, axes: Any) -> tuple[float, float]:
+    """Frequencies that the templates may need: with the Doppler shift, the spin-down over the data, and some bins."""
+    from skysieve.fstat.sfts.files import blocks, files_of
+
+    times, tsft = [], 1.0
+    for path in files_of(patterns):
+        for header, _ in blocks(path, False, None, None, data=False):
+            times.append(int(header["gps_sec"]))
+            tsft = float(header["tbase"])
+    span = max(times) - min(times) + tsft
+    f1, f2 = (max(abs(start or 0.0), abs((start or 0.0) + band)) for start, band, _ in axes[1:])
+    drift = f1 * span + f2 * span**2 / 2
+    margin = EXTRA * high + drift + BINS / tsft
+    return max(0.0, low - margin), high + margin
+
+
+def simulate(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the SFT files; it is made if need be.")],
+    freq: Annotated[float, _number("--freq", "Lowest frequency. The default is 100.", "HZ", SFTS)] = 100.0,
+    freq_band: Annotated[float, _number("--freq-band", "Range of frequencies. The default is 0.2.", "HZ", SFTS)] = 0.2,
+    days: Annotated[float, _number("--days", "Length of the data. The default is 2.", "DAYS", SFTS)] = 2.0,
+    start: Annotated[int, _number("--start", "First SFT. The default is 1000000000.", "GPS", SFTS)] = 1_000_000_000,
+    tsft: Annotated[int, _number("--tsft", "Length of an SFT. The default is 1800.", "SECONDS", SFTS)] = 1800,
+    detectors: Annotated[str, _number("--detectors", "Detectors. The default is H1,L1.", "H1,L1", SFTS)] = "H1,L1",
+    noise: Annotated[
+        float, _number("--noise", "Square root of the noise's power density. The default is 1e-23.", "1/SQRT(HZ)", SFTS)
+    ] = 1e-23,
+    signal: Annotated[
+        list[str] | None,
+        option(
+            "--signal", help="Add a signal: frequency (Hz, at --start), amplitude, right ascension and declination "
+            "(radians), then first derivative (Hz/s), then window, start and duration of a transient. May be repeated. "
+            "The default is noise alone.", panel=SFTS, metavar="F0,H0,RA,DEC[,F1DOT[,WINDOW,T0,TAU]]",
+        ),
+    ] = None,
+    seed: Annotated[int, _number("--seed", "Seed; equal seeds give equal files. The default is 0.", "N", SFTS)] = 0,
+    ephemeris: Ephemeris = "auto",
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Make SFT files of Gaussian noise and signals.
+
+    Example: skysieve fstat simulate sfts --days 10 --signal 100.05,5e-25,0.5,1.0,-1e-10
+    """
+    with report_errors():
+        messages = Messages(quiet)
+        from skysieve.fstat.demod.simulate import simulate_sfts
+        from skysieve.fstat.sfts.files import file_name, write_sfts
+
+        check_output(folder, folder=True)
+        made = simulate_sfts(
+            (freq, freq + freq_band), start, round(days * 86400), detectors=detectors.split(","), tsft=tsft,
+            noise=noise, signals=[_signal(text, start) for text in signal or ()], seed=seed, ephemeris=ephemeris,
+        )  # fmt: skip
+        for one in made:
+            check_output(folder / file_name(one, range(len(one)), "skysieve") if folder.is_dir() else None, overwrite)
+        folder.mkdir(exist_ok=True)
+        for path, one in zip(write_sfts(folder, made, comment="skysieve fstat simulate"), made, strict=True):
+            messages.wrote(path, f"{len(one)} SFTs of {one.detector}")
+
+
+def _signal(text: str, start: int) -> Signal:
+    from skysieve.fstat.demod.simulate import Signal
+
+    parts = text.split(",")
+    if len(parts) not in (4, 5, 8):
+        raise ValueError(f"--signal {text}: expected 4, 5 or 8 values, found {len(parts)}")
+    try:
+        f0, h0, ra, dec, f1dot = (float(part) for part in (*parts[:5], *["0"] * (5 - len(parts[:5]))))
+        when: dict[str, Any] = {} if len(parts) < 8 else {"window": parts[5], "t0": int(parts[6]), "tau": int(parts[7])}
+    except ValueError:
+        raise ValueError(f"--signal {text}: expected numbers, and for a transient WINDOW,T0,TAU") from None
+    return Signal(f0=f0, h0=h0, ra=ra, dec=dec, tref=start, f1dot=f1dot, **when)
