@@ -174,7 +174,7 @@ def test_candidates_are_the_cpus(options, kind):
     x = fb.read()
     x = x.astype(np.float32) / 7 if kind == "f4" else x
     fb = Filterbank.from_array(x, fch1=1500, foff=-3, tsamp=1e-3)
-    grid = plan(fb, 400, method="survey", stages=[(0, 200, 1.0, 1), (200, 400, 4.0, 4)])
+    grid = plan(fb, 400, rule="survey", stages=[(0, 200, 1.0, 1), (200, 400, 4.0, 4)])
     ours, theirs = (search(fb, grid, device=device, **options) for device in ("cuda", "cpu"))
     for a, b in zip(events_of(ours), events_of(theirs), strict=True):
         assert np.array_equal(a, b)

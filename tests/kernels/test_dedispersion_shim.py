@@ -10,7 +10,6 @@ import pytest
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.dedispersion import Filterbank, Mask
-from skysieve.dedispersion.api import Place, engine_that_fits
 from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Detection, Packed, Table
 from skysieve.dedispersion.cpu import engine as cpu
@@ -20,6 +19,7 @@ from skysieve.dedispersion.cuda import rows as cuda_rows
 from skysieve.dedispersion.cuda import tensor_plan as cuda_plan
 from skysieve.dedispersion.cuda import worker as cuda_worker
 from skysieve.dedispersion.data.delays import sample_delays
+from skysieve.dedispersion.dispatch import Target, engine_that_fits
 from skysieve.dedispersion.single_pulse.search import WIDTHS
 from tests.kernels.shim import shim_runtime
 from tests.truth import dedispersion as reference
@@ -362,7 +362,7 @@ def test_a_cut_fits_shared_memory_and_covers_every_channel():
 
 
 def test_a_chunk_that_does_not_fit_is_halved(caplog):
-    place = Place((shim_runtime().device,), 2**40)
+    place = Target((shim_runtime().device,), 2**40)
     tried = []
 
     def make(step):

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.tasks import TaskPool
+from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from skysieve.dedispersion.data.filterbank import Filterbank
 
 __all__ = ["Suspicious", "Watch", "find_dropped"]
 
@@ -221,13 +220,17 @@ def intervals(strange: NDArray[np.int64], surprise: NDArray[np.float64], least: 
     return np.stack([strange[fresh][good], stop[good]], axis=1).astype(np.int64)
 
 
-def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
+def find_dropped(data: Filterbank | Paths) -> NDArray[np.int64]:
     """Stretches of dropped data.
+
+    Parameters
+    ----------
+    data : Filterbank, path or sequence of paths
 
     Returns
     -------
     numpy.ndarray of int64, shape (n, 4)
-        First sample, last + 1, first row, last + 1; they do not overlap, and none is where `Filterbank.gaps` are.
+        First sample, last + 1, first row, last + 1.  The rectangles do not overlap, and leave out `Filterbank.gaps`.
         Channels that are constant throughout are not listed, unless all are: then one rectangle holds all data.
 
     Examples
@@ -238,6 +241,11 @@ def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
     >>> find_dropped(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).tolist()
     [[1000, 1500, 2, 5]]
     """
+    with opened(data) as fb:
+        return _find(fb)
+
+
+def _find(fb: Filterbank) -> NDArray[np.int64]:
     if fb.nsamp < 2:
         return NO_RECTANGLES
     top = top_bits(fb)

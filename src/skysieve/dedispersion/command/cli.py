@@ -111,7 +111,7 @@ def plan(
             fb, None, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
             dm_constant,
         )  # fmt: skip
-        typer.echo(made.describe())
+        typer.echo(made.summary())
         parts = made.memory(fb.nsamp)
         typer.echo(f"{made.adds(fb.nsamp) / 1e9:.4g} G additions by brute force; all series: "
                    f"{format_bytes(parts['output'])}")  # fmt: skip
@@ -201,11 +201,11 @@ def search(
     """
     from skysieve.dedispersion.single_pulse import search as searching
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
-    from skysieve.dedispersion.single_pulse.files import check_suffix
+    from skysieve.dedispersion.single_pulse.files import format_of
 
     with report_errors(), opened(files, bit_order, ifs) as fb:
         if output is not None:
-            check_suffix(output)
+            format_of(output)
         check_places(output, plot)
         if cutouts is not None:
             check_cutouts(cutouts)

@@ -15,15 +15,14 @@ import math
 import numpy as np
 from numba import njit
 
-from skysieve.dedispersion.contract import CLIP, UNIT
+from skysieve.dedispersion.contract import CLIP, NOISE, UNIT
 
 from .simd import WIDE, any_window
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 BINS = 8192
 SEGMENT = 2048
-ROBUST, MOMENTS, CLIPPED = 0, 1, 2
-NOISE_KINDS = {"robust": ROBUST, "moments": MOMENTS, "clipped": CLIPPED}
+ROBUST, CLIPPED = NOISE["robust"].code, NOISE["clipped"].code
 IQR = 1.3489795003921634
 """Distance of the quartiles of a normal distribution, in sigma."""
 CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826

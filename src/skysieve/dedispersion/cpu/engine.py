@@ -125,8 +125,14 @@ class Engine:
         self._shapes = [self._shape(t) for t in self.tables]
 
     def close(self) -> None:
-        """Give back the threads."""
+        """Free the threads."""
         self.pool.close()
+
+    def rebind(self, source: Source) -> None:
+        """See `contract.Engine.rebind`."""
+        self.source = source
+        self.start = self.stop = 0
+        self._planes.clear()
 
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
@@ -358,15 +364,14 @@ class Engine:
         D, count = sums.shape
         widths = np.array(what.widths, np.int64)
         scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
-        real = self.dtype.kind == "f"
-        spare = np.empty(what.block if real and what.noise == "robust" else 0, np.float32)
         levels = np.empty((D, -(-count // what.block), 2))
         valid = np.clip(what.valid[m : m + D] - first, 0, count)
+        scratch = what.scratch(self.dtype)
         found = self._scratch("found", 4 * ROOM, np.float64).reshape(-1, 4)
         while True:
             n = cpu_search.search_rows(
-                sums, valid, low - first, high - first, what.block, cpu_search.NOISE_KINDS[what.noise], widths, scales,
-                np.float32(what.threshold), what.every, spare, levels, found,
+                sums, valid, low - first, high - first, what.block, what.noise_code, widths, scales,
+                np.float32(what.threshold), what.every, scratch, levels, found,
             )  # fmt: skip
             if n <= len(found):
                 break

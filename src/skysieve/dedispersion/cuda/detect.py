@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 ROOM = 1 << 16
 """Events that there is room for at first."""
 BUILDS = {"u": "u32", "i": "i32", "f": "f32"}
-KINDS = {"robust": 0, "moments": 1, "clipped": 2}
 NOISE_BYTES = 4 * (8192 + 512)
 """Shared memory of the kernel that takes the noise: counts, or sums of parts."""
 SHORT = 12
@@ -86,7 +85,7 @@ class Detector:
         j = np.zeros(1, JOB)
         j["pitch"], j["rows"], j["columns"] = pitch, rows, count
         j["block"], j["blocks"] = what.block, -(-count // what.block)
-        j["noise"], j["every"], j["low"], j["high"] = KINDS[what.noise], what.every, low, high
+        j["noise"], j["every"], j["low"], j["high"] = what.noise_code, what.every, low, high
         j["look"], j["widths"], j["widest"] = max(1, widest // 2), len(what.widths), widest
         j["segment"], j["threshold"] = 4080 if widest <= 1024 else 1024, what.threshold
         j["shorter"] = sum(w < SHORT for w in what.widths)

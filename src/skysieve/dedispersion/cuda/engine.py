@@ -110,6 +110,14 @@ class Engine:
                 with _current(runtime):
                     runtime.xp.get_default_memory_pool().free_all_blocks()
 
+    def rebind(self, source: Source) -> None:
+        """See `contract.Engine.rebind`."""
+        self._each(lambda i: self.workers[i].store.wait())
+        self.source = source
+        for worker in self.workers:
+            worker.source = worker.store.source = source
+            worker.store.stop = worker.store.start
+
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
         names = [str(r.device) for r in self.runtimes]

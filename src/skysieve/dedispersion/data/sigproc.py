@@ -7,10 +7,11 @@ import os
 import struct
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.dedispersion.contract import Packed, direction
 
 from .observation import (
@@ -37,6 +38,12 @@ DOUBLES = (
 )  # fmt: skip
 STRINGS = ("source_name", "rawdatafile")
 BYTES = ("signed",)
+BitOrder = Literal["little", "big"]
+BIT_ORDERS = {
+    "little": "the first channel is in the lowest bits of a byte, as SIGPROC writes",
+    "big": "the first channel is in the highest bits of a byte",
+}
+"""Orders of samples of fewer than 8 bits in a byte: names of `BitOrder`."""
 FILTERBANK, TIME_SERIES, SUBBANDS = 1, 2, 6
 LONGEST_WORD = 255
 MOST_CHANNELS = 2**22
@@ -262,8 +269,7 @@ class SigprocReader:
 
 def unpack_table(nbits: int, bit_order: str) -> NDArray[np.uint8]:
     """The samples in each of the 256 bytes, shape (256, 8 // nbits)."""
-    if bit_order not in ("little", "big"):
-        raise ValueError(f"bit_order={bit_order!r}: expected 'little' (first channel in the lowest bits) or 'big'")
+    one_of("bit_order", bit_order, BIT_ORDERS)
     shifts = np.arange(0, 8, nbits)
     if bit_order == "big":
         shifts = shifts[::-1]
