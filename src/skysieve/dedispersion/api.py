@@ -23,10 +23,9 @@ from skysieve.dedispersion.dm_plan.arguments import check_binning, stages_of, ta
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled, make_table
 from skysieve.dedispersion.dm_plan.plan import DMPlan
 
-from .contract import METHODS, Engine, Method, Source, Table, block_samples, sum_dtype
+from .contract import METHODS, Engine, Method, Source, block_samples, sum_dtype
 from .dispatch import (
     Kind,
-    Target,
     chunk_samples,
     device_for,
     engine_that_fits,
@@ -113,7 +112,9 @@ class DedispersionPlan(Plan):
             self._block = block_samples(fb.tsamp)
             source = Cleaned(fb, None, self._block)
             if method == "auto":
-                made = [self._cheaper(source, fb.observation, *one, threads) for one in zip(self._dms, made, strict=True)]
+                made = [
+                    self._cheaper(source, fb.observation, *one, threads) for one in zip(self._dms, made, strict=True)
+                ]
             self._made, tables = made, [one.table for one in made]
             self._multiple = math.lcm(*(t.downsamp for t in tables))
             wanted = max(n * t.downsamp for n, t in zip(counts, tables, strict=True))
@@ -188,9 +189,7 @@ class DedispersionPlan(Plan):
             check_binning(fb, one.table.downsamp)
         counts = _valid(fb, self._dms, self._made)
         _check_result(fb, self._dms, counts)
-        outs = [
-            result_array(fb, (len(dms), n), sum_dtype(fb.dtype)) for dms, n in zip(self._dms, counts, strict=True)
-        ]
+        outs = [result_array(fb, (len(dms), n), sum_dtype(fb.dtype)) for dms, n in zip(self._dms, counts, strict=True)]
         engine.rebind(Cleaned(fb, mask, self._block))
         tables = [one.table for one in self._made]
         with reporting(progress, "de-dispersion") as report:

@@ -1,7 +1,7 @@
 """What passes between the public API of de-dispersion and its backends, and the registries that both read.
 
-``api`` checks the arguments and makes `Table` objects (delays in whole samples) and a `Source`; an `Engine` takes them and
-returns sums or events.  A backend knows no DM, no frequency and no file format.
+``api`` checks the arguments and makes `Table` objects (delays in whole samples) and a `Source`; an `Engine` takes them
+and returns sums or events.  A backend knows no DM, no frequency and no file format.
 """
 
 from __future__ import annotations

@@ -180,14 +180,13 @@ class Dedispersed(Result):
         from skysieve.dedispersion.data.write import write_dat, write_tim
 
         one_of("format", format, SERIES_FORMATS)
-        base = Path(stem)
         obs = self.observation.replace(tstart=self.observation.tstart + self.start * self.tsamp / 86400)
         digits = name_digits(self.dms + (obs.dm or 0.0)) if digits is None else digits
         base_dm = self.observation.dm or 0.0  # of a series that was de-dispersed before
         paths = []
         ref = None if self.ref_freq == self.observation.top else self.ref_freq
         for dm, series in zip(self.dms + base_dm, self.data, strict=True):
-            path = base.with_name(f"{base.name}_DM{dm:.{digits}f}.{format}")
+            path = series_path(stem, dm, digits, format)
             if format == "dat":
                 write_dat(
                     path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref,
@@ -197,6 +196,16 @@ class Dedispersed(Result):
                 write_tim(path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref)
             paths.append(path)
         return paths
+
+
+def series_path(stem: str | os.PathLike[str], dm: float, digits: int, format: str) -> Path:
+    """The file of a series.
+
+    >>> series_path("out/a", 60.0, 2, "dat").name
+    'a_DM60.00.dat'
+    """
+    base = Path(stem)
+    return base.with_name(f"{base.name}_DM{dm:.{digits}f}.{format}")
 
 
 def name_digits(dms: NDArray[np.float64]) -> int:

@@ -30,8 +30,8 @@ class RepairedReader:
 
     The good samples are those of the noise block.  If less than a quarter of it is good, they are those of the nearest
     block before it, or else after it, of which a quarter is good; if there is none, of the nearest block with any good
-    sample.  A channel without good samples is 0.  The values depend on the numbers of channel and sample and on the good
-    samples only, not on the ranges in which data are read.
+    sample.  A channel without good samples is 0.  The values depend on the numbers of channel and sample and on the
+    good samples only, not on the ranges in which data are read.
 
     Parameters
     ----------

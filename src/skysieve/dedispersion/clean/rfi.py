@@ -106,9 +106,10 @@ def rfi_mask(
     A cell is masked if its mean, standard deviation or spectral kurtosis is more than ``sigma`` from the median of its
     channel over time, in units of the larger of the channel's own scatter and the median scatter of all channels.  A
     channel is masked if its median standard deviation or kurtosis differs from those of the 32 channels on either side.
-    A channel or a block of which more than ``most`` is masked is masked wholly.  Constant channels are masked, and cells
-    of which more than half is dropped data (`find_dropped`); statistics are those of the other samples.  Kurtosis is not
-    tested in channels whose mean is within 10 of its standard errors of 0 (floats or signed data less their mean).
+    A channel or a block of which more than ``most`` is masked is masked wholly.  Constant channels are masked, and
+    cells of which more than half is dropped data (`find_dropped`); statistics are those of the other samples.  Kurtosis
+    is not tested in channels whose mean is within 10 of its standard errors of 0 (floats or signed data less their
+    mean).
 
     Parameters
     ----------
@@ -201,16 +202,16 @@ def _stands_out(values: NDArray[np.float64], live: NDArray[np.bool_], sigma: flo
     return out
 
 
-def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> Mask:
+def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None = None) -> Mask:
     """The mask that PRESTO's ``rfifind`` wrote (``*.mask``).
 
     Parameters
     ----------
     path : path
-    fb : Filterbank, optional
+    data : Filterbank, path or sequence of paths, optional
         The data that the mask is for: the number of channels must agree.  Intervals past the end of the data are left
-        out.  If the data are longer than the mask by more than an interval, there is a warning; the last interval counts
-        for the rest.
+        out.  If the data are longer than the mask by more than an interval, there is a warning; the last interval
+        counts for the rest.
 
     Returns
     -------
@@ -222,16 +223,16 @@ def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> 
     ValueError
         (`BadFile`) The file is no such mask, or was made for another number of channels.
     """
-    data = Path(path).read_bytes()
+    body = Path(path).read_bytes()
     at = 0
 
     def take(form: str, count: int, what: str) -> tuple[Any, ...]:
         nonlocal at
         size = struct.calcsize(f"<{count}{form}")
-        if count < 0 or at + size > len(data):
+        if count < 0 or at + size > len(body):
             raise BadFile(f"{path}: is no rfifind mask, or cut off: no room for {what}")
         at += size
-        return struct.unpack_from(f"<{count}{form}", data, at - size)
+        return struct.unpack_from(f"<{count}{form}", body, at - size)
 
     take("d", 6, "its header")
     nchan, nint, points = take("i", 3, "its header")
@@ -248,17 +249,26 @@ def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> 
             cells[_within(take("i", count, "cells"), nchan, path), i] = True
     cells[_within(channels, nchan, path)] = True
     cells[:, _within(intervals, nint, path)] = True
-    if fb is not None and fb.nchan != nchan:
-        raise BadFile(f"{path}: made for {nchan} channels, the data have {fb.nchan}")
-    if fb is not None:
-        wanted = -(-fb.nsamp // points)
-        if abs(wanted - nint) > 1:
-            warnings.warn(
-                f"{path}: {nint} intervals of {points} samples, the data have {fb.nsamp}: is it the mask of this file?",
-                stacklevel=2,
-            )
-        cells = cells[:, :wanted]
+    if data is not None:
+        with opened(data) as fb:
+            cells = _fitted(cells, points, fb, path)
     return Mask(cells[::-1], points)
+
+
+def _fitted(
+    cells: NDArray[np.bool_], points: int, fb: Filterbank, path: str | os.PathLike[str]
+) -> NDArray[np.bool_]:  # fmt: skip
+    """The cells of an rfifind mask that belong to some data; a warning if its length differs from theirs."""
+    nchan, nint = cells.shape
+    if fb.nchan != nchan:
+        raise BadFile(f"{path}: made for {nchan} channels, the data have {fb.nchan}")
+    wanted = -(-fb.nsamp // points)
+    if abs(wanted - nint) > 1:
+        warnings.warn(
+            f"{path}: {nint} intervals of {points} samples, the data have {fb.nsamp}: is it the mask of this file?",
+            stacklevel=3,
+        )
+    return cells[:, :wanted]
 
 
 def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:
@@ -303,8 +313,9 @@ class ZeroDmReader:
 def zero_dm(data: Filterbank | Paths) -> Filterbank:
     """The zero-DM filter: each sample less its mean over the channels (Eatough et al. 2009).
 
-    Integer data stay integers, around the middle of 8 bits (16 bits for wider data).  Samples of few bits are multiplied
-    first, so that the mean is not rounded to whole counts; 8-bit samples further than 127 from the mean are clipped.
+    Integer data stay integers, around the middle of 8 bits (16 bits for wider data).  Samples of few bits are
+    multiplied first, so that the mean is not rounded to whole counts; 8-bit samples further than 127 from the mean are
+    clipped.
 
     Examples
     --------

@@ -120,10 +120,10 @@ def requantise(data: Filterbank | Paths) -> Filterbank:
 
     Notes
     -----
-    Mean and sigma are medians over 16 parts of a block (2 s, or less for very many channels), so that a pulse or a burst
-    of interference does not change them.  A channel keeps them until its mean has moved by half a sigma or its sigma by
-    a factor of 1.25: stationary data have one scale, without steps.  Blocks are anchored at sample 0 and do not depend
-    on later ones.  Values that are not finite, and constant channels, become 64.
+    Mean and sigma are medians over 16 parts of a block (2 s, or less for very many channels), so that a pulse or a
+    burst of interference does not change them.  A channel keeps them until its mean has moved by half a sigma or its
+    sigma by a factor of 1.25: stationary data have one scale, without steps.  Blocks are anchored at sample 0 and do
+    not depend on later ones.  Values that are not finite, and constant channels, become 64.
 
     Examples
     --------

@@ -73,8 +73,8 @@ class PulseReader:
     base : Reader
     pulses : list of (first sample of each row, values to add in each row)
     analog : bool
-        Whether pulses are added before the noise of a `NoiseReader` is rounded; otherwise they are added to the samples,
-        which are then clipped to the range of their type.
+        Whether pulses are added before the noise of a `NoiseReader` is rounded; otherwise they are added to the
+        samples, which are then clipped to the range of their type.
     """
 
     def __init__(self, base: Reader, pulses: list[tuple[NDArray[np.int64], NDArray[Any]]], analog: bool) -> None:

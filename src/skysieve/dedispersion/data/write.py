@@ -106,8 +106,8 @@ def write_tim(
     tsamp : float, optional
         Seconds, if samples were added in time.
     dm_constant : float
-        The constant that was used, MHz^2 s cm^3 / pc.  It is written to ``rawdatafile`` of the header, since SIGPROC has
-        no key for it.
+        The constant that was used, MHz^2 s cm^3 / pc.  It is written to ``rawdatafile`` of the header, since SIGPROC
+        has no key for it.
     ref_freq : float, optional
         MHz, if times are not those at the top of the band; also written there.
 
@@ -149,8 +149,8 @@ def write_dat(
     ref_freq : float, optional
         MHz, if times are not those at the top of the band; also written there.
     gaps : array_like of int, shape (n, 2), optional
-        Samples of the series without data, rising: first, and last + 1.  The ``.inf`` lists the stretches between them as
-        on/off pairs.  PRESTO reads at most 39; the shortest further gaps are left out, with a warning.
+        Samples of the series without data, rising: first, and last + 1.  The ``.inf`` lists the stretches between them
+        as on/off pairs.  PRESTO reads at most 39; the shortest further gaps are left out, with a warning.
 
     Examples
     --------

@@ -30,6 +30,12 @@ __all__ = ["DMPlan", "plan"]
 
 SCATTERING = {"bhat2004": "scattering time by DM of Bhat et al. 2004"}
 """Models of scattering."""
+PLAN_FORMATS = {
+    "json": "all of the plan, for --plan and DMPlan.load",
+    "csv": "a row for each stage",
+    "ecsv": "a row for each stage, with units",
+}
+"""Formats in which the command writes a plan."""
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Binnings that the rules choose from by default."""
 FORMAT = "skysieve.dedispersion.plan 2"
@@ -184,8 +190,13 @@ class DMPlan(Result):
         ValueError
             The file holds something else.
         """
+        return cls.from_json(Path(path).read_bytes(), os.fspath(path))
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str = "text") -> DMPlan:
+        """The plan that `to_json` made `text` of; errors call it `name`."""
         try:
-            facts = json.loads(Path(path).read_text(encoding="utf-8"))
+            facts = json.loads(text)
             if facts.pop("format") != FORMAT:
                 raise ValueError("another format")
             stages = [Stage(np.array(s.pop("dms"), np.float64), **s) for s in facts.pop("stages")]
@@ -193,7 +204,7 @@ class DMPlan(Result):
             made._check_loaded()
             return made
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: is no de-dispersion plan ({error})") from None
+            raise ValueError(f"{name}: is no de-dispersion plan ({error})") from None
 
     def _check_loaded(self) -> None:
         if not self.stages:

@@ -46,7 +46,7 @@ STEPS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 2
 SOFT = 1.2
 """Two times within this factor count as equal."""
 SUBBAND_SHARE = 0.8
-"""The smearing inside a subband stays below this fraction of the smaller of smearing by the DM step and sampling time."""
+"""Largest smearing inside a subband, as a fraction of the smearing by the DM step or of the sampling time."""
 MOST_DMS = 2_000_000
 """Longest list of DMs; a longer one is a mistake."""
 

@@ -128,10 +128,16 @@ class Candidates(Result):
     dm: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9g", "dispersion measure"))
     time: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "centre of the window"))
     width: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "width of the window"))
-    mjd_top: NDArray[np.float64] = field(metadata=_column("float64", "d", ".12f", "arrival time at the top of the band, MJD"))
-    mjd_infinite: NDArray[np.float64] = field(metadata=_column("float64", "d", ".12f", "arrival time at infinite frequency, MJD"))
+    mjd_top: NDArray[np.float64] = field(
+        metadata=_column("float64", "d", ".12f", "arrival time at the top of the band, MJD")
+    )
+    mjd_infinite: NDArray[np.float64] = field(
+        metadata=_column("float64", "d", ".12f", "arrival time at infinite frequency, MJD")
+    )
     sample: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "first sample of the window, not binned"))
-    width_samples: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "width of the window in binned samples"))
+    width_samples: NDArray[np.int64] = field(
+        metadata=_column("int64", "", "d", "width of the window in binned samples")
+    )
     downsamp: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "samples that were added in time"))
     members: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "number of events of the candidate"))
     dm_low: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9f", "lowest DM of its events"))

@@ -122,5 +122,5 @@ TABLE_FORMATS = {
     "singlepulse": TableFormat("a row for each event, with PRESTO's columns", _singlepulse),
     "cand": TableFormat("a row for each candidate, with Heimdall's columns", _cand),
 }
-"""Formats of tables of candidates, by the suffix without its dot.  All but ``cand``, which has no room for it, state the
-dispersion constant."""
+"""Formats of tables of candidates, by the suffix without its dot.  All but ``cand``, which has no room for it, state
+the dispersion constant."""

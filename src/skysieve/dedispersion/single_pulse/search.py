@@ -212,8 +212,8 @@ class SearchPlan(Plan):
     --------
     >>> import numpy as np
     >>> from skysieve.dedispersion import fake
-    >>> made = {"nchan": 64, "duration": 4, "tsamp": 1e-3, "fch1": 1500, "foff": -4, "dm": 200, "width": 4e-3, "snr": 20}
-    >>> nights = [fake(times=[t], seed=1, **made) for t in (1.5, 2.5)]
+    >>> band = {"nchan": 64, "duration": 4, "tsamp": 1e-3, "fch1": 1500, "foff": -4}
+    >>> nights = [fake(times=[t], dm=200, width=4e-3, snr=20, seed=1, **band) for t in (1.5, 2.5)]
     >>> with SearchPlan(nights[0], np.arange(100, 300, 4), threads=1) as plan:
     ...     [len(plan.execute(night)) for night in nights]
     [1, 1]
@@ -460,10 +460,10 @@ def search(
         Cells to leave out.  Channels that are masked throughout add nothing; other cells are replaced by values drawn
         from the good samples of their channel and block.
     losses : Losses, optional
-        Samples that count as missing.  They are replaced by noise of the level and scatter of their channel, and windows
-        of which less than half is present are not events; a stream that lost these samples finds the same.  By default
-        the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have (see
-        `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
+        Samples that count as missing.  They are replaced by noise of the level and scatter of their channel.  Windows
+        of which less than half is present are not events.  A stream that lost these samples finds the same.  By
+        default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
+        (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -488,10 +488,10 @@ def search(
     sample, so that w binned samples have the S/N of the window that is not binned.  Normalised samples are rounded to
     1/64 sigma and limited to 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
     among those that are centred within half its width.  At each DM the series ends where its lowest channel does, so
-    that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative to
-    the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not depend
-    on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes the noise
-    of the one before it.  An event is final one block after its own, plus the delay of its DM.
+    that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
+    to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
+    depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
+    the noise of the one before it.  An event is final one block after its own, plus the delay of its DM.
 
     Examples
     --------
