@@ -362,7 +362,7 @@ def test_a_cut_fits_shared_memory_and_covers_every_channel():
 
 
 def test_a_chunk_that_does_not_fit_is_halved(caplog):
-    place = Target((shim_runtime().device,), 2**40)
+    target = Target((shim_runtime().device,), 2**40)
     tried = []
 
     def make(step):
@@ -372,11 +372,11 @@ def test_a_chunk_that_does_not_fit_is_halved(caplog):
         return "engine"
 
     with caplog.at_level(logging.WARNING, "skysieve"):
-        assert engine_that_fits(make, 2000, 100, 8, place) == ("engine", 248)
+        assert engine_that_fits(make, 2000, 100, 8, target) == ("engine", 248)
     assert tried == [2000, 1000, 496, 248]
-    assert "going on with chunks of 496 samples" in caplog.text
+    assert "using chunks of 496 samples" in caplog.text
     with pytest.raises(MemoryBudgetError, match="400 samples"):
-        engine_that_fits(make, 2000, 400, 8, place)
+        engine_that_fits(make, 2000, 400, 8, target)
 
 
 @pytest.mark.parametrize("start", [500, 1000])
@@ -407,6 +407,26 @@ def test_what_was_read_in_part_is_not_at_hand(kind, start):
         out = np.zeros((2, 100), np.uint32)
         engine.sums(0, first, 100, out)
         assert np.array_equal(out[0], fb.block(first, 100).sum(axis=0))
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_an_engine_that_reads_another_source_keeps_no_sample_of_the_first(backend, kind):
+    first, second = (bank(kind, 4, 3000, seed=seed) for seed in (1, 2))
+    t, options = table(first, [0.0, 1.0]), {"method": "brute", "capacity": 2000}
+    source = Cleaned(first, None, 64)
+    engine = (
+        cpu.Engine(source, [t], threads=1, **options)
+        if backend == "cpu"
+        else cuda.Engine(source, [t], runtimes=[shim_runtime()], **options)
+    )
+    engine.load(0, 2000)
+    engine.rebind(Cleaned(second, None, 64))
+    engine.load(500, 2500)  # samples 500 to 2000 are loaded of the first source
+    out = np.zeros((2, 900), engine.dtype)
+    engine.sums(0, 512, 900, out)
+    np.testing.assert_allclose(out[0], second.block(512, 900).sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5)
     engine.close()
 
 
