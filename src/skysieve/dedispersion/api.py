@@ -111,44 +111,56 @@ class DedispersionPlan(Plan):
             self._target = find_target(device_for(fb, device), memory, reserved)
             self._block = block_samples(fb.tsamp)
             source = Cleaned(fb, None, self._block)
-            if method == "auto":
-                made = [
-                    self._cheaper(source, fb.observation, *one, threads) for one in zip(self._dms, made, strict=True)
-                ]
-            self._made, tables = made, [one.table for one in made]
-            self._multiple = math.lcm(*(t.downsamp for t in tables))
-            wanted = max(n * t.downsamp for n, t in zip(counts, tables, strict=True))
-            step = chunk_samples(source, tables, wanted, self._target, self._multiple)
-            how = "brute" if method == "brute" else _engine_method(made)
-            overlap = max(t.maxshift * t.downsamp for t in tables)
+            self._multiple = math.lcm(*(one.table.downsamp for one in made))
+            wanted = max(n * one.table.downsamp for n, one in zip(counts, made, strict=True))
+            how = "brute" if method == "brute" else None
+            if method == "auto" and any(one.method != "exact" for one in made):
+                exact = [self._exact(fb.observation, *one) for one in zip(self._dms, made, strict=True)]
+                self._made, (self._engine, self._step) = self._cheapest(source, made, exact, wanted, threads)
+            else:
+                self._made, (self._engine, self._step) = made, self._fitted(source, made, wanted, threads, how)
 
-            def make(step: int) -> Engine:
-                return make_engine(
-                    source, tables, method=how, device=self._target, capacity=step + overlap, threads=threads
-                )
-
-            least = least_chunk(wanted, self._multiple)
-            self._engine, self._step = engine_that_fits(make, step, least, self._multiple, self._target)
-
-    def _cheaper(
-        self, source: Source, obs: Observation, dms: NDArray[np.float64], made: Tabled, threads: int | None
-    ) -> Tabled:
-        """A table, or the exact one in its place if that costs no more; on GPUs it never does."""
+    def _exact(self, obs: Observation, dms: NDArray[np.float64], made: Tabled) -> Tabled:
+        """The exact delays of a table."""
         if made.method == "exact":
             return made
-        exact = make_table(
-            obs, dms, made.table.downsamp, ref_freq=self._ref_freq, dm_constant=self._dm_constant
-        )  # fmt: skip
+        return make_table(obs, dms, made.table.downsamp, ref_freq=self._ref_freq, dm_constant=self._dm_constant)
+
+    def _cheapest(
+        self, source: Source, made: list[Tabled], exact: list[Tabled], wanted: int, threads: int | None
+    ) -> tuple[list[Tabled], tuple[Engine, int]]:
+        """Each table, or the exact one in its place if that costs hardly more, and the engine; GPUs take the exact
+        ones."""
         if self._target.gpu:
-            return exact
-        gains = []
-        for one in (made, exact):
-            engine = make_engine(
-                source, [one.table], method=_engine_method([one]), device=self._target, capacity=1, threads=threads
-            )
-            gains.append(engine.describe()["gain"])
-            engine.close()
-        return exact if gains[1] >= 0.9 * gains[0] else made
+            return exact, self._fitted(source, exact, wanted, threads)
+        first, second = (self._fitted(source, tables, wanted, threads) for tables in (made, exact))
+        costs = zip(*(engine.describe()["costs"] for engine, _ in (first, second)), strict=True)
+        better = [theirs * 0.9 <= ours for ours, theirs in costs]
+        chosen = [b if wins else a for a, b, wins in zip(made, exact, better, strict=True)]
+        for tables, engine in ((made, first), (exact, second)):
+            if all(a is b for a, b in zip(tables, chosen, strict=True)):
+                (second if engine is first else first)[0].close()
+                return chosen, engine
+        for engine in (first, second):
+            engine[0].close()
+        return chosen, self._fitted(source, chosen, wanted, threads)
+
+    def _fitted(
+        self, source: Source, made: list[Tabled], wanted: int, threads: int | None, method: str | None = None
+    ) -> tuple[Engine, int]:
+        """An engine, and the samples by which its chunks advance, as the memory allows."""
+        tables = [one.table for one in made]
+        # an engine of the method "tree" tries larger groups of channels
+        how = method or ("tree" if any(one.method == "tree" for one in made) else "exact-subband")
+        overlap = max(t.maxshift * t.downsamp for t in tables)
+
+        def make(step: int) -> Engine:
+            return make_engine(
+                source, tables, method=how, device=self._target, capacity=step + overlap, threads=threads
+            )  # fmt: skip
+
+        step = chunk_samples(source, tables, wanted, self._target, self._multiple)
+        return engine_that_fits(make, step, least_chunk(wanted, self._multiple), self._multiple, self._target)
 
     def execute(
         self,
@@ -383,13 +395,8 @@ def dedisperse(
     return found if isinstance(dms, DMPlan) else found[0]
 
 
-def _engine_method(made: list[Tabled]) -> str:
-    """The method of an engine for some tables: "tree" tries larger groups of channels."""
-    return "tree" if any(one.method == "tree" for one in made) else "exact-subband"
-
-
 def plan_facts(engine: Engine, made: list[Tabled], kind: Kind, step: int) -> dict[str, Any]:
-    """What the two plans describe alike."""
+    """The description that both plans share."""
     facts = engine.describe()
     approximate = sorted({one.method for one in made} - {"exact"})
     return {

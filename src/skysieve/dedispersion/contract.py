@@ -282,7 +282,7 @@ class Engine(Protocol):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Method, device, bytes of memory, and ``gain``: additions of the direct sum per addition of this engine."""
+        """Method, device, bytes of memory; ``costs``: by table, the cost of a delay in additions of the direct sum."""
 
     def close(self) -> None:
         """Free threads and memory."""

@@ -126,7 +126,7 @@ class Engine:
             "method": "brute",
             "kernels": self._kernels,
             "bytes": self._bytes,
-            "gain": 1.0,
+            "costs": [1.0] * len(self.tables),
         }
 
     # ------------------------------------------------------------------ samples
