@@ -143,7 +143,7 @@ def test_the_public_functions_in_chunks_and_on_all_gpus(caplog):
     try:
         with caplog.at_level(logging.WARNING, "skysieve"):
             found = dedisperse(big, [0.0, 100.0], device="cuda")
-        assert "going on with chunks of" in caplog.text
+        assert "using chunks of" in caplog.text
         pool.set_limit(size=pool.used_bytes() + 2**20)
         with pytest.raises(MemoryBudgetError):
             dedisperse(big, [0.0, 100.0], device="cuda")

@@ -336,7 +336,7 @@ def test_what_does_not_fit_is_told():
     with pytest.raises(MemoryBudgetError, match="300 samples of 8 channels"):
         cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[shim_runtime()], budget=need - 1)
     engine = cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[shim_runtime()], budget=2**40)
-    with pytest.raises(ValueError, match="more than the 300"):
+    with pytest.raises(ValueError, match="more than the capacity of 300"):
         engine.load(0, 301)
     engine.close()
 

@@ -91,8 +91,10 @@ class Mask:
         return self.cells[:, np.minimum(blocks, self.cells.shape[1] - 1)]
 
     def union(self, other: Mask) -> Mask:
-        """A mask of the cells that either masks, with the shorter blocks, whose length must divide that of the
-        longer."""
+        """A mask of the cells that either of the two masks, with the shorter of their blocks.
+
+        The length of the shorter blocks must divide that of the longer, unless that mask has one block only.
+        """
         small, large = sorted((self, other), key=lambda m: m.block)
         if large.cells.shape[1] > 1 and large.block % small.block:
             raise ValueError(f"blocks of {small.block} and {large.block} samples do not go together")
