@@ -390,7 +390,7 @@ def test_time_series_that_lies(tmp_path):
         ({"data_type": 9}, "data_type=9"),
         ({"nonsense": 1}, "unknown header key 'nonsense'"),
         ({"fchannel": [1500.0, 1400.0]}, "nchans=4, but 2 fchannel"),
-        ({"nbits": 1, "nchans": 5}, "does not end with a byte"),
+        ({"nbits": 1, "nchans": 5}, "does not fill whole bytes"),
         ({"nchans": 1000}, "holds no whole spectrum"),
     ],
 )

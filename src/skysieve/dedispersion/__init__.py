@@ -1,6 +1,6 @@
 """De-dispersion and single-pulse search: from filterbank files to candidates.
 
-The public names are loaded when they are first used.
+Public names are loaded when they are first used.
 """
 
 from __future__ import annotations
