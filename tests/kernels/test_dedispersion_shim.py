@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import Filterbank, Mask
+from skysieve.dedispersion import DedispersionPlan, Filterbank, Mask, SearchPlan, api, fake, plan
 from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Detection, Packed, Table
 from skysieve.dedispersion.cpu import engine as cpu
@@ -20,6 +20,7 @@ from skysieve.dedispersion.cuda import tensor_plan as cuda_plan
 from skysieve.dedispersion.cuda import worker as cuda_worker
 from skysieve.dedispersion.data.delays import sample_delays
 from skysieve.dedispersion.dispatch import Target, engine_that_fits
+from skysieve.dedispersion.single_pulse import search as single_pulses
 from skysieve.dedispersion.single_pulse.search import WIDTHS
 from tests.kernels.shim import shim_runtime
 from tests.truth import dedispersion as reference
@@ -428,6 +429,35 @@ def test_an_engine_that_reads_another_source_keeps_no_sample_of_the_first(backen
     engine.sums(0, 512, 900, out)
     np.testing.assert_allclose(out[0], second.block(512, 900).sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5)
     engine.close()
+
+
+def test_kept_plans_give_the_cpus_bits_and_keys(monkeypatch):
+    """Data with dropped samples, which are read twice, and data of another length, through the same engine."""
+    kind = {"nchan": 8, "tsamp": 1e-3, "fch1": 1500, "foff": -16, "dm": 60, "width": 8e-3, "snr": 30}
+    x = fake(duration=2, times=[0.6], seed=1, **kind)
+    dropped = x.read().copy()
+    dropped[:, 1500:1560] = 7
+    nights = [x, Filterbank.from_array(dropped, freqs=x.freqs, tsamp=1e-3), fake(duration=3, times=[2], seed=2, **kind)]
+    grid = plan(x, stages=[(0, 60, 20, 1), (60, 120, 30, 2)])
+    options = {"widths": [1, 4, 8], "block": 2.048, "threshold": 5.0}
+    with SearchPlan(x, grid, device="cpu", **options) as theirs, DedispersionPlan(x, grid, device="cpu") as sums:
+        expected = [(theirs.execute(night), sums.execute(night)) for night in nights]
+        keys = set(theirs.describe()), set(sums.describe())
+
+    def engine(source, tables, *, method, capacity, **_):
+        return cuda.Engine(source, tables, method=method, capacity=capacity, runtimes=[shim_runtime()])
+
+    for module in (api, single_pulses):
+        monkeypatch.setattr(module, "make_engine", engine)
+    with SearchPlan(x, grid, device="cpu", **options) as ours, DedispersionPlan(x, grid, device="cpu") as sums:
+        assert (set(ours.describe()), set(sums.describe())) == keys
+        for night, (candidates, series) in zip(nights, expected, strict=True):
+            found = ours.execute(night)
+            assert len(candidates.events) > 0
+            for name in candidates.events.__dataclass_fields__:
+                assert np.array_equal(getattr(found.events, name), getattr(candidates.events, name)), name
+            for a, b in zip(sums.execute(night), series, strict=True):
+                assert np.array_equal(a.data, b.data)
 
 
 def test_memory_is_given_back_where_a_gpu_has_too_little(monkeypatch):

@@ -107,8 +107,10 @@ class DedispersionPlan(Plan):
             ]  # fmt: skip
             counts = _valid(fb, self._dms, made)
             self._kind, self._ref_freq = Kind.of(fb), ref_freq
-            reserved = _check_result(fb, self._dms, counts)
-            self._target = find_target(device_for(fb, device), memory, reserved)
+            reserved, where = _check_result(fb, self._dms, counts), device_for(fb, device)
+            # the memory budget of a GPU leaves room for results there
+            results = self._result_arrays(fb, counts) if fb.gpu is not None else []
+            self._target = find_target(where, memory, reserved)
             self._block = block_samples(fb.tsamp)
             source = Cleaned(fb, None, self._block)
             self._multiple = math.lcm(*(one.table.downsamp for one in made))
@@ -119,6 +121,12 @@ class DedispersionPlan(Plan):
                 self._made, (self._engine, self._step) = self._cheapest(source, made, exact, wanted, threads)
             else:
                 self._made, (self._engine, self._step) = made, self._fitted(source, made, wanted, threads, how)
+            results.clear()
+
+    def _result_arrays(self, fb: Filterbank, counts: list[int]) -> list[NDArray[Any]]:
+        """Arrays for the series of each stage."""
+        kind = sum_dtype(fb.dtype)
+        return [result_array(fb, (len(dms), n), kind) for dms, n in zip(self._dms, counts, strict=True)]
 
     def _exact(self, obs: Observation, dms: NDArray[np.float64], made: Tabled) -> Tabled:
         """The exact delays of a table."""
@@ -201,7 +209,7 @@ class DedispersionPlan(Plan):
             check_binning(fb, one.table.downsamp)
         counts = _valid(fb, self._dms, self._made)
         _check_result(fb, self._dms, counts)
-        outs = [result_array(fb, (len(dms), n), sum_dtype(fb.dtype)) for dms, n in zip(self._dms, counts, strict=True)]
+        outs = self._result_arrays(fb, counts)
         engine.rebind(Cleaned(fb, mask, self._block))
         tables = [one.table for one in self._made]
         with reporting(progress, "de-dispersion") as report:

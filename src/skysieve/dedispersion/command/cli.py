@@ -201,6 +201,7 @@ def dedisperse(
         messages = reports.messages()
         with data.open(files) as fb:
             made = dms.plan(fb, plan_file)
+            messages.detail(made.summary())
             if len(set(made.dms.tolist())) < made.ndm:
                 raise ValueError("the plan has a DM in two stages, whose files would have one name")
             digits, base = name_digits(made.dms + (fb.observation.dm or 0.0)), fb.observation.dm or 0.0
@@ -290,6 +291,7 @@ def search(
         check_cutouts(cutouts, overwrite)
         fb = stack.enter_context(data.open(files))
         made = dms.plan(fb, plan_file)
+        messages.detail(made.summary())
         clean, mask, every = cleaning.prepared(fb, messages, requantise)
         found = single_pulses.search(
             clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block, method=method,
