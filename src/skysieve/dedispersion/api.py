@@ -48,8 +48,8 @@ class DedispersionPlan(Plan):
     Parameters
     ----------
     data : Filterbank, path or sequence of paths
-        The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.  A
-        plan that is to be pickled needs a path.
+        The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
+        Give a path if the plan is to be pickled: open files cannot be.
     dms, method, max_loss, width, downsamp, nsub, per_call, ref_freq, dm_constant, device, memory, threads
         As for `dedisperse`.
 

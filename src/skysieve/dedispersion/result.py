@@ -1,4 +1,4 @@
-"""`Dedispersed`, the result of de-dispersion; and files that hold all of a result."""
+"""`Dedispersed`, the result of de-dispersion; files that hold all of a result."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def repaired(fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block:
 
 
 def split_mask(mask: Mask, fb: Filterbank) -> tuple[Mask | None, Mask | None]:
-    """What is masked of whole channels, and the cells of others."""
+    """A mask of the channels that are masked throughout, and one of the other masked cells; None for an empty one."""
     numbers = np.arange(min(-(-fb.nsamp // mask.block), mask.cells.shape[1]))
     cells = mask.at(numbers)
     whole: NDArray[np.bool_] = np.asarray(cells.all(axis=1))

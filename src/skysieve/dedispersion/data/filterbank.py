@@ -28,7 +28,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "float32")
 LARGEST_SLIP = 0.5
-"""Samples between the end of a file and the start of the next one, at most; beside the rounding of header times."""
+"""Largest gap or overlap of consecutive files, in samples, beside the rounding of header times."""
 MJD_STEP = 1.1e-11 * 86400
 """Seconds between neighbouring float64 MJDs of our days, rounded up."""
 
@@ -125,7 +125,7 @@ class Filterbank:
             SIGPROC ``.fil`` or ``.tim``, PSRFITS in search mode, PRESTO ``.dat`` with its ``.inf`` beside it.
             The format is found from the content, and for ``.dat``, which has no header, from the suffix.
         bit_order : {"little", "big"}
-            SIGPROC samples of 1, 2 and 4 bits: whether the first channel lies in the lowest bits of a byte.
+            SIGPROC samples of 1, 2 and 4 bits: whether the first channel is in the lowest or highest bits of a byte.
         ifs : {"sum"} or int
             Which IFs or polarisations: the sum of the first two (total power), or one by its number.
 

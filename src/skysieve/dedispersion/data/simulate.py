@@ -173,23 +173,24 @@ def fake(
         Channels, seconds, seconds, MHz, MHz, bits.  Noise has a mean of 96 and a sigma of 16 in 8 bits.
     dm : float
     period : float
-        Seconds between pulses, the first after half of it.
+        Seconds between pulses; the first arrives after half a period.
     times : sequence of float, optional
-        Arrival times (middle of the pulse, top of the band), instead of a period.
+        Arrival times of the middle of pulses at the top of the band, instead of a period.
     rate : float, optional
-        Pulses a second, at random times, instead: an RRAT.
+        Pulses per second at random times (an RRAT), instead of a period.
     width : float
         Seconds.
     height : float, optional
-        Of a pulse in one channel, in sigma: 0.25 by default, which is 8 a sample over 1024 channels.
+        Height of a pulse in one channel, in sigma: 0.25 by default, which is 8 sigma in a sum over 1024 channels.
     snr : float, optional
-        Instead: S/N of a pulse, integrated over its width and all channels, before rounding to ``nbits``.
+        S/N of a pulse, integrated over its width and all channels, before rounding to ``nbits``; instead of `height`.
     scatter, alpha : float
-        Seconds of exponential tail at mid band, growing as ``f^-alpha``; the area of a pulse stays.
+        Time constant in seconds of an exponential tail at mid band, which grows as ``f^-alpha``.  The area of a pulse
+        does not change.
     seed : int
     source : str
     path : path, optional
-        Write a SIGPROC file and open that; else the samples are made again whenever they are read.
+        Write a SIGPROC file and open it.  Without it samples are computed each time they are read.
 
     Returns
     -------

@@ -88,7 +88,7 @@ class DMPlan(Result):
         return sum(len(s.dms) for s in self.stages)
 
     def maxshift(self, stage: int | None = None) -> int:
-        """Most samples, unbinned, by which a channel is shifted: of one stage, or of all."""
+        """Largest delay across the band in samples (not binned), of one stage or of all."""
         chosen = self.stages if stage is None else (self.stages[stage],)
         highest = max(float(s.dms.max()) for s in chosen)
         seconds = delay_seconds(self.bottom, highest, self.top, self.dm_constant)
@@ -114,9 +114,9 @@ class DMPlan(Result):
         return {name: int(value) for name, value in parts.items()}
 
     def split(self, nsamp: int, room: int) -> list[DMPlan]:
-        """The same DMs in plans whose series of ``nsamp`` samples take at most ``room`` bytes, where they can.
+        """The same DMs in several plans, whose series of ``nsamp`` samples take at most ``room`` bytes if possible.
 
-        ``nsamp`` is unbinned; DMs that share subbands stay together.
+        ``nsamp`` samples are not binned; DMs that share subbands stay together.
 
         Examples
         --------
@@ -230,7 +230,7 @@ class DMPlan(Result):
         return plan_figure(self, **options)
 
     def check(self, obs: Observation) -> None:
-        """Refuse an observation that the plan was not made for."""
+        """Refuse an observation with other channels or another sampling time than the plan was made for."""
         same = (
             obs.nchan == self.nchan
             and abs(obs.tsamp / self.tsamp - 1) < 1e-9
@@ -263,7 +263,7 @@ def plan(
     longest: float = 0.1,
     dm_constant: float = DM_CONSTANT,
 ) -> DMPlan:
-    """Choose the DMs of a search and how time is binned at each.
+    """Choose the DMs of a search, and the time binning of each.
 
     Parameters
     ----------

@@ -196,8 +196,8 @@ class SearchPlan(Plan):
     Parameters
     ----------
     data : Filterbank, path or sequence of paths
-        The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.  A
-        plan that is to be pickled needs a path.
+        The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
+        Give a path if the plan is to be pickled: open files cannot be.
     dms, widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
         As for `search`.
     device, memory, threads
