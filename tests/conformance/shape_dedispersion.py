@@ -47,8 +47,19 @@ def dedispersed():
         return execute(plan)[1], ".npz"
 
 
+def one_cutout():
+    from skysieve.dedispersion import cutout
+
+    return cutout(data(), dm=60, time=1.0, width=8e-3, snr=25), ".npz"
+
+
 PLANS = {"search": search_plan, "dedispersion": dedispersion_plan}
-RESULTS = {"candidates": candidates, "dedispersed": dedispersed, "plan of DMs": lambda: (dm_plan(), ".json")}
+RESULTS = {
+    "candidates": candidates,
+    "dedispersed": dedispersed,
+    "cut-out": one_cutout,
+    "plan of DMs": lambda: (dm_plan(), ".json"),
+}
 
 
 def describe(plan):

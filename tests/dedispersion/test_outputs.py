@@ -165,7 +165,7 @@ def test_cutouts_are_what_your_makes(tmp_path):
     theirs.dedisperse()
     theirs.dmtime()
     with Filterbank.open(path) as fb:
-        cutout(fb, dm=400, time=3.0, width=4e-3, snr=60, dm_constant=4.148808e3).save(tmp_path / "a.h5")
+        cutout(fb, dm=400, time=3.0, width=4e-3, snr=60, dm_constant=4.148808e3).write(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5") as file:
         ours = file["data_freq_time"][64:128], file["data_dm_time"][108:128, 64:128].T
     middle = len(theirs.data) // 2  # what `your` has after the pulse is rolled around

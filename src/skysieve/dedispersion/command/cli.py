@@ -496,7 +496,7 @@ def plot(
         save_figure(one.plot(), output, dpi=120)
         messages.wrote(output)
         if hdf5 is not None:
-            one.save(hdf5)
+            one.write(hdf5)
             messages.wrote(hdf5)
 
 

@@ -11,13 +11,16 @@ import numpy as np
 
 from skysieve.core.files import save_figure, written
 from skysieve.core.memory import available_host_memory, parse_budget
+from skysieve.core.result import Result
 from skysieve.dedispersion.api import dedisperse
 from skysieve.dedispersion.clean.masks import Mask, check_mask
 from skysieve.dedispersion.data.delays import delay_seconds, sample_delays
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
+from skysieve.dedispersion.result import load_fields, save_fields
 
 if TYPE_CHECKING:
+    from astropy.table import Table
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -33,8 +36,8 @@ SIDE = 256
 """Samples, channels and DMs of the images; the size that FETCH expects."""
 
 
-@dataclass(frozen=True)
-class Cutout:
+@dataclass(frozen=True, repr=False)
+class Cutout(Result):
     """The data around one candidate.
 
     Attributes
@@ -75,13 +78,51 @@ class Cutout:
     name: str
     dm_constant: float
 
-    def plot(self) -> Figure:
-        """Profile, de-dispersed and raw dynamic spectrum, bow tie."""
+    def __repr__(self) -> str:
+        known = f"S/N {self.snr:.1f}, " if np.isfinite(self.snr) else ""
+        return f"<Cutout {known}DM {self.dm:g} at {self.time:g} s, width {self.width:g} s>"
+
+    def to_table(self) -> Table:
+        """The profile: a row for each sample, with its time from the candidate and its value in sigma."""
+        from astropy.table import Table
+
+        facts = {
+            "dm": self.dm,
+            "time": self.time,
+            "width": self.width,
+            "snr": self.snr,
+            "dm_constant": self.dm_constant,
+        }
+        return Table({"time": self.times, "profile": self.profile}, units={"time": "s"}, meta=facts)
+
+    def plot(self, **options: Any) -> Figure:
+        """Profile, de-dispersed and raw dynamic spectrum, bow tie.
+
+        Parameters
+        ----------
+        **options
+            Options of `matplotlib.figure.Figure`.
+        """
         from .plot import cutout_figure
 
-        return cutout_figure(self)
+        return cutout_figure(self, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cut-out to an ``.npz`` file that `load` reads."""
+        save_fields(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Cutout:
+        """Read a cut-out that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file holds something else.
+        """
+        return cls(**load_fields(cls, path, {"observation": Observation}))
+
+    def write(self, path: str | os.PathLike[str]) -> None:
         """Write HDF5: ``data_freq_time`` (time, frequency), ``data_dm_time`` (DM, time), and the attributes of `your`.
 
         Both are 256 x 256, as FETCH expects; fewer channels are repeated.
@@ -206,7 +247,7 @@ def write_cutouts(
             )  # fmt: skip
             if hdf5:
                 paths.append(target / f"{one.name}.h5")
-                one.save(paths[-1])
+                one.write(paths[-1])
             if plots:
                 paths.append(target / f"{one.name}.png")
                 save_figure(one.plot(), paths[-1], dpi=110)

@@ -58,11 +58,11 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def cutout_figure(c: Cutout) -> Figure:
+def cutout_figure(c: Cutout, **options: Any) -> Figure:
     """Profile over the de-dispersed dynamic spectrum and the bow tie; the raw dynamic spectrum beside them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 7))  # fixed margins: to compute them takes as long as to draw
+    figure = Figure(**{"figsize": (10, 7), **options})  # fixed margins: to compute them takes as long as to draw
     cells = figure.add_gridspec(
         3, 2, height_ratios=(1, 2, 2), left=0.09, right=0.985, bottom=0.075, top=0.98, wspace=0.24, hspace=0.07
     )
