@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from threading import Lock
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
-from skysieve.core.plan import Plan
 from skysieve.core.progress import Reporter, reporting
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.data.delays import Reference, reference_frequency
@@ -25,6 +23,7 @@ from skysieve.dedispersion.dm_plan.plan import DMPlan
 
 from .contract import METHODS, Engine, Method, Source, block_samples, sum_dtype
 from .dispatch import (
+    EnginePlan,
     Kind,
     chunk_samples,
     device_for,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["DedispersionPlan", "dedisperse"]
 
 
-class DedispersionPlan(Plan):
+class DedispersionPlan(EnginePlan):
     """De-dispersion of many data of one kind: delays, engine and memory are set up once.
 
     Parameters
@@ -88,8 +87,7 @@ class DedispersionPlan(Plan):
         memory: str | float | None = None,
         threads: int | None = None,
     ) -> None:
-        self._engine: Engine | None = None
-        self._lock = Lock()
+        super().__init__()
         one_of("method", method, METHODS)
         if not 0 <= max_loss < 1:
             raise ValueError(f"max_loss={max_loss!r}: expected 0 to below 1")
@@ -196,11 +194,6 @@ class DedispersionPlan(Plan):
             self._kind.check(fb, self._target)
             return self._execute(engine, fb, mask, progress)
 
-    def _open_engine(self) -> Engine:
-        if self._engine is None:
-            raise ValueError("the plan is closed; make a new one")
-        return self._engine
-
     def _execute(
         self, engine: Engine, fb: Filterbank, mask: Mask | None, progress: bool | Callable[[int, int], None]
     ) -> list[Dedispersed]:
@@ -247,13 +240,7 @@ class DedispersionPlan(Plan):
             ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``seconds``
             (None: times are not predicted), ``dms`` (their number), ``chunk`` (samples at a time).
         """
-        return plan_facts(self._open_engine(), self._made, self._kind, self._step)
-
-    def close(self) -> None:
-        """Free threads and memory; the plan cannot be used any more."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        return self._facts(self._made)
 
     def __repr__(self) -> str:
         state = ", closed" if self._engine is None else ""
@@ -401,17 +388,6 @@ def dedisperse(
         ) as plan:  # fmt: skip
             found = plan.execute(fb, mask=mask, progress=progress)
     return found if isinstance(dms, DMPlan) else found[0]
-
-
-def plan_facts(engine: Engine, made: list[Tabled], kind: Kind, step: int) -> dict[str, Any]:
-    """The description that both plans share."""
-    facts = engine.describe()
-    approximate = sorted({one.method for one in made} - {"exact"})
-    return {
-        "method": " and ".join(approximate) or facts["method"], "device": facts["device"],
-        "dtype": sum_dtype(kind.dtype).name, "bytes": int(facts["bytes"]), "seconds": None,
-        "dms": sum(len(one.table.delays) for one in made), "chunk": step,
-    }  # fmt: skip
 
 
 def _valid(fb: Filterbank, dms: list[NDArray[np.float64]], made: list[Tabled]) -> list[int]:

@@ -1,10 +1,12 @@
-"""The choice of devices, memory and chunks of a job: the one place that knows both backends."""
+"""The choice of devices, memory and chunks of a job, and plans that keep an engine: the one place that knows both
+backends."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -12,9 +14,11 @@ import numpy as np
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
-from skysieve.dedispersion.contract import Engine, Source, Table
+from skysieve.core.plan import Plan
+from skysieve.dedispersion.contract import Engine, Source, Table, sum_dtype
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -203,3 +207,43 @@ class Kind:
             f"{o.nchan} channels, {o.freqs[-1]:.9g}-{o.top:.9g} MHz, {o.tsamp * 1e6:.9g} us{dm}, "
             f"{self.dtype.name} samples{highest}"
         )
+
+
+class EnginePlan(Plan):
+    """A plan that keeps one engine.
+
+    Attributes
+    ----------
+    _kind : Kind
+        Of the data that it accepts.
+    _step : int
+        Samples by which a chunk advances.
+    """
+
+    _kind: Kind
+    _step: int
+    _engine: Engine | None = None
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def _open_engine(self) -> Engine:
+        if self._engine is None:
+            raise ValueError("the plan is closed; make a new one")
+        return self._engine
+
+    def _facts(self, made: Sequence[Tabled]) -> dict[str, Any]:
+        """The description that all such plans share."""
+        facts = self._open_engine().describe()
+        approximate = sorted({one.method for one in made} - {"exact"})
+        return {
+            "method": " and ".join(approximate) or facts["method"], "device": facts["device"],
+            "dtype": sum_dtype(self._kind.dtype).name, "bytes": int(facts["bytes"]), "seconds": None,
+            "dms": sum(len(one.table.delays) for one in made), "chunk": self._step,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Free threads and memory; the plan cannot be used any more."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()

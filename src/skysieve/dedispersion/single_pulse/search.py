@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,10 +14,8 @@ import numpy as np
 from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
-from skysieve.core.plan import Plan
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
-from skysieve.dedispersion.api import plan_facts
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
@@ -40,7 +37,15 @@ from skysieve.dedispersion.contract import (
 from skysieve.dedispersion.data.delays import Reference, reference_frequency
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 from skysieve.dedispersion.data.observation import Observation
-from skysieve.dedispersion.dispatch import Kind, Target, device_for, engine_that_fits, find_target, make_engine
+from skysieve.dedispersion.dispatch import (
+    EnginePlan,
+    Kind,
+    Target,
+    device_for,
+    engine_that_fits,
+    find_target,
+    make_engine,
+)
 from skysieve.dedispersion.dm_plan.arguments import Stages, check_binning, stages_of, tabled
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
@@ -190,7 +195,7 @@ def prepare(
     )  # fmt: skip
 
 
-class SearchPlan(Plan):
+class SearchPlan(EnginePlan):
     """A search of many data of one kind: delays, engine and memory are set up once.
 
     Parameters
@@ -240,8 +245,7 @@ class SearchPlan(Plan):
         memory: str | float | None = None,
         threads: int | None = None,
     ) -> None:
-        self._engine: Engine | None = None
-        self._lock = Lock()
+        super().__init__()
         with opened(data) as fb:
             self._job = job = prepare(
                 fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
@@ -294,11 +298,6 @@ class SearchPlan(Plan):
             _check_given(fb, mask, losses)
             found = self._execute(fb, mask, losses, progress)
         return replace(found, seconds=time.perf_counter() - began)
-
-    def _open_engine(self) -> Engine:
-        if self._engine is None:
-            raise ValueError("the plan is closed; make a new one")
-        return self._engine
 
     def _looked(self, fb: Filterbank) -> list[Detection]:
         """What each table's series of some data are searched for; an error if the delay of a DM is too long."""
@@ -388,16 +387,10 @@ class SearchPlan(Plan):
             of a noise block), ``noise``, ``detector``, ``widths``.
         """
         job = self._job
-        facts = plan_facts(self._open_engine(), job.made, self._kind, self._step)
+        facts = self._facts(job.made)
         return {
             **facts, "block": job.length, "noise": job.noise, "detector": self._detector, "widths": job.boxes
         }  # fmt: skip
-
-    def close(self) -> None:
-        """Free threads and memory; the plan cannot be used any more."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
 
     def __repr__(self) -> str:
         state = ", closed" if self._engine is None else ""
