@@ -165,7 +165,7 @@ def test_cutouts_are_what_your_makes(tmp_path):
     theirs.dedisperse()
     theirs.dmtime()
     with Filterbank.open(path) as fb:
-        cutout(fb, dm=400, time=3.0, width=4e-3, snr=60, dm_constant=4.148808e3).save(tmp_path / "a.h5")
+        cutout(fb, dm=400, time=3.0, width=4e-3, snr=60, dm_constant=4.148808e3).write(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5") as file:
         ours = file["data_freq_time"][64:128], file["data_dm_time"][108:128, 64:128].T
     middle = len(theirs.data) // 2  # what `your` has after the pulse is rolled around
@@ -451,7 +451,7 @@ def test_dead_channels_are_masked_in_silence(dead, recwarn):
 
 @pytest.mark.parametrize("call", [zero_dm, rfi_mask, lambda x: channel_statistics(x, 8)])
 def test_arrays_are_no_filterbanks(call):
-    with pytest.raises(TypeError, match="fb is a ndarray, expected a Filterbank"):
+    with pytest.raises(TypeError, match="data is a ndarray, expected a Filterbank or the path of a file"):
         call(np.zeros((3, 30)))
 
 

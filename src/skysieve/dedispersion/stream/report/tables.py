@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-COLUMNS = (
-    "beam", "segment", "snr", "dm", "time", "width", "mjd_top", "mjd_infinite", "sample", "width_samples", "downsamp",
-    "members", "dm_low", "dm_high", "time_first", "time_last", "live", "beams", "flagged", "latency",
-)  # fmt: skip
-FORMATS = {"snr": ".4f", "dm": ".9g", "mjd_top": ".12f", "mjd_infinite": ".12f", "live": ".4f", "latency": ".3f"}
+from skysieve.dedispersion.single_pulse.candidates import TEXT
+
+COLUMNS = ("beam", "segment", *TEXT, "live", "beams", "flagged", "latency")
+FORMATS = {**TEXT, "live": ".4f", "latency": ".3f"}
 
 
 class Table:

@@ -16,17 +16,17 @@ from scipy.ndimage import minimum_filter1d
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
-from skysieve.dedispersion.api import find_place, make_engine
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.contract import REREAD
+from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.dispatch import find_target, make_engine
 from skysieve.dedispersion.single_pulse.candidates import Events, group_events
 from skysieve.dedispersion.single_pulse.grouping import friends
-from skysieve.dedispersion.single_pulse.search import BLOCK_SECONDS, prepare
+from skysieve.dedispersion.single_pulse.search import prepare
 
 from .found import Found, joined_events, picked
 from .history import ENDLESS, History, LiveSource
@@ -155,7 +155,7 @@ class StreamSearch:
         self.live_channels = 1 - len(set(ignore)) / observation.nchan
         tables = [t.table for t in self.job.made]
         how = "brute" if method == "brute" else self.job.how
-        place = find_place(device, memory)
+        place = find_target(device, memory)
         pace = self._pace(step)
         self._parts = [] if place.gpu else parts_of(tables, observation.tsamp)
         pieces = [part.of(tables[part.number]) for part in self._parts] or tables
