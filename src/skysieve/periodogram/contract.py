@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 BAND_POINTS = 4
 """Fewest usable points of a light curve in several bands."""
 
-NORMALIZATIONS = ("standard", "model", "log", "psd", "scargle")
 METHODS = ("auto", "direct", "nufft", "finufft")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.contract import Status
+from skysieve.periodogram.numerics.normalization import normalize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -182,7 +183,9 @@ def power_at(
         xw = x * weight[:, None, :]
         gram, right = xw @ x.transpose(0, 2, 1), (xw @ block[:, :, None])[..., 0]
         reference = (weight * block**2).sum(axis=1)
-        out[rows] = normalized(_reduction(gram, right), reference, total, len(t), normalization)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            standard = _reduction(gram, right) / reference
+        out[rows] = normalize(standard, normalization, reference / total, total, len(t))
     return out
 
 
@@ -193,17 +196,3 @@ def _reduction(gram: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
     solved = np.linalg.solve(gram[good], right[good, :, None])[..., 0]
     reduced[good] = (right[good] * solved).sum(axis=1)
     return reduced
-
-
-def normalized(reduced: Any, reference: Any, total: Any, n: int, normalization: str) -> NDArray[Any]:
-    """The power in the form wanted, from the reduction of chi-square, its reference and the sum of the weights."""
-    if normalization == "psd":
-        return np.asarray(0.5 * reduced)
-    if normalization == "scargle":
-        return np.asarray(0.5 * n * reduced / total)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if normalization == "model":
-            return np.asarray(reduced / (reference - reduced))
-        if normalization == "log":
-            return np.asarray(-np.log1p(-reduced / reference))
-        return np.asarray(reduced / reference)

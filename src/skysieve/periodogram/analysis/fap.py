@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.checks import one_of
+from skysieve.periodogram.numerics.normalization import HALF_CHI2, Normalization, normalization_named
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 FORMULAS = ("single", "naive", "davies", "baluev")
 METHODS = (*FORMULAS, "bootstrap")
-SHAPES = ("standard", "model", "log", "psd")
-"""Normalisations whose distribution is known."""
 NULL_PARAMETERS, MODEL_PARAMETERS = 1, 3
 
 
@@ -34,7 +32,7 @@ def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_
     """Why no formula gives this probability; None where one does (and for the bootstrap, which needs none)."""
     if method not in METHODS:
         raise ValueError(f"Unrecognized method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
-    one_of("normalization", normalization, (*SHAPES, "scargle"))
+    kind = normalization_named(normalization)
     if method == "bootstrap":
         return None
     if nterms != 1:
@@ -44,14 +42,14 @@ def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_
             "the false-alarm probability is known for centred data only (fit_mean or center_data); "
             "method='bootstrap' gives one"
         )
-    if normalization not in SHAPES:
+    if not kind.has_distribution:
         return (
             f"the distribution of normalization={normalization!r} depends on the unknown scatter of the data; "
             "use 'standard', or method='bootstrap'"
         )
-    if normalization == "psd" and not has_dy:
+    if kind.has_unit(has_dy):
         return (
-            "normalization='psd' without dy has the unit of y**2, whose scatter is unknown; "
+            f"normalization={normalization!r} without dy has the unit of y**2, whose scatter is unknown; "
             "give dy, use 'standard', or method='bootstrap'"
         )
     return None
@@ -81,20 +79,9 @@ def single(z: ArrayLike, n: Any, normalization: str = "standard", parameters: in
     >>> float(single(0.5, 23))
     0.0009765625
     """
-    z = np.asarray(z, np.float64)
-    half = 0.5 * np.maximum(n - parameters, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        if normalization == "psd":
-            return np.asarray(np.exp(-z))
-        if normalization == "standard":
-            log = half * np.log1p(-np.minimum(z, 1.0))
-        elif normalization == "model":
-            log = -half * np.log1p(z)
-        elif normalization == "log":
-            log = -half * z
-        else:
-            raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
-        return np.asarray(np.where((half == 0) & ~np.isnan(z), 1.0, np.exp(log)))  # as many parameters as points
+        half = 0.5 * np.maximum(n - parameters, 0)
+        return normalization_named(normalization).single(np.asarray(z, np.float64), half)
 
 
 def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
@@ -103,16 +90,8 @@ def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: i
     >>> round(float(density(0.5, 23)), 6)
     0.019531
     """
-    z = np.asarray(z, np.float64)
-    at = single(z, n, normalization, parameters)
-    half = 0.5 * (n - parameters)
-    if normalization == "standard":
-        with np.errstate(divide="ignore"):
-            inside = half * np.exp((half - 1) * np.log1p(-np.minimum(z, 1.0)))
-        return np.asarray(np.where(z < 1, inside, np.where(np.isnan(z), np.nan, 0.0)))
-    if normalization == "model":
-        return np.asarray(half * at / (1 + z))
-    return at if normalization == "psd" else half * at
+    alone = single(z, n, normalization, parameters)
+    return normalization_named(normalization).density(np.asarray(z, np.float64), 0.5 * (n - parameters), alone)
 
 
 def single_level(
@@ -125,23 +104,7 @@ def single_level(
     """
     with np.errstate(divide="ignore"):
         log = np.log(np.asarray(fap, np.float64))
-    half = 0.5 * (n - parameters)
-    if normalization == "standard":
-        return np.asarray(-np.expm1(log / half))
-    if normalization == "model":
-        return np.asarray(np.expm1(-log / half))
-    if normalization == "log":
-        return np.asarray(-log / half)
-    if normalization == "psd":
-        return np.asarray(-log)
-    raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
-
-
-def _log_gamma_factor(n: Any) -> Any:
-    """Logarithm of ``sqrt(2/n) Gamma(n/2) / Gamma((n-1)/2)``."""
-    from scipy.special import gammaln
-
-    return 0.5 * np.log(np.divide(2.0, n)) + gammaln(n / 2) - gammaln((n - 1) / 2)
+    return normalization_named(normalization).level(log, 0.5 * (n - parameters))
 
 
 @dataclass(frozen=True)
@@ -186,23 +149,14 @@ class Noise:
         return np.asarray(np.where(np.isnan(tau) & ~np.isnan(z) & (self.n <= MODEL_PARAMETERS), np.inf, tau))
 
     def _tau(self, z: ArrayLike) -> NDArray[Any]:
-        z = np.asarray(z, np.float64)
-        w = self.bandwidth * self.effective_span
         null, model = self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS
         with np.errstate(divide="ignore", invalid="ignore"):
-            if self.normalization == "psd":
-                return np.asarray(w * np.exp(-z) * np.sqrt(z))
-            if self.normalization == "standard":
-                log = _log_gamma_factor(null) + 0.5 * (model - 1) * np.log1p(-np.minimum(z, 1.0))
-                return np.asarray(w * np.exp(log) * np.sqrt(0.5 * null * z))
-            if self.normalization == "model":
-                log = _log_gamma_factor(model) - 0.5 * model * np.log1p(z)
-                return np.asarray(w * np.exp(log) * np.sqrt(0.5 * model * z))
-            if self.normalization == "log":
-                # sqrt(sinh(z/2)) = e^(z/4) sqrt((1 - e^-z) / 2), which does not overflow
-                log = _log_gamma_factor(model) - 0.5 * z * (model - 0.5) + 0.25 * z
-                return np.asarray(w * np.exp(log) * np.sqrt(-0.5 * model * np.expm1(-z)))
-        raise ValueError(f"normalization={self.normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
+            crossings = self._kind.crossings(np.asarray(z, np.float64), null, model)
+            return np.asarray(self.bandwidth * self.effective_span * crossings)
+
+    @property
+    def _kind(self) -> Normalization:
+        return normalization_named(self.normalization)
 
     def probability(self, z: ArrayLike, method: str = "baluev") -> NDArray[Any]:
         """Probability that the highest peak of noise reaches ``z``.
@@ -241,19 +195,12 @@ class Noise:
             with np.errstate(divide="ignore"):
                 alone = -np.expm1(np.log1p(-p) / (self.bandwidth * self.span))
             return single_level(alone, self.n, self.normalization)
-        top = 1.0 if self.normalization == "standard" else math.inf
+        top = self._kind.top
         inside = np.clip(p, np.finfo(np.float64).tiny, 1.0)
-        level = invert(lambda z: self.probability(z, method), inside, self._peak_of_tau(), top)
+        # tau is largest at the start: every probability falls beyond it
+        start = self._kind.most_crossings(self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS)
+        level = invert(lambda z: self.probability(z, method), inside, start, top)
         return np.asarray(np.where(p == 0, top, np.where(p == 1, 0.0, level)))
-
-    def _peak_of_tau(self) -> float:
-        """Where `tau` is largest: beyond it every probability falls."""
-        null, model = self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS
-        if self.normalization == "psd":
-            return 0.5
-        if self.normalization == "standard":
-            return float(1.0 / max(model, 1))
-        return float(1.0 / max(null - 2, 1))
 
 
 def _harmonic_factor(count: int) -> float:
@@ -288,14 +235,14 @@ def series_probability(z: ArrayLike, noise: Noise, nterms: int, kept: float = 1.
     from scipy.special import betainc, gammaincc, gammaln
 
     power: NDArray[Any] = np.asarray(z, np.float64)
+    kind = normalization_named(noise.normalization)
     w = noise.bandwidth * noise.effective_span * _harmonic_factor(nterms)
     with np.errstate(divide="ignore", invalid="ignore"):
-        if noise.normalization == "psd":
+        if kind.scale == HALF_CHI2:  # the scale of the noise is known
             alone, tau = gammaincc(nterms, power), w * np.exp(-power) * power ** (nterms - 0.5)
             held = (np.exp(-power) - kept * np.exp(-power / kept)) / max(1 - kept, 1e-9)
         else:
-            if noise.normalization != "standard":  # monotonic functions of the standard power
-                power = power / (1 + power) if noise.normalization == "model" else -np.expm1(-power)
+            power = kind.to_standard(power)
             null = np.asarray(noise.n - NULL_PARAMETERS, np.float64)
             rest = np.where(null > 2 * nterms, null - 2 * nterms, np.nan)
             left = 1 - np.clip(power, 0.0, 1.0)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import whole
-from skysieve.periodogram.analysis.bootstrap import normalized
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.sources import light_curves
+from skysieve.periodogram.numerics.normalization import normalize
 
 from .fit import weighted_mean
 from .light_curve import missing
@@ -386,7 +386,9 @@ class LombScargle(Significance):
         weight = np.ones_like(y) if dy is None else dy**-2.0
         y = y - weighted_mean(y, dy) if self.center_data else y
         total, reference = weight.sum(), float(weight @ y**2)
-        return float(normalized((weight @ y) ** 2 / total, reference, total, len(y), normalization))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            standard = (weight @ y) ** 2 / total / np.float64(reference)
+        return float(normalize(standard, normalization, reference / total, total, len(y)))
 
 
 def _is_regular(frequency: NDArray[Any]) -> bool:

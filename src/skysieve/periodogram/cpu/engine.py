@@ -16,6 +16,7 @@ from skysieve.core.tasks import TaskPool
 from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, Status
 from skysieve.periodogram.numerics import fourier as chi2
 from skysieve.periodogram.numerics import nufft as comb
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 from . import cost as cpu_cost
 from . import search as cpu_search
@@ -70,7 +71,8 @@ class Engine:
         self.dtype = np.dtype(spec.dtype)
         if self.dtype not in comb.KERNELS:
             raise ValueError(f"dtype={spec.dtype!r}: expected float64 or float32")
-        self.form = cpu_search.FORMS[spec.normalization]
+        self.normalization = NORMALIZATIONS[spec.normalization]
+        self.form = self.normalization.form
         self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
         self.pool = TaskPool(threads)
         self.model = None if spec.nterms == 1 else chi2.Model.single(spec.nterms, spec.fit_mean)
@@ -169,11 +171,9 @@ class Engine:
         )
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
-        if self.spec.normalization == "scargle":
-            weight = output.n_used[start:stop].astype(np.float64)
-        return cpu_state.Curves(
-            tt, w, wy, offsets[:-1], output.n_used[start:stop], output.span[start:stop], 0.5 * yy * weight
-        )
+        n_used = output.n_used[start:stop]
+        scale = self.normalization.scale_of(yy, weight, n_used)
+        return cpu_state.Curves(tt, w, wy, offsets[:-1], n_used, output.span[start:stop], scale)
 
     def _chunk(
         self, source: Source, grids: Grids, output: Output, power_start: NDArray[np.int64], start: int, stop: int,

@@ -14,6 +14,7 @@ from numba import njit
 
 from skysieve.periodogram.contract import METHODS
 from skysieve.periodogram.cpu.direct import exact_power, grid_point
+from skysieve.periodogram.numerics.normalization import LOGARITHM, RATIO
 from skysieve.periodogram.numerics.nufft import TAPS, M
 from skysieve.periodogram.numerics.peaks import MOST_TRIES, more_tries
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     from .state import Answers, Curves, Frequencies
 
-STANDARD, MODEL, LOG, SCALED = range(4)
-FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
 NUFFT = METHODS.index("nufft")
 IRREGULAR_STRETCH = 1024
 DIRECT_STRETCH = COARSE * PER_COARSE
@@ -37,27 +36,24 @@ DIRECT_STRETCH = COARSE * PER_COARSE
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def normalize(block, n, form, scale, out, at):
-    """Standard powers to the form wanted, into ``out[at:]`` (VanderPlas 2018, section 5; astropy's names).
+    """Write standard powers to ``out[at:]`` in a form of `numerics.normalization`, times the scale.
 
-    "model" and "log" grow without bound as the power goes to 1, which rounding can reach or pass: the power is
-    taken as the largest number below 1 there.
+    The ratio and the logarithm have a pole at a power of 1, which rounding can reach or pass: the largest number below
+    1 is used in its place.
     """
     outline()
     top = 1.0 - 2.0**-53 if block.itemsize == 8 else 1.0 - 2.0**-24
-    if form == MODEL:
+    if form == RATIO:
         for k in range(n):
             p = top if block[k] > top else block[k]
             out[at + k] = p / (1 - p)
-    elif form == LOG:
+    elif form == LOGARITHM:
         for k in range(n):
             p = top if block[k] > top else block[k]
             out[at + k] = -np.log(1 - p)
-    elif form == SCALED:
-        for k in range(n):
-            out[at + k] = block[k] * scale
     else:
         for k in range(n):
-            out[at + k] = block[k]
+            out[at + k] = block[k] * scale
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

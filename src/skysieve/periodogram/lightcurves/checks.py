@@ -11,8 +11,9 @@ from skysieve.core.arrays import to_host
 from skysieve.core.checks import DTYPES, flag, one_of
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.periodogram.contract import METHODS, NORMALIZATIONS, Grids, Scan, Spec, Status
+from skysieve.periodogram.contract import METHODS, Grids, Scan, Spec, Status
 from skysieve.periodogram.numerics.fourier import MAX_TERMS
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from skysieve.core.arrays import is_device_array
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 
 class TimeUnit(StrEnum):
@@ -53,9 +54,7 @@ class Units:
         """Unit of the power: that of ``y**2`` where the formula leaves it, else dimensionless (None without units)."""
         if self.y is None:
             return None
-        if normalization == "scargle" or (normalization == "psd" and not has_dy):
-            return self.y**2
-        return self.y**0
+        return self.y**2 if NORMALIZATIONS[normalization].has_unit(has_dy) else self.y**0
 
     def with_time(self, values: Any) -> Any:
         """Periods or times with their unit."""

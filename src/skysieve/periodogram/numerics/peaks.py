@@ -74,39 +74,8 @@ def least_share(step: float, span: float, harmonics: int) -> float:
     return float(np.cos(0.5 * np.pi * quarter_turns) ** 2) if quarter_turns < 1 else 0.0
 
 
-BELOW_ONE = 1 - 2.0**-53
-"""Largest power of which "model" and "log" are finite."""
 SURE = 5.0
 """Standard deviations of chi-square beyond which the residuals cannot be the errors that were given."""
-
-
-def normalize(standard: Any, normalization: str, mean_square: Any, weight: Any, n_used: Any) -> NDArray[np.float64]:
-    """Standard power in one of the five normalisations (VanderPlas 2018, ApJS 236, 16, section 5).
-
-    Parameters
-    ----------
-    standard : array_like
-    normalization : str
-        One of `contract.NORMALIZATIONS`.
-    mean_square, weight, n_used : array_like
-        Of the light curve of each power, see `contract.Output`.
-
-    Examples
-    --------
-    >>> float(normalize(0.5, "model", 1.0, 1.0, 10)), float(normalize(0.5, "psd", 4.0, 100.0, 10))
-    (1.0, 100.0)
-    """
-    power = np.asarray(standard, np.float64)
-    if normalization == "model":
-        power = np.minimum(power, BELOW_ONE)
-        return np.asarray(power / (1 - power))
-    if normalization == "log":
-        return np.asarray(-np.log1p(-np.minimum(power, BELOW_ONE)))
-    if normalization == "psd":
-        return np.asarray(0.5 * np.multiply(mean_square, weight) * power)
-    if normalization == "scargle":
-        return np.asarray(0.5 * np.multiply(mean_square, n_used) * power)
-    return power
 
 
 def frequency_error(

@@ -170,12 +170,10 @@ class MultibandEngine(Engine):
         )  # fmt: skip
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
-        if self.spec.normalization == "scargle":
-            weight = output.n_used[start:stop].astype(np.float64)
         self._row_of_band = row_of_band
-        return cpu_state.Curves(
-            tt, w, wy, offsets[:-1], output.n_used[start:stop], output.span[start:stop], 0.5 * yy * weight
-        )
+        n_used = output.n_used[start:stop]
+        scale = self.normalization.scale_of(yy, weight, n_used)
+        return cpu_state.Curves(tt, w, wy, offsets[:-1], n_used, output.span[start:stop], scale)
 
     def _job(self, curves: cpu_state.Curves, grid: cpu_state.Frequencies, answers: cpu_state.Answers) -> Any:
         """What searches the objects of a chunk."""
