@@ -13,10 +13,6 @@ from skysieve.dedispersion.single_pulse.search import DETECTORS
 from skysieve.dedispersion.stream.command import commands as stream
 from skysieve.fstat.command import cli as fstat
 from skysieve.fstat.result.map import STYLES
-from skysieve.periodogram import contract as periodogram
-from skysieve.periodogram import multiband
-from skysieve.periodogram.analysis import phase_function
-from skysieve.periodogram.command import cli as period
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.sphere import contract as sphere
 from skysieve.sphere.command import cli as smooth
@@ -27,10 +23,6 @@ from skysieve.sphere.maps import smoothing
     ("choices", "accepted"),
     [
         (command.Dtype, checks.DTYPES),
-        (period.Normalization, periodogram.NORMALIZATIONS),
-        (period.Method, periodogram.METHODS),
-        (period.PhaseModel, phase_function.MODELS),
-        (period.Multiband, (*multiband.MODELS, "none")),
         (dedisp.Method, dedispersion.METHODS),
         (dedisp.Noise, dedispersion.NOISE),
         (stream.Noise, dedispersion.NOISE),

@@ -13,7 +13,8 @@ from skysieve.cli import app
 from skysieve.periodogram.lightcurves.choose_columns import choose
 from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.flags import KEPLER, TESS
-from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, read_light_curves, write_table
+from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, read_light_curves
+from skysieve.periodogram.result.table_files import write_table
 
 RNG = np.random.default_rng(3)
 N = 240

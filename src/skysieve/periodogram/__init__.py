@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .api import LombScarglePlan, lombscargle
     from .contract import Status
-    from .multiband import MultibandResult, lombscargle_multiband, multiband_bootstrap
+    from .multiband import MultibandPlan, MultibandResult, lombscargle_multiband, multiband_bootstrap
 
 __all__ = [
     "Alias",
@@ -26,6 +26,7 @@ __all__ = [
     "LombScargle",
     "LombScarglePlan",
     "LombScargleResult",
+    "MultibandPlan",
     "MultibandResult",
     "NoFormulaWarning",
     "PeakList",
@@ -51,6 +52,7 @@ _HOMES = {
     "lombscargle": "skysieve.periodogram.api",
     "lombscargle_multiband": "skysieve.periodogram.multiband",
     "multiband_bootstrap": "skysieve.periodogram.multiband",
+    "MultibandPlan": "skysieve.periodogram.multiband",
     "MultibandResult": "skysieve.periodogram.multiband",
     "LombScarglePlan": "skysieve.periodogram.api",
     "LombScargleResult": "skysieve.periodogram.result.result",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -21,7 +21,51 @@ if TYPE_CHECKING:
 BAND_POINTS = 4
 """Fewest usable points of a light curve in several bands."""
 
-METHODS = ("auto", "direct", "nufft", "finufft")
+DtypeChoice = Literal["float64", "float32"] | np.dtype[Any] | type[np.floating[Any]]
+MethodName = Literal["auto", "direct", "nufft", "finufft"]
+METHOD_HELP = {
+    "auto": "The fastest for each object, by measured cost.",
+    "direct": "Sums over all rows: exact, for any frequencies.",
+    "nufft": "Non-uniform fast Fourier transforms of bands of frequencies.",
+    "finufft": "One non-uniform fast Fourier transform by finufft, on the CPU.",
+}
+"""Every method, in one sentence."""
+METHODS = tuple(METHOD_HELP)
+"""Names of the methods; ``Output.method`` holds positions in this list."""
+NanPolicyName = Literal["omit", "raise"]
+NAN_POLICY_HELP = {
+    "omit": "Rows with NaN, infinity or a mask are left out and counted.",
+    "raise": "Such a row is an error.",
+}
+NAN_POLICIES = tuple(NAN_POLICY_HELP)
+BandModelName = Literal["offsets", "separate", "flexible"]
+
+
+@dataclass(frozen=True)
+class BandModel:
+    """A model of light curves in several bands.
+
+    Attributes
+    ----------
+    name, help : str
+        Its name, and what it is in one sentence.
+    one_series : bool
+        Whether the bands differ in their means alone: then the false-alarm formula holds.
+    """
+
+    name: BandModelName
+    help: str
+    one_series: bool
+
+
+BAND_MODELS: dict[str, BandModel] = {
+    model.name: model
+    for model in (
+        BandModel("offsets", "One series for all bands, and a mean for each.", one_series=True),
+        BandModel("separate", "A series and a mean for each band.", one_series=False),
+        BandModel("flexible", "A common series, and a small one for each band.", one_series=False),
+    )
+}
 
 
 class Status(IntEnum):
@@ -235,7 +279,11 @@ class Engine(Protocol):
         """Fill ``output``; ``progress(done_objects, n_objects)`` is called now and then."""
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
-        """Method, device, bytes and expected seconds, without computing."""
+        """What would be done, without doing it.
+
+        The keys that every backend has are ``method`` and ``device`` (str), ``bytes`` (int; on the device) and
+        ``seconds`` (float; None where there is no prediction).
+        """
 
     def close(self) -> None:
         """Give back threads and device memory."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from skysieve.periodogram.numerics.normalization import NormalizationName
     from skysieve.periodogram.result.result import LombScargleResult
 
     from .peaks import PeakList
@@ -111,7 +112,7 @@ class LombScargle(Significance):
         fit_mean: bool = True,
         center_data: bool = True,
         nterms: int = 1,
-        normalization: str = "standard",
+        normalization: NormalizationName = "standard",
         *,
         device: Any = "auto",
         dtype: Any = "float64",
@@ -347,6 +348,7 @@ class LombScargle(Significance):
         if self.nterms == 0 and not self.fit_mean:
             raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
         grid: dict[str, Any] = {"frequency": frequency}
+        options |= {"normalization": normalization}
         if regular and frequency.size > 1 and frequency[-1] > frequency[0]:
             grid = {"fmin": frequency[0], "fmax": frequency[-1], "nf": frequency.size}
         elif frequency.size == 1 and method in ("nufft", "finufft"):
@@ -355,13 +357,12 @@ class LombScargle(Significance):
             fit_mean=bool(self.fit_mean),
             center_data=bool(self.center_data),
             nterms=self.nterms,
-            normalization=normalization,
-            method=method,
             device=self.device,
             dtype=self.dtype,
             memory=self.memory,
             threads=self.threads,
             **grid,
+            method=method,  # type: ignore[arg-type]
             **options,
         ) as plan:
             t, y, dy = self._rows() if data is None else data

@@ -10,7 +10,7 @@ import numpy as np
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import exceeding, no_keywords
 from skysieve.periodogram.result.aliases import days_in, find_aliases
-from skysieve.periodogram.result.export import PEAK_COLUMNS
+from skysieve.periodogram.result.columns import peak_names
 
 from .light_curve import has_unit
 
@@ -81,7 +81,7 @@ class PeakList:
         """An astropy table, one row a peak."""
         from astropy.table import Table
 
-        columns = {name: getattr(self, name) for name in PEAK_COLUMNS}
+        columns = {name: getattr(self, name) for name in peak_names()}
         if self.fap is not None:
             columns["fap"] = np.asarray(self.fap)
         if self.alias is not None:

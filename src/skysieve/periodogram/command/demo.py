@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.core.files import save_figure
 from skysieve.periodogram.lightcurves.io import read_light_curves
 from skysieve.periodogram.lightcurves.simulate import SimulatedLightCurves, simulate_asteroids
 
@@ -122,7 +123,7 @@ def _asteroids(out: Path, console: Console, device: str, n_asteroids: int) -> li
         f"{many.sum()} with {MANY_POINTS} points or more (at least {LEAST_RATE:.0%} expected)"
     )
     if _draws():
-        _recovery_figure(made, found, good).savefig(out / "asteroids.png", dpi=120)
+        save_figure(_recovery_figure(made, found, good), out / "asteroids.png", dpi=120)
         pick = int(np.argmin(np.abs(made.n_obs - 150) + 1e6 * ~good))
         rows = slice(*made.offsets[pick : pick + 2])
         one = search_with_units(

@@ -48,9 +48,14 @@ def clock(seconds: float) -> str:
 
 
 @contextmanager
-def progress_bar(console: Console, label: str, total: int, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A ``progress(done, total)`` callback: a bar with rate and time left on a terminal, lines elsewhere."""
-    if quiet:
+def progress_bar(
+    console: Console, label: str, total: int, wanted: bool = True
+) -> Iterator[Callable[[int, int], None] | None]:
+    """A ``progress(done, total)`` callback, or None unless it is wanted.
+
+    On a terminal it draws a bar with the rate and the time left; elsewhere it prints a line now and then.
+    """
+    if not wanted:
         yield None
     elif console.is_terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

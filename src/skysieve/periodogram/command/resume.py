@@ -38,6 +38,11 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of a file system that has no locks."""
 
 
+def parts_folder(output: Path) -> Path:
+    """Where the parts of an output are kept."""
+    return output.with_name(output.name + ".parts")
+
+
 class OtherRun(ValueError):
     """The parts that were found belong to a run with other options or other files; the message is one line."""
 
@@ -129,7 +134,7 @@ class Parts:
     """
 
     def __init__(self, output: Path, run: dict[str, Any]) -> None:
-        self.folder = output.with_name(output.name + ".parts")
+        self.folder = parts_folder(output)
         self.damaged: list[str] = []
         self.lock = Lock(self.folder / LOCK)
         try:

@@ -12,10 +12,11 @@ import numpy as np
 
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
-from skysieve.periodogram.contract import Status
+from skysieve.periodogram.contract import BAND_MODELS, Status
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
 from skysieve.periodogram.result.aliases import Alias, clean_rows, find_aliases
+from skysieve.periodogram.result.columns import table_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,16 +83,14 @@ class Request:
         return TimeUnit.d.hours / TimeUnit[self.unit].hours * (2.0 if self.doubled else 1.0)
 
     @property
-    def period_name(self) -> str:
-        """Column of the periods; it names the unit where that is not the day."""
-        name = "rotation_period" if self.asteroid else "period"
-        return name if self.unit == "d" else f"{name}_{self.unit}"
-
-    @property
-    def error_name(self) -> str:
-        """Column of the standard errors of the periods."""
-        name = "rotation_period_error" if self.asteroid else "period_error"
-        return name if self.unit == "d" else f"{name}_{self.unit}"
+    def column_names(self) -> dict[str, str]:
+        """Names of the columns of periods: they say what rotates, and the unit where that is not the day."""
+        kind, unit = "rotation_period" if self.asteroid else "period", "" if self.unit == "d" else f"_{self.unit}"
+        return {
+            "period": kind + unit,
+            "period_error": f"{kind}_error{unit}",
+            "period_doubled": f"{kind}{unit}_doubled",
+        }
 
 
 @dataclass(frozen=True)
@@ -134,33 +133,31 @@ class Found:
             )
         return "; ".join(told)
 
-    def table(self, request: Request, file: str | None = None) -> dict[str, NDArray[Any]]:
-        """Columns of the output file, named as `LombScargleResult.save` names them; the frequency is in 1/d."""
-        columns: dict[str, NDArray[Any]] = {} if file is None else {"file": np.full(len(self), file)}
-        columns["id"] = self.ids
-        columns["status"] = np.array([Status(int(s)).name.lower() for s in self.status], dtype=str)
-        columns["n_used"], columns["n_dropped"], columns["method"] = self.n_used, self.n_dropped, self.method
-        for k in range(self.frequency.shape[1]):
-            end = "" if k == 0 else f"_{k + 1}"
-            columns[request.period_name + end] = request.scale / self.frequency[:, k]
-            columns[request.error_name + end] = request.scale / self.frequency[:, k] ** 2 * self.frequency_error[:, k]
-            columns["frequency" + end] = self.frequency[:, k]
-            columns["frequency_error" + end] = self.frequency_error[:, k]
-            columns["power" + end] = self.power[:, k]
-            columns["fap" + end] = self.fap[:, k]
-            columns["alias" + end] = self.alias_text[:, k]
-        if request.both_readings:
-            columns[request.period_name + "_doubled"] = 2 * columns[request.period_name]
-            columns["delta_chi2"] = self.delta_chi2
-        return columns
-
-    def units(self, request: Request) -> dict[str, str]:
-        """Units of the output columns, for the formats that keep them."""
-        names = self.table(request)
-        periods = (request.period_name, request.error_name)
-        return {n: request.unit for n in names if n.startswith(periods)} | {
-            n: "1 / d" for n in names if n.startswith("frequency")
+    def table(self, request: Request, file: str | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+        """Columns of the output file (see `result.columns`), and the units of those that have one."""
+        frequency, scale = self.frequency, request.scale
+        objects = {
+            "id": self.ids,
+            "status": np.array([Status(int(s)).name.lower() for s in self.status], dtype=str),
+            "n_used": self.n_used,
+            "n_dropped": self.n_dropped,
+            "method": self.method,
         }
+        if request.both_readings:
+            objects |= {"period_doubled": 2 * scale / frequency[:, 0], "delta_chi2": self.delta_chi2}
+        peaks = {
+            "period": scale / frequency,
+            "period_error": scale / frequency**2 * self.frequency_error,
+            "frequency": frequency,
+            "frequency_error": self.frequency_error,
+            "power": self.power,
+            "fap": self.fap,
+            "alias": self.alias_text,
+        }
+        columns, kinds = table_columns(objects, peaks, frequency.shape[1], request.column_names)
+        units = {"time": request.unit, "frequency": "1 / d"}
+        named = {} if file is None else {"file": np.full(len(self), file)}
+        return named | columns, {name: units[kind] for name, kind in kinds.items() if kind in units}
 
 
 def join(parts: list[Found]) -> Found:
@@ -211,7 +208,7 @@ class Rows:
 def no_chance(request: Request, has_dy: bool, banded: bool) -> str | None:
     """Why there are no false-alarm probabilities; None where there are."""
     arguments = request.arguments
-    if banded and request.multiband != "offsets":
+    if banded and not BAND_MODELS[request.multiband].one_series:
         return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
     normalization = arguments.get("normalization", "standard")
     return fap.no_formula("baluev", normalization, 1 if banded else request.nterms, True, has_dy)
@@ -260,7 +257,7 @@ def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDA
     Without errors they are taken from the scatter round the better of the two fits.  Each of several bands has a mean.
     """
     out = np.full(len(frequency), np.nan)
-    if not request.both_readings or (rows.band is not None and request.multiband != "offsets"):
+    if not request.both_readings or (rows.band is not None and not BAND_MODELS[request.multiband].one_series):
         return out
     fit_mean = bool(request.arguments.get("fit_mean", True))
     for i in np.flatnonzero(np.isfinite(frequency)):
@@ -301,19 +298,20 @@ def search(
     *,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
+    detail: Callable[[str], None] | None = None,
     prepare: Callable[[LightCurves], LightCurves] | None = None,
     banded: bool | None = None,
 ) -> Iterator[Found]:
     """Search the objects of a file, yielding the answers of each chunk.
 
-    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once.
-    ``prepare`` is called with each chunk before it is searched.  ``banded``: whether the file has
-    several bands to be told apart, where ``curves`` are a part of it.
+    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once, ``detail`` a
+    line on each chunk.  ``prepare`` is called with each chunk before it is searched.  ``banded`` says whether the
+    file has several bands that are fitted as such, where ``curves`` are a part of it.
     """
     import skysieve
     from skysieve.periodogram.multiband import MultibandPlan
 
-    told: set[str] = set()
+    noted: set[str] = set()
     start, size = 0, first_chunk(curves, request)
     banded = request.banded(curves) if banded is None else banded
     if banded and curves.band is not None:
@@ -341,10 +339,13 @@ def search(
             seconds = max(time.monotonic() - started, 1e-3)
             size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
             for w in caught:
-                if note is not None and str(w.message) not in told:
-                    told.add(str(w.message))
+                if note is not None and str(w.message) not in noted:
+                    noted.add(str(w.message))
                     note(str(w.message))
             n = stop - start
+            if detail is not None:
+                used = ", ".join(sorted({*np.atleast_1d(result.method).tolist()}))
+                detail(f"{n:,} objects by {used} on {result.device} in {result.dtype}: {seconds:.3g} s")
             frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
             power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
             rows = Rows.of(part, banded)

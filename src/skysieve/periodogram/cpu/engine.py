@@ -128,15 +128,13 @@ class Engine:
         cycles = (seen.span * np.broadcast_to(grids.df, seen.span.shape))[ok]
         method, _, seconds = self._choose(n[ok], nf[ok], cycles, grids.values is None)
         largest = int(np.diff(source.offsets).max(initial=0))
-        counts = {name: int(np.sum(method == i)) for i, name in enumerate(METHODS)}
+        used = [METHODS[i] for i in np.unique(method)]
+        working = int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * 500 * largest
         return {
+            "method": ", ".join(used) or self.spec.method,
             "device": "cpu",
-            "threads": self.pool.workers,
-            "dtype": self.dtype.name,
-            "methods": {name: count for name, count in counts.items() if count},
-            "working_bytes": int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * 500 * largest,
-            "power_bytes": int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0,
-            "expected_seconds": float(seconds.sum()) / self.pool.workers,
+            "bytes": working + (int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0),
+            "seconds": float(seconds.sum()) / self.pool.workers,
         }
 
     def _choose(

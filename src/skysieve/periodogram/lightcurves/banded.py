@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,9 +104,7 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     codes = codes.reshape(-1).astype(np.int64)
     if isinstance(source, FlatSource) and source.order is not None:
         codes = codes[source.order]
-    values = {f.name: getattr(curves, f.name) for f in fields(CurveSet)}
-    values["source"] = BandedSource(source, codes)
-    return tuple(names.tolist()), CurveSet(**values)
+    return tuple(names.tolist()), replace(curves, source=BandedSource(source, codes))
 
 
 def _lists_among(bands: Any) -> bool:

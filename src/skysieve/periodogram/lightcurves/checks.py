@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from skysieve.core.device import Device
+    from skysieve.periodogram.contract import DtypeChoice, MethodName, NanPolicyName
+    from skysieve.periodogram.numerics.grid import GridName
+    from skysieve.periodogram.numerics.normalization import NormalizationName
 
     from .sources import CurveSet
 
-NAN_POLICIES = ("omit", "raise")
 COARSEST_PHASE = 0.01
 """Cycles at the highest frequency that one step of the floating-point times may make."""
 
@@ -41,14 +43,14 @@ class PlanOptions(TypedDict, total=False):
     nf: int | None
     samples_per_peak: float
     nyquist_factor: float
-    grid: str
-    normalization: str
+    grid: GridName
+    normalization: NormalizationName
     n_peaks: int
     return_power: bool
-    nan_policy: str
-    method: str
+    nan_policy: NanPolicyName
+    method: MethodName
     device: str | Device
-    dtype: Any
+    dtype: DtypeChoice
     memory: str | float | None
     threads: int | None
 

@@ -1,8 +1,6 @@
-"""Light-curve files in, tables of periods out.
+"""Readers of light-curve files: delimited and whitespace text, Parquet (also with lists of rows), FITS, ECSV, VOTable.
 
-Reads CSV and other delimited text, whitespace tables, Parquet (also with lists of rows), FITS, ECSV and VOTable;
-writes CSV, Parquet, FITS and ECSV.  A file is read whole, only the columns that are needed; its objects are then
-searched a chunk at a time.
+A file is read whole, but only the columns that are needed; its objects are then searched a chunk at a time.
 """
 
 from __future__ import annotations
@@ -10,12 +8,13 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import sys
+import shutil
+import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -41,9 +40,7 @@ from .table_columns import labels, numbers, unit_of_times
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["BadFile", "LightCurves", "MissingColumn", "Wanted", "check_output", "read_light_curves", "write_table"]
-
-OUTPUT_SUFFIXES = (".csv", ".parquet", ".fits", ".ecsv")
+__all__ = ["BadFile", "LightCurves", "MissingColumn", "Wanted", "read_light_curves", "read_stream"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,8 @@ class LightCurves:
     phase: NDArray[np.float64] | None = None
     time_unit: str = ""
     """Unit that the file gave its times, which are days now; "" where it gave none."""
+    has_ids: bool = True
+    """Whether the file has a column of ids; without one it holds one object."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Rows whose value is NaN now though the file has one, by the reason."""
 
@@ -166,6 +165,15 @@ def read_light_curves(
         )
     grouped = _group(path, names, columns, data, band, wanted, satellite or mission(names))
     return replace(grouped, time_unit=time_unit, notes=[*notes, *grouped.notes], left_out=left_out | grouped.left_out)
+
+
+def read_stream(stream: BinaryIO, wanted: Wanted | None = None, *, band: str | None = None) -> LightCurves:
+    """Read the light curves of an open binary stream, such as standard input; see `read_light_curves`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "stdin"
+        with path.open("wb") as file:
+            shutil.copyfileobj(stream, file)
+        return replace(read_light_curves(path, wanted, band=band), path=Path(path.name))
 
 
 def _kind(path: Path, magic: bytes) -> str:
@@ -359,6 +367,7 @@ def _group(
         path=path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
         taken=columns.taken(names), value_name=names[columns.mag], notes=notes,
         band=data.get("band"), r=data.get("r"), delta=data.get("delta"), phase=data.get("phase"), left_out=left_out,
+        has_ids="id" in data,
     )  # fmt: skip
 
 
@@ -410,75 +419,3 @@ def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None,
     counts = np.bincount(key, minlength=len(unique))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return labels[np.sort(first)], np.argsort(key, kind="stable"), offsets
-
-
-def check_output(path: Path) -> None:
-    """Say now, not after an hour of work, that a table cannot be written there.
-
-    Raises
-    ------
-    BadFile
-        Unknown suffix, no such folder or none that may be written, a folder of that name, or pyarrow missing for
-        Parquet.
-    """
-    if path.suffix.lower() not in OUTPUT_SUFFIXES:
-        raise BadFile(f"unknown output format {path.suffix!r}; use one of {', '.join(OUTPUT_SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise BadFile(f"the folder {path.parent} does not exist")
-    if path.is_dir():
-        raise BadFile("is a folder")
-    if not os.access(path.parent, os.W_OK):
-        raise BadFile(f"nothing may be written into the folder {path.parent.resolve()}")
-    if path.suffix.lower() == ".parquet":
-        from importlib.util import find_spec
-
-        if find_spec("pyarrow") is None:
-            raise BadFile("Parquet output needs pyarrow: pip install 'skysieve[tables]'")
-
-
-def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mapping[str, str] | None = None) -> None:
-    """Write columns of equal length as CSV, Parquet, FITS or ECSV, by the suffix of ``path``.
-
-    The table appears under its name only when it is complete.
-    """
-    from skysieve.core.files import write_parquet, written
-
-    check_output(path)
-    kind = path.suffix.lower()
-    with written(path) as part:
-        if kind == ".csv":
-            _write_csv(columns, part)
-        elif kind == ".parquet":
-            write_parquet(columns, part)
-        else:
-            from astropy.table import Table
-
-            table = Table({k: (v.astype(str) if v.dtype.kind == "O" else v) for k, v in columns.items()})
-            if kind == ".fits":  # astropy writes text columns as ASCII; bytes keep UTF-8
-                table.convert_unicode_to_bytestring()
-            for name, unit in (units or {}).items():
-                table[name].unit = unit
-            table.write(part, format="fits" if kind == ".fits" else "ascii.ecsv", overwrite=True)
-
-
-def _write_csv(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as f:
-        _rows_of_csv(columns, f)
-
-
-def print_csv(columns: Mapping[str, NDArray[Any]]) -> None:
-    """Columns of equal length as CSV on the standard output."""
-    _rows_of_csv(columns, sys.stdout)
-    sys.stdout.flush()
-
-
-def _rows_of_csv(columns: Mapping[str, NDArray[Any]], f: TextIO) -> None:
-    import csv
-
-    writer = csv.writer(f, lineterminator="\n")
-    writer.writerow(columns)
-    lists = [
-        ["" if math.isnan(x) else x for x in v.tolist()] if v.dtype.kind == "f" else v.tolist()
-        for v in columns.values()
-    ]
-    writer.writerows(zip(*lists, strict=True))

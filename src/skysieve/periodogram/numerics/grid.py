@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -30,6 +30,7 @@ PHASE_TOLERANCE = 1e-10
 FEWEST_SEARCHED = 10
 """A shorter list of frequencies is a question about these, not a search: it is not called too coarse."""
 
+GridName = Literal["auto", "shared", "per-object"]
 LAYOUTS = ("auto", "shared", "per-object")
 AUTO = "auto"
 """An end of the grid that follows from the sampling: 1/T, and `sampling.highest_frequency`."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from .result import LombScargleResult
 
-SYNODIC_MONTH, YEAR = 29.530589, 365.25
-"""Days."""
 WIDTH = 0.5
 """Peaks agree with a rhythm when they are off by at most this over the time span."""
 RESOLVED = 1.5
@@ -50,6 +49,30 @@ class Alias(IntFlag):
     """It stands at a rhythm of the sampling itself, where instruments leave their marks."""
 
 
+@dataclass(frozen=True)
+class Period:
+    """A period of the sky that the times of observations follow.
+
+    Attributes
+    ----------
+    days : float
+        Its length.
+    unit : str
+        The word for it in a relation, such as "yr" in "1/yr".
+    flag : Alias
+    """
+
+    days: float
+    unit: str
+    flag: Alias
+
+
+DAY = Period(1.0, "d", Alias.DAY)
+SLOW = (Period(365.25, "yr", Alias.YEAR), Period(29.530589, "month", Alias.MONTH))
+"""The year and the synodic month, alone or beside harmonics of the day: 1/d + 1/yr is the sidereal day."""
+MOST_DAYS, MOST_ALONE, MOST_BESIDE = 4, 4, 2
+"""Highest harmonics: of the day; of a slow period alone; of a slow period beside a harmonic of the day."""
+
 _MULTIPLE, _SAMPLING = np.uint8(Alias.MULTIPLE), np.uint8(Alias.SAMPLING)
 
 
@@ -70,25 +93,20 @@ def _term(k: int, unit: str) -> str:
 
 @lru_cache(maxsize=1)
 def rhythms() -> Rhythms:
-    """The day and its harmonics to 4, with up to 2 years or months to either side; the year and month alone to 4."""
+    """The harmonics of the day, with those of the slow periods to either side, and of these alone."""
     rows: list[tuple[float, Alias, str, float]] = []
-    for days in range(5):
-        for years, months in [(b, 0) for b in range(-4, 5)] + [(0, c) for c in range(-4, 5) if c]:
-            if days and max(abs(years), abs(months)) > 2:
+    for days in range(MOST_DAYS + 1):
+        for slow, k in [(SLOW[0], 0), *((s, k) for s in SLOW for k in range(-MOST_ALONE, MOST_ALONE + 1) if k)]:
+            if days and abs(k) > MOST_BESIDE:
                 continue
-            frequency = days + years / YEAR + months / SYNODIC_MONTH
-            if frequency <= 0 or (not days and years < 0):
+            frequency = days / DAY.days + k / slow.days
+            if frequency <= 0:
                 continue
-            flag = Alias.NONE
-            needs = 0.0
-            if days:
-                flag, needs = flag | Alias.DAY, RESOLVED
-            if months:
-                flag, needs = flag | Alias.MONTH, RESOLVED * SYNODIC_MONTH
-            if years:
-                flag, needs = flag | Alias.YEAR, RESOLVED * YEAR
-            terms = [_term(k, u) for k, u in ((days, "d"), (years, "yr"), (months, "month")) if k]
-            rows.append((frequency, flag, " ".join(terms).removeprefix("+ "), needs))
+            terms = [(n, period) for n, period in ((days, DAY), (k, slow)) if n]
+            flag = reduce(or_, (period.flag for _, period in terms))
+            needs = RESOLVED * max(period.days for _, period in terms)
+            name = " ".join(_term(n, period.unit) for n, period in terms).removeprefix("+ ")
+            rows.append((frequency, flag, name, needs))
     rows.sort(key=lambda row: row[0])
     values, flags, names, spans = zip(*rows, strict=True)
     return Rhythms(np.array(values), np.array(flags, np.uint8), tuple(names), np.array(spans))

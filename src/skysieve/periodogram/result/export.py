@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
-from skysieve.core.files import write_parquet, written
+from skysieve.core.checks import one_of
+from skysieve.core.files import written
 from skysieve.periodogram.contract import Grids, Status
 from skysieve.periodogram.lightcurves.units import Units, attach
+from skysieve.periodogram.result.columns import TableName, peak_names, table_columns
 from skysieve.periodogram.result.peaks import Peaks, Ragged
+from skysieve.periodogram.result.table_files import FORMATS, write_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from dataclasses import Field
 
     from .result import LombScargleResult
 
-PEAK_COLUMNS = ("period", "period_error", "frequency", "frequency_error", "power")
+R = TypeVar("R", bound="LombScargleResult")
+
 _VERSION = 1
+COMPLETE = ".npz"
+"""Ending of the files that hold all of a result; the others hold its table."""
 
 
 def _columns(result: LombScargleResult, what: str | None) -> dict[str, Any]:
     """Columns of the table; values may be Quantities."""
     what = what or ("peaks" if result.single else "objects")
-    if what not in ("objects", "peaks", "power"):
-        raise ValueError(f"what={what!r}; expected 'objects', 'peaks' or 'power'")
+    one_of("what", what, get_args(TableName))
     if what == "power":
         if not result.single:
             raise ValueError("what='power' is for one light curve; take it of result[i]")
@@ -37,36 +43,39 @@ def _columns(result: LombScargleResult, what: str | None) -> dict[str, Any]:
         return {"frequency": result.frequency, "power": attach(to_host(_bare(result.power)), result.power_unit)}
     peaks = result.peaks
     if what == "peaks" and result.single:
-        return {name: getattr(peaks, name) for name in PEAK_COLUMNS}
+        return {name: getattr(peaks, name) for name in peak_names()}
     if what == "peaks":
         raise ValueError("what='peaks' is for one light curve; the table of a batch holds the peaks of each object")
     n = 1 if result.single else len(result)
     method = result.method
-    columns: dict[str, Any] = {}
-    columns["id"] = np.arange(n) if result.ids is None else np.atleast_1d(np.asarray(result.ids))
-    columns["status"] = np.array([Status(int(s)).name.lower() for s in np.atleast_1d(result.status)])
-    columns["n_used"] = np.atleast_1d(result.n_used)
-    columns["n_dropped"] = np.atleast_1d(result.n_dropped)
-    columns["span"] = np.atleast_1d(result.span)
-    columns["method"] = np.full(n, method) if isinstance(method, str) else method
-    for j in range(len(peaks)):
-        suffix = "" if j == 0 else f"_{j + 1}"
-        for name in PEAK_COLUMNS:
-            columns[name + suffix] = np.atleast_1d(getattr(peaks, name)[..., j])
-    return columns
+    objects = {
+        "id": np.arange(n) if result.ids is None else np.atleast_1d(np.asarray(result.ids)),
+        "status": np.array([Status(int(s)).name.lower() for s in np.atleast_1d(result.status)]),
+        "n_used": np.atleast_1d(result.n_used),
+        "n_dropped": np.atleast_1d(result.n_dropped),
+        "span": np.atleast_1d(result.span),
+        "method": np.full(n, method) if isinstance(method, str) else method,
+    }
+    of_peaks = {name: getattr(peaks, name)[None] if result.single else getattr(peaks, name) for name in peak_names()}
+    return table_columns(objects, of_peaks, len(peaks))[0]
 
 
-def to_table(result: LombScargleResult, what: str | None = None) -> Any:
-    """See `LombScargleResult.to_table`."""
-    from astropy.table import Table
-
-    meta = {
+def _facts(result: LombScargleResult) -> dict[str, Any]:
+    """Metadata of tables."""
+    return {
         "device": result.device,
         "dtype": result.dtype,
         "normalization": result.normalization,
         "fit_mean": result.fit_mean,
         "nterms": result.nterms,
     }
+
+
+def to_table(result: LombScargleResult, what: str | None = None) -> Any:
+    """See `LombScargleResult.to_table`."""
+    from astropy.table import Table
+
+    meta = _facts(result)
     if isinstance(result.method, str):
         meta["method"] = result.method
     table = Table(_columns(result, what))
@@ -77,28 +86,21 @@ def to_table(result: LombScargleResult, what: str | None = None) -> Any:
 def save(result: LombScargleResult, path: str | os.PathLike[str]) -> None:
     """See `LombScargleResult.save`."""
     target = Path(path)
-    write = WRITERS.get(target.suffix.lower())
-    if write is None:
-        raise ValueError(f"path={str(target)!r}; the name must end in one of {', '.join(WRITERS)}")
-    with written(target) as part:
-        write(result, part)
+    if target.suffix.lower() == COMPLETE:
+        with written(target) as part:
+            _save_npz(result, part)
+        return
+    if target.suffix.lower().removeprefix(".") not in FORMATS:
+        endings = ", ".join([COMPLETE, *(f".{name}" for name in FORMATS)])
+        raise ValueError(f"path={str(target)!r}: expected a name that ends in one of {endings}")
+    columns = _columns(result, None)
+    units = {name: c.unit.to_string() for name, c in columns.items() if hasattr(c, "unit")}
+    bare = {name: np.asarray(_bare(c)) for name, c in columns.items()}
+    write_table(bare, target, units=units, facts=_facts(result))
 
 
 def _bare(x: Any) -> Any:
     return getattr(x, "value", x)
-
-
-def _save_fits(result: LombScargleResult, path: Path) -> None:
-    table = to_table(result)
-    table.meta = {name[:8].upper(): value for name, value in table.meta.items()}  # the width of a FITS keyword
-    table.convert_unicode_to_bytestring()  # text of FITS is ASCII for astropy; UTF-8 goes as bytes
-    table.write(path, format="fits", overwrite=True)
-
-
-def _save_parquet(result: LombScargleResult, path: Path) -> None:
-    columns = _columns(result, None)
-    units = {name: str(c.unit) for name, c in columns.items() if hasattr(c, "unit")}
-    write_parquet({name: np.asarray(_bare(c)) for name, c in columns.items()}, path, units=units)
 
 
 def _save_npz(result: LombScargleResult, path: Path) -> None:
@@ -128,11 +130,9 @@ def _save_npz(result: LombScargleResult, path: Path) -> None:
     unit = {"time": result.units.time, "y": result.units.y, "power": result.power_unit}
     meta = {
         "version": _VERSION,
-        "device": result.device,
-        "dtype": result.dtype,
-        "normalization": result.normalization,
-        "fit_mean": result.fit_mean,
-        "nterms": result.nterms,
+        "class": type(result).__name__,
+        "more": {f.name: getattr(result, f.name) for f in _more_fields(type(result))},
+        **_facts(result),
         "shared": result.grids.shared,
         "units": {name: None if u is None else u.to_string() for name, u in unit.items()},
     }
@@ -140,14 +140,12 @@ def _save_npz(result: LombScargleResult, path: Path) -> None:
         np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
 
 
-WRITERS: dict[str, Callable[[LombScargleResult, Path], None]] = {
-    ".npz": _save_npz,
-    ".parquet": _save_parquet,
-    ".csv": lambda result, path: to_table(result).write(path, format="ascii.csv", overwrite=True),
-    ".ecsv": lambda result, path: to_table(result).write(path, format="ascii.ecsv", overwrite=True),
-    ".fits": _save_fits,
-}
-"""The formats of a saved result, by the ending of the name."""
+def _more_fields(kind: type[LombScargleResult]) -> list[Field[Any]]:
+    """Fields that a subclass of `LombScargleResult` adds; they hold what JSON can."""
+    from .result import LombScargleResult
+
+    known = {f.name for f in fields(LombScargleResult)}
+    return [f for f in fields(kind) if f.name not in known]
 
 
 def _unit(text: str | None) -> Any:
@@ -158,15 +156,17 @@ def _unit(text: str | None) -> Any:
     return Unit(text)
 
 
-def load(kind: type[LombScargleResult], path: str | os.PathLike[str]) -> LombScargleResult:
+def load(kind: type[R], path: str | os.PathLike[str]) -> R:
     """See `LombScargleResult.load`."""
     with np.load(path, allow_pickle=False) as file:
         if "meta" not in file.files or "peak_index" not in file.files:
-            raise ValueError(f"{os.fspath(path)!r} was not written by LombScargleResult.save")
+            raise ValueError(f"{os.fspath(path)!r} was not written by {kind.__name__}.save")
         held = {name: file[name] for name in file.files}
     meta = json.loads(str(held["meta"]))
     if meta["version"] != _VERSION:
         raise ValueError(f"{os.fspath(path)!r} has format {meta['version']}; this version reads {_VERSION}")
+    if meta["class"] != kind.__name__:
+        raise ValueError(f"{os.fspath(path)!r} was written by {meta['class']}.save; use {meta['class']}.load")
     single = held["peak_index"].ndim == 1
     units = Units(_unit(meta["units"]["time"]), _unit(meta["units"]["y"]))
     power_unit = _unit(meta["units"]["power"])
@@ -175,14 +175,13 @@ def load(kind: type[LombScargleResult], path: str | os.PathLike[str]) -> LombSca
     if power is not None:
         n = held["peak_index"].shape[0]
         power = attach(power, power_unit) if grids.shared else Ragged(power, grids.offsets(n), power_unit)
-    unknown = np.full(held["peak_index"].shape, np.nan)  # files of earlier versions have no errors
     peaks = Peaks(
         held["peak_index"],
         units.with_frequency(held["peak_frequency"]),
         units.with_time(held["peak_period"]),
         attach(held["peak_power"], power_unit),
-        units.with_frequency(held.get("peak_frequency_error", unknown)),
-        units.with_time(held.get("peak_period_error", unknown)),
+        units.with_frequency(held["peak_frequency_error"]),
+        units.with_time(held["peak_period_error"]),
     )
     ids, method = held.get("ids"), held["method"]
     return kind(
@@ -202,5 +201,6 @@ def load(kind: type[LombScargleResult], path: str | os.PathLike[str]) -> LombSca
         units=units,
         listed=held.get("listed"),
         power_unit=power_unit,
-        nterms=meta.get("nterms", 1),
+        nterms=meta["nterms"],
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in meta["more"].items()},
     )
