@@ -31,5 +31,5 @@ def test_mypy_reads_the_choices(names, tmp_path, monkeypatch):
     where = ("--cache-dir", str(tmp_path / "cache"), "--python-executable", sys.executable)
     out, err, code = api.run([str(path), *options, *where])
     assert not err
-    wrong = [name for name in names if f'"{name}"' in out]
+    wrong = [name for name in names if repr(name) in out]
     assert (wrong, code) == (([], 0) if names is GOOD else (list(BAD), 1)), out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -52,6 +52,8 @@ class MultibandResult(LombScargleResult):
     model : str
         The model that was fitted.
     """
+
+    _more: ClassVar[tuple[str, ...]] = ("bands", "model")
 
     bands: tuple[Any, ...] = ()
     model: str = "offsets"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -20,8 +19,6 @@ from skysieve.periodogram.result.peaks import Peaks, Ragged
 from skysieve.periodogram.result.table_files import FORMATS, write_table
 
 if TYPE_CHECKING:
-    from dataclasses import Field
-
     from .result import LombScargleResult
 
 R = TypeVar("R", bound="LombScargleResult")
@@ -131,21 +128,13 @@ def _save_npz(result: LombScargleResult, path: Path) -> None:
     meta = {
         "version": _VERSION,
         "class": type(result).__name__,
-        "more": {f.name: getattr(result, f.name) for f in _more_fields(type(result))},
+        "more": {name: getattr(result, name) for name in result._more},
         **_facts(result),
         "shared": result.grids.shared,
         "units": {name: None if u is None else u.to_string() for name, u in unit.items()},
     }
     with path.open("wb") as file:
         np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
-
-
-def _more_fields(kind: type[LombScargleResult]) -> list[Field[Any]]:
-    """Fields that a subclass of `LombScargleResult` adds; they hold what JSON can."""
-    from .result import LombScargleResult
-
-    known = {f.name for f in fields(LombScargleResult)}
-    return [f for f in fields(kind) if f.name not in known]
 
 
 def _unit(text: str | None) -> Any:

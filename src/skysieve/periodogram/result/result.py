@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -70,6 +70,9 @@ class LombScargleResult(Result):
     nterms : int
         Fourier terms of the fit.
     """
+
+    _more: ClassVar[tuple[str, ...]] = ()
+    """Fields that a subclass adds; they hold what JSON can."""
 
     power: Any
     peaks: Peaks
