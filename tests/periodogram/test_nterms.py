@@ -17,7 +17,7 @@ from tests.truth import periodogram as reference
 
 from skysieve.periodogram.api import LombScarglePlan, lombscargle
 from skysieve.periodogram.contract import Status
-from skysieve.periodogram.cpu.fourier.job import DIRECT, LIMIT, NUFFT
+from skysieve.periodogram.cpu.fourier.series import DIRECT, LIMIT, NUFFT
 from skysieve.periodogram.numerics import fourier as chi2
 from skysieve.periodogram.result.result import LombScargleResult
 

@@ -38,7 +38,7 @@ __all__ = ["MultibandPlan", "MultibandResult", "lombscargle_multiband", "multiba
 DEFAULT, DEFAULT_TERMS, DEFAULT_PENALTY = "offsets", 2, 0.02
 """Fitted if no model is named: it recovers most periods (``benchmarks/multiband_recovery.py``)."""
 BATCH_VALUES = 2**23
-"""Values of y resampled at a time."""
+"""Number of values of y that are resampled at a time."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,8 +111,8 @@ def lombscargle_multiband(
     model : {"offsets", "separate", "flexible"}, optional
         "offsets": one series of `nterms` for all bands, each with a mean of its own.  "separate": a series
         and a mean for each band, chi-square added up.  "flexible": a common series of `nterms` and one of
-        `nterms_band` for each band, held small by `reg_band` (astropy's "flexible").  Default: "offsets",
-        with two terms of which the second is held small (see Notes).
+        `nterms_band` for each band, kept small by `reg_band` (astropy's "flexible").  Default: "offsets",
+        with two terms, of which the second has a penalty (see Notes).
     nterms : int, optional
         Fourier terms, 1 or more (with "flexible" 0 is allowed when `nterms_band` is not).  Default: 2 where no
         `model` is named, else 1.
@@ -345,8 +345,8 @@ def multiband_bootstrap(
 ) -> Any:
     """False-alarm probability of peaks of one light curve in several bands, by resampling.
 
-    Pairs of `y` and `dy` are drawn with replacement within each band while the times stay; the answer is the
-    part of the resamples whose highest peak, on the same grid, reaches `power`.
+    Pairs of `y` and `dy` are drawn with replacement within each band while the times stay; the result is the
+    fraction of the resamples whose highest peak, on the same grid, reaches `power`.
 
     Parameters
     ----------
@@ -445,7 +445,7 @@ def _model(
         raise ValueError("nterms=0 and nterms_band=0 leave nothing to fit; at least one must be above 0")
     penalty = _penalty("reg_base", reg_base), _penalty("reg_band", reg_band)
     if penalty == (0.0, 0.0):
-        raise ValueError("reg_base and reg_band are both 0: the common columns and the bands' are not told apart")
+        raise ValueError("reg_base=0 and reg_band=0: expected one above 0, without which the fit is singular")
     return Model(terms, True, n_bands, own, True, *penalty), 1
 
 
@@ -476,7 +476,7 @@ class _BandsPlan(LombScarglePlan):
         return super()._make_engine(device, memory, threads)
 
     def _parameters(self, curves: CurveSet) -> Any:
-        """Parameters of the fit, by the bands that each object has; what a penalty hardly holds counts in full."""
+        """Parameters of the fit, by the bands that each object has; columns with a penalty count in full."""
         m, source = self.model, curves.source
         n_rows = np.diff(source.offsets)
         out = np.empty(source.n_objects, np.int64)

@@ -1,8 +1,8 @@
-"""How likely noise alone makes a peak that high: false-alarm probabilities and their inverse.
+"""False-alarm probabilities of peaks, and their inverse.
 
 Formulas of Baluev 2008 (MNRAS 385, 1279; table 1, eqs. 5 and 6) in astropy's conventions: the null hypothesis
 is a constant with Gaussian noise of the given errors (of unknown scale but for "psd"), the model a sinusoid and
-a constant.  Small probabilities keep their relative precision.  Pure NumPy on numbers without units.
+a constant.  Small probabilities are precise relative to their value.  Pure NumPy on numbers without units.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NULL_PARAMETERS, MODEL_PARAMETERS = 1, 3
 
 
 class NoFormulaWarning(UserWarning):
-    """Why a false-alarm probability is None: no formula holds for this periodogram."""
+    """No formula holds for this periodogram, so that a false-alarm probability is None."""
 
 
 def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_dy: bool) -> str | None:
-    """Why no formula gives this probability; None where one does (and for the bootstrap, which needs none)."""
+    """Why no formula gives this probability; None if one does, and for the bootstrap, which needs no formula."""
     if method not in METHODS:
         raise ValueError(f"Unrecognized method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
     kind = normalization_named(normalization)
@@ -109,7 +109,7 @@ def single_level(
 
 @dataclass(frozen=True)
 class Noise:
-    """A light curve as the formulas see it, or many: then the numbers are arrays that broadcast against the powers.
+    """What the formulas need of a light curve, or of many: then arrays that broadcast against the powers.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Noise:
 
     @classmethod
     def of(cls, t: NDArray[Any], dy: NDArray[Any] | None, bandwidth: float, normalization: str) -> Noise:
-        """From times and errors (bare numbers, finite)."""
+        """From times and errors (finite numbers without units)."""
         weight = np.ones_like(t) if dy is None else np.broadcast_to(np.asarray(dy, np.float64), t.shape) ** -2.0
         weight = weight / weight.sum()
         from_middle = t - 0.5 * (t.min() + t.max())
@@ -224,7 +224,7 @@ def series_probability(z: ArrayLike, noise: Noise, nterms: int, kept: float = 1.
     up-crossings follows from that of a chi-square with ``2 nterms`` degrees of freedom, which is its mean over all
     lengths of the vector of the noise.
 
-    Of two terms the second may be held small, so that the part ``kept`` of its power is left: the distribution at one
+    The second of two terms may have a penalty that leaves the fraction ``kept`` of its power: the distribution at one
     frequency is then that of ``a + kept b`` with ``a`` and ``b`` the two terms' parts, and the up-crossings are taken
     to be fewer in the same ratio.
 
@@ -256,11 +256,11 @@ def series_probability(z: ArrayLike, noise: Noise, nterms: int, kept: float = 1.
 
 
 def checked(probability: ArrayLike) -> NDArray[np.float64]:
-    """Probabilities as an array, if they are such."""
+    """Probabilities as an array; ValueError if one is not between 0 and 1."""
     p = np.asarray(probability, np.float64)
     outside = ~((p >= 0) & (p <= 1))
     if np.any(outside):
-        raise ValueError(f"false_alarm_probability={p[outside].flat[0]:g}; numbers from 0 to 1 are expected")
+        raise ValueError(f"false_alarm_probability={p[outside].flat[0]:g}: expected numbers from 0 to 1")
     return p
 
 

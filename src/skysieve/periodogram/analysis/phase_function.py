@@ -28,7 +28,7 @@ _ENDS_3 = (-1.0630097e-1, 0.0)
 """Derivatives at the first and last node, per radian."""
 STEPS = 30
 STEEPEST = 50.0
-"""Largest change of the logarithm of the flux over the phase angles seen, that a slope may make: 54 magnitudes."""
+"""Largest change of the logarithm of the flux over the phase angles that a slope may cause: 54 magnitudes."""
 
 
 @lru_cache(maxsize=1)
@@ -93,7 +93,7 @@ def fit_hg1g2(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> N
 def fit_linear(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> NDArray[np.float64] | None:
     """Flux of the best ``F 10^(-0.4 b phase)`` at each phase angle, by Gauss-Newton; None if it is not positive.
 
-    None too where the steps run away: fluxes that are mostly noise fit no slope.
+    None if the steps diverge too, as they do for fluxes that are mostly noise.
     """
     scale = float(np.sum(flux / error**2) / np.sum(error**-2.0))
     if not scale > 0:

@@ -1,7 +1,7 @@
-"""Light curves of moving objects made comparable: light time, distances, phase angle.
+"""Corrections of light curves of moving objects for light time, distances and phase angle.
 
 The times become those at which the light left; brightness is reduced to 1 au from Sun and observer; and a phase
-function is fitted to each object (in each band) and taken out: what is left is the rotation.
+function is fitted to each object (in each band) and removed, so that the rotation is left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LIGHT_TIME = 499.004783836 / 86400
 """Days that light takes for an astronomical unit."""
 SMALLEST_RANGE = 1.0
-"""Degrees of phase angle below which no slope is fitted: brightness is only brought to a common mean."""
+"""Degrees of phase angle below which no slope is fitted: only the mean brightness is removed."""
 PER_MAGNITUDE = 0.4 * np.log(10)
 
 
@@ -57,7 +57,7 @@ def reduce_brightness(
 
 
 def reduced(curves: LightCurves, model: str) -> LightCurves:
-    """Light curves with light time, distances and phase angle taken out.
+    """Light curves corrected for light time, distances and phase angle.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def what_was_done(curves: LightCurves, lost: int, flat: int) -> list[str]:
 
 
 def reduce_part(curves: LightCurves, model: str) -> tuple[LightCurves, int, int]:
-    """As `reduced`, for some of a file's objects: without notes, but with the numbers that go into them."""
+    """As `reduced` for some of a file's objects; returns the numbers for the notes instead of notes."""
     function = PHASE_FUNCTIONS[one_of("model", model, PHASE_FUNCTIONS)]
     if curves.r is None or curves.delta is None:
         raise ValueError("light time and reduced magnitudes need both distances: --r and --delta")
@@ -119,7 +119,7 @@ def reduce_part(curves: LightCurves, model: str) -> tuple[LightCurves, int, int]
 def _without_phase(
     curves: LightCurves, y: NDArray[Any], dy: NDArray[Any] | None, phase: NDArray[Any], function: PhaseFunction
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, int]:
-    """Each object's brightness in each band relative to its phase function; how many got only a mean."""
+    """Each object's brightness in each band relative to its phase function; and how many have only a mean."""
     out, errors = np.full_like(y, np.nan), None if dy is None else np.array(dy)
     flat = 0
     for rows in _series(curves):
@@ -132,7 +132,7 @@ def _without_phase(
         if curves.is_magnitude:
             flux = np.exp(-PER_MAGNITUDE * (y[kept] - np.median(y[kept])))
             found = _fitted(function.fit if enough else None, flux, sigma, phase[kept])
-            # errors of magnitudes are parts of the flux: of that of the model, or faint points would weigh more
+            # errors of magnitudes are relative to the model's flux: relative to the data, faint points would weigh more
             again = _fitted(
                 function.fit if enough else None, flux, sigma * (1.0 if found is None else found), phase[kept]
             )

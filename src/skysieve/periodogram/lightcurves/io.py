@@ -67,18 +67,18 @@ class LightCurves:
     delta: NDArray[np.float64] | None = None
     phase: NDArray[np.float64] | None = None
     time_unit: str = ""
-    """Unit that the file gave its times, which are days now; "" where it gave none."""
+    """Unit of the times in the file, before their conversion to days; "" if the file does not say."""
     has_ids: bool = True
     """Whether the file has a column of ids; without one it holds one object."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """Rows whose value is NaN now though the file has one, by the reason."""
+    """Number of rows whose value was replaced by NaN, by the reason."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def is_magnitude(self) -> bool:
-        """Whether brighter is smaller, so that plots turn the axis round."""
+        """Whether the values are magnitudes, which plots draw downwards."""
         name = plain(self.value_name)
         return "mag" in name or (len(self.value_name) == 1 and name != "y")
 
@@ -91,7 +91,7 @@ class LightCurves:
         return replace(self, ids=self.ids[start:stop], offsets=offsets, **cut)
 
     def stop_after(self, start: int, max_objects: int, max_rows: int) -> int:
-        """End of a run of objects from ``start``: within both limits where possible, one object at least."""
+        """End of a run of objects from ``start`` within both limits; the run has at least one object."""
         limit = int(np.searchsorted(self.offsets, self.offsets[start] + max_rows, side="right")) - 1
         return min(len(self), start + max_objects, max(limit, start + 1))
 
@@ -122,9 +122,9 @@ def read_light_curves(
     Raises
     ------
     BadFile
-        The file is empty or cannot be read; the message names the row where there is one.
+        The file is empty or cannot be read; the message names the first bad row.
     MissingColumn
-        A column is not there; the message lists those that are.
+        A column does not exist; the message lists those that do.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def read_stream(stream: BinaryIO, wanted: Wanted | None = None, *, band: str | N
 
 
 def _kind(path: Path, magic: bytes) -> str:
-    """Which reader a file is for, by its first bytes: one of astropy's, or that of text."""
+    """The format of a file by its first bytes: one that astropy reads, or text."""
     suffix = path.suffix.lower()
     if b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and suffix != ".csv"):
         return "VOTable"
@@ -215,13 +215,13 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, N
 
 
 def _width(values: Any) -> int:
-    """Numbers in a cell."""
+    """Number of values in a cell."""
     shape: tuple[int, ...] = getattr(values, "shape", ())
     return shape[1] if len(shape) == 2 else 1
 
 
 def _some(values: Any) -> NDArray[Any]:
-    """A sample of a column, for a look at what it holds; empty for a column of arrays."""
+    """A sample of the values of a column; empty for a column of arrays."""
     if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd"):
         return np.empty(0)
     bare = getattr(values, "value", values)[sampled(len(values))]
@@ -235,7 +235,7 @@ def _some(values: Any) -> NDArray[Any]:
 def _read_astropy(
     path: Path, wanted: Wanted, kind: str
 ) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str]]:
-    """Names of all columns, those taken, their values, the unit of the times, the satellite, and notes."""
+    """Names of all columns, those that are used, their values, the unit of the times, the satellite, and notes."""
     import warnings
 
     from astropy.io import fits as pyfits
@@ -280,7 +280,7 @@ def _read_astropy(
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
-    """The first name that two columns have."""
+    """The first name that occurs twice."""
     seen = [name.casefold() for name in names]
     return next((name for name in names if seen.count(name.casefold()) > 1), None)
 
@@ -290,19 +290,19 @@ SENTINELS = np.array(
     + [s * v for v in (99.9, 99.99, 99.999, 99.9999, 999.9, 999.99, 999.999) for s in (1, -1)]
     + [29.999]
 )
-"""Magnitudes that say that there is none."""
+"""Magnitudes that surveys write for missing values."""
 
 
 def _marked(
     names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], wanted: Wanted, satellite: str,
     notes: list[str],
 ) -> tuple[dict[str, int], tuple[int, ...]]:  # fmt: skip
-    """Make NaN of values that flags or sentinels mark as bad; how many, by the reason, and the flags that were used."""
+    """Replace values that are marked as bad by NaN; returns how many, by the reason, and the flags that were used."""
     left_out: dict[str, int] = {}
     used: list[int] = []
     value = names[columns.mag]
-    there = np.isfinite(data["mag"])
-    bad = np.zeros(len(there), bool)
+    present = np.isfinite(data["mag"])
+    bad = np.zeros(len(present), bool)
     for k, at in enumerate(columns.flags):
         found = judge(
             names[at], data.pop(f"{FLAG}{k}"), wanted.quality_mask, satellite, value, wanted.flags is not None
@@ -311,14 +311,14 @@ def _marked(
             notes.append(found.note)
             continue
         used.append(at)
-        new = int((found.bad & there & ~bad).sum())
+        new = int((found.bad & present & ~bad).sum())
         if new:
             left_out[f"flagged by {found.name} ({found.why})"] = new
         bad |= found.bad
-    if left_out and not (there & ~bad).any():
+    if left_out and not (present & ~bad).any():
         raise BadFile(f"has no row left: all are {', '.join(left_out)}; --quality-mask none keeps them")
     if "mag" in plain(value) or len(value) == 1:
-        known = np.isin(np.round(data["mag"], 4), SENTINELS) & there & ~bad
+        known = np.isin(np.round(data["mag"], 4), SENTINELS) & present & ~bad
         if known.any():
             example = float(data["mag"][known][0])
             left_out[f"with {example:.7g} for a magnitude"] = int(known.sum())
@@ -372,12 +372,12 @@ def _group(
 
 
 REPEATED = 0.1
-"""Part of the rows that may share their time with another row unsaid."""
+"""Largest fraction of rows with the time of another row that is not worth a note."""
 LONG = 200_000
 
 
 def _same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str]) -> None:
-    """Say that many rows share a time: they are perhaps of several objects, or bands."""
+    """Note that many rows share a time, as rows of several objects or bands do."""
     n = min(len(data["time"]), LONG)
     keys = [np.unique(data[role][:n], return_inverse=True)[1].reshape(-1) for role in ("id", "band") if role in data]
     groups = None if not keys else keys[0] if len(keys) == 1 else keys[0] * (int(keys[1].max()) + 1) + keys[1]
@@ -391,24 +391,24 @@ def _same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str
 
 
 def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Rows that belong to an object: Rubin gives 0 or nothing to those of the other kind."""
+    """Rows with an id: Rubin writes 0 or nothing for objects of the other kind."""
     ids = data["id"]
     rubin = plain(name) in (STARS, MOVING)
     if ids.dtype.kind in "iu":
-        nobody = (ids == 0) & rubin
+        missing = (ids == 0) & rubin
     else:
-        nobody = np.isin(ids, ("0", "", "--", "nan", "None", "<NA>") if rubin else ("",))
-    if not nobody.any():
+        missing = np.isin(ids, ("0", "", "--", "nan", "None", "<NA>") if rubin else ("",))
+    if not missing.any():
         return data
-    if nobody.all():
+    if missing.all():
         raise BadFile(f"has no row with a {name}; --id names another column")
-    notes.append(f"{int(nobody.sum()):,} rows without a {name} were left out")
-    kept = {role: a[~nobody] for role, a in data.items()}
-    return kept | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(kept["id"])})
+    notes.append(f"{int(missing.sum()):,} rows without a {name} were left out")
+    rest = {role: a[~missing] for role, a in data.items()}
+    return rest | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(rest["id"])})
 
 
 def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Objects in order of first appearance; the row order that brings each together (None: already so)."""
+    """Objects in order of first appearance, and the order of rows in which each is contiguous (None: already so)."""
     new = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
     unique, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     if len(unique) == len(new):

@@ -1,7 +1,7 @@
-"""Light curves as the backends read them, from every form in which they may be given.
+"""Sources of light curves for the backends, made from every form that the user may give.
 
 The sources here hold references to the user's arrays.  A range of objects is converted to
-contiguous float64 when it is read, so a chunk is the most that is ever copied.
+contiguous float64 when it is read, so that no more than a chunk is copied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _native(x: Any) -> Any:
-    """Contiguous, aligned, native float64; the same memory where it is so already."""
+    """Contiguous, aligned, native float64; not copied if it is so already."""
     if is_device_array(x):
         return array_module(x).ascontiguousarray(x, dtype=np.float64).reshape(-1)
     return np.require(x, np.float64, ["C", "A"]).reshape(-1)
@@ -61,13 +61,13 @@ class RowSource:
         return _native(self.t[start:stop]), _native(self.y[start:stop]), dy, offsets
 
     def row(self, i: int, j: int) -> int:
-        """Where the user finds row ``j`` of object ``i``."""
+        """The user's number of row ``j`` of object ``i``."""
         return j
 
 
 @dataclass(frozen=True)
 class FlatSource:
-    """Objects one after the other in flat arrays, or in the order of rows that ``order`` gives."""
+    """Objects one after another in flat arrays, or in the rows that ``order`` lists."""
 
     t: Any
     y: Any
@@ -91,7 +91,7 @@ class FlatSource:
         return _native(self.t[rows]), _native(self.y[rows]), dy, self.offsets[start : stop + 1] - first
 
     def row(self, i: int, j: int) -> int:
-        """Where the user finds row ``j`` of object ``i``."""
+        """The user's number of row ``j`` of object ``i``."""
         k = int(self.offsets[i]) + j
         return k if self.order is None else int(self.order[k])
 
@@ -120,7 +120,7 @@ class ListSource:
         return _joined(self.t[start:stop]), _joined(self.y[start:stop]), dy, offsets
 
     def row(self, i: int, j: int) -> int:
-        """Where the user finds row ``j`` of object ``i``."""
+        """The user's number of row ``j`` of object ``i``."""
         return j
 
 
@@ -136,7 +136,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True)
 class CurveSet:
-    """The light curves of one call and what the result needs to know of how they were given."""
+    """The light curves of one call, and the form in which they were given."""
 
     source: Source
     units: Units
@@ -159,7 +159,7 @@ def light_curves(
     t: Any = None, y: Any = None, dy: Any = None, *, offsets: Any = None, id: Any = None, data: Any = None,
     bands: Any = None,
 ) -> CurveSet:  # fmt: skip
-    """Recognise the form in which light curves are given, check it, and wrap it without a copy.
+    """Recognise and check the form of the light curves, and make a source of them without a copy.
 
     ``t`` alone, or ``data``, may be the path of a file.  ``bands`` names the column of bands of a file or table.
 
@@ -339,7 +339,7 @@ def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
 
 
 def _has_items(x: Any) -> bool:
-    """Whether ``x`` holds one entry for each light curve; entries may be arrays and numbers side by side."""
+    """Whether ``x`` is a sequence with one entry for each light curve."""
     return isinstance(x, list | tuple) or np.ndim(x) > 0
 
 

@@ -1,8 +1,8 @@
-"""Which peaks mirror one another: aliases by the day, the lunar month, the year, and their harmonics.
+"""Aliases among peaks, by the day, the lunar month, the year, and their harmonics.
 
 Sampling with a rhythm D (cycles a day) lets a signal at f also appear at f - D, f + D and D - f, as strongly as the
-window function tells at D (VanderPlas 2018, section 5).  So two peaks are called aliases when their difference
-or sum is such a rhythm within their width *and* the window function of these very times is high there.
+window function is high at D (VanderPlas 2018, section 5).  So two peaks are called aliases when their difference
+or sum is such a rhythm within their width *and* the window function of these times is high at it.
 Pure NumPy; a batch is one call.
 """
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from .result import LombScargleResult
 
 WIDTH = 0.5
-"""Peaks agree with a rhythm when they are off by at most this over the time span."""
+"""Largest deviation of two peaks from a rhythm, in parts of 1/T."""
 RESOLVED = 1.5
-"""Rhythms are told apart when the time span holds this many of them."""
+"""Least number of cycles of a rhythm in the time span that distinguish it from its neighbours."""
 LOUD, ABOVE_CHANCE = 0.1, 9.0
-"""Least power of the window function (1 at frequency 0), and its least multiple of what random times give,
+"""Least power of the window function (1 at frequency 0), and least ratio to its mean for random times,
 sum(w^2): random times pass that with the probability exp(-9)."""
 BLOCK_ROWS = 2**20
 
 
 class Alias(IntFlag):
-    """What a peak may owe itself to, besides a signal at its own frequency."""
+    """What may cause a peak besides a signal at its own frequency."""
 
     NONE = 0
     DAY = 1
@@ -46,7 +46,7 @@ class Alias(IntFlag):
     MULTIPLE = 8
     """Its frequency is 2 or 3 times that of a higher peak, or a half or a third of it."""
     SAMPLING = 16
-    """It stands at a rhythm of the sampling itself, where instruments leave their marks."""
+    """It is at a rhythm of the sampling itself, where instruments cause signals."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ _MULTIPLE, _SAMPLING = np.uint8(Alias.MULTIPLE), np.uint8(Alias.SAMPLING)
 
 @dataclass(frozen=True)
 class Rhythms:
-    """Frequencies of the sampling that are looked for, in cycles a day, with what makes them up."""
+    """Frequencies of the sampling in cycles a day, with their names."""
 
     frequency: NDArray[np.float64]
     flag: NDArray[np.uint8]
     name: tuple[str, ...]
     needs: NDArray[np.float64]
-    """Least time span, days, that tells each from its neighbours."""
+    """Least time span, in days, that distinguishes each from its neighbours."""
 
 
 def _term(k: int, unit: str) -> str:
@@ -237,7 +237,7 @@ def find_aliases(
     bounds = np.array([0, times.size]) if offsets is None else np.asarray(offsets, np.int64)
     if len(bounds) != n + 1 or bounds[-1] != times.size:
         raise ValueError(
-            f"offsets end at {bounds[-1]} and tell of {len(bounds) - 1} objects; {times.size}, {n} expected"
+            f"offsets end at {bounds[-1]} and have {len(bounds) - 1} objects: expected {times.size} and {n}"
         )
     spans = np.broadcast_to(np.asarray(span, np.float64), (n,))
     errors = None if dy is None else np.broadcast_to(np.asarray(dy, np.float64), times.shape)
@@ -251,10 +251,10 @@ def find_aliases(
         return power >= np.maximum(LOUD, ABOVE_CHANCE * chance[objects]), power
 
     held = np.flatnonzero(np.isfinite(peaks).any(axis=0))
-    peaks = peaks[:, : held[-1] + 1 if held.size else 0]  # no pairs of peaks that no object has
+    peaks = peaks[:, : held[-1] + 1 if held.size else 0]  # columns of peaks that no object has
     for low in range(peaks.shape[1]):
         _sampling(out, peaks, spans, low, is_loud)
-        for high in range(low):  # the highest peak that explains another is named
+        for high in range(low):  # the highest peak that explains another is reported
             _mirrors(out, peaks, spans, low, high, is_loud)
     _multiples(out, peaks, spans)
     return out[0] if single else out
@@ -300,7 +300,7 @@ Loud = Callable[["NDArray[Any]", "NDArray[Any]"], tuple["NDArray[np.bool_]", "ND
 
 
 def _nearest(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.int64]:
-    """The rhythm that each distance agrees with, of those that the time span can tell apart; -1 for none."""
+    """The rhythm that each distance agrees with, if the time span distinguishes it from others; -1 for none."""
     known = rhythms()
     best = np.full(len(distance), -1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -317,7 +317,7 @@ def _nearest(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _sampling(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, is_loud: Loud) -> None:
-    """Peaks at a rhythm of the sampling itself."""
+    """Flag peaks at a rhythm of the sampling itself."""
     known = rhythms()
     best = _nearest(peaks[:, low], spans)
     objects = np.flatnonzero(best >= 0)
@@ -329,12 +329,12 @@ def _sampling(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, 
 
 
 def _mirrors(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, high: int, is_loud: Loud) -> None:
-    """Peaks ``low`` that lie a rhythm above or below ``high``, or reflected at 0, and that nothing explains yet."""
+    """Flag peaks ``low`` that are a rhythm above or below ``high``, or its reflection at 0, and have no flag yet."""
     known = rhythms()
     names = np.array(known.name)
     wrapped = np.array([f"({name})" if " " in name else name for name in known.name])
-    apart = peaks[:, low] - peaks[:, high]
-    for kind, distance in (("+", apart), ("-", -apart), ("mirror", peaks[:, low] + peaks[:, high])):
+    difference = peaks[:, low] - peaks[:, high]
+    for kind, distance in (("+", difference), ("-", -difference), ("mirror", peaks[:, low] + peaks[:, high])):
         best = _nearest(distance, spans)
         objects = np.flatnonzero((best >= 0) & (out.of[:, low] < 0))
         loud, power = is_loud(objects, distance[objects])
@@ -350,7 +350,7 @@ def _mirrors(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, h
 
 
 def _multiples(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any]) -> None:
-    """Peaks at 2 or 3 times a higher peak's frequency, or at a half or third."""
+    """Flag peaks at 2 or 3 times a higher peak's frequency, or at a half or third."""
     k = peaks.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         for low in range(1, k):

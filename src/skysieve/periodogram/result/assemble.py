@@ -1,4 +1,4 @@
-"""From what a backend has filled in to the result that the user gets."""
+"""Make results from the answers of a backend."""
 
 from __future__ import annotations
 

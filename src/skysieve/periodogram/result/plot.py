@@ -25,7 +25,7 @@ INK, LINE, MARK = "#222222", "#3b5b7a", "#c2512f"
 MOST_COLUMNS = 4000
 """Columns of the picture: longer curves are drawn by the lowest and highest value of each column."""
 MOST_POINTS = 20_000
-"""Points of a folded light curve drawn one by one with their errors; above it, dots, and then a sample."""
+"""Largest number of points of a folded light curve that are drawn with errors; more are dots, then a sample."""
 
 AxisName = Literal["auto", "period", "frequency"]
 AXES = get_args(AxisName)
@@ -185,7 +185,7 @@ def fit_sinusoid(
 ) -> NDArray[np.float64]:
     """Weighted least squares of ``c + a cos + b sin`` of phase ``t / period``: returns ``(c, a, b)``.
 
-    With more terms the answer goes on with those of 2, 3, ... times the phase.  Without `fit_mean`, ``c`` is the
+    More terms append the factors of 2, 3, ... times the phase.  Without `fit_mean`, ``c`` is the
     weighted mean and is not fitted together with the sinusoids.
     """
     phase = 2 * np.pi * np.mod(t / period, 1.0)
@@ -294,7 +294,7 @@ def folded(
 
 
 def _limit_to_points(ax: Axes, value: NDArray[np.float64], error: NDArray[np.float64] | None) -> None:
-    """Keep a few huge error bars from squeezing the light curve."""
+    """Set the limits by the points, not by a few huge error bars."""
     low, high = float(value.min()), float(value.max())
     margin = 0.05 * (high - low)
     if error is not None:
@@ -404,7 +404,7 @@ def _style(ax: Axes) -> None:
 
 
 def _plain_ticks(ax: Axes) -> None:
-    """Periods as 0.5, 1, 2 rather than as powers of ten."""
+    """Label periods as 0.5, 1, 2 rather than as powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FrequencyGrids(Sequence[Any]):
-    """The frequencies of each object, computed when they are asked for: ``grids[i]`` is an array."""
+    """The frequencies of each object, computed on access: ``grids[i]`` is an array."""
 
     def __init__(self, grids: Grids, n_objects: int, units: Units) -> None:
         self._grids, self._n, self._units = grids, n_objects, units
