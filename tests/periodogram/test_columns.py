@@ -299,7 +299,7 @@ def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
         "note: column dq_bits looks like a quality flag by its values, and is not used; --flag-column dq_bits"
         in plain.stderr
     )
-    result = run("period", path, *grid, "--flag-column", "dq_bits")
+    result = run("period", path, *grid, "--flag-column", "dq_bits", "--overwrite")
     assert result.exit_code == 0, result.stderr
     assert "flag = dq_bits" in result.stderr
     assert "note: 4 of 240 rows left out: 3 flagged by dq_bits (not 0), 1 without a value" in result.stderr

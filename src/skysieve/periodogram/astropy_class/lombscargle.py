@@ -45,13 +45,13 @@ METHODS = {
 }
 """Names of methods, astropy's among them, and what does that here."""
 METHOD_KEYWORDS = frozenset({"use_fft", "oversampling", "trig_sum_kwds", "algorithm", "Mfft", "eps"})
-"""Keywords of astropy's methods that set the accuracy there; without meaning here."""
+"""Keywords of astropy's methods that set their accuracy; they have no effect here."""
 
 
 class LombScargle(Significance):
     """Lomb-Scargle periodogram of one light curve, with the methods of ``astropy.timeseries.LombScargle``.
 
-    Arguments, units, absolute and relative times, grids and normalisations mean what they mean there.  Rows in
+    Arguments, units, absolute and relative times, grids and normalisations mean the same as in astropy.  Rows in
     which something is not finite or masked are left out.
 
     Parameters
@@ -207,7 +207,7 @@ class LombScargle(Significance):
             if not (regular or _is_regular(flat)):
                 raise ValueError(f"method={method!r}: frequency must be a regular grid")
             regular = True
-        regular &= not (np.any(bare < 0) and np.any(bare > 0))  # the sizes of both signs make no regular grid
+        regular &= not (np.any(bare < 0) and np.any(bare > 0))  # absolute values of both signs are no regular grid
         zero = flat == 0
         if not zero.any():
             power = self._powers(flat, shape, chosen, regular)
@@ -344,7 +344,7 @@ class LombScargle(Significance):
         data: tuple[Any, Any, Any] | None = None,
         **options: Any,
     ) -> LombScargleResult:
-        """`skysieve.lombscargle` on bare numbers; ``data`` in place of the light curve's own."""
+        """`skysieve.lombscargle` of plain numbers; ``data`` in place of the light curve's own."""
         if self.nterms == 0 and not self.fit_mean:
             raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
         grid: dict[str, Any] = {"frequency": frequency}
@@ -368,17 +368,17 @@ class LombScargle(Significance):
             t, y, dy = self._rows() if data is None else data
             return plan._search(
                 light_curves(t, y, dy), False, None, stacklevel=0
-            )  # grids like astropy's are no mistake
+            )  # no warnings on grids like astropy's
 
     def _powers(self, frequency: NDArray[Any], normalization: str, method: str, regular: bool) -> NDArray[Any]:
         if frequency.size == 0:
             return np.empty(0, np.dtype(self.dtype))
-        if len(self._rows()[0]) < (3 if self.fit_mean else 2):  # fewer points than parameters: every model fits
+        if len(self._rows()[0]) < (3 if self.fit_mean else 2):  # with fewer points than parameters every model fits
             return np.full(frequency.shape, np.nan, np.dtype(self.dtype))
         return np.asarray(self._search(frequency, normalization, method, regular).power)
 
     def _at_zero(self, normalization: str) -> float:
-        """Power at frequency 0, where the cosine is a constant and the sine is gone."""
+        """Power at frequency 0, where the cosine is constant and the sine is 0."""
         if self.nterms == 0:
             return 0.0
         if self.fit_mean:

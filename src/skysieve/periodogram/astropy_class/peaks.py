@@ -1,4 +1,4 @@
-"""The peaks of one light curve with what an astronomer asks next: could it be noise, could it be an alias."""
+"""The peaks of one light curve, with false-alarm probabilities and alias flags."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PeakList:
     frequency, period, power : numpy.ndarray or Quantity
         Place and height of the maximum of the exact periodogram; see `skysieve.periodogram.result.peaks.Peaks`.
     frequency_error, period_error : numpy.ndarray or Quantity
-        Standard errors (1 sigma); see there.
+        Standard errors (1 sigma); see `Peaks`.
     fap : numpy.ndarray or None
         Probability that the highest peak of noise is as high: for peaks behind the first an upper bound.  None
         where no formula holds or none was asked for.
@@ -115,12 +115,12 @@ def make_peaks(
     elif false_alarm is not None and not reason:
         no_keywords(false_alarm, keywords)
         chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
-    told: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
+    flags_of: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
     if aliases:
         scale = days_in(getattr(curve._relative, "unit", None))
         t, _, dy = curve._rows()
         flags = find_aliases(t * scale, f / scale, float(np.ptp(t)) * scale, dy)
-        told = {"alias": flags.flag, "alias_of": flags.of, "alias_text": flags.text}
+        flags_of = {"alias": flags.flag, "alias_of": flags.of, "alias_text": flags.text}
     frequency_unit = 1 / curve._relative.unit if has_unit(curve._relative) else 1
     period, period_error, error = (
         np.asarray(getattr(result.peaks, name)[found]) for name in ("period", "period_error", "frequency_error")
@@ -135,5 +135,5 @@ def make_peaks(
         chance,
         false_alarm,
         reason,
-        **told,
+        **flags_of,
     )

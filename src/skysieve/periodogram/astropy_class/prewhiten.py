@@ -1,4 +1,4 @@
-"""Iterative prewhitening: find the highest peak, fit all sinusoids found so far together, take them out, repeat."""
+"""Iterative prewhitening: find the highest peak, fit all sinusoids found so far together, subtract them, repeat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .lombscargle import LombScargle
 
 STEPS = 20
-"""Gauss-Newton steps for the frequencies at most; from a peak a handful is enough."""
+"""Largest number of Gauss-Newton steps for the frequencies; from a peak, a few are enough."""
 ROUNDING = 16 * float(np.finfo(np.float64).eps)
 """Error of a sinusoid over its amplitude times the radians it turned through, and of a constant over its size."""
 
@@ -90,7 +90,7 @@ def joint_fit(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Least squares for a constant and sinusoids, their frequencies free (each within ``limit`` of its start).
 
-    Gauss-Newton with the amplitudes solved anew each step.  ``weight`` is 1/dy.  Returns the frequencies, the
+    Gauss-Newton steps, with the amplitudes solved for in each.  ``weight`` is 1/dy.  Returns the frequencies, the
     parameters ``[c, a_1.., b_1..]`` (a sin + b cos), the residuals and the covariance of
     ``[c, a.., b.., f..]`` for errors of 1.
     """
@@ -174,7 +174,7 @@ def prewhiten(curve: LombScargle, n: int, grid: NDArray[np.float64], fap_limit: 
 
 
 def _with_values(curve: LombScargle, left: NDArray[Any]) -> LombScargle:
-    """The same light curve with other values in its usable rows; the others stay as they are."""
+    """The same light curve with other values in its usable rows; the others are not changed."""
     from copy import copy
 
     y = np.array(plain(curve.y))

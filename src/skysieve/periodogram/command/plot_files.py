@@ -79,7 +79,7 @@ def search_bands_with_units(curves: LightCurves, request: Request) -> LombScargl
 
 
 def on_one_level(curves: LightCurves) -> NDArray[np.float64]:
-    """Values of one object with the bands' means brought to the mean of all.
+    """Values of one object, shifted so that all bands have the mean of all rows.
 
     >>> from types import SimpleNamespace
     >>> band = np.array(["g", "r", "g", "r"])
@@ -114,10 +114,10 @@ def save_plot(
     from astropy.units import day
 
     label = value or ("Magnitude" if magnitudes else "Flux")
-    # of several bands too, whose own method does not know that they are on one level
+    # also for several bands, whose values have one mean now: their class refuses to fold them
     figure = LombScargleResult.plot(result, t * day, y, dy, magnitudes=magnitudes, labels=("Phase", label), title=title)
     if len(figure.axes) > 1:
-        # A few wild points must not squeeze the rest: show the middle 99% and a quarter more at either end.
+        # Outliers must not set the limits: show the middle 99% and a quarter more at either end.
         low, high = np.nanpercentile(y[np.isfinite(y)], [0.5, 99.5])
         margin = 0.25 * (high - low)
         bottom, top = sorted(figure.axes[1].get_ylim())
@@ -161,7 +161,7 @@ def plot_objects(
         one = one if prepare is None else prepare(one)
         t, y, dy = one.t, one.y, one.dy
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said already by the search of the whole file
+            warnings.simplefilter("ignore")  # the search of the file has printed them
             if request.banded(one):
                 result, y = search_bands_with_units(one, request), on_one_level(one)
             else:

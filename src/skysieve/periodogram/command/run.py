@@ -1,4 +1,4 @@
-"""One run of ``skysieve period``: files in, objects searched, tables and pictures out."""
+"""One run of ``skysieve period``: reads files, searches objects, writes tables and pictures."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ MAX_PLOTS = 50
 
 
 class UserError(Exception):
-    """A mistake of the user's, in one line."""
+    """An error of the user's, in one line."""
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """What is done to the rows of a file before they are searched."""
+    """Changes to the rows of a file before the search."""
 
     time_unit: str = "d"
     no_err: bool = False
     band: str | None = None
     multiband: str | None = None
-    """As the user chose; None for the model that goes with the other options."""
+    """The option --multiband; None for the default."""
     jitter: float | None = None
     phase_model: str | None = None
-    """Phase function of moving objects; None for objects that stay."""
+    """Phase function of moving objects; None for objects that do not move."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class PeriodRun:
             raise UserError(str(e)) from None
 
     def close(self) -> None:
-        """Let another run have the output."""
+        """Release the lock of the output."""
         if self.parts is not None:
             self.parts.close()
 
@@ -216,7 +216,7 @@ class PeriodRun:
             if self.parts is not None and (done := self.parts.complete(number)):
                 self.say(f"{file}: all {done} partitions were done before")
                 for k in range(done):
-                    self.found.append((label, self._done_before(number, k)))
+                    self.found.append((label, self._loaded(number, k)))
                 continue
             try:
                 curves = self._treated(read(wanted, band=self.treatment.band))
@@ -253,7 +253,7 @@ class PeriodRun:
         self.complain(text)
 
     def _treated(self, curves: LightCurves) -> LightCurves:
-        """Times in days, errors with the jitter."""
+        """Convert the times to days, and add the jitter to the errors."""
         from dataclasses import replace
 
         import numpy as np
@@ -272,13 +272,13 @@ class PeriodRun:
         if how.jitter:
             if curves.dy is None:
                 dy = np.full(len(curves.t), how.jitter)
-            else:  # a negative error is a mark of something wrong, and stays one
+            else:  # a negative error marks a bad row, and is not changed
                 dy = np.where(curves.dy < 0, curves.dy, np.hypot(curves.dy, how.jitter))
             curves = replace(curves, dy=dy)
         return curves
 
     def _about_bands(self, curves: LightCurves) -> list[str]:
-        """What is made of several bands, in a line."""
+        """A note on what is done with several bands."""
         import numpy as np
 
         names = [] if curves.band is None else np.unique(curves.band.astype(str)).tolist()
@@ -292,20 +292,20 @@ class PeriodRun:
             how = f"are searched together (--multiband {model}) with {terms} term{'s' if terms != 1 else ''}"
         return [f"rows of {len(names)} bands ({some}) {how}; --band keeps one"]
 
-    def _still(self) -> Callable[[LightCurves], LightCurves] | None:
-        """Takes the motion out of some objects and counts what that cost; None where nothing moves."""
+    def _correction(self) -> Callable[[LightCurves], LightCurves] | None:
+        """A function that corrects objects for their motion and counts lost rows; None if nothing moves."""
         from skysieve.periodogram.analysis.solar_system import reduce_part
 
         model = self.treatment.phase_model
         if model is None:
             return None
 
-        def still(curves: LightCurves) -> LightCurves:
+        def correct(curves: LightCurves) -> LightCurves:
             out, lost, flat = reduce_part(curves, model)
             self.lost, self.flat = self.lost + lost, self.flat + flat
             return out
 
-        return still
+        return correct
 
     def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
         from skysieve.core.errors import SkysieveError
@@ -335,7 +335,7 @@ class PeriodRun:
         except ValueError as e:
             if self.n_files == 1:
                 raise UserError(str(e).splitlines()[0]) from e
-            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files keep what they have
+            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files are searched all the same
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
         except OSError as e:  # a finished part or a picture that cannot be written
@@ -352,10 +352,10 @@ class PeriodRun:
             with progress_bar(self.messages.log, file.name, len(curves), self.messages.progress) as progress:
                 yield from search(
                     curves, self.request, progress=progress, note=self._note, detail=self.messages.detail,
-                    prepare=self._still(),
+                    prepare=self._correction(),
                 )  # fmt: skip
             return
-        banded = self.request.banded(curves)  # a part with rows of one band is fitted as the file is
+        banded = self.request.banded(curves)  # a part with rows of one band has the model of the file
         edges = self.parts.cut(number, curves, self.partition or PARTITION)
         n = len(edges) - 1
         before = [k for k in range(n) if self.parts.load(number, k) is not None]
@@ -372,27 +372,27 @@ class PeriodRun:
                 with progress_bar(self.messages.log, label, len(part), self.messages.progress) as progress:
                     answers = search(
                         part, self.request, progress=progress, note=self._note, detail=self.messages.detail,
-                        prepare=self._still(), banded=banded,
+                        prepare=self._correction(), banded=banded,
                     )  # fmt: skip
                     found = join(list(answers))
                 self.parts.save(number, k, found)
             yield found
 
-    def _done_before(self, number: int, k: int) -> Found:
+    def _loaded(self, number: int, k: int) -> Found:
         assert self.parts is not None
         found = self.parts.load(number, k)
         assert found is not None
         return found
 
     def _note(self, text: str) -> None:
-        """A note of the search, once for all its partitions."""
+        """Print a note of the search, once for all partitions."""
         kind = text[:20]
         if kind not in self.noted or self.parts is None:
             self.noted.add(kind)
             self.say(f"note: {text}")
 
     def _join(self) -> None:
-        """Bring the answers of each file together."""
+        """Join the answers of each file."""
         from .survey import join
 
         files = groupby(self.found, key=lambda pair: pair[0])
@@ -402,7 +402,7 @@ class PeriodRun:
         from .plot_files import plot_objects
 
         limit = self.plot_limit - self.plotted
-        self.plotted += plot_objects(curves, self.request, path, limit, self.pictures, self._still())
+        self.plotted += plot_objects(curves, self.request, path, limit, self.pictures, self._correction())
 
     def _write(self, path: Path) -> None:
         from skysieve.periodogram.result.table_files import table_bytes, write_table
@@ -424,10 +424,10 @@ class PeriodRun:
         return {k: np.concatenate([t[k] for t, _ in tables]) for k in tables[0][0]}, tables[0][1]
 
     def keep_finished(self, why: str = "interrupted") -> str:
-        """After Ctrl-C or an error: write what is done, and say where.
+        """After Ctrl-C or an error, write what is done; returns a message that says where.
 
-        Beside the wanted output; where that cannot be written, in the folder of temporary files, else on the
-        standard output.  A run without an output shows it.
+        It is written next to the output, else into the folder of temporary files, else to standard output.  A run
+        without an output shows it.
         """
         if self.parts is not None:
             return f"{why}; the same command continues from the finished partitions in {self.parts.folder}"

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from skysieve.periodogram.result.result import LombScargleResult
 
 FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 20_000_000
-"""A chunk is what takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
+"""A chunk takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
 frequencies of them all together; every chunk is limited in rows."""
 SHORT = 0.02
-"""Days: of a range without a shortest period."""
+"""Shortest period in days that is assumed for the first chunk of a range without one."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
+    """The request to the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
 
     ``multiband`` is the model for light curves in several bands, of `skysieve.lombscargle_multiband`, or "none": all
-    rows of an object are one series.  ``band_terms`` are its terms where nobody chose a model or terms; those
-    above the first are held small then.
+    rows of an object are one series.  ``band_terms`` are its terms if neither a model nor terms were
+    chosen; those above the first then have a penalty.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Request:
     band_terms: int | None = None
 
     def banded(self, curves: LightCurves) -> bool:
-        """Whether there are several bands, to be told apart."""
+        """Whether there are several bands that the model distinguishes."""
         return self.multiband != "none" and curves.band is not None and bool((curves.band != curves.band[:1]).any())
 
     @property
@@ -74,17 +74,17 @@ class Request:
 
     @property
     def both_readings(self) -> bool:
-        """Whether a period may be one rotation or half of one: several terms can take either for their period."""
+        """Whether a period may be one rotation or half of one, as with several terms."""
         return self.asteroid and self.nterms > 1
 
     @property
     def scale(self) -> float:
-        """Shown period over light-curve period in days."""
+        """Ratio of the period that is shown to the period of the light curve in days."""
         return TimeUnit.d.hours / TimeUnit[self.unit].hours * (2.0 if self.doubled else 1.0)
 
     @property
     def column_names(self) -> dict[str, str]:
-        """Names of the columns of periods: they say what rotates, and the unit where that is not the day."""
+        """Names of the columns of periods: they say whether it is a rotation, and the unit unless it is the day."""
         kind, unit = "rotation_period" if self.asteroid else "period", "" if self.unit == "d" else f"_{self.unit}"
         return {
             "period": kind + unit,
@@ -120,18 +120,18 @@ class Found:
 
     @property
     def status_text(self) -> NDArray[np.str_]:
-        """A word or a sentence an object."""
+        """The status of each object in words."""
         return np.array([Status(int(s)).text for s in self.status], dtype=str)
 
     def ambiguity(self, i: int) -> str:
-        """What to know of the best period of object ``i``: the highest peak that mirrors it, or the sampling's mark."""
-        told = [str(self.alias_text[i, 0])] if self.alias[i, 0] & Alias.SAMPLING else []
+        """Doubts about the best period of object ``i``: its highest alias, or a rhythm of the sampling."""
+        doubts = [str(self.alias_text[i, 0])] if self.alias[i, 0] & Alias.SAMPLING else []
         real = Alias.DAY | Alias.MONTH | Alias.YEAR
         for k in np.flatnonzero((self.alias_of[i] == 0) & (self.alias[i] & int(real) > 0))[:1]:
-            told.append(
+            doubts.append(
                 f"{self.power[i, k] / self.power[i, 0]:.2f} at {str(self.alias_text[i, k]).removeprefix('#1 ')}"
             )
-        return "; ".join(told)
+        return "; ".join(doubts)
 
     def table(self, request: Request, file: str | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         """Columns of the output file (see `result.columns`), and the units of those that have one."""
@@ -161,7 +161,7 @@ class Found:
 
 
 def join(parts: list[Found]) -> Found:
-    """One after another."""
+    """Join answers, one after another."""
     return Found(*(np.concatenate([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
 
 
@@ -205,8 +205,8 @@ class Rows:
         return self.t[part][keep], self.y[part][keep], None if self.dy is None else self.dy[part][keep]
 
 
-def no_chance(request: Request, has_dy: bool, banded: bool) -> str | None:
-    """Why there are no false-alarm probabilities; None where there are."""
+def no_formula(request: Request, has_dy: bool, banded: bool) -> str | None:
+    """Why there are no false-alarm probabilities; None if there are."""
     arguments = request.arguments
     if banded and not BAND_MODELS[request.multiband].one_series:
         return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
@@ -214,21 +214,21 @@ def no_chance(request: Request, has_dy: bool, banded: bool) -> str | None:
     return fap.no_formula("baluev", normalization, 1 if banded else request.nterms, True, has_dy)
 
 
-def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
+def probabilities(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
     """Baluev's false-alarm probability of each peak; NaN where no formula holds.
 
     A mean for each band takes a degree of freedom each, and nothing else changes (Baluev 2008: the model to compare
     with may be any linear one).
     """
     out = np.full(power.shape, np.nan)
-    if no_chance(request, rows.dy is not None, rows.band is not None) is not None:
+    if no_formula(request, rows.dy is not None, rows.band is not None) is not None:
         return out
     relative, weight, _ = clean_rows(rows.t, rows.dy, rows.offsets, rows.usable)
     ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
     if ok.size == 0:
         return out
     lengths = np.diff(rows.offsets)
-    counted = np.repeat(np.asarray(result.status) == Status.OK, lengths)  # of objects with a result: no others' rows
+    counted = np.repeat(np.asarray(result.status) == Status.OK, lengths)  # rows of objects with a result
     w, x = weight[counted], relative[counted]
     starts = np.concatenate([[0], np.cumsum(lengths[ok])[:-1]])
     mean = np.add.reduceat(w * x, starts)
@@ -246,15 +246,15 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
     if terms == 1:
         out[ok] = noise.probability(power[ok])
     else:  # the penalty is in parts of the trace, 3, and a column's square is half the weight
-        kept = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
-        out[ok] = fap.series_probability(power[ok], noise, terms, kept)
+        left = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
+        out[ok] = fap.series_probability(power[ok], noise, terms, left)
     return out
 
 
 def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDArray[np.float64]:
-    """Chi-square of the fit at the best frequency less that at half of it; NaN where it is not wanted.
+    """Chi-square of the fit at the best frequency less that at half of it; NaN unless both readings are shown.
 
-    Without errors they are taken from the scatter round the better of the two fits.  Each of several bands has a mean.
+    Without errors, the scatter about the better of the two fits takes their place.  Each of several bands has a mean.
     """
     out = np.full(len(frequency), np.nan)
     if not request.both_readings or (rows.band is not None and not BAND_MODELS[request.multiband].one_series):
@@ -279,7 +279,7 @@ def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDA
 
 
 def first_chunk(curves: LightCurves, request: Request) -> int:
-    """Objects that some seconds are surely enough for."""
+    """Number of objects of the first chunk, for which some seconds are enough."""
     asked = request.arguments
     nf = asked.get("nf")
     if nf is None:
@@ -359,12 +359,12 @@ def search(
                 frequency=frequency,
                 frequency_error=np.asarray(result.peaks.frequency_error, np.float64).reshape(n, -1),
                 power=power,
-                fap=chances(rows, power, result, request),
+                fap=probabilities(rows, power, result, request),
                 alias=aliases.flag,
                 alias_of=aliases.of,
                 alias_text=aliases.text,
                 delta_chi2=half_frequency(rows, frequency[:, 0], request),
             )
             start = stop
-    if note is not None and (reason := no_chance(request, curves.dy is not None, banded)):
+    if note is not None and (reason := no_formula(request, curves.dy is not None, banded)):
         note(reason)

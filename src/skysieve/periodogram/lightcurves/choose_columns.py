@@ -47,9 +47,9 @@ def _first(names: Sequence[str], known: Sequence[str], used: set[int], role: str
     have: dict[str, list[int]] = {}
     for which in (0, 1, 2):
         for i, name in enumerate(names):
-            known = forms(name)
-            if i not in used and which < len(known) and i not in have.get(known[which], []):
-                have.setdefault(known[which], []).append(i)
+            spellings = forms(name)
+            if i not in used and which < len(spellings) and i not in have.get(spellings[which], []):
+                have.setdefault(spellings[which], []).append(i)
     for k in known:
         if k in have:
             same = [i for i in have[k] if plain(names[i]) == plain(names[have[k][0]])]
