@@ -135,8 +135,8 @@ def lombscargle_multiband(
     Returns
     -------
     MultibandResult
-        As of `skysieve.lombscargle`; the standard power is the part of the bands' scatter about their own
-        weighted means that the model takes away.
+        As of `skysieve.lombscargle`; the standard power is the fraction of the bands' scatter about their
+        own weighted means that the model explains.
 
     Raises
     ------
@@ -153,8 +153,8 @@ def lombscargle_multiband(
     about the mean; it leaves out the bands of an object with fewer than ``2 nterms + 2``
     usable rows, which any series fits; they count as dropped.
 
-    The default, two terms of "offsets" with ``reg_terms=0.02``, was chosen by the part of periods that is recovered
-    within 1% (of eclipsing binaries also half of it): of 480 made RR Lyrae stars, Cepheids and eclipsing binaries and
+    The default, two terms of "offsets" with ``reg_terms=0.02``, was chosen by the fraction of periods that is recovered
+    within 1% (of eclipsing binaries also half of it): of 480 simulated RR Lyrae stars, Cepheids, eclipsing binaries and
     160 sinusoids with 25 to 300 visits in five or six bands (``benchmarks/multiband_recovery.py``, two busy cores):
 
     ======================================  =====  ========  ========  =========  =========  ============

@@ -88,7 +88,7 @@ def what_was_done(curves: LightCurves, lost: int, flat: int) -> list[str]:
     if flat:
         notes.append(
             f"{flat:,} light curves have too few points or under {SMALLEST_RANGE:g} degrees of phase angle for a "
-            "phase function; only their scale was taken out"
+            "phase function; only their mean brightness was removed"
         )
     kind = "magnitudes" if curves.is_magnitude else "fluxes"
     return [*notes, f"{curves.value_name} is taken as {kind}: names of magnitudes hold 'mag' or are one letter"]

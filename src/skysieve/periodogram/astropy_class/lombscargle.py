@@ -303,9 +303,9 @@ class LombScargle(Significance):
         maximum_frequency: Any = None,
         fap_limit: float | None = None,
     ) -> Prewhitened:
-        """Find a sinusoid, take it out, find the next: up to ``n`` of them, all fitted together each time.
+        """Find a sinusoid, subtract it, find the next: up to ``n`` of them, all fitted together each time.
 
-        It ends before where nothing but rounding errors is left.
+        It ends earlier if only rounding errors are left.
 
         Parameters
         ----------

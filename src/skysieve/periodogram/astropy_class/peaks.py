@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from skysieve.core.checks import one_of
+from skysieve.core.result import Result
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import exceeding, no_keywords
 from skysieve.periodogram.result.aliases import days_in, find_aliases
 from skysieve.periodogram.result.columns import peak_names
+from skysieve.periodogram.result.value_files import load_values, save_values
 
 from .light_curve import has_unit
 
 if TYPE_CHECKING:
+    import os
+
+    from astropy.table import Table
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from skysieve.periodogram.result.plot import AxisName
     from skysieve.periodogram.result.result import LombScargleResult
 
     from .lombscargle import LombScargle
 
 
 @dataclass(frozen=True, repr=False)
-class PeakList:
+class PeakList(Result):
     """The highest peaks of a periodogram, in falling order of power; shape (k,).
 
     Attributes
@@ -77,8 +85,38 @@ class PeakList:
             )
         return "\n".join([head, *rows]) + ">"
 
-    def to_table(self) -> Any:
-        """An astropy table, one row a peak."""
+    def plot(self, *, axis: AxisName = "auto", **options: Any) -> Figure:
+        """Draw the power of the peaks against frequency, or against period.
+
+        Parameters
+        ----------
+        axis : {"auto", "period", "frequency"}
+            "auto" is frequency.
+        **options
+            ``ax``, a `matplotlib.axes.Axes` to draw in; a new figure by default.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from skysieve.periodogram.result.plot import AXES, sticks
+
+        if one_of("axis", axis, AXES) == "period":
+            return sticks(self.period, self.power, ("Period", "Power"), **options)
+        return sticks(self.frequency, self.power, ("Frequency", "Power"), **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to ``.npz`` (everything, see `load`), or the table to .csv, .parquet, .fits, .ecsv or .json."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        save_values("PeakList", values, self.to_table(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote to an ``.npz`` file; ValueError if the file holds something else."""
+        return cls(**load_values("PeakList", path))
+
+    def to_table(self) -> Table:
+        """An astropy table with one row for each peak."""
         from astropy.table import Table
 
         columns = {name: getattr(self, name) for name in peak_names()}

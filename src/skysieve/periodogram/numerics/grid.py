@@ -103,7 +103,7 @@ class FrequencyArray:
     position : numpy.ndarray or None
         ``listed == rising[position]``; None when the two are the same.
     first : numpy.ndarray or None
-        Where each of ``rising`` stands first in ``listed``; None as above.
+        First position of each of ``rising`` in ``listed``; None as above.
     deviation : float
         Largest distance from the regular grid through both ends.
     """

@@ -17,6 +17,7 @@ from skysieve.periodogram.lightcurves.units import Units, attach
 from skysieve.periodogram.result.columns import TableName, peak_names, table_columns
 from skysieve.periodogram.result.peaks import Peaks, Ragged
 from skysieve.periodogram.result.table_files import FORMATS, write_table
+from skysieve.periodogram.result.value_files import COMPLETE
 
 if TYPE_CHECKING:
     from .result import LombScargleResult
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="LombScargleResult")
 
 _VERSION = 1
-COMPLETE = ".npz"
-"""Ending of the files that hold all of a result; the others hold its table."""
 
 
 def _columns(result: LombScargleResult, what: str | None) -> dict[str, Any]:

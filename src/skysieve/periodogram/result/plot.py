@@ -145,6 +145,21 @@ def best_peaks(result: LombScargleResult, *, axis: AxisName = "auto", ax: Axes |
     return figure
 
 
+def sticks(x: Any, y: Any, names: tuple[str, str], ax: Axes | None = None) -> Figure:
+    """Vertical lines of heights ``y`` at ``x``, numbered from the first on; ``names`` label the axes."""
+    figure, ax = _axes(ax, (8.0, 4.0))
+    places, heights = (np.atleast_1d(np.asarray(_bare(v), np.float64)) for v in (x, y))
+    found = np.isfinite(places) & np.isfinite(heights)
+    ax.vlines(places[found], 0, heights[found], color=LINE, linewidth=1.2)
+    for k in np.flatnonzero(found):
+        ax.annotate(str(k + 1), (places[k], heights[k]), xytext=(0, 3), textcoords="offset points", ha="center")
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel(_label(names[0], getattr(x, "unit", None)))
+    unit = getattr(y, "unit", None)
+    ax.set_ylabel(_label(names[1], None if unit is None or unit.is_equivalent("") else unit))
+    return figure
+
+
 def _power_label(result: LombScargleResult) -> str:
     name = "Power" if result.normalization == "standard" else f"Power ({result.normalization})"
     unit = result.power_unit

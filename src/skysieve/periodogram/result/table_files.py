@@ -149,7 +149,7 @@ def write_table(
     facts : mapping of str to str, bool or int, optional
         Metadata of the table; likewise.
     format : str, optional
-        One of `FORMATS`; by default the file's ending tells it.
+        One of `FORMATS`; by default the ending of the file's name.
 
     Raises
     ------

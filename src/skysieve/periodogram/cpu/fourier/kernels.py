@@ -39,8 +39,8 @@ GROUP = 16 * STEP
 PIVOT = 1e-8
 """Pivots of the normal matrix below this part of the weight of the column's rows are not trusted."""
 SINGULAR = 1e-14
-"""Of a column, after the earlier ones are taken out of it, no more than this part of its square is left: it is one
-of them at these times."""
+"""If the part of a column that is orthogonal to the earlier ones has no more than this fraction of its square, the
+column is a combination of them."""
 COLUMN_NOISE = 1e-30
 
 
