@@ -351,7 +351,7 @@ class PeriodRun:
         if self.parts is None:
             with progress_bar(self.messages.log, file.name, len(curves), self.messages.progress) as progress:
                 yield from search(
-                    curves, self.request, progress=progress, note=self._note, detail=self.messages.detail,
+                    curves, self.request, progress=progress, note=self._note, detail=self._detail,
                     prepare=self._correction(),
                 )  # fmt: skip
             return
@@ -371,7 +371,7 @@ class PeriodRun:
                 label = f"{file.name}, {k + 1} of {n}"
                 with progress_bar(self.messages.log, label, len(part), self.messages.progress) as progress:
                     answers = search(
-                        part, self.request, progress=progress, note=self._note, detail=self.messages.detail,
+                        part, self.request, progress=progress, note=self._note, detail=self._detail,
                         prepare=self._correction(), banded=banded,
                     )  # fmt: skip
                     found = join(list(answers))
@@ -383,6 +383,10 @@ class PeriodRun:
         found = self.parts.load(number, k)
         assert found is not None
         return found
+
+    @property
+    def _detail(self) -> Callable[[str], None] | None:
+        return self.messages.detail if self.messages.verbose else None
 
     def _note(self, text: str) -> None:
         """Print a note of the search, once for all partitions."""

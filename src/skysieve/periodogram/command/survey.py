@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.errors import format_bytes
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
 from skysieve.periodogram.contract import BAND_MODELS, Status
@@ -344,8 +345,15 @@ def search(
                     note(str(w.message))
             n = stop - start
             if detail is not None:
+                if several is not None:
+                    about = several.describe(t, y, part.band, dy, offsets=offsets)
+                else:
+                    about = plan.describe(t, y, dy, offsets=offsets)
+                expected = "" if about["seconds"] is None else f", {about['seconds']:.3g} s expected"
+                detail(f"memory of {format_bytes(about['bytes'])}{expected}")
                 used = ", ".join(sorted({*np.atleast_1d(result.method).tolist()}))
-                detail(f"{n:,} objects by {used} on {result.device} in {result.dtype}: {seconds:.3g} s")
+                what = f"{n:,} object{'s' if n != 1 else ''} by {used}"
+                detail(f"{what} on {result.device} in {result.dtype}: {seconds:.3g} s")
             frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
             power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
             rows = Rows.of(part, banded)
