@@ -400,7 +400,7 @@ def test_grids_without_frequencies() -> None:
         lambda **grid: odd().prewhiten(1, **grid),
         lambda **grid: odd().false_alarm_probability(0.5, **grid),
     ):
-        with pytest.raises(ValueError, match="from 2 to 1 there are none; a grid of at least one"):
+        with pytest.raises(ValueError, match="from 2 to 1 there are none: expected a grid of at least one"):
             ask(minimum_frequency=2, maximum_frequency=1)
     with pytest.raises(ValueError, match="frequency is empty"):
         odd().peaks(2, frequency=[])

@@ -256,7 +256,7 @@ def test_what_cannot_be_fitted_has_a_status():
         ({"nterms": 0}, ValueError, "at least 1 term"),
         ({"nterms_band": 2}, ValueError, "goes with model='flexible'"),
         ({"model": "flexible", "nterms": 0, "nterms_band": 0}, ValueError, "nothing to fit"),
-        ({"model": "flexible", "reg_band": None}, ValueError, "told apart"),
+        ({"model": "flexible", "reg_band": None}, ValueError, "expected one above 0"),
         ({"model": "flexible", "reg_base": -1.0}, ValueError, "reg_base=-1.0"),
         ({"model": "flexible", "reg_base": "much"}, ValueError, "reg_base='much'"),
         ({"reg_base": 1.0}, ValueError, "reg_base=1.0 goes with model='flexible'"),

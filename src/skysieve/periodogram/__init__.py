@@ -8,9 +8,8 @@ from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from skysieve.periodogram.analysis.fap import NoFormulaWarning
-    from skysieve.periodogram.astropy_class.lombscargle import LombScargle
+    from skysieve.periodogram.astropy_class.lombscargle import LombScargle, Prewhitened
     from skysieve.periodogram.astropy_class.peaks import PeakList
-    from skysieve.periodogram.astropy_class.prewhiten import Prewhitened
     from skysieve.periodogram.astropy_class.register import register_astropy
     from skysieve.periodogram.result.aliases import Alias, Aliases, find_aliases
     from skysieve.periodogram.result.peaks import Peaks
@@ -48,7 +47,7 @@ _HOMES = {
     "NoFormulaWarning": "skysieve.periodogram.analysis.fap",
     "register_astropy": "skysieve.periodogram.astropy_class.register",
     "PeakList": "skysieve.periodogram.astropy_class.peaks",
-    "Prewhitened": "skysieve.periodogram.astropy_class.prewhiten",
+    "Prewhitened": "skysieve.periodogram.astropy_class.lombscargle",
     "lombscargle": "skysieve.periodogram.api",
     "lombscargle_multiband": "skysieve.periodogram.multiband",
     "multiband_bootstrap": "skysieve.periodogram.multiband",

@@ -14,6 +14,7 @@ from skysieve.periodogram.numerics.normalization import normalize
 
 from .fit import weighted_mean
 from .light_curve import missing
+from .prewhiten import Prewhitened, prewhiten
 from .significance import Significance
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from skysieve.periodogram.result.result import LombScargleResult
 
     from .peaks import PeakList
-    from .prewhiten import Prewhitened
 
 METHODS = {
     "auto": "auto",
@@ -321,8 +321,6 @@ class LombScargle(Significance):
         Prewhitened
             Frequencies, amplitudes, phases, errors, and ``.residual``, a `LombScargle` of what is left.
         """
-        from .prewhiten import prewhiten
-
         grid = self._grid(None, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
         return prewhiten(self, n, grid, fap_limit)
 
@@ -396,3 +394,6 @@ def _is_regular(frequency: NDArray[Any]) -> bool:
     """astropy's test of a regular grid."""
     step = np.diff(frequency)
     return step.size == 0 or bool(np.allclose(step[0], step))
+
+
+Prewhitened.curve_class = LombScargle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -52,6 +52,9 @@ class Prewhitened(Result):
     residual : LombScargle
         The light curve without the sinusoids and the offset.
     """
+
+    curve_class: ClassVar[type[LombScargle]]
+    """Class of the residual, which the module of that class sets."""
 
     frequency: Any
     amplitude: Any
@@ -109,10 +112,8 @@ class Prewhitened(Result):
 
         The residual is searched on the default device, whatever it was.
         """
-        from .lombscargle import LombScargle
-
         values = load_values("Prewhitened", path)
-        residual = LombScargle(**{name: values.pop(f"residual.{name}") for name in CURVE})
+        residual = cls.curve_class(**{name: values.pop(f"residual.{name}") for name in CURVE})
         return cls(**values, residual=residual)
 
     def model(self, t: Any) -> Any:
