@@ -305,7 +305,7 @@ def test_saved_and_drawn(tmp_path):
     again = multiband.MultibandResult.load(tmp_path / "r.npz")
     np.testing.assert_array_equal(again.power, result.power)
     assert (again.bands, again.model) == (result.bands, "offsets")
-    with pytest.raises(ValueError, match=r"was written by MultibandResult\.save"):
+    with pytest.raises(ValueError, match=r"was not written by LombScargleResult\.save"):
         skysieve.periodogram.LombScargleResult.load(tmp_path / "r.npz")
     assert len(result.plot().axes) == 1
     with pytest.raises(ValueError, match="not folded"):

@@ -108,7 +108,7 @@ class PeakList(Result):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to ``.npz`` (everything, see `load`), or the table to .csv, .parquet, .fits, .ecsv or .json."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        save_values("PeakList", values, self.to_table(), path)
+        save_values("PeakList", values, self.to_table, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -104,7 +104,7 @@ class Prewhitened(Result):
         curve = self.residual
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "residual"}
         values |= {f"residual.{name}": getattr(curve, name) for name in CURVE}
-        save_values("Prewhitened", values, self.to_table(), path)
+        save_values("Prewhitened", values, self.to_table, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

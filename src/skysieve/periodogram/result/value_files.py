@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,20 @@ if TYPE_CHECKING:
 
 COMPLETE = ".npz"
 """Ending of the files that hold all values; the others hold a table."""
+PLAIN = (str, bool, int, float, tuple)
+"""Types of values that JSON holds; NumPy's numbers are arrays."""
 
 
-def save_values(kind: str, values: Mapping[str, Any], table: Table, path: str | os.PathLike[str]) -> None:
+def save_values(kind: str, values: Mapping[str, Any], table: Callable[[], Table], path: str | os.PathLike[str]) -> None:
     """Write all values to ``.npz``, or the table to another format.
 
     Parameters
     ----------
     kind : str
         Name of the class whose values they are.
-    values : mapping of str to array, Quantity, Time, number, str, bool or None
-    table : astropy.table.Table
+    values : mapping of str to array, Quantity, Time, number, str, bool, None, or tuple of numbers and str
+    table : callable
+        Returns the `astropy.table.Table`.
     path : path
     """
     target = Path(path)
@@ -38,15 +41,16 @@ def save_values(kind: str, values: Mapping[str, Any], table: Table, path: str | 
         if target.suffix.lower().removeprefix(".") not in FORMATS:
             endings = ", ".join([COMPLETE, *(f".{name}" for name in FORMATS)])
             raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in one of {endings}")
-        units = {name: table[name].unit.to_string() for name in table.colnames if table[name].unit is not None}
-        write_table({name: np.asarray(table[name]) for name in table.colnames}, target, units=units, facts=table.meta)
+        made = table()
+        units = {name: made[name].unit.to_string() for name in made.colnames if made[name].unit is not None}
+        write_table({name: np.asarray(made[name]) for name in made.colnames}, target, units=units, facts=made.meta)
         return
     arrays: dict[str, Any] = {}
     plain: dict[str, Any] = {}
     units = {}
     times: dict[str, list[str]] = {}
     for name, value in values.items():
-        if value is None or isinstance(value, str | bool | int | float):
+        if value is None or (isinstance(value, PLAIN) and not isinstance(value, np.generic)):
             plain[name] = value
         elif is_date(value):
             times[name] = [value.scale, value.format]
@@ -67,7 +71,7 @@ def load_values(kind: str, path: str | os.PathLike[str]) -> dict[str, Any]:
     meta = json.loads(str(held.pop("meta", "{}")))
     if meta.get("class") != kind:
         raise ValueError(f"{os.fspath(path)!r} was not written by {kind}.save")
-    values: dict[str, Any] = dict(meta["plain"])
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta["plain"].items()}
     for name, (scale, form) in meta["times"].items():
         from astropy.time import Time
 
