@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from skysieve.periodogram.numerics.normalization import HALF_CHI2, Normalization
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-FORMULAS = ("single", "naive", "davies", "baluev")
-METHODS = (*FORMULAS, "bootstrap")
+FalseAlarmName = Literal["single", "naive", "davies", "baluev", "bootstrap"]
+METHODS = get_args(FalseAlarmName)
+FORMULAS = tuple(name for name in METHODS if name != "bootstrap")
 NULL_PARAMETERS, MODEL_PARAMETERS = 1, 3
 
 

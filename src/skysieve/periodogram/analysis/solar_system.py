@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from skysieve.periodogram.lightcurves.io import LightCurves
 
+    from .phase_function import PhaseFunctionName
+
 LIGHT_TIME = 499.004783836 / 86400
 """Days that light takes for an astronomical unit."""
 SMALLEST_RANGE = 1.0
@@ -56,7 +58,7 @@ def reduce_brightness(
     return y * square, None if dy is None else dy * square
 
 
-def reduced(curves: LightCurves, model: str) -> LightCurves:
+def reduced(curves: LightCurves, model: PhaseFunctionName) -> LightCurves:
     """Light curves corrected for light time, distances and phase angle.
 
     Parameters

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from skysieve.periodogram.analysis.fap import FalseAlarmName
     from skysieve.periodogram.numerics.normalization import NormalizationName
     from skysieve.periodogram.result.result import LombScargleResult
 
@@ -247,7 +248,7 @@ class LombScargle(Significance):
         maximum_frequency: Any = None,
         normalization: str | None = None,
         method: str = "auto",
-        false_alarm: str | None = "baluev",
+        false_alarm: FalseAlarmName | None = "baluev",
         method_kwds: Mapping[str, Any] | None = None,
         aliases: bool = True,
     ) -> PeakList:

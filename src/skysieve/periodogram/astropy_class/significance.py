@@ -44,7 +44,7 @@ class Significance(FittedCurve, ABC):
     def false_alarm_probability(
         self,
         power: Any,
-        method: str = "baluev",
+        method: fap.FalseAlarmName = "baluev",
         samples_per_peak: float = 5,
         nyquist_factor: float = 5,
         minimum_frequency: Any = None,
@@ -108,7 +108,7 @@ class Significance(FittedCurve, ABC):
     def false_alarm_level(
         self,
         false_alarm_probability: Any,
-        method: str = "baluev",
+        method: fap.FalseAlarmName = "baluev",
         samples_per_peak: float = 5,
         nyquist_factor: float = 5,
         minimum_frequency: Any = None,
