@@ -21,7 +21,7 @@ help:
 	@echo "make clean     remove what these made"
 
 demo: $(VENV)/.runs
-	$(BIN)/skysieve demo
+	$(BIN)/skysieve demo --overwrite
 
 test: lint types unit
 

@@ -6,12 +6,20 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from skysieve import __version__
-from skysieve.core.command import FAILED_SOME, option, report_errors
+from skysieve.core.command import (
+    FAILED_SOME,
+    OUTPUT,
+    DeviceOption,
+    OverwriteOption,
+    check_output,
+    option,
+    report_errors,
+)
 from skysieve.dedispersion.command.cli import dedisp
 from skysieve.dedispersion.stream.command.commands import emulate, stream, watch
 from skysieve.fstat.command.cli import fstat
@@ -30,7 +38,7 @@ DEMOS = {
     "dedispersion": "skysieve.dedispersion.command.demo:run",
     "sphere": "skysieve.sphere.command.demo:run",
 }
-"""Parts of the demo: ``run(out, console, device)`` returns what fell short, one line each."""
+"""Parts of the demo: ``run(folder, console, device)`` returns a line for each result that is not as expected."""
 
 METHODS = {
     "periodogram": "skysieve.periodogram.contract:METHODS",
@@ -61,7 +69,7 @@ for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 
 
-def _load(place: str) -> object:
+def _load(place: str) -> Any:
     module, name = place.split(":")
     return getattr(importlib.import_module(module), name)
 
@@ -82,49 +90,87 @@ def _root(
 
 
 @app.command()
-def info() -> None:
-    """Versions, devices and methods: what to send with a bug report."""
-    import platform
+def info(
+    json: Annotated[bool, option("--json", help="Print JSON. The default is a table.", panel=OUTPUT)] = False,
+) -> None:
+    """Print versions, devices and methods: what to send with a bug report.
 
+    Examples:
+
+    - skysieve info
+    - skysieve info --json > info.json
+    """
+    facts = _facts()
+    if json:
+        from json import dumps
+
+        typer.echo(dumps(facts, indent=1))
+        return
     from rich.console import Console
     from rich.table import Table
 
-    from skysieve.core.device import cuda_problem, driver_version, resolve
     from skysieve.core.errors import format_bytes
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("skysieve", __version__)
-    table.add_row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    for package in PACKAGES:
-        table.add_row(package, _package_version(package))
-    cpu = resolve("cpu")[0]
-    table.add_row("cpu", f"{_cpu_name()}, {cpu.sm_count} cores usable, {format_bytes(cpu.free_memory)} of memory free")
-    problem = cuda_problem()
-    if problem is None:
-        for gpu in resolve("cuda:all"):
-            memory = f"{format_bytes(gpu.free_memory)} of {format_bytes(gpu.total_memory)} free"
-            capability = ".".join(map(str, gpu.compute_capability))
-            table.add_row(
-                f"cuda:{gpu.index}", f"{gpu.name}, {memory}, compute capability {capability}, driver {driver_version()}"
-            )
-    else:
-        table.add_row("gpu", f"none: {problem}")
-    for domain, place in METHODS.items():
-        methods = _load(place)
-        assert isinstance(methods, tuple)
+    table.add_row("skysieve", facts["skysieve"])
+    table.add_row("python", f"{facts['python']} on {facts['platform']}")
+    for package, version in facts["packages"].items():
+        table.add_row(package, version or "not installed")
+    cpu, *gpus = facts["devices"]
+    memory = f"{format_bytes(cpu['free_memory'])} of memory free"
+    table.add_row("cpu", f"{cpu['model']}, {cpu['cores']} cores usable, {memory}")
+    for gpu in gpus:
+        memory = f"{format_bytes(gpu['free_memory'])} of {format_bytes(gpu['total_memory'])} free"
+        capability = f"compute capability {gpu['compute_capability']}, driver {gpu['driver']}"
+        table.add_row(gpu["name"], f"{gpu['model']}, {memory}, {capability}")
+    if not gpus:
+        table.add_row("gpu", f"none: {facts['gpu_problem']}")
+    for domain, methods in facts["methods"].items():
         table.add_row(f"{domain} methods", ", ".join(methods))
     Console(highlight=False).print(table)
 
 
-def _package_version(package: str) -> str:
-    """Version of an installed package, found without importing it."""
+def _facts() -> dict[str, Any]:
+    """What ``skysieve info`` prints, as JSON holds it; memory in bytes."""
+    import platform
+
+    from skysieve.core.device import cuda_problem, driver_version, resolve
+
+    cpu, problem = resolve("cpu")[0], cuda_problem()
+    devices: list[dict[str, Any]] = [
+        {"name": "cpu", "model": _cpu_name(), "cores": cpu.sm_count, "free_memory": cpu.free_memory}
+    ]
+    for gpu in resolve("cuda:all") if problem is None else ():
+        devices.append(
+            {
+                "name": f"cuda:{gpu.index}",
+                "model": gpu.name,
+                "free_memory": gpu.free_memory,
+                "total_memory": gpu.total_memory,
+                "compute_capability": ".".join(map(str, gpu.compute_capability)),
+                "driver": driver_version(),
+            }
+        )
+    return {
+        "skysieve": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": {package: _package_version(package) for package in PACKAGES},
+        "devices": devices,
+        "gpu_problem": None if problem is None else str(problem),
+        "methods": {domain: list(_load(place)) for domain, place in METHODS.items()},
+    }
+
+
+def _package_version(package: str) -> str | None:
+    """Version of a package, found without importing it; None if it is not installed."""
     from importlib import metadata
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        return "not installed"
+        return None
     names = metadata.packages_distributions().get(package, [package])
     try:
         return ", ".join(metadata.version(n) + (f" ({n})" if n != package else "") for n in dict.fromkeys(names))
@@ -145,29 +191,45 @@ def _cpu_name() -> str:
 
 @app.command()
 def demo(
-    out: Annotated[Path, option("--out", metavar="DIR", help="Folder for the plots (demo-output).")] = Path(
-        "demo-output"
-    ),
-    device: Annotated[
-        str, option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, cuda:all (auto).")
-    ] = "auto",
+    output: Annotated[
+        Path,
+        option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Folder for the plots. The default is demo-output.",
+            panel=OUTPUT,
+        ),
+    ] = Path("demo-output"),
+    device: DeviceOption = "auto",
+    overwrite: OverwriteOption = False,
 ) -> None:
-    """Periods of a star and of asteroids, a gravitational wave, a radio transient, a smoothed sky; a minute at most."""
+    """Run the four searches on real and simulated data, for a minute at most.
+
+    They find the periods of a star and of asteroids, a gravitational wave and a radio transient, and smooth a sky.
+    The command fails if one of them does not find what is known to be there.
+
+    Examples:
+
+    - skysieve demo
+    - skysieve demo -o plots --device cuda --overwrite
+    """
     from rich.console import Console
 
     console = Console(highlight=False)
     short: list[str] = []
-    with report_errors(f"interrupted; the plots made so far are in {out}"):
-        out.mkdir(parents=True, exist_ok=True)
+    with report_errors(f"interrupted; the plots made so far are in {output}"):
+        check_output(output, folder=True)
+        if not overwrite and (before := sorted(output.glob("*.png"))):
+            raise FileExistsError(f"{before[0]}: exists; use --overwrite to replace it, or another folder")
+        output.mkdir(exist_ok=True)
         for place in DEMOS.values():
-            run = _load(place)
-            assert callable(run)
-            short += run(out, console, device)
+            short += _load(place)(output, console, device)
     for line in short:
         console.print(f"FAILED: {line}", style="bold red")
     if short:
         raise typer.Exit(FAILED_SOME)
-    console.print(f"[bold green]All as expected.[/] Plots are in {out}{'' if out.is_absolute() else '/'}")
+    console.print(f"[bold green]All as expected.[/] Plots are in {output}{'' if output.is_absolute() else '/'}")
 
 
 def main() -> None:

@@ -104,6 +104,13 @@ def test_outputs_are_checked_before_any_work(tmp_path):
         check_output(file, folder=True)
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    for path, folder in ((tmp_path / "a.csv", False), (tmp_path, True)):
+        with pytest.raises(PermissionError, match="no permission to write there"):
+            check_output(path, folder=folder)
+
+
 def test_pictures_are_checked_before_any_work(tmp_path):
     pytest.importorskip("matplotlib")
     check_picture(None)

@@ -168,7 +168,7 @@ def test_nan_policy_raise_passes_good_rows_and_meets_masks():
         ({"dtype": "complex"}, r"dtype='complex128'"),
         ({"dtype": "wide"}, r"dtype='wide'"),
         ({"dtype": None}, r"dtype=None"),
-        ({"n_peaks": -1}, r"n_peaks=-1; 0 or more"),
+        ({"n_peaks": -1}, r"n_peaks=-1: expected 0 or more"),
         ({"nf": 10**12}, r"1e\+12 frequencies .* 7\.3 TiB"),
         ({"fmax": 1e13}, r"frequencies for one light curve"),
         ({"fmin": 0.0}, r"fmin=0; a positive"),
@@ -185,7 +185,7 @@ def test_options_that_will_not_do(options, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"n_peaks": 2.5}, r"n_peaks=2\.5; a whole number"),
+        ({"n_peaks": 2.5}, r"n_peaks=2\.5: expected a whole number"),
         ({"fit_mean": 1}, r"fit_mean=1: expected True or False"),
         ({"center_data": "yes"}, r"center_data='yes'"),
         ({"return_power": None}, r"return_power=None"),

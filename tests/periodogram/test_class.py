@@ -400,7 +400,7 @@ def test_grids_without_frequencies() -> None:
         lambda **grid: odd().prewhiten(1, **grid),
         lambda **grid: odd().false_alarm_probability(0.5, **grid),
     ):
-        with pytest.raises(ValueError, match="from 2 to 1 there are none; a grid of at least one"):
+        with pytest.raises(ValueError, match="from 2 to 1 there are none: expected a grid of at least one"):
             ask(minimum_frequency=2, maximum_frequency=1)
     with pytest.raises(ValueError, match="frequency is empty"):
         odd().peaks(2, frequency=[])
@@ -418,7 +418,7 @@ def test_bootstrap_of_what_is_no_number() -> None:
     assert np.isnan(odd().false_alarm_probability(np.nan, "bootstrap", maximum_frequency=2, method_kwds=few))
     for method, keywords in (("bootstrap", few), ("baluev", None)):
         for wrong in (2, -1, np.nan):
-            with pytest.raises(ValueError, match="numbers from 0 to 1 are expected"):
+            with pytest.raises(ValueError, match="expected numbers from 0 to 1"):
                 odd().false_alarm_level(wrong, method, maximum_frequency=2, method_kwds=keywords)
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import skysieve
 from skysieve.periodogram import find_aliases
-from skysieve.periodogram.analysis.fap import FORMULAS, SHAPES, Noise
+from skysieve.periodogram.analysis.fap import FORMULAS, Noise
+from skysieve.periodogram.numerics.normalization import with_distribution
 
 F = np.linspace(0.05, 3.0, 120)
 
@@ -41,7 +42,13 @@ PROBABILITY = st.floats(1e-25, 0.5)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(SHAPES), st.sampled_from(FORMULAS), st.integers(12, 3000), st.floats(0.5, 1e5), PROBABILITY)
+@given(
+    st.sampled_from(with_distribution()),
+    st.sampled_from(FORMULAS),
+    st.integers(12, 3000),
+    st.floats(0.5, 1e5),
+    PROBABILITY,
+)
 def test_levels_invert_probabilities(normalization, method, n, bandwidth, p):
     noise = Noise(n, 1.0, 1.02, bandwidth, normalization)
     level = noise.level(p, method)

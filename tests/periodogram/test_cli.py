@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from typer.testing import CliRunner, Result
 import skysieve
 from skysieve.cli import app
 from skysieve.periodogram.command.report import clock
-from skysieve.periodogram.lightcurves.io import write_table
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
+from skysieve.periodogram.result.table_files import write_table
 
 PERIODS = np.array([0.31, 0.77, 1.9])
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000")
@@ -93,12 +94,12 @@ def test_units(batch: Path, tmp_path: Path) -> None:
         (("--period-unit", "min", "--min-period", "288", "--max-period", "7200"), "period_min", 1440),
         (("--min-period", "0.2", "--max-period", "5"), "period", 1),
     ):
-        assert run("period", batch, *options, "-q", "-o", out).exit_code == 0
+        assert run("period", batch, *options, "-q", "-o", out, "--overwrite").exit_code == 0
         np.testing.assert_allclose(read(out)[column][:3], PERIODS * scale, rtol=0.01)
     seconds = tmp_path / "s.csv"
     rows = np.genfromtxt(batch, delimiter=",", names=True, dtype=None, encoding="utf-8")
     write_table({"id": rows["name"], "t": rows["mjd"] * 86400, "y": rows["mag"]}, seconds)
-    assert run("period", seconds, "--time-unit", "s", *GRID, "-q", "-o", out).exit_code == 0
+    assert run("period", seconds, "--time-unit", "s", *GRID, "-q", "-o", out, "--overwrite").exit_code == 0
     assert np.abs(read(out)["period"][0] - 0.31) < 0.01
 
 
@@ -164,14 +165,14 @@ def test_one_bad_file_costs_that_file(batch: Path, tmp_path: Path) -> None:
         (("--mag", "flux"), "no column 'flux' for --mag; there are: name, mjd, mag, magerr"),
         (("--fmin", "1", "--max-period", "3"), "periods or as frequencies, not both"),
         (("--min-period", "3", "--max-period", "1"), "--min-period 3 is not below --max-period 1"),
-        (("--fmin", "0"), "--fmin 0: a positive number is expected"),
+        (("--fmin", "0"), "--fmin 0: expected a positive number"),
         (("--fmin", "1", "--fmax", "1"), "not below"),
         (("--fmin", "1", "--fmax", "2", "--nf", "1"), "nf"),
         (("--fmin", "1e-3", "--fmax", "1e6", "--nf", "1000000000000"), "1000000000000|1e\\+?12|1,000,000,000,000"),
         (("--device", "tpu"), "tpu"),
         (("--hours", "--period-unit", "s"), "contradict"),
-        (("-o", "out.txt"), "unknown output format '.txt'"),
-        (("-o", "nowhere/out.csv"), "folder nowhere does not exist"),
+        (("-o", "out.txt"), "--output out.txt: expected one of csv, parquet, fits, ecsv, json"),
+        (("-o", "nowhere/out.csv"), "nowhere/out.csv: there is no folder nowhere"),
         (("--band", "r"), "found no band column"),
     ],
 )
@@ -198,7 +199,7 @@ def test_chunks_give_what_one_search_gives(batch: Path, tmp_path: Path, monkeypa
     run("period", batch, "--max-period", "10", "-q", "-o", out)
     before = out.read_text()
     monkeypatch.setattr(search, "MAX_ROWS", 1)
-    run("period", batch, "--max-period", "10", "-q", "-o", out)
+    run("period", batch, "--max-period", "10", "-q", "-o", out, "--overwrite")
     assert out.read_text() == before
 
 
@@ -288,7 +289,7 @@ def test_progress_on_a_terminal_and_in_a_file(monkeypatch: pytest.MonkeyPatch) -
     def shown(terminal: bool) -> str:
         text = io.StringIO()
         console = Console(file=text, force_terminal=terminal, width=100)
-        with report.progress_bar(console, "stars.csv", 4000, quiet=False) as progress:
+        with report.progress_bar(console, "stars.csv", 4000) as progress:
             assert progress is not None
             progress(1000, 4000)
             progress(2000, 4000)
@@ -302,6 +303,79 @@ def test_progress_on_a_terminal_and_in_a_file(monkeypatch: pytest.MonkeyPatch) -
     assert re.search(r"stars\.csv: 2,000 of 4,000 objects, [\d,]+ objects/s, .* left", shown(False))
 
 
+def test_standard_input_and_output(batch: Path, tmp_path: Path) -> None:
+    """Nothing but the table is on the standard output, in any format; what is read need not be text."""
+    out = tmp_path / "p.csv"
+    assert run("period", batch, *GRID, "-q", "-o", out).exit_code == 0
+    given = CliRunner().invoke(app, ["period", "-", *GRID, "-o", "-"], input=batch.read_bytes(), catch_exceptions=False)
+    assert given.exit_code == 0
+    assert given.stdout == out.read_text()
+    assert "stdin: 4 objects, 242 rows" in given.stderr
+    rows = json.loads(run("period", batch, *GRID, "-o", "-", "--format", "json").stdout)
+    assert [row["id"] for row in rows] == ["a", "b", "c", "short"]
+    assert rows[3]["period"] is None
+    fits = CliRunner().invoke(app, ["period", str(batch), *GRID, "-o", "-", "--format", "fits"]).stdout_bytes
+    assert fits.startswith(b"SIMPLE  =")
+    parquet = CliRunner().invoke(app, ["period", "-", *GRID, "-q"], input=fits, catch_exceptions=False)
+    assert "found no column" in parquet.stderr  # of times: the table of periods has none
+    for options, message in (
+        (("--format", "json"), "--format needs -o"),
+        (("-o", "-", "--format", "xls"), "--format xls: expected one of csv, parquet, fits, ecsv, json"),
+        (("-o", "-", "--resume"), "--resume needs -o"),
+    ):
+        assert message in run("period", batch, *options).stderr
+    assert "- is given twice" in run("period", "-", "-").stderr
+
+
+def test_what_exists_is_replaced_on_demand(batch: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    out.write_text("mine")
+    result = run("period", batch, *GRID, "-o", out)
+    assert (result.exit_code, out.read_text()) == (2, "mine")
+    assert f"{out}: exists; use --overwrite" in result.stderr.replace("\n", "")
+    result = run("period", batch, *GRID, "-o", out, "--overwrite")
+    assert f"wrote {out}: 4 objects" in result.stderr.replace("\n", "")
+    assert len(read(out)["id"]) == 4
+
+
+def test_a_picture_of_one_object_is_a_file(batch: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = np.genfromtxt(batch, delimiter=",", names=True, dtype=None, encoding="utf-8")
+    one = tmp_path / "one.csv"
+    write_table({name: rows[name][rows["name"] == "a"] for name in ("mjd", "mag", "magerr")}, one)
+    picture = tmp_path / "one.pdf"
+    result = run("period", one, *GRID, "--plot", picture)
+    assert result.exit_code == 0
+    assert picture.read_bytes().startswith(b"%PDF")
+    assert f"wrote {picture}: 1 picture" in result.stderr.replace("\n", "")
+    for files, message in (
+        ((one,), "exists; use --overwrite"),
+        ((batch,), "expected a folder, because"),
+        ((one, one), "expected a folder, because there are several files"),
+    ):
+        target = picture if files == (one,) else tmp_path / "new.png"
+        refused = run("period", *files, *GRID, "--plot", target)
+        assert refused.exit_code == 2
+        assert message in refused.stderr.replace("\n", " ")
+    assert not (tmp_path / "new.png").exists()
+    folder = tmp_path / "plots"
+    assert run("period", one, *GRID, "--plot", folder).exit_code == 0
+    assert "the folder holds pictures (one.png); use --overwrite" in run("period", one, *GRID, "--plot", folder).stderr
+    assert run("period", one, *GRID, "--plot", folder, "--overwrite").exit_code == 0
+    assert [p.name for p in folder.iterdir()] == ["one.png"]
+
+
+def test_how_much_is_printed(batch: Path) -> None:
+    options = (*GRID, "--device", "cpu", "--threads", "1", "--memory", "1 GiB")
+    assert re.search(r"4 objects by \w+(, \w+)* on cpu in float64: \S+ s", run("period", batch, *options, "-v").stderr)
+    assert " on cpu in float64" not in run("period", batch, *options).stderr
+    both = run("period", batch, "-q", "-v")
+    assert (both.exit_code, both.stderr) == (2, "skysieve: --quiet and --verbose: expected at most one of them\n")
+    wrong = run("period", batch, *GRID, "--memory", "much")
+    assert wrong.exit_code == 2
+    assert "memory='much'" in wrong.stderr
+
+
 @pytest.mark.parametrize(("seconds", "shown"), [(59.96, "60.0 s"), (3600, "1 h 0 min"), (119.7, "2 min 0 s")])
 def test_clock(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
@@ -313,6 +387,13 @@ def test_info_and_version() -> None:
     packages = ("numpy", "numba", "finufft", "astropy", "h5py", "ducc0", "bokeh", "cupy")
     for word in (*packages, "cpu", "periodogram methods", "direct, nufft"):
         assert word in result.stdout
+    facts = json.loads(run("info", "--json").stdout)
+    assert facts["skysieve"] == skysieve.__version__
+    assert facts["packages"]["numpy"] == np.__version__
+    assert facts["devices"][0]["name"] == "cpu"
+    assert facts["devices"][0]["cores"] >= 1
+    assert facts["methods"]["periodogram"] == ["auto", "direct", "nufft", "finufft"]
+    assert (facts["gpu_problem"] is None) == (len(facts["devices"]) > 1)
     assert run("--version").stdout == f"skysieve {skysieve.__version__}\n"
 
 
@@ -330,10 +411,13 @@ def _environment() -> dict[str, str]:
 
 
 def test_demo(tmp_path: Path) -> None:
-    result = run("demo", "--out", tmp_path / "d")
+    result = run("demo", "-o", tmp_path / "d")
     assert result.exit_code == 0, result.stdout
     assert "period found 0.93697 d, known 0.93697 d" in result.stdout
     assert {"asteroid.png", "asteroids.png", "star.png"} <= {p.name for p in (tmp_path / "d").iterdir()}
+    again = run("demo", "-o", tmp_path / "d")
+    assert again.exit_code == 2
+    assert "exists; use --overwrite" in again.stderr.replace("\n", " ")
 
 
 def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +431,6 @@ def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.Mo
         return whole(t, y, dy, **options)
 
     monkeypatch.setattr(skysieve, "lombscargle", shuffled)
-    result = run("demo", "--out", tmp_path / "d")
+    result = run("demo", "-o", tmp_path / "d")
     assert result.exit_code == 1
     assert re.search(r"FAILED: asteroids with 100 points or more: \d+\.\d% recovered, 95% expected", result.stdout)

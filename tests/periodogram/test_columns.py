@@ -13,7 +13,8 @@ from skysieve.cli import app
 from skysieve.periodogram.lightcurves.choose_columns import choose
 from skysieve.periodogram.lightcurves.column_names import MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.flags import KEPLER, TESS
-from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, read_light_curves, write_table
+from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, read_light_curves
+from skysieve.periodogram.result.table_files import write_table
 
 RNG = np.random.default_rng(3)
 N = 240
@@ -292,7 +293,7 @@ def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
     mag = MAG.copy()
     mag[210] = np.nan
     path = save(tmp_path, {"name": ids, "mjd": T, "mag": mag, "magerr": ERR, "dq_bits": flag})
-    grid = ("--fmin", "0.2", "--fmax", "4", "--device", "cpu", "-o", tmp_path / "p.ecsv")
+    grid = ("--fmin", "0.2", "--fmax", "4", "--device", "cpu", "--overwrite", "-o", tmp_path / "p.ecsv")
     plain = run("period", path, *grid)
     assert (
         "note: column dq_bits looks like a quality flag by its values, and is not used; --flag-column dq_bits"
@@ -309,7 +310,7 @@ def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
     none = run("period", path, *grid, "--flag-column", "dq_bits", "--quality-mask", "0x3")
     assert "1 rows with missing or infinite values were left out" in none.stderr
     for options, told in (
-        (("--quality-mask", "many"), "--quality-mask many: default, none, or a positive whole number"),
+        (("--quality-mask", "many"), "--quality-mask many: expected default, none, or a positive whole number"),
         (("--quality-mask", "-1"), "--quality-mask -1:"),
         (("--quality-mask", "none", "--flag-column", "dq_bits"), "contradict each other"),
         (("--quality-mask", "4"), "found no column of flags; name it with --flag-column"),

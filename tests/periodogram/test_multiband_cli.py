@@ -13,7 +13,8 @@ import skysieve
 from skysieve.cli import app
 from skysieve.periodogram.analysis.fap import Noise, series_probability
 from skysieve.periodogram.command.plot_files import on_one_level
-from skysieve.periodogram.lightcurves.io import read_light_curves, write_table
+from skysieve.periodogram.lightcurves.io import read_light_curves
+from skysieve.periodogram.result.table_files import write_table
 
 GRID = ("--fmin", "0.2", "--fmax", "3", "--nf", "1500", "--device", "cpu")
 PERIODS = (0.7, 1.7, 2.9)
@@ -75,7 +76,7 @@ def test_terms_of_several_bands(survey: Path) -> None:
 def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> None:
     columns = table()
     for options in (("--multiband", "none"), ("--no-fit-mean",)):
-        result = run("period", survey, *GRID, *options, "-o", tmp_path / "one.ecsv")
+        result = run("period", survey, *GRID, *options, "-o", tmp_path / "one.ecsv", "--overwrite")
         assert "rows of 3 bands (g, i, r) are searched as one series" in result.stderr
     rows = columns["id"] == 0
     t, y, dy = (columns[k][rows] for k in ("mjd", "mag", "err"))
@@ -83,7 +84,7 @@ def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> N
     assert Table.read(tmp_path / "one.ecsv")["power"][0] == pytest.approx(float(plain.best_power), rel=1e-9)
     assert "bands" not in run("period", survey, *GRID, "--band", "r").stderr
     for model in ("separate", "flexible"):
-        result = run("period", survey, *GRID, "--multiband", model, "-o", tmp_path / "other.ecsv")
+        result = run("period", survey, *GRID, "--multiband", model, "-o", tmp_path / "other.ecsv", "--overwrite")
         assert f"no formula of the false-alarm probability holds for --multiband {model}" in result.stderr
         found = Table.read(tmp_path / "other.ecsv")
         np.testing.assert_allclose(found["period"], PERIODS, rtol=0.01)
@@ -138,7 +139,7 @@ def test_parquet_in_parts_gives_the_same(model: str, tmp_path: Path) -> None:
     a, b = Table.read(whole), Table.read(parts)
     np.testing.assert_allclose(a["period"], b["period"], rtol=1e-9)
     np.testing.assert_allclose(a["fap"], b["fap"], rtol=1e-6)
-    other = run("period", path, *GRID, "-o", parts, "--resume", "--multiband", "none")
+    other = run("period", path, *GRID, "-o", parts, "--overwrite", "--resume", "--multiband", "none")
     assert other.exit_code == 0  # the parts of a finished run are gone
 
 

@@ -11,9 +11,11 @@ from astropy.table import Table
 from astropy.timeseries import LombScargle
 
 import skysieve
-from skysieve.periodogram.numerics.peaks import frequency_error, normalize
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS as REGISTRY
+from skysieve.periodogram.numerics.normalization import normalize
+from skysieve.periodogram.numerics.peaks import frequency_error
 
-NORMALIZATIONS = ("standard", "model", "log", "psd", "scargle")
+NORMALIZATIONS = tuple(REGISTRY)
 FMIN, FMAX = 0.1, 2.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*1/T.*:UserWarning", "ignore:.*too coarse.*:UserWarning")

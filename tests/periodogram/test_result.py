@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
@@ -12,7 +13,7 @@ from astropy.table import Table
 
 from skysieve.periodogram.api import lombscargle
 from skysieve.periodogram.contract import Status
-from skysieve.periodogram.result import export, plot
+from skysieve.periodogram.result import plot
 from skysieve.periodogram.result.peaks import Ragged
 from skysieve.periodogram.result.result import LombScargleResult
 
@@ -164,13 +165,16 @@ def test_npz_gives_everything_back(kind, tmp_path, one, batch):
     same(result, LombScargleResult.load(path))
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".ecsv", ".fits", ".CSV"])
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".ecsv", ".fits", ".CSV", ".json"])
 def test_table_files(suffix, tmp_path, batch):
     path = tmp_path / f"periods{suffix}"
     batch.save(path)
     if suffix == ".parquet":
         parquet = pytest.importorskip("pyarrow.parquet")
         table = parquet.read_table(path).to_pydict()
+    elif suffix == ".json":
+        rows = json.loads(path.read_text())
+        table = {name: [np.nan if row[name] is None else row[name] for row in rows] for name in rows[0]}
     else:
         table = Table.read(path, format="ascii.csv") if suffix.lower() == ".csv" else Table.read(path)
     assert [str(x) for x in table["id"]] == ["a", "b", "c"]
@@ -204,7 +208,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, one, monkeypatch):
 
 @pytest.mark.parametrize("name", ["result.txt", "result", "result.npz.zip"])
 def test_format_that_is_not_known(name, tmp_path, one):
-    with pytest.raises(ValueError, match=r"must end in one of \.npz, \.parquet"):
+    with pytest.raises(ValueError, match=r"expected a name that ends in one of \.npz, \.csv, \.parquet"):
         one.save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -219,7 +223,6 @@ def test_parquet_without_its_library(tmp_path, one, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ModuleNotFoundError, match=r"skysieve\[tables\]"):
         one.save(tmp_path / "a.parquet")
-    assert ".parquet" in export.WRITERS
 
 
 def marked(ax):
@@ -288,9 +291,17 @@ def test_folding_leaves_bad_rows_out_and_takes_units():
         plot.folded(T, np.stack([Y, Y]), period=1.0)
 
 
+def test_the_best_peaks_of_a_batch(batch):
+    (ax,) = batch.plot().axes
+    x, y = ax.lines[0].get_data()
+    np.testing.assert_array_equal(x, batch.period[:2])
+    np.testing.assert_array_equal(y, batch.best_power[:2])
+    assert ax.get_title() == "highest peaks of 2 of 3 objects"
+    (ax,) = batch.plot(axis="frequency").axes
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), batch.best_frequency[:2])
+
+
 def test_what_cannot_be_drawn(one, batch):
-    with pytest.raises(ValueError, match=r"result\[i\]\.plot"):
-        batch.plot()
     with pytest.raises(ValueError, match=r"result\[i\]\.plot"):
         batch.plot(T, Y)
     with pytest.raises(ValueError, match="both t and y"):

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import skysieve
 from skysieve.cli import app
 from skysieve.periodogram.analysis.sampling import HIGHEST, highest_frequency
-from skysieve.periodogram.lightcurves.io import write_table
 from skysieve.periodogram.numerics.grid import MOST
+from skysieve.periodogram.result.table_files import write_table
 
 KEPLER, TESS, MINUTE = 0.0204335, 120 / 86400, 1 / 1440
 

@@ -199,7 +199,9 @@ def test_tables_by_column_name(make):
     assert curves.ids.tolist() == ["b", "a"]
     check(light_curves("time", "mag", 0.1, data=table), T, Y, np.full(5, 0.1), [0, 5])
     for wrong, argument in ((("when", "mag"), "t='when'"), (("time", "flux"), "y='flux'")):
-        with pytest.raises(ValueError, match=rf"{argument} is not a column of data; there are: time, mag, err, star"):
+        with pytest.raises(
+            ValueError, match=rf"{argument} is not a column of data: expected one of time, mag, err, star"
+        ):
             light_curves(*wrong, data=table)
     with pytest.raises(ValueError, match=r"id='name' is not a column"):
         light_curves("time", "mag", data=table, id="name")

@@ -21,8 +21,9 @@ from typer.testing import CliRunner, Result
 import skysieve
 from skysieve.cli import app
 from skysieve.periodogram.command import survey as search
-from skysieve.periodogram.lightcurves.io import read_light_curves, write_table
+from skysieve.periodogram.lightcurves.io import read_light_curves
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
+from skysieve.periodogram.result.table_files import write_table
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "2000", "--device", "cpu")
 
@@ -69,7 +70,7 @@ def test_a_second_run_on_one_output_says_who_has_it(survey: Path, tmp_path: Path
     assert done.exit_code == 0, done.stderr
     assert out.exists()
     assert not (tmp_path / "p.csv.parts").exists()
-    assert run(*command).exit_code == 0  # the lock went with the folder
+    assert run(*command, "--overwrite").exit_code == 0  # the lock went with the folder
 
 
 def test_the_lock_is_given_back_after_an_error(survey: Path, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) ->
     assert run("period", survey, *GRID, "-q", "-o", out).exit_code == 0
     before = out.read_bytes()
     with no_file_above(3000):
-        result = run("period", survey, *GRID, "-q", "-o", out)
+        result = run("period", survey, *GRID, "-q", "-o", out, "--overwrite")
     assert result.exit_code == 2
     assert f"cannot write {out}: " in result.stderr.replace("\n", "")
     assert "survey.csv" not in result.stderr
@@ -183,7 +184,7 @@ def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) ->
 
 def test_a_full_disk_beside_the_output(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the folder of temporary files has room, the table is there."""
-    from skysieve.periodogram.lightcurves import io as files
+    from skysieve.periodogram.result import table_files as files
 
     elsewhere = tmp_path / "tmp"
     elsewhere.mkdir()

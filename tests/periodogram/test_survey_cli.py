@@ -21,8 +21,8 @@ from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.analysis.phase_function import basis
 from skysieve.periodogram.command.resume import Parts
 from skysieve.periodogram.command.survey import Found
-from skysieve.periodogram.lightcurves.io import write_table
 from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
+from skysieve.periodogram.result.table_files import write_table
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "4000", "--device", "cpu")
 
@@ -91,16 +91,16 @@ def test_jitter(tmp_path: Path) -> None:
     write_table({"t": made.t, "mag": y, "err": dy}, path)
     out = tmp_path / "p.csv"
     for options, good in (((), False), (("--jitter", "1"), True)):
-        assert run("period", path, *GRID, *options, "-q", "-o", out).exit_code == 0
+        assert run("period", path, *GRID, *options, "-q", "-o", out, "--overwrite").exit_code == 0
         assert (abs(read(out)["period"][0] - 0.77) < 0.005) == good
         arguments = {"fmin": 0.2, "fmax": 5, "nf": 4000, "device": "cpu"}
         expected = skysieve.lombscargle(made.t, y, np.hypot(dy, 1.0 if good else 0.0), **arguments)
         assert read(out)["power"][0] == pytest.approx(float(expected.best_power), rel=1e-12)
-    assert "--jitter -1: a number of at least 0" in run("period", path, "--jitter", "-1").stderr
+    assert "--jitter -1: expected a number of at least 0" in run("period", path, "--jitter", "-1").stderr
     dy[7] = -1  # a mark of something wrong; scatter does not make it good
     write_table({"t": made.t, "mag": y, "err": dy}, path)
     assert "dy has values that are not positive" in run("period", path, *GRID, "--jitter", "1").stderr
-    assert run("period", path, *GRID, "--no-err", "--jitter", "0", "-q", "-o", out).exit_code == 0
+    assert run("period", path, *GRID, "--no-err", "--jitter", "0", "-q", "-o", out, "--overwrite").exit_code == 0
     assert read(out)["status"][0] == "ok"
 
 
@@ -113,7 +113,7 @@ def test_times_that_carry_a_unit_keep_it(tmp_path: Path) -> None:
     Table({"time": made.t * 86400 * s, "mag": made.y}).write(path)
     expected = skysieve.lombscargle(made.t, made.y, fmin=0.2, fmax=5, nf=4000, device="cpu").period
     for unit, told in (("d", False), ("s", False), ("h", True)):
-        result = run("period", path, *GRID, "--time-unit", unit, "-o", out)
+        result = run("period", path, *GRID, "--time-unit", unit, "-o", out, "--overwrite")
         assert ("--time-unit is for those that carry none" in result.stderr) == told
         assert read(out)["period"][0] == pytest.approx(float(expected), rel=1e-9)
 
@@ -157,7 +157,7 @@ def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
     table = read(out)
     np.testing.assert_allclose(table["rotation_period_h"], [8.7, 21.3], rtol=2e-3)
     assert (table["power"] > 0.6).all()
-    plain = run("period", asteroids, "--asteroid", *search)
+    plain = run("period", asteroids, "--asteroid", *search, "--overwrite")
     assert plain.exit_code == 0
     assert (read(out)["power"] < 0.5).all()
     for options, message in (
@@ -253,7 +253,7 @@ def test_resume_gives_what_one_run_gives(survey: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(skysieve.LombScarglePlan, "execute", broken)
     result = run(*command)
     assert result.exit_code == 130
-    assert "goes on from the finished partitions" in result.stderr
+    assert "continues from the finished partitions" in result.stderr
     parts = tmp_path / "p.csv.parts"
     assert sorted(p.name for p in parts.iterdir()) == ["00000-000000.npz", "00000.json", "run.json"]
     assert not out.exists()
@@ -299,7 +299,7 @@ def test_errors_cost_no_finished_work(survey: Path, tmp_path: Path, monkeypatch:
     result = run("period", survey, second, *GRID, "--resume", "-o", out)
     assert result.exit_code == 2
     assert "part: No space left on device" in result.stderr
-    assert "stopped; the same command goes on" in result.stderr
+    assert "stopped; the same command continues" in result.stderr
     assert (tmp_path / "p.csv.parts" / "00000-000000.npz").exists()
 
 
@@ -320,7 +320,7 @@ def test_files_done_before_are_not_read_again(survey: Path, tmp_path: Path) -> N
     for options, message in (
         (("--resume",), "--resume needs -o"),
         (("--resume", "-o", out, "--plot", tmp_path / "x"), "do not go together"),
-        (("--partition", "5", "-o", out), "--partition goes with --resume"),
+        (("--partition", "5", "-o", tmp_path / "y.csv"), "--partition goes with --resume"),
     ):
         assert message in run("period", survey, *options).stderr
 

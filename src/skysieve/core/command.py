@@ -148,12 +148,15 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
     Raises
     ------
     OSError
-        The parent folder does not exist, a folder was given for a file or a file for a folder, or the file exists.
+        The parent folder does not exist or cannot be written to, a folder was given for a file or a file for a folder,
+        or the file exists.
     """
     if path is None or (path == STDIO and not folder):
         return
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
+    if not os.access(path if path.is_dir() else path.absolute().parent, os.W_OK):
+        raise PermissionError(f"{path}: no permission to write there")
     if folder:
         if path.exists() and not path.is_dir():
             raise NotADirectoryError(f"{path}: is a file, expected the name of a folder")

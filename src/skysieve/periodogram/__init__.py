@@ -8,9 +8,8 @@ from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from skysieve.periodogram.analysis.fap import NoFormulaWarning
-    from skysieve.periodogram.astropy_class.lombscargle import LombScargle
+    from skysieve.periodogram.astropy_class.lombscargle import LombScargle, Prewhitened
     from skysieve.periodogram.astropy_class.peaks import PeakList
-    from skysieve.periodogram.astropy_class.prewhiten import Prewhitened
     from skysieve.periodogram.astropy_class.register import register_astropy
     from skysieve.periodogram.result.aliases import Alias, Aliases, find_aliases
     from skysieve.periodogram.result.peaks import Peaks
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from .api import LombScarglePlan, lombscargle
     from .contract import Status
-    from .multiband import MultibandResult, lombscargle_multiband, multiband_bootstrap
+    from .multiband import MultibandPlan, MultibandResult, lombscargle_multiband, multiband_bootstrap
 
 __all__ = [
     "Alias",
@@ -26,6 +25,7 @@ __all__ = [
     "LombScargle",
     "LombScarglePlan",
     "LombScargleResult",
+    "MultibandPlan",
     "MultibandResult",
     "NoFormulaWarning",
     "PeakList",
@@ -47,10 +47,11 @@ _HOMES = {
     "NoFormulaWarning": "skysieve.periodogram.analysis.fap",
     "register_astropy": "skysieve.periodogram.astropy_class.register",
     "PeakList": "skysieve.periodogram.astropy_class.peaks",
-    "Prewhitened": "skysieve.periodogram.astropy_class.prewhiten",
+    "Prewhitened": "skysieve.periodogram.astropy_class.lombscargle",
     "lombscargle": "skysieve.periodogram.api",
     "lombscargle_multiband": "skysieve.periodogram.multiband",
     "multiband_bootstrap": "skysieve.periodogram.multiband",
+    "MultibandPlan": "skysieve.periodogram.multiband",
     "MultibandResult": "skysieve.periodogram.multiband",
     "LombScarglePlan": "skysieve.periodogram.api",
     "LombScargleResult": "skysieve.periodogram.result.result",

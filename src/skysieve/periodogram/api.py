@@ -11,6 +11,7 @@ import numpy as np
 from skysieve.core.checks import one_of, thread_count
 from skysieve.core.device import Device, resolve
 from skysieve.core.errors import SkysieveError
+from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.periodogram.analysis.sampling import highest_frequencies
 from skysieve.periodogram.lightcurves import checks
@@ -19,15 +20,18 @@ from skysieve.periodogram.lightcurves.units import Units, one_time_unit, strip_f
 from skysieve.periodogram.numerics.grid import GridRule, grid_warnings, make_rule, refusal
 from skysieve.periodogram.result.assemble import assemble, settle
 
-from .contract import Engine, Grids, Output, Scan, Spec, Status
+from .contract import NAN_POLICIES, Engine, Grids, Output, Scan, Spec, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from numpy.typing import ArrayLike
 
+    from skysieve.periodogram.numerics.grid import GridName
+    from skysieve.periodogram.numerics.normalization import NormalizationName
     from skysieve.periodogram.result.result import LombScargleResult
+
+    from .contract import DtypeChoice, MethodName, NanPolicyName
 
 __all__ = ["LombScarglePlan", "lombscargle"]
 
@@ -35,25 +39,25 @@ __all__ = ["LombScarglePlan", "lombscargle"]
 def make_engine(
     spec: Spec, device: str | Device, memory: str | float | None, threads: int | None
 ) -> tuple[Engine, Device]:
-    """The backend for a device: the one place where it is chosen."""
+    """The backend for a device."""
     devices = resolve(device)
     if devices[0].kind == "cpu" and spec.model is not None:
-        from skysieve.periodogram.cpu.fourier import bands as cpu_chi2_bands
+        from skysieve.periodogram.cpu.fourier.bands import MultibandEngine
 
-        return cpu_chi2_bands.MultibandEngine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
+        return MultibandEngine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
     if devices[0].kind == "cpu":
-        from skysieve.periodogram.cpu import engine as cpu
+        from skysieve.periodogram.cpu.engine import Engine as CPUEngine
 
-        return cpu.Engine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
-    from skysieve.periodogram.cuda import engine as cuda
+        return CPUEngine(spec, device=devices[0], memory=memory, threads=threads), devices[0]
+    from skysieve.periodogram.cuda.engine import Engine as CUDAEngine
 
     one = devices[0] if len(devices) == 1 else devices
-    return cuda.Engine(spec, device=one, memory=memory, threads=threads), devices[0]
+    return CUDAEngine(spec, device=one, memory=memory, threads=threads), devices[0]
 
 
 def lombscargle(
-    t: Any,
-    y: Any,
+    t: Any = None,
+    y: Any = None,
     dy: Any = None,
     *,
     frequency: ArrayLike | None = None,
@@ -62,17 +66,17 @@ def lombscargle(
     nf: int | None = None,
     samples_per_peak: float = 5,
     nyquist_factor: float = 5,
-    grid: str = "auto",
+    grid: GridName = "auto",
     fit_mean: bool = True,
     center_data: bool = True,
     nterms: int = 1,
-    normalization: str = "standard",
+    normalization: NormalizationName = "standard",
     n_peaks: int = 0,
     return_power: bool = True,
-    nan_policy: str = "omit",
-    method: str = "auto",
+    nan_policy: NanPolicyName = "omit",
+    method: MethodName = "auto",
     device: str | Device = "auto",
-    dtype: Any = "float64",
+    dtype: DtypeChoice = "float64",
     offsets: ArrayLike | None = None,
     id: Any = None,
     data: Any = None,
@@ -85,11 +89,11 @@ def lombscargle(
 
     Parameters
     ----------
-    t, y : array_like, Quantity, Time, list of arrays, or str
-        Times and values.  One light curve: both of shape (n_times,).  Many on the same times: `y` of
-        shape (n, n_times), `t` of shape (n_times,) or that of `y`.  Many of unequal length: lists of n
-        1-D arrays; or flat arrays with `offsets` or `id`; or the names of columns of `data`.
-        A Time is taken in days since its first entry.  Any order, repeated times allowed.
+    t, y : array_like, Quantity, Time, list of arrays, str or path
+        Times and values, or as `t` alone the path of a file of light curves (see `data`).  One light curve: both of
+        shape (n_times,).  Many on the same times: `y` of shape (n, n_times), `t` of shape (n_times,) or that of `y`.
+        Many of unequal length: lists of n 1-D arrays; or flat arrays with `offsets` or `id`; or the names of columns
+        of `data`.  A Time is taken in days since its first entry.  Any order, repeated times allowed.
     dy : float, array_like, Quantity, list or str, optional
         Standard errors of `y`, in the same form, or one number; rows are weighted by ``dy**-2``.
     frequency : array_like, shape (nf,), optional
@@ -114,16 +118,16 @@ def lombscargle(
         Fourier terms of the fit: sinusoids at 1, 2, ... times each frequency.  0 (the mean alone) only with
         `fit_mean`.
     normalization : {"standard", "model", "log", "psd", "scargle"}
-        The four of astropy, and the unnormalised power of Gowanlock et al. ``N/2 sum(w y^2) P``.
+        The four of astropy, and the unnormalised power ``N/2 sum(w y^2) P`` of [3]_.
     n_peaks : int
         Peaks to return: the highest local maxima of the exact periodogram, at least 1/T apart; at least one.
     return_power : bool
-        Keep the powers.  Without them nothing of size objects x frequencies is ever held.
+        Return the powers.  Without them, no memory of size objects x frequencies is needed.
     nan_policy : {"omit", "raise"}
         Rows with NaN, inf or a mask are left out and counted, or refused.
     method : {"auto", "direct", "nufft", "finufft"}
         "direct" sums over all rows (exact), "nufft" and "finufft" use fast transforms on regular grids;
-        "auto" takes the one that is fastest by measured cost.  ``result.method`` tells which.
+        "auto" takes the one that is fastest by measured cost; ``result.method`` says which.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"}
         "auto" is a GPU if a usable one is found; "cuda:all" deals the objects of a batch over all GPUs.
     dtype : {"float64", "float32"}
@@ -132,8 +136,10 @@ def lombscargle(
         Rows of object ``i`` are ``offsets[i]:offsets[i + 1]`` of flat `t`, `y`, `dy`.
     id : array_like or str, optional
         Object of each row of flat `t`, `y`, `dy`; rows of an object need not stand together.
-    data : Table, TimeSeries, DataFrame or dict, optional
-        Where `t`, `y`, `dy` and `id` are column names.
+    data : Table, TimeSeries, DataFrame, dict or path, optional
+        Where `t`, `y`, `dy` and `id` are column names.  Of a file (CSV, text, Parquet, FITS, ECSV, VOTable) columns
+        that are not named are found by their usual names, as by ``skysieve period``; times are then in days, rows
+        that quality flags mark as bad are left out, and a file without a column of ids is one light curve.
     memory : str or float, optional
         Working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional
@@ -214,11 +220,11 @@ def lombscargle(
         memory=memory,
         threads=threads,
     ) as plan:
-        curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
+        curves = one_band(light_curves(t, y, dy, offsets=offsets, id=id, data=data), y)
         return plan._search(curves, progress, out, stacklevel=4)
 
 
-class LombScarglePlan:
+class LombScarglePlan(Plan):
     """A periodogram search set up once, for many batches on one grid.
 
     Checks the options, chooses the device and keeps its tables, buffers and compiled kernels between
@@ -259,24 +265,24 @@ class LombScarglePlan:
         nf: int | None = None,
         samples_per_peak: float = 5,
         nyquist_factor: float = 5,
-        grid: str = "auto",
+        grid: GridName = "auto",
         fit_mean: bool = True,
         center_data: bool = True,
         nterms: int = 1,
-        normalization: str = "standard",
+        normalization: NormalizationName = "standard",
         n_peaks: int = 0,
         return_power: bool = True,
-        nan_policy: str = "omit",
-        method: str = "auto",
+        nan_policy: NanPolicyName = "omit",
+        method: MethodName = "auto",
         device: str | Device = "auto",
-        dtype: Any = "float64",
+        dtype: DtypeChoice = "float64",
         memory: str | float | None = None,
         threads: int | None = None,
     ) -> None:
         self._spec = checks.make_spec(
             fit_mean, center_data, normalization, n_peaks, return_power, method, dtype, nterms
         )
-        self._nan_policy = one_of("nan_policy", nan_policy, checks.NAN_POLICIES)
+        self._nan_policy = one_of("nan_policy", nan_policy, NAN_POLICIES)
         self._bounds = {"frequency": frequency, "fmin": fmin, "fmax": fmax}
         self._rule_options: dict[str, Any] = {
             "nf": nf,
@@ -291,31 +297,23 @@ class LombScarglePlan:
 
     def _make_engine(
         self, device: str | Device, memory: str | float | None, threads: int | None
-    ) -> tuple[Engine, Device]:
+    ) -> tuple[Engine | None, Device]:
         return make_engine(self._spec, device, memory, threads)
-
-    def __enter__(self) -> LombScarglePlan:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._engine is None else str(self._device)
         return f"<LombScarglePlan: {self._spec.normalization}, {self._spec.method}, {self._spec.dtype}; {state}>"
 
     def close(self) -> None:
-        """Give back threads and device memory; the plan cannot be used any more."""
+        """Free threads and device memory; the plan cannot be used any more."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
 
     def execute(
         self,
-        t: Any,
-        y: Any,
+        t: Any = None,
+        y: Any = None,
         dy: Any = None,
         *,
         offsets: ArrayLike | None = None,
@@ -331,7 +329,8 @@ class LombScarglePlan:
         ValueError
             As for `lombscargle`, or if the plan is closed.
         """
-        return self._search(light_curves(t, y, dy, offsets=offsets, id=id, data=data), progress, out, stacklevel=4)
+        curves = one_band(light_curves(t, y, dy, offsets=offsets, id=id, data=data), y)
+        return self._search(curves, progress, out, stacklevel=4)
 
     def describe(
         self,
@@ -343,42 +342,61 @@ class LombScarglePlan:
         id: Any = None,
         data: Any = None,
     ) -> dict[str, Any]:
-        """What the plan would do, without doing it.
+        """What the plan would do with light curves, without doing it.
 
         Parameters
         ----------
         t, y, dy, offsets, id, data : optional
-            Light curves; with them the answer also holds the method, bytes and expected seconds.
+            Light curves, as for `lombscargle`; without them ``method`` is the one asked for, ``bytes`` and the numbers
+            of objects, points and frequencies are 0, and ``seconds`` is None.
 
         Returns
         -------
         dict
-            ``device``, ``dtype``, ``normalization``, ``method``, and with light curves ``n_objects``,
-            ``n_points``, ``n_frequencies``, ``shared_grid`` and what the backend tells.
+            ``method``, ``device``, ``dtype`` (str), ``bytes`` of memory that the work takes on the device (int),
+            ``seconds`` that are expected (float, or None where there is no prediction), ``normalization``, ``nterms``,
+            ``n_peaks``, ``return_power``, ``n_objects``, ``n_points``, ``n_frequencies``, ``shared_grid``.
+
+        Raises
+        ------
+        ValueError
+            If the plan is closed, or as for `lombscargle`.
         """
-        engine = self._open()
+        if t is None and data is None:
+            self._open()
+            return self._description(None)
+        return self._description(one_band(light_curves(t, y, dy, offsets=offsets, id=id, data=data), y))
+
+    def _description(self, curves: CurveSet | None) -> dict[str, Any]:
         spec = self._spec
-        told: dict[str, Any] = {
+        description: dict[str, Any] = {
+            "method": spec.method,
             "device": str(self._device),
             "dtype": spec.dtype.name,
+            "bytes": 0,
+            "seconds": None,
             "normalization": spec.normalization,
             "nterms": spec.nterms,
-            "method": spec.method,
             "n_peaks": spec.n_peaks,
             "return_power": spec.return_power,
+            "n_objects": 0,
+            "n_points": 0,
+            "n_frequencies": 0,
+            "shared_grid": None,
         }
-        if t is None and data is None:
-            return told
-        curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
+        if curves is None:
+            return description
+        engine = self._open()
         grids, _ = self._grids(engine, curves)
         n = curves.source.n_objects
-        told |= {
+        about = engine.describe(curves.source, grids)
+        return description | {
+            **{key: about[key] for key in ("method", "device", "bytes", "seconds")},
             "n_objects": n,
             "n_points": int(curves.source.offsets[-1]),
             "n_frequencies": int(grids.offsets(n)[-1]),
             "shared_grid": grids.shared,
         }
-        return told | engine.describe(curves.source, grids)
 
     def _open(self) -> Engine:
         if self._engine is None:
@@ -481,6 +499,19 @@ class LombScarglePlan:
             free = self._device.free_memory if curves.on_device else resolve("cpu")[0].free_memory
             checks.refuse_large_power(n, total, needed, free)
         return xp.empty(total, self._spec.dtype)
+
+
+def one_band(curves: CurveSet, y: Any) -> CurveSet:
+    """Light curves whose bands are not needed; ValueError for a file of several bands in which no values are named."""
+    if curves.bands is None or y is not None:
+        return curves
+    names = np.unique(np.asarray(curves.bands).astype(str))
+    if len(names) > 1:
+        raise ValueError(
+            f"the file has rows of {len(names)} bands ({', '.join(names[:8])}): use lombscargle_multiband, or name the "
+            "column of values as y to search all rows as one light curve"
+        )
+    return curves
 
 
 def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -21,12 +21,55 @@ if TYPE_CHECKING:
 BAND_POINTS = 4
 """Fewest usable points of a light curve in several bands."""
 
-NORMALIZATIONS = ("standard", "model", "log", "psd", "scargle")
-METHODS = ("auto", "direct", "nufft", "finufft")
+DtypeChoice = Literal["float64", "float32"] | np.dtype[Any] | type[np.floating[Any]]
+MethodName = Literal["auto", "direct", "nufft", "finufft"]
+METHOD_HELP = {
+    "auto": "The fastest for each object, by measured cost.",
+    "direct": "Sums over all rows: exact, for any frequencies.",
+    "nufft": "Non-uniform fast Fourier transforms of bands of frequencies.",
+    "finufft": "One non-uniform fast Fourier transform by finufft, on the CPU.",
+}
+"""Every method, in one sentence."""
+METHODS = tuple(METHOD_HELP)
+"""Names of the methods; ``Output.method`` holds positions in this list."""
+NanPolicyName = Literal["omit", "raise"]
+NAN_POLICY_HELP = {
+    "omit": "Rows with NaN, infinity or a mask are left out and counted.",
+    "raise": "Such a row is an error.",
+}
+NAN_POLICIES = tuple(NAN_POLICY_HELP)
+BandModelName = Literal["offsets", "separate", "flexible"]
+
+
+@dataclass(frozen=True)
+class BandModel:
+    """A model of light curves in several bands.
+
+    Attributes
+    ----------
+    name, help : str
+        Its name, and what it is in one sentence.
+    one_series : bool
+        Whether the bands differ in their means alone: then the false-alarm formula holds.
+    """
+
+    name: BandModelName
+    help: str
+    one_series: bool
+
+
+BAND_MODELS: dict[str, BandModel] = {
+    model.name: model
+    for model in (
+        BandModel("offsets", "One series for all bands, and a mean for each.", one_series=True),
+        BandModel("separate", "A series and a mean for each band.", one_series=False),
+        BandModel("flexible", "A common series, and a small one for each band.", one_series=False),
+    )
+}
 
 
 class Status(IntEnum):
-    """Outcome for one object of a batch; every value but ``OK`` goes with NaN results."""
+    """Outcome for one object of a batch; the results are NaN unless it is ``OK``."""
 
     OK = 0
     EMPTY = 1
@@ -40,7 +83,7 @@ class Status(IntEnum):
 
     @property
     def text(self) -> str:
-        """One sentence for a person."""
+        """The outcome in words."""
         return _STATUS_TEXT[self]
 
 
@@ -62,8 +105,8 @@ class Spec:
     """What to compute, the same for every object of a plan.
 
     ``dtype`` is that of the arithmetic and of ``power``; times and phases are always reduced in
-    float64.  ``n_peaks`` is at least 1: the best period is always wanted.  ``nterms`` other than 1 is a series
-    (see ``numerics.fourier``).  ``model`` is what is fitted to light curves in several bands, whose sources have
+    float64.  ``n_peaks`` is at least 1: the best period is always computed.  ``nterms`` other than 1 is a series
+    (see ``numerics.fourier``).  ``model`` is the model of light curves in several bands, whose sources have
     ``bands(start, stop)`` beside ``read``; ``nterms`` and ``fit_mean`` do not count then, and bands of an object with
     fewer than ``fewest`` usable rows are left out.
     """
@@ -81,7 +124,7 @@ class Spec:
 
     @property
     def sinusoid(self) -> bool:
-        """Whether the model is one sinusoid for one band, which has kernels of its own."""
+        """Whether the model is one sinusoid for one band, for which there are special kernels."""
         return self.model is None and self.nterms == 1
 
     @property
@@ -132,7 +175,7 @@ class Grids:
 
 
 class Source(Protocol):
-    """Light curves of ``n_objects`` objects, read a range at a time so that no copy of all is needed."""
+    """Light curves of ``n_objects`` objects, which are read a range at a time, so that they are not all copied."""
 
     @property
     def n_objects(self) -> int: ...
@@ -159,8 +202,8 @@ class Source(Protocol):
 class Output:
     """Arrays that a backend fills; row ``i`` belongs to object ``i``.
 
-    ``power`` is flat, object after object as ``Grids.offsets`` tells, of ``Spec.dtype`` and normalised as ``Spec``
-    says; None when powers are not wanted.
+    ``power`` is flat, object after object at ``Grids.offsets``, of ``Spec.dtype`` and normalised as ``Spec``
+    says; None without powers.
 
     Peaks are exact: an engine moves each to the maximum of the exact periodogram, whatever ``Spec.dtype`` and
     ``Spec.normalization`` are (see ``peaks``).  Row ``i`` of the peak arrays is in falling order of refined power;
@@ -192,7 +235,7 @@ class Output:
 
     @classmethod
     def allocate(cls, n_objects: int, n_peaks: int, power: Any = None) -> Output:
-        """Fresh host arrays, every answer marked missing."""
+        """New arrays on the host, in which every answer is missing."""
         k = (n_objects, n_peaks)
         return cls(
             status=np.full(n_objects, Status.FAILED, np.uint8),
@@ -233,10 +276,14 @@ class Engine(Protocol):
         """Rows used and dropped, time spans and status of every object."""
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
-        """Fill ``output``; ``progress(done_objects, n_objects)`` is called now and then."""
+        """Fill ``output``; ``progress(done_objects, n_objects)`` is called from time to time."""
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
-        """Method, device, bytes and expected seconds, without computing."""
+        """What would be done, without doing it.
+
+        The keys that every backend has are ``method`` and ``device`` (str), ``bytes`` (int; on the device) and
+        ``seconds`` (float; None where there is no prediction).
+        """
 
     def close(self) -> None:
-        """Give back threads and device memory."""
+        """Free threads and device memory."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
 from skysieve.core.arrays import to_host
 from skysieve.core.checks import one_of, whole
+from skysieve.core.device import resolve
 from skysieve.core.errors import SkysieveError
+from skysieve.core.plan import Plan
 from skysieve.periodogram.lightcurves import checks
-from skysieve.periodogram.lightcurves.arrays import pick
 from skysieve.periodogram.lightcurves.banded import with_bands
 from skysieve.periodogram.lightcurves.checks import PlanOptions
 from skysieve.periodogram.lightcurves.sources import light_curves
@@ -19,7 +20,7 @@ from skysieve.periodogram.numerics.fourier import Model
 from skysieve.periodogram.result.result import LombScargleResult
 
 from .api import LombScarglePlan
-from .contract import Status
+from .contract import BAND_MODELS, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,28 +31,29 @@ if TYPE_CHECKING:
     from skysieve.core.device import Device
     from skysieve.periodogram.lightcurves.sources import CurveSet
 
-    from .contract import Engine
+    from .contract import BandModelName, Engine
 
-__all__ = ["MultibandResult", "lombscargle_multiband", "multiband_bootstrap"]
+__all__ = ["MultibandPlan", "MultibandResult", "lombscargle_multiband", "multiband_bootstrap"]
 
-MODELS = ("offsets", "separate", "flexible")
 DEFAULT, DEFAULT_TERMS, DEFAULT_PENALTY = "offsets", 2, 0.02
-"""What is fitted where no model is named: the most periods recovered (``benchmarks/multiband_recovery.py``)."""
+"""Fitted if no model is named: it recovers most periods (``benchmarks/multiband_recovery.py``)."""
 BATCH_VALUES = 2**23
-"""Values of y resampled at a time."""
+"""Number of values of y that are resampled at a time."""
 
 
 @dataclass(frozen=True, repr=False)
 class MultibandResult(LombScargleResult):
-    """Result of `lombscargle_multiband`: that of `skysieve.lombscargle`, and what was fitted.
+    """Result of `lombscargle_multiband`: that of `skysieve.lombscargle`, the bands and the model.
 
     Attributes
     ----------
     bands : tuple
         Names of the bands, sorted.
     model : str
-        As asked for.
+        The model that was fitted.
     """
+
+    _more: ClassVar[tuple[str, ...]] = ("bands", "model")
 
     bands: tuple[Any, ...] = ()
     model: str = "offsets"
@@ -79,12 +81,12 @@ def _extended(result: LombScargleResult, bands: tuple[Any, ...], model: str, nte
 
 
 def lombscargle_multiband(
-    t: Any,
-    y: Any,
-    bands: Any,
+    t: Any = None,
+    y: Any = None,
+    bands: Any = None,
     dy: Any = None,
     *,
-    model: str | None = None,
+    model: BandModelName | None = None,
     nterms: int | None = None,
     nterms_band: int | None = None,
     reg_base: float | None = None,
@@ -104,13 +106,13 @@ def lombscargle_multiband(
     t, y, dy
         As for `skysieve.lombscargle`, rows of all bands together.
     bands : array_like of str or int, list of arrays, or str
-        Band of each row, in the form of `t`; or the name of a column of `data`.  An object need not have
-        every band.
+        Band of each row, in the form of `t`; or the name of a column of `data`, which a file has by a usual name too.
+        An object need not have every band.
     model : {"offsets", "separate", "flexible"}, optional
         "offsets": one series of `nterms` for all bands, each with a mean of its own.  "separate": a series
         and a mean for each band, chi-square added up.  "flexible": a common series of `nterms` and one of
-        `nterms_band` for each band, held small by `reg_band` (astropy's "flexible").  Default: "offsets",
-        with two terms of which the second is held small (see Notes).
+        `nterms_band` for each band, kept small by `reg_band` (astropy's "flexible").  Default: "offsets",
+        with two terms, of which the second has a penalty (see Notes).
     nterms : int, optional
         Fourier terms, 1 or more (with "flexible" 0 is allowed when `nterms_band` is not).  Default: 2 where no
         `model` is named, else 1.
@@ -133,8 +135,8 @@ def lombscargle_multiband(
     Returns
     -------
     MultibandResult
-        As of `skysieve.lombscargle`; the standard power is the part of the bands' scatter about their own
-        weighted means that the model takes away.
+        As of `skysieve.lombscargle`; the standard power is the fraction of the bands' scatter about their
+        own weighted means that the model explains.
 
     Raises
     ------
@@ -151,8 +153,8 @@ def lombscargle_multiband(
     about the mean; it leaves out the bands of an object with fewer than ``2 nterms + 2``
     usable rows, which any series fits; they count as dropped.
 
-    The default, two terms of "offsets" with ``reg_terms=0.02``, was chosen by the part of periods that is recovered
-    within 1% (of eclipsing binaries also half of it): of 480 made RR Lyrae stars, Cepheids and eclipsing binaries and
+    The default, two terms of "offsets" with ``reg_terms=0.02``, was chosen by the fraction of periods that is recovered
+    within 1% (of eclipsing binaries also half of it): of 480 simulated RR Lyrae stars, Cepheids, eclipsing binaries and
     160 sinusoids with 25 to 300 visits in five or six bands (``benchmarks/multiband_recovery.py``, two busy cores):
 
     ======================================  =====  ========  ========  =========  =========  ============
@@ -186,22 +188,51 @@ def lombscargle_multiband(
     >>> round(float(result.period), 1), result.bands
     (1.7, ('g', 'i', 'r'))
     """
-    for name in options:
-        if name not in PlanOptions.__annotations__:
-            raise TypeError(f"lombscargle_multiband() has no argument {name!r}")
-    with MultibandPlan(model, nterms, nterms_band, reg_base, reg_band, reg_terms, **options) as plan:
+    with MultibandPlan(
+        model=model,
+        nterms=nterms,
+        nterms_band=nterms_band,
+        reg_base=reg_base,
+        reg_band=reg_band,
+        reg_terms=reg_terms,
+        **options,
+    ) as plan:
         return plan.execute(t, y, bands, dy, offsets=offsets, id=id, data=data, progress=progress, out=out)
 
 
-class MultibandPlan:
-    """`lombscargle_multiband` for many batches: what depends on the number of bands alone is kept between them.
+class MultibandPlan(Plan):
+    """A search of light curves in several bands that is set up once, for many batches.
 
-    Arguments are those of the function, which is a plan used once.
+    The engine is made for the number of bands of the first batch, and made again when that number changes.
+
+    Parameters
+    ----------
+    model, nterms, nterms_band, reg_base, reg_band, reg_terms, **options
+        As for `lombscargle_multiband`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For options that do not fit.
+    DeviceUnavailable
+        If the device asked for cannot be used.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.periodogram import MultibandPlan
+    >>> t = np.sort(np.random.default_rng(2).uniform(0, 30, 100))
+    >>> band = np.tile(["g", "r"], 50)
+    >>> with MultibandPlan(fmin=0.1, fmax=2, nf=1000) as plan:
+    ...     periods = [float(plan.execute(t, np.sin(2 * np.pi * t / p), band).period) for p in (1.5, 3)]
+    >>> [round(p, 2) for p in periods]
+    [1.5, 3.0]
     """
 
     def __init__(
         self,
-        model: str | None = None,
+        *,
+        model: BandModelName | None = None,
         nterms: int | None = None,
         nterms_band: int | None = None,
         reg_base: float | None = None,
@@ -209,32 +240,38 @@ class MultibandPlan:
         reg_terms: float | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
+        for name in options:
+            if name not in PlanOptions.__annotations__:
+                raise TypeError(f"lombscargle_multiband() has no argument {name!r}")
         if model is None and nterms is None:
             nterms, reg_terms = DEFAULT_TERMS, DEFAULT_PENALTY if reg_terms is None else reg_terms
         nterms = 1 if nterms is None else nterms
         self._reg_terms = reg_terms
-        self._name = DEFAULT if model is None else one_of("model", model, MODELS)
+        self._name = DEFAULT if model is None else one_of("model", model, BAND_MODELS)
         self._terms = nterms, nterms_band, reg_base, reg_band
         self._options = options
+        columns, fewest = _model(self._name, *self._terms, 1, self._reg_terms)
+        self._checked = _OptionsOnly(columns, fewest, **options)
         self._plan: _BandsPlan | None = None
+        self._closed = False
 
-    def __enter__(self) -> MultibandPlan:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else str(self._checked._device)
+        spec = self._checked._spec
+        return f"<MultibandPlan: {self._name}, {spec.normalization}, {spec.method}, {spec.dtype}; {state}>"
 
     def close(self) -> None:
-        """Give back threads and device memory."""
+        """Free threads and device memory; the plan cannot be used any more."""
+        self._closed = True
         if self._plan is not None:
             self._plan.close()
             self._plan = None
 
     def execute(
         self,
-        t: Any,
-        y: Any,
-        bands: Any,
+        t: Any = None,
+        y: Any = None,
+        bands: Any = None,
         dy: Any = None,
         *,
         offsets: ArrayLike | None = None,
@@ -243,15 +280,64 @@ class MultibandPlan:
         progress: bool | Callable[[int, int], None] = False,
         out: Any = None,
     ) -> MultibandResult:
-        """Search one light curve or a batch; see `lombscargle_multiband`."""
-        curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data)
-        names, banded = with_bands(curves, pick(data, bands, "bands") if data is not None else bands)
+        """Search one light curve or a batch; arguments, result and errors as those of `lombscargle_multiband`.
+
+        Raises
+        ------
+        ValueError
+            As for `lombscargle_multiband`, or if the plan is closed.
+        """
+        plan, names, curves = self._prepared(t, y, bands, dy, offsets, id, data)
+        result = plan._search(curves, progress, out, stacklevel=5)
+        return _extended(result, names, self._name, int(self._terms[0]))
+
+    def describe(
+        self,
+        t: Any = None,
+        y: Any = None,
+        bands: Any = None,
+        dy: Any = None,
+        *,
+        offsets: ArrayLike | None = None,
+        id: Any = None,
+        data: Any = None,
+    ) -> dict[str, Any]:
+        """What the plan would do with light curves, without doing it; see `LombScarglePlan.describe`.
+
+        Returns
+        -------
+        dict
+            The keys of `LombScarglePlan.describe`, ``model`` and ``n_bands`` (0 without light curves).
+        """
+        if t is None and data is None:
+            self._check_open()
+            about, names = self._checked._description(None), ()
+        else:
+            plan, names, curves = self._prepared(t, y, bands, dy, offsets, id, data)
+            about = plan._description(curves)
+        return about | {"nterms": int(self._terms[0]), "model": self._name, "n_bands": len(names)}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the plan is closed")
+
+    def _prepared(
+        self, t: Any, y: Any, bands: Any, dy: Any, offsets: Any, id: Any, data: Any
+    ) -> tuple[_BandsPlan, tuple[Any, ...], CurveSet]:
+        """A plan for the number of bands, their names, and the light curves with the band of each row."""
+        self._check_open()
+        of_table = bands if isinstance(bands, str) else None
+        curves = light_curves(t, y, dy, offsets=offsets, id=id, data=data, bands=of_table)
+        bands = curves.bands if curves.bands is not None else bands
+        if bands is None:
+            raise TypeError("bands is missing: expected the band of each row, or the name of a column")
+        names, banded = with_bands(curves, bands)
         columns, fewest = _model(self._name, *self._terms, len(names), self._reg_terms)
         if self._plan is None or self._plan.model != columns:
-            self.close()
+            if self._plan is not None:
+                self._plan.close()
             self._plan = _BandsPlan(columns, fewest, **self._options)
-        result = self._plan._search(banded, progress, out, stacklevel=5)
-        return _extended(result, names, self._name, int(self._terms[0]))
+        return self._plan, names, banded
 
 
 def multiband_bootstrap(
@@ -259,8 +345,8 @@ def multiband_bootstrap(
 ) -> Any:
     """False-alarm probability of peaks of one light curve in several bands, by resampling.
 
-    Pairs of `y` and `dy` are drawn with replacement within each band while the times stay; the answer is the
-    part of the resamples whose highest peak, on the same grid, reaches `power`.
+    Pairs of `y` and `dy` are drawn with replacement within each band while the times stay; the result is the
+    fraction of the resamples whose highest peak, on the same grid, reaches `power`.
 
     Parameters
     ----------
@@ -359,7 +445,7 @@ def _model(
         raise ValueError("nterms=0 and nterms_band=0 leave nothing to fit; at least one must be above 0")
     penalty = _penalty("reg_base", reg_base), _penalty("reg_band", reg_band)
     if penalty == (0.0, 0.0):
-        raise ValueError("reg_base and reg_band are both 0: the common columns and the bands' are not told apart")
+        raise ValueError("reg_base=0 and reg_band=0: expected one above 0, without which the fit is singular")
     return Model(terms, True, n_bands, own, True, *penalty), 1
 
 
@@ -380,14 +466,17 @@ class _BandsPlan(LombScarglePlan):
         self.model, self._fewest = model, fewest
         super().__init__(**options)
 
-    def _make_engine(self, device: str | Device, memory: Any, threads: int | None) -> tuple[Engine, Device]:
+    def _refuse_finufft(self) -> None:
         if self._spec.method == "finufft":
             raise ValueError("method='finufft' has one band; use 'auto', 'direct' or 'nufft'")
+
+    def _make_engine(self, device: str | Device, memory: Any, threads: int | None) -> tuple[Engine | None, Device]:
+        self._refuse_finufft()
         self._spec = replace(self._spec, model=self.model, fewest=self._fewest)
         return super()._make_engine(device, memory, threads)
 
     def _parameters(self, curves: CurveSet) -> Any:
-        """Parameters of the fit, by the bands that each object has; what a penalty hardly holds counts in full."""
+        """Parameters of the fit, by the bands that each object has; columns with a penalty count in full."""
         m, source = self.model, curves.source
         n_rows = np.diff(source.offsets)
         out = np.empty(source.n_objects, np.int64)
@@ -399,3 +488,11 @@ class _BandsPlan(LombScarglePlan):
             rows = np.bincount(owner * m.n_bands + codes, minlength=(last - first) * m.n_bands)
             out[first:last] = (rows.reshape(-1, m.n_bands) >= self._fewest).sum(axis=1)
         return out * (m.band_constant + 2 * m.band_terms) + 2 * max(0, m.terms - m.band_terms)
+
+
+class _OptionsOnly(_BandsPlan):
+    """A plan that checks its options and computes nothing."""
+
+    def _make_engine(self, device: str | Device, memory: Any, threads: int | None) -> tuple[Engine | None, Device]:
+        self._refuse_finufft()
+        return None, resolve(device)[0]

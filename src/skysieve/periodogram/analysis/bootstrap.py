@@ -1,6 +1,6 @@
-"""Highest peaks of resampled light curves: what noise with the same times and the same scatter does.
+"""Highest peaks of resampled light curves, which have the same times and scatter but no signal.
 
-Pairs (y, dy) are drawn with replacement while the times stay, as in astropy; all resamples are one batch of
+Pairs (y, dy) are drawn with replacement and the times are kept, as in astropy; all resamples are one batch of
 light curves on the same times.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram.contract import Status
+from skysieve.periodogram.numerics.normalization import normalize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +24,7 @@ BATCH_VALUES = 2**25
 """Values of y in one batch (256 MiB, as much again of dy)."""
 BLOCK_VALUES = 2**18
 PEAKS = 16
-"""Peaks of a resample among which the one with the highest sample of the grid is looked for."""
+"""Number of peaks of a resample, of which one has the highest sample of the grid."""
 
 
 def resamples(
@@ -65,7 +66,7 @@ def bootstrap_maxima(
         Maxima between the frequencies of the grid, or the highest sample of the grid (computed anew in
         float64 at that frequency).
     model : dict
-        Arguments of `power_at` that tell the model.
+        Arguments of `power_at` that define the model.
 
     Raises
     ------
@@ -81,11 +82,11 @@ def bootstrap_maxima(
             frequency = np.asarray(result.frequency, np.float64)
             first = np.flatnonzero((status == Status.OK) & (result.peaks.index[:, 0] >= 0))
             highest[first] = _at_samples(t, ys, dys, frequency, first, result.peaks.index[first, 0], model)
-            # a peak behind the first may have the higher sample
+            # a lower peak may have a higher sample
             row, k = np.nonzero(np.asarray(result.peaks.power, np.float64)[:, 1:] > highest[:, None])
             more = _at_samples(t, ys, dys, frequency, row, result.peaks.index[row, k + 1], model)
             np.maximum.at(highest, row, more)
-        highest[status == Status.CONSTANT_Y] = 0.0  # the same value drawn every time: nothing to fit
+        highest[status == Status.CONSTANT_Y] = 0.0  # the same value was drawn every time: no signal
         found.append(highest)
     maxima = np.concatenate(found)
     maxima = np.sort(maxima[np.isfinite(maxima)])
@@ -108,7 +109,7 @@ def _at_samples(
 
 
 def exceeding(maxima: NDArray[np.float64], power: Any) -> NDArray[np.float64]:
-    """Part of the (rising) maxima that reach each power; NaN for NaN.
+    """Fraction of the sorted maxima that reach each power; NaN for NaN.
 
     >>> exceeding(np.array([0.1, 0.2, 0.3, 0.4]), [0.25, 0.4, 0.5, np.nan])
     array([0.5 , 0.25, 0.  ,  nan])
@@ -135,7 +136,7 @@ def power_at(
     normalization: str = "standard",
     band: NDArray[Any] | None = None,
 ) -> NDArray[np.float64]:
-    """Power of many light curves on the same times, each at one frequency of its own, by solving the fit.
+    """Power of many light curves on the same times, each at its own frequency, by solving the normal equations.
 
     Parameters
     ----------
@@ -182,7 +183,9 @@ def power_at(
         xw = x * weight[:, None, :]
         gram, right = xw @ x.transpose(0, 2, 1), (xw @ block[:, :, None])[..., 0]
         reference = (weight * block**2).sum(axis=1)
-        out[rows] = normalized(_reduction(gram, right), reference, total, len(t), normalization)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            standard = _reduction(gram, right) / reference
+        out[rows] = normalize(standard, normalization, reference / total, total, len(t))
     return out
 
 
@@ -193,17 +196,3 @@ def _reduction(gram: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
     solved = np.linalg.solve(gram[good], right[good, :, None])[..., 0]
     reduced[good] = (right[good] * solved).sum(axis=1)
     return reduced
-
-
-def normalized(reduced: Any, reference: Any, total: Any, n: int, normalization: str) -> NDArray[Any]:
-    """The power in the form wanted, from the reduction of chi-square, its reference and the sum of the weights."""
-    if normalization == "psd":
-        return np.asarray(0.5 * reduced)
-    if normalization == "scargle":
-        return np.asarray(0.5 * n * reduced / total)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if normalization == "model":
-            return np.asarray(reduced / (reference - reduced))
-        if normalization == "log":
-            return np.asarray(-np.log1p(-reduced / reference))
-        return np.asarray(reduced / reference)

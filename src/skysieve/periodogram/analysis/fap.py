@@ -1,8 +1,8 @@
-"""How likely noise alone makes a peak that high: false-alarm probabilities and their inverse.
+"""False-alarm probabilities of peaks, and their inverse.
 
 Formulas of Baluev 2008 (MNRAS 385, 1279; table 1, eqs. 5 and 6) in astropy's conventions: the null hypothesis
 is a constant with Gaussian noise of the given errors (of unknown scale but for "psd"), the model a sinusoid and
-a constant.  Small probabilities keep their relative precision.  Pure NumPy on numbers without units.
+a constant.  Small probabilities are precise relative to their value.  Pure NumPy on numbers without units.
 """
 
 from __future__ import annotations
@@ -10,31 +10,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from skysieve.core.checks import one_of
+from skysieve.periodogram.numerics.normalization import HALF_CHI2, Normalization, normalization_named
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-FORMULAS = ("single", "naive", "davies", "baluev")
-METHODS = (*FORMULAS, "bootstrap")
-SHAPES = ("standard", "model", "log", "psd")
-"""Normalisations whose distribution is known."""
+FalseAlarmName = Literal["single", "naive", "davies", "baluev", "bootstrap"]
+METHODS = get_args(FalseAlarmName)
+FORMULAS = tuple(name for name in METHODS if name != "bootstrap")
 NULL_PARAMETERS, MODEL_PARAMETERS = 1, 3
 
 
 class NoFormulaWarning(UserWarning):
-    """Why a false-alarm probability is None: no formula holds for this periodogram."""
+    """No formula holds for this periodogram, so that a false-alarm probability is None."""
 
 
 def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_dy: bool) -> str | None:
-    """Why no formula gives this probability; None where one does (and for the bootstrap, which needs none)."""
+    """Why no formula gives this probability; None if one does, and for the bootstrap, which needs no formula."""
     if method not in METHODS:
         raise ValueError(f"Unrecognized method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
-    one_of("normalization", normalization, (*SHAPES, "scargle"))
+    kind = normalization_named(normalization)
     if method == "bootstrap":
         return None
     if nterms != 1:
@@ -44,14 +43,14 @@ def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_
             "the false-alarm probability is known for centred data only (fit_mean or center_data); "
             "method='bootstrap' gives one"
         )
-    if normalization not in SHAPES:
+    if not kind.has_distribution:
         return (
             f"the distribution of normalization={normalization!r} depends on the unknown scatter of the data; "
             "use 'standard', or method='bootstrap'"
         )
-    if normalization == "psd" and not has_dy:
+    if kind.has_unit(has_dy):
         return (
-            "normalization='psd' without dy has the unit of y**2, whose scatter is unknown; "
+            f"normalization={normalization!r} without dy has the unit of y**2, whose scatter is unknown; "
             "give dy, use 'standard', or method='bootstrap'"
         )
     return None
@@ -81,20 +80,9 @@ def single(z: ArrayLike, n: Any, normalization: str = "standard", parameters: in
     >>> float(single(0.5, 23))
     0.0009765625
     """
-    z = np.asarray(z, np.float64)
-    half = 0.5 * np.maximum(n - parameters, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        if normalization == "psd":
-            return np.asarray(np.exp(-z))
-        if normalization == "standard":
-            log = half * np.log1p(-np.minimum(z, 1.0))
-        elif normalization == "model":
-            log = -half * np.log1p(z)
-        elif normalization == "log":
-            log = -half * z
-        else:
-            raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
-        return np.asarray(np.where((half == 0) & ~np.isnan(z), 1.0, np.exp(log)))  # as many parameters as points
+        half = 0.5 * np.maximum(n - parameters, 0)
+        return normalization_named(normalization).single(np.asarray(z, np.float64), half)
 
 
 def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
@@ -103,16 +91,8 @@ def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: i
     >>> round(float(density(0.5, 23)), 6)
     0.019531
     """
-    z = np.asarray(z, np.float64)
-    at = single(z, n, normalization, parameters)
-    half = 0.5 * (n - parameters)
-    if normalization == "standard":
-        with np.errstate(divide="ignore"):
-            inside = half * np.exp((half - 1) * np.log1p(-np.minimum(z, 1.0)))
-        return np.asarray(np.where(z < 1, inside, np.where(np.isnan(z), np.nan, 0.0)))
-    if normalization == "model":
-        return np.asarray(half * at / (1 + z))
-    return at if normalization == "psd" else half * at
+    alone = single(z, n, normalization, parameters)
+    return normalization_named(normalization).density(np.asarray(z, np.float64), 0.5 * (n - parameters), alone)
 
 
 def single_level(
@@ -125,28 +105,12 @@ def single_level(
     """
     with np.errstate(divide="ignore"):
         log = np.log(np.asarray(fap, np.float64))
-    half = 0.5 * (n - parameters)
-    if normalization == "standard":
-        return np.asarray(-np.expm1(log / half))
-    if normalization == "model":
-        return np.asarray(np.expm1(-log / half))
-    if normalization == "log":
-        return np.asarray(-log / half)
-    if normalization == "psd":
-        return np.asarray(-log)
-    raise ValueError(f"normalization={normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
-
-
-def _log_gamma_factor(n: Any) -> Any:
-    """Logarithm of ``sqrt(2/n) Gamma(n/2) / Gamma((n-1)/2)``."""
-    from scipy.special import gammaln
-
-    return 0.5 * np.log(np.divide(2.0, n)) + gammaln(n / 2) - gammaln((n - 1) / 2)
+    return normalization_named(normalization).level(log, 0.5 * (n - parameters))
 
 
 @dataclass(frozen=True)
 class Noise:
-    """A light curve as the formulas see it, or many: then the numbers are arrays that broadcast against the powers.
+    """What the formulas need of a light curve, or of many: then arrays that broadcast against the powers.
 
     Attributes
     ----------
@@ -170,7 +134,7 @@ class Noise:
 
     @classmethod
     def of(cls, t: NDArray[Any], dy: NDArray[Any] | None, bandwidth: float, normalization: str) -> Noise:
-        """From times and errors (bare numbers, finite)."""
+        """From times and errors (finite numbers without units)."""
         weight = np.ones_like(t) if dy is None else np.broadcast_to(np.asarray(dy, np.float64), t.shape) ** -2.0
         weight = weight / weight.sum()
         from_middle = t - 0.5 * (t.min() + t.max())
@@ -186,23 +150,14 @@ class Noise:
         return np.asarray(np.where(np.isnan(tau) & ~np.isnan(z) & (self.n <= MODEL_PARAMETERS), np.inf, tau))
 
     def _tau(self, z: ArrayLike) -> NDArray[Any]:
-        z = np.asarray(z, np.float64)
-        w = self.bandwidth * self.effective_span
         null, model = self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS
         with np.errstate(divide="ignore", invalid="ignore"):
-            if self.normalization == "psd":
-                return np.asarray(w * np.exp(-z) * np.sqrt(z))
-            if self.normalization == "standard":
-                log = _log_gamma_factor(null) + 0.5 * (model - 1) * np.log1p(-np.minimum(z, 1.0))
-                return np.asarray(w * np.exp(log) * np.sqrt(0.5 * null * z))
-            if self.normalization == "model":
-                log = _log_gamma_factor(model) - 0.5 * model * np.log1p(z)
-                return np.asarray(w * np.exp(log) * np.sqrt(0.5 * model * z))
-            if self.normalization == "log":
-                # sqrt(sinh(z/2)) = e^(z/4) sqrt((1 - e^-z) / 2), which does not overflow
-                log = _log_gamma_factor(model) - 0.5 * z * (model - 0.5) + 0.25 * z
-                return np.asarray(w * np.exp(log) * np.sqrt(-0.5 * model * np.expm1(-z)))
-        raise ValueError(f"normalization={self.normalization!r}; expected one of {', '.join(map(repr, SHAPES))}")
+            crossings = self._kind.crossings(np.asarray(z, np.float64), null, model)
+            return np.asarray(self.bandwidth * self.effective_span * crossings)
+
+    @property
+    def _kind(self) -> Normalization:
+        return normalization_named(self.normalization)
 
     def probability(self, z: ArrayLike, method: str = "baluev") -> NDArray[Any]:
         """Probability that the highest peak of noise reaches ``z``.
@@ -241,19 +196,12 @@ class Noise:
             with np.errstate(divide="ignore"):
                 alone = -np.expm1(np.log1p(-p) / (self.bandwidth * self.span))
             return single_level(alone, self.n, self.normalization)
-        top = 1.0 if self.normalization == "standard" else math.inf
+        top = self._kind.top
         inside = np.clip(p, np.finfo(np.float64).tiny, 1.0)
-        level = invert(lambda z: self.probability(z, method), inside, self._peak_of_tau(), top)
+        # tau is largest at the start: every probability falls beyond it
+        start = self._kind.most_crossings(self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS)
+        level = invert(lambda z: self.probability(z, method), inside, start, top)
         return np.asarray(np.where(p == 0, top, np.where(p == 1, 0.0, level)))
-
-    def _peak_of_tau(self) -> float:
-        """Where `tau` is largest: beyond it every probability falls."""
-        null, model = self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS
-        if self.normalization == "psd":
-            return 0.5
-        if self.normalization == "standard":
-            return float(1.0 / max(model, 1))
-        return float(1.0 / max(null - 2, 1))
 
 
 def _harmonic_factor(count: int) -> float:
@@ -277,7 +225,7 @@ def series_probability(z: ArrayLike, noise: Noise, nterms: int, kept: float = 1.
     up-crossings follows from that of a chi-square with ``2 nterms`` degrees of freedom, which is its mean over all
     lengths of the vector of the noise.
 
-    Of two terms the second may be held small, so that the part ``kept`` of its power is left: the distribution at one
+    The second of two terms may have a penalty that leaves the fraction ``kept`` of its power: the distribution at one
     frequency is then that of ``a + kept b`` with ``a`` and ``b`` the two terms' parts, and the up-crossings are taken
     to be fewer in the same ratio.
 
@@ -288,14 +236,14 @@ def series_probability(z: ArrayLike, noise: Noise, nterms: int, kept: float = 1.
     from scipy.special import betainc, gammaincc, gammaln
 
     power: NDArray[Any] = np.asarray(z, np.float64)
+    kind = normalization_named(noise.normalization)
     w = noise.bandwidth * noise.effective_span * _harmonic_factor(nterms)
     with np.errstate(divide="ignore", invalid="ignore"):
-        if noise.normalization == "psd":
+        if kind.scale == HALF_CHI2:  # the scale of the noise is known
             alone, tau = gammaincc(nterms, power), w * np.exp(-power) * power ** (nterms - 0.5)
             held = (np.exp(-power) - kept * np.exp(-power / kept)) / max(1 - kept, 1e-9)
         else:
-            if noise.normalization != "standard":  # monotonic functions of the standard power
-                power = power / (1 + power) if noise.normalization == "model" else -np.expm1(-power)
+            power = kind.to_standard(power)
             null = np.asarray(noise.n - NULL_PARAMETERS, np.float64)
             rest = np.where(null > 2 * nterms, null - 2 * nterms, np.nan)
             left = 1 - np.clip(power, 0.0, 1.0)
@@ -309,11 +257,11 @@ def series_probability(z: ArrayLike, noise: Noise, nterms: int, kept: float = 1.
 
 
 def checked(probability: ArrayLike) -> NDArray[np.float64]:
-    """Probabilities as an array, if they are such."""
+    """Probabilities as an array; ValueError if one is not between 0 and 1."""
     p = np.asarray(probability, np.float64)
     outside = ~((p >= 0) & (p <= 1))
     if np.any(outside):
-        raise ValueError(f"false_alarm_probability={p[outside].flat[0]:g}; numbers from 0 to 1 are expected")
+        raise ValueError(f"false_alarm_probability={p[outside].flat[0]:g}: expected numbers from 0 to 1")
     return p
 
 

@@ -5,15 +5,17 @@ H, G1, G2: Muinonen et al. 2010 (Icarus 209, 542), eqs. 17-19 with the spline no
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
-MODELS = ("hg1g2", "linear", "none")
 _DEGREES_12 = (7.5, 30.0, 60.0, 90.0, 120.0, 150.0)
 _PHI_1 = (7.5e-1, 3.3486016e-1, 1.3410560e-1, 5.1104756e-2, 2.1465687e-2, 3.6396989e-3)
 _PHI_2 = (9.25e-1, 6.2884169e-1, 3.1755495e-1, 1.2716367e-1, 2.2373903e-2, 1.6505689e-4)
@@ -26,7 +28,7 @@ _ENDS_3 = (-1.0630097e-1, 0.0)
 """Derivatives at the first and last node, per radian."""
 STEPS = 30
 STEEPEST = 50.0
-"""Largest change of the logarithm of the flux over the phase angles seen, that a slope may make: 54 magnitudes."""
+"""Largest change of the logarithm of the flux over the phase angles that a slope may cause: 54 magnitudes."""
 
 
 @lru_cache(maxsize=1)
@@ -91,7 +93,7 @@ def fit_hg1g2(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> N
 def fit_linear(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> NDArray[np.float64] | None:
     """Flux of the best ``F 10^(-0.4 b phase)`` at each phase angle, by Gauss-Newton; None if it is not positive.
 
-    None too where the steps run away: fluxes that are mostly noise fit no slope.
+    None if the steps diverge too, as they do for fluxes that are mostly noise.
     """
     scale = float(np.sum(flux / error**2) / np.sum(error**-2.0))
     if not scale > 0:
@@ -111,3 +113,29 @@ def fit_linear(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> 
             break
     model = np.asarray(scale * theta[0] * np.exp(-theta[1] * middle))
     return model if np.all(model > 0) else None
+
+
+@dataclass(frozen=True)
+class PhaseFunction:
+    """A phase function: its name, what it is, its fit and the number of parameters that are fitted."""
+
+    name: str
+    help: str
+    fit: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[np.float64] | None] | None
+    parameters: int
+
+    @property
+    def needs_phase(self) -> bool:
+        """Whether phase angles are needed."""
+        return self.fit is not None
+
+
+PhaseFunctionName = Literal["hg1g2", "linear", "none"]
+PHASE_FUNCTIONS = {
+    model.name: model
+    for model in (
+        PhaseFunction("hg1g2", "The H, G1, G2 function of Muinonen et al. 2010.", fit_hg1g2, 3),
+        PhaseFunction("linear", "A linear function of the magnitude.", fit_linear, 2),
+        PhaseFunction("none", "No phase function: distances and light time alone are corrected.", None, 1),
+    )
+}

@@ -1,4 +1,4 @@
-"""The highest frequency that the times of a light curve call for, where the user names none.
+"""The highest frequency of an automatic grid, from the times of a light curve.
 
 Uneven sampling has no Nyquist frequency of its own (VanderPlas 2018, ApJS 236, 16, section 7.1): 24 cycles a day,
 a period of one hour, is the limit then.  Regular times have one, beyond which every frequency is the mirror image
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 HIGHEST = 24.0
 """Cycles a day: a period of one hour, the end of the range in which most variable stars and asteroids lie."""
 SERIES_STEPS, SERIES_SHARE, SERIES_TOLERANCE = 10.5, 0.9, 0.1
-"""An unbroken series: of nine steps in ten, each is 1 to 10 times the shortest one, to a tenth of that."""
+"""A regular series: nine steps in ten are 1 to 10 times the shortest one, to a tenth of that."""
 LATTICE_TOLERANCE = 0.003
 """Times lie on a lattice when they scatter about it by less than this part of its step (rms).
 
-A sinusoid and its mirror image then differ by ``(2 pi 0.003)**2``, 0.04%, of the power: not to be told apart at S/N 10.
+A sinusoid and its mirror image then differ by ``(2 pi 0.003)**2``, 0.04%, of the power, which is not visible at S/N 10.
 """
 
 ROWS_AT_ONCE = 2**22
-"""Rows that are read at a time."""
+"""Number of rows that are read at a time."""
 
 
 def highest_frequency(t: NDArray[np.float64]) -> tuple[float, bool]:
@@ -72,12 +72,12 @@ def highest_frequency(t: NDArray[np.float64]) -> tuple[float, bool]:
     found = _series(step)
     if found and 0.5 / found >= HIGHEST:
         return 0.5 / found, True
-    # five times the mean sampling's Nyquist frequency, as astropy has it, where that is more
+    # five times the Nyquist frequency of the mean sampling, as in astropy, if that is higher
     return max(HIGHEST, 2.5 * (len(t) / float(t[-1] - t[0]))), False
 
 
 def _lattice(t: NDArray[np.float64], step: NDArray[np.float64], near: float) -> float:
-    """Step of the lattice on which all times lie, if there is one near ``near``; else 0."""
+    """Step of a lattice that holds all times, if one is close to ``near``; else 0."""
     turns = np.rint(step / near)
     if turns.min() < 1 or len(t) < 4:
         return 0.0
@@ -89,10 +89,10 @@ def _lattice(t: NDArray[np.float64], step: NDArray[np.float64], near: float) -> 
 
 
 def _series(step: NDArray[np.float64]) -> float:
-    """Step of an unbroken series, single points missing and breaks allowed, if these are steps of one; else 0."""
+    """Step of a regular series (points may be missing, and breaks are allowed) if these are its steps; else 0."""
     longest = SERIES_STEPS * 0.5 / HIGHEST
     if np.count_nonzero(step < longest) < SERIES_SHARE * step.size:
-        return 0.0  # for sparse times, quickly
+        return 0.0  # a quick exit for sparse times
     length = float(np.quantile(step, 0.1, method="lower"))
     length = float(np.median(step[np.abs(step / length - 1) < SERIES_TOLERANCE]))
     ratio = step / length
@@ -102,7 +102,7 @@ def _series(step: NDArray[np.float64]) -> float:
 
 
 def highest_frequencies(curves: CurveSet, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """`highest_frequency` of each object that is ``wanted``, in 1/unit(t); NaN and False for the others.
+    """`highest_frequency` of each object for which ``wanted`` is True, in 1/unit(t); NaN and False for the others.
 
     Times without a unit are days.
     """

@@ -1,7 +1,7 @@
-"""Light curves of moving objects made comparable: light time, distances, phase angle.
+"""Corrections of light curves of moving objects for light time, distances and phase angle.
 
 The times become those at which the light left; brightness is reduced to 1 au from Sun and observer; and a phase
-function is fitted to each object (in each band) and taken out: what is left is the rotation.
+function is fitted to each object (in each band) and removed, so that the rotation is left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .phase_function import MODELS, fit_hg1g2, fit_linear
+from skysieve.core.checks import one_of
+
+from .phase_function import PHASE_FUNCTIONS, PhaseFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
 
     from skysieve.periodogram.lightcurves.io import LightCurves
 
+    from .phase_function import PhaseFunctionName
+
 LIGHT_TIME = 499.004783836 / 86400
 """Days that light takes for an astronomical unit."""
 SMALLEST_RANGE = 1.0
-"""Degrees of phase angle below which no slope is fitted: brightness is only brought to a common mean."""
+"""Degrees of phase angle below which no slope is fitted: only the mean brightness is removed."""
 PER_MAGNITUDE = 0.4 * np.log(10)
 
 
@@ -54,8 +58,8 @@ def reduce_brightness(
     return y * square, None if dy is None else dy * square
 
 
-def reduced(curves: LightCurves, model: str) -> LightCurves:
-    """Light curves with light time, distances and phase angle taken out.
+def reduced(curves: LightCurves, model: PhaseFunctionName) -> LightCurves:
+    """Light curves corrected for light time, distances and phase angle.
 
     Parameters
     ----------
@@ -86,19 +90,18 @@ def what_was_done(curves: LightCurves, lost: int, flat: int) -> list[str]:
     if flat:
         notes.append(
             f"{flat:,} light curves have too few points or under {SMALLEST_RANGE:g} degrees of phase angle for a "
-            "phase function; only their scale was taken out"
+            "phase function; only their mean brightness was removed"
         )
     kind = "magnitudes" if curves.is_magnitude else "fluxes"
     return [*notes, f"{curves.value_name} is taken as {kind}: names of magnitudes hold 'mag' or are one letter"]
 
 
 def reduce_part(curves: LightCurves, model: str) -> tuple[LightCurves, int, int]:
-    """As `reduced`, for some of a file's objects: without notes, but with the numbers that go into them."""
-    if model not in MODELS:
-        raise ValueError(f"phase model {model!r}; expected one of {', '.join(map(repr, MODELS))}")
+    """As `reduced` for some of a file's objects; returns the numbers for the notes instead of notes."""
+    function = PHASE_FUNCTIONS[one_of("model", model, PHASE_FUNCTIONS)]
     if curves.r is None or curves.delta is None:
         raise ValueError("light time and reduced magnitudes need both distances: --r and --delta")
-    if model != "none" and curves.phase is None:
+    if function.needs_phase and curves.phase is None:
         raise ValueError(f"the phase function {model!r} needs the phase angle: --phase")
     phase = np.zeros_like(curves.t) if curves.phase is None else curves.phase
     with np.errstate(invalid="ignore"):
@@ -108,18 +111,17 @@ def reduce_part(curves: LightCurves, model: str) -> tuple[LightCurves, int, int]
     y, dy = reduce_brightness(curves.y, curves.dy, r, delta, curves.is_magnitude)
     y = np.where(good, y, np.nan)
     flat = 0
-    if model != "none":
-        y, dy, flat = _without_phase(curves, y, dy, phase, model)
+    if function.needs_phase:
+        y, dy, flat = _without_phase(curves, y, dy, phase, function)
     name = curves.value_name if len(curves.value_name) > 1 else f"magnitude {curves.value_name}"
     out = replace(curves, t=curves.t - delta * LIGHT_TIME, y=y, dy=dy, value_name=f"reduced {name}")
     return out, int((~good).sum()), flat
 
 
 def _without_phase(
-    curves: LightCurves, y: NDArray[Any], dy: NDArray[Any] | None, phase: NDArray[Any], model: str
+    curves: LightCurves, y: NDArray[Any], dy: NDArray[Any] | None, phase: NDArray[Any], function: PhaseFunction
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, int]:
-    """Each object's brightness in each band relative to its phase function; how many got only a mean."""
-    fit, parameters = (fit_hg1g2, 3) if model == "hg1g2" else (fit_linear, 2)
+    """Each object's brightness in each band relative to its phase function; and how many have only a mean."""
     out, errors = np.full_like(y, np.nan), None if dy is None else np.array(dy)
     flat = 0
     for rows in _series(curves):
@@ -128,16 +130,18 @@ def _without_phase(
         if kept.size == 0:
             continue
         sigma = np.ones(kept.size) if dy is None else dy[kept]
-        enough = kept.size >= parameters + 2 and np.ptp(phase[kept]) >= SMALLEST_RANGE
+        enough = kept.size >= function.parameters + 2 and np.ptp(phase[kept]) >= SMALLEST_RANGE
         if curves.is_magnitude:
             flux = np.exp(-PER_MAGNITUDE * (y[kept] - np.median(y[kept])))
-            found = _fitted(fit if enough else None, flux, sigma, phase[kept])
-            # errors of magnitudes are parts of the flux: of that of the model, or faint points would weigh more
-            again = _fitted(fit if enough else None, flux, sigma * (1.0 if found is None else found), phase[kept])
+            found = _fitted(function.fit if enough else None, flux, sigma, phase[kept])
+            # errors of magnitudes are relative to the model's flux: relative to the data, faint points would weigh more
+            again = _fitted(
+                function.fit if enough else None, flux, sigma * (1.0 if found is None else found), phase[kept]
+            )
             found = found if again is None else again
         else:
             flux = y[kept]
-            found = _fitted(fit if enough else None, flux, sigma, phase[kept])
+            found = _fitted(function.fit if enough else None, flux, sigma, phase[kept])
         if found is None or not enough:
             flat += 1
         if found is None:

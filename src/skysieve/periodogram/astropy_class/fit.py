@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
+
 from .least_squares import design_matrix, fit, spectral_window
 from .light_curve import Curve, has_unit, unit_of
 
@@ -162,9 +164,7 @@ class FittedCurve(Curve):
     def _power_unit(self, normalization: str) -> Any:
         if not has_unit(self.y):
             return 1
-        if normalization == "scargle" or (normalization == "psd" and self.dy is None):
-            return self.y.unit**2
-        return self.y.unit**0
+        return self.y.unit**2 if NORMALIZATIONS[normalization].has_unit(self.dy is not None) else self.y.unit**0
 
 
 def _refuse_unit(name: str, frequency: Any, t: Any) -> None:

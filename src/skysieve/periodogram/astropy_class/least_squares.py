@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEW = 2**20
-"""Products of points and frequencies that are summed directly."""
+"""Largest product of points and frequencies that is summed directly."""
 BLOCK = 2**18
 WINDOW_ERROR = 1e-13
 
@@ -23,7 +23,7 @@ def design_matrix(
     Raises
     ------
     ValueError
-        If there would be no column.
+        If the matrix has no column.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One light curve as a user gives it to the classes: astropy's meaning of units and of absolute and relative times."""
+"""One light curve of the class `LombScargle`, with astropy's meaning of units and of absolute and relative times."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Curve:
         from astropy.units import Quantity, UnitConversionError
 
         try:
-            return Quantity(Quantity(wanted), unit=1 / self._relative.unit)  # bare numbers have no unit: refused
+            return Quantity(Quantity(wanted), unit=1 / self._relative.unit)  # refuses plain numbers, which have no unit
         except UnitConversionError:
             found = getattr(wanted, "unit", "none")
             raise ValueError(
@@ -117,7 +117,7 @@ def _is_absolute(t: Any) -> bool:
 
 
 def _days(t: Any) -> Any:
-    """A TimeDelta as days; anything else as it is."""
+    """A TimeDelta as days; anything else unchanged."""
     if not is_date(t) or _is_absolute(t):
         return t
     from astropy.units import day
@@ -143,8 +143,8 @@ def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
             raise TypeError(f"{name} has dtype {x.dtype}; real numbers are expected")
     shapes = [x.shape for x in given if x.size != 1]
     if any(shape != shapes[0] for shape in shapes):
-        told = ", ".join(f"{name} {x.shape}" for name, x in zip(("t", "y", "dy"), given, strict=False))
-        raise ValueError(f"arrays of one length are expected; the shapes are {told}")
+        listed = ", ".join(f"{name} {x.shape}" for name, x in zip(("t", "y", "dy"), given, strict=False))
+        raise ValueError(f"arrays of one length are expected; the shapes are {listed}")
     arrays = np.broadcast_arrays(*given, subok=True)
     if arrays[0].ndim != 1:
         raise ValueError(f"t, y and dy have shape {arrays[0].shape} together; 1-D arrays are expected")

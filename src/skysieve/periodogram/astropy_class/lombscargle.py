@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import whole
-from skysieve.periodogram.analysis.bootstrap import normalized
 from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.lightcurves.sources import light_curves
+from skysieve.periodogram.numerics.normalization import normalize
 
 from .fit import weighted_mean
 from .light_curve import missing
+from .prewhiten import Prewhitened, prewhiten
 from .significance import Significance
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from skysieve.periodogram.analysis.fap import FalseAlarmName
+    from skysieve.periodogram.numerics.normalization import NormalizationName
     from skysieve.periodogram.result.result import LombScargleResult
 
     from .peaks import PeakList
-    from .prewhiten import Prewhitened
 
 METHODS = {
     "auto": "auto",
@@ -44,13 +46,13 @@ METHODS = {
 }
 """Names of methods, astropy's among them, and what does that here."""
 METHOD_KEYWORDS = frozenset({"use_fft", "oversampling", "trig_sum_kwds", "algorithm", "Mfft", "eps"})
-"""Keywords of astropy's methods that set the accuracy there; without meaning here."""
+"""Keywords of astropy's methods that set their accuracy; they have no effect here."""
 
 
 class LombScargle(Significance):
     """Lomb-Scargle periodogram of one light curve, with the methods of ``astropy.timeseries.LombScargle``.
 
-    Arguments, units, absolute and relative times, grids and normalisations mean what they mean there.  Rows in
+    Arguments, units, absolute and relative times, grids and normalisations mean the same as in astropy.  Rows in
     which something is not finite or masked are left out.
 
     Parameters
@@ -111,7 +113,7 @@ class LombScargle(Significance):
         fit_mean: bool = True,
         center_data: bool = True,
         nterms: int = 1,
-        normalization: str = "standard",
+        normalization: NormalizationName = "standard",
         *,
         device: Any = "auto",
         dtype: Any = "float64",
@@ -206,7 +208,7 @@ class LombScargle(Significance):
             if not (regular or _is_regular(flat)):
                 raise ValueError(f"method={method!r}: frequency must be a regular grid")
             regular = True
-        regular &= not (np.any(bare < 0) and np.any(bare > 0))  # the sizes of both signs make no regular grid
+        regular &= not (np.any(bare < 0) and np.any(bare > 0))  # absolute values of both signs are no regular grid
         zero = flat == 0
         if not zero.any():
             power = self._powers(flat, shape, chosen, regular)
@@ -246,7 +248,7 @@ class LombScargle(Significance):
         maximum_frequency: Any = None,
         normalization: str | None = None,
         method: str = "auto",
-        false_alarm: str | None = "baluev",
+        false_alarm: FalseAlarmName | None = "baluev",
         method_kwds: Mapping[str, Any] | None = None,
         aliases: bool = True,
     ) -> PeakList:
@@ -302,9 +304,9 @@ class LombScargle(Significance):
         maximum_frequency: Any = None,
         fap_limit: float | None = None,
     ) -> Prewhitened:
-        """Find a sinusoid, take it out, find the next: up to ``n`` of them, all fitted together each time.
+        """Find a sinusoid, subtract it, find the next: up to ``n`` of them, all fitted together each time.
 
-        It ends before where nothing but rounding errors is left.
+        It ends earlier if only rounding errors are left.
 
         Parameters
         ----------
@@ -320,8 +322,6 @@ class LombScargle(Significance):
         Prewhitened
             Frequencies, amplitudes, phases, errors, and ``.residual``, a `LombScargle` of what is left.
         """
-        from .prewhiten import prewhiten
-
         grid = self._grid(None, (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency))
         return prewhiten(self, n, grid, fap_limit)
 
@@ -343,10 +343,11 @@ class LombScargle(Significance):
         data: tuple[Any, Any, Any] | None = None,
         **options: Any,
     ) -> LombScargleResult:
-        """`skysieve.lombscargle` on bare numbers; ``data`` in place of the light curve's own."""
+        """`skysieve.lombscargle` of plain numbers; ``data`` in place of the light curve's own."""
         if self.nterms == 0 and not self.fit_mean:
             raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
         grid: dict[str, Any] = {"frequency": frequency}
+        options |= {"normalization": normalization}
         if regular and frequency.size > 1 and frequency[-1] > frequency[0]:
             grid = {"fmin": frequency[0], "fmax": frequency[-1], "nf": frequency.size}
         elif frequency.size == 1 and method in ("nufft", "finufft"):
@@ -355,29 +356,28 @@ class LombScargle(Significance):
             fit_mean=bool(self.fit_mean),
             center_data=bool(self.center_data),
             nterms=self.nterms,
-            normalization=normalization,
-            method=method,
             device=self.device,
             dtype=self.dtype,
             memory=self.memory,
             threads=self.threads,
             **grid,
+            method=method,  # type: ignore[arg-type]
             **options,
         ) as plan:
             t, y, dy = self._rows() if data is None else data
             return plan._search(
                 light_curves(t, y, dy), False, None, stacklevel=0
-            )  # grids like astropy's are no mistake
+            )  # no warnings on grids like astropy's
 
     def _powers(self, frequency: NDArray[Any], normalization: str, method: str, regular: bool) -> NDArray[Any]:
         if frequency.size == 0:
             return np.empty(0, np.dtype(self.dtype))
-        if len(self._rows()[0]) < (3 if self.fit_mean else 2):  # fewer points than parameters: every model fits
+        if len(self._rows()[0]) < (3 if self.fit_mean else 2):  # with fewer points than parameters every model fits
             return np.full(frequency.shape, np.nan, np.dtype(self.dtype))
         return np.asarray(self._search(frequency, normalization, method, regular).power)
 
     def _at_zero(self, normalization: str) -> float:
-        """Power at frequency 0, where the cosine is a constant and the sine is gone."""
+        """Power at frequency 0, where the cosine is constant and the sine is 0."""
         if self.nterms == 0:
             return 0.0
         if self.fit_mean:
@@ -386,10 +386,15 @@ class LombScargle(Significance):
         weight = np.ones_like(y) if dy is None else dy**-2.0
         y = y - weighted_mean(y, dy) if self.center_data else y
         total, reference = weight.sum(), float(weight @ y**2)
-        return float(normalized((weight @ y) ** 2 / total, reference, total, len(y), normalization))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            standard = (weight @ y) ** 2 / total / np.float64(reference)
+        return float(normalize(standard, normalization, reference / total, total, len(y)))
 
 
 def _is_regular(frequency: NDArray[Any]) -> bool:
     """astropy's test of a regular grid."""
     step = np.diff(frequency)
     return step.size == 0 or bool(np.allclose(step[0], step))
+
+
+Prewhitened.curve_class = LombScargle

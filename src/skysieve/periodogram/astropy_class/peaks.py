@@ -1,29 +1,37 @@
-"""The peaks of one light curve with what an astronomer asks next: could it be noise, could it be an alias."""
+"""The peaks of one light curve, with false-alarm probabilities and alias flags."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from skysieve.core.checks import one_of
+from skysieve.core.result import Result
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import exceeding, no_keywords
 from skysieve.periodogram.result.aliases import days_in, find_aliases
-from skysieve.periodogram.result.export import PEAK_COLUMNS
+from skysieve.periodogram.result.columns import peak_names
+from skysieve.periodogram.result.value_files import load_values, save_values
 
 from .light_curve import has_unit
 
 if TYPE_CHECKING:
+    import os
+
+    from astropy.table import Table
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from skysieve.periodogram.result.plot import AxisName
     from skysieve.periodogram.result.result import LombScargleResult
 
     from .lombscargle import LombScargle
 
 
 @dataclass(frozen=True, repr=False)
-class PeakList:
+class PeakList(Result):
     """The highest peaks of a periodogram, in falling order of power; shape (k,).
 
     Attributes
@@ -33,7 +41,7 @@ class PeakList:
     frequency, period, power : numpy.ndarray or Quantity
         Place and height of the maximum of the exact periodogram; see `skysieve.periodogram.result.peaks.Peaks`.
     frequency_error, period_error : numpy.ndarray or Quantity
-        Standard errors (1 sigma); see there.
+        Standard errors (1 sigma); see `Peaks`.
     fap : numpy.ndarray or None
         Probability that the highest peak of noise is as high: for peaks behind the first an upper bound.  None
         where no formula holds or none was asked for.
@@ -77,11 +85,41 @@ class PeakList:
             )
         return "\n".join([head, *rows]) + ">"
 
-    def to_table(self) -> Any:
-        """An astropy table, one row a peak."""
+    def plot(self, *, axis: AxisName = "auto", **options: Any) -> Figure:
+        """Draw the power of the peaks against frequency, or against period.
+
+        Parameters
+        ----------
+        axis : {"auto", "period", "frequency"}
+            "auto" is frequency.
+        **options
+            ``ax``, a `matplotlib.axes.Axes` to draw in; a new figure by default.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from skysieve.periodogram.result.plot import AXES, sticks
+
+        if one_of("axis", axis, AXES) == "period":
+            return sticks(self.period, self.power, ("Period", "Power"), **options)
+        return sticks(self.frequency, self.power, ("Frequency", "Power"), **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to ``.npz`` (everything, see `load`), or the table to .csv, .parquet, .fits, .ecsv or .json."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        save_values("PeakList", values, self.to_table, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote to an ``.npz`` file; ValueError if the file holds something else."""
+        return cls(**load_values("PeakList", path))
+
+    def to_table(self) -> Table:
+        """An astropy table with one row for each peak."""
         from astropy.table import Table
 
-        columns = {name: getattr(self, name) for name in PEAK_COLUMNS}
+        columns = {name: getattr(self, name) for name in peak_names()}
         if self.fap is not None:
             columns["fap"] = np.asarray(self.fap)
         if self.alias is not None:
@@ -115,12 +153,12 @@ def make_peaks(
     elif false_alarm is not None and not reason:
         no_keywords(false_alarm, keywords)
         chance = curve._noise(grid, normalization, True).probability(power, false_alarm)
-    told: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
+    flags_of: dict[str, Any] = {"alias": None, "alias_of": None, "alias_text": None}
     if aliases:
         scale = days_in(getattr(curve._relative, "unit", None))
         t, _, dy = curve._rows()
         flags = find_aliases(t * scale, f / scale, float(np.ptp(t)) * scale, dy)
-        told = {"alias": flags.flag, "alias_of": flags.of, "alias_text": flags.text}
+        flags_of = {"alias": flags.flag, "alias_of": flags.of, "alias_text": flags.text}
     frequency_unit = 1 / curve._relative.unit if has_unit(curve._relative) else 1
     period, period_error, error = (
         np.asarray(getattr(result.peaks, name)[found]) for name in ("period", "period_error", "frequency_error")
@@ -135,5 +173,5 @@ def make_peaks(
         chance,
         false_alarm,
         reason,
-        **told,
+        **flags_of,
     )

@@ -1,30 +1,38 @@
-"""Iterative prewhitening: find the highest peak, fit all sinusoids found so far together, take them out, repeat."""
+"""Iterative prewhitening: find the highest peak, fit all sinusoids found so far together, subtract them, repeat."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from skysieve.core.checks import whole
+from skysieve.core.result import Result
 from skysieve.periodogram.analysis.fap import Noise
+from skysieve.periodogram.result.value_files import load_values, save_values
 
 from .light_curve import has_unit, plain, unit_of
 
 if TYPE_CHECKING:
+    import os
+
+    from astropy.table import Table
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from .lombscargle import LombScargle
 
 STEPS = 20
-"""Gauss-Newton steps for the frequencies at most; from a peak a handful is enough."""
+"""Largest number of Gauss-Newton steps for the frequencies; from a peak, a few are enough."""
+CURVE = ("t", "y", "dy", "fit_mean", "center_data", "nterms", "normalization")
+"""Arguments of `LombScargle` that a file of `Prewhitened` holds."""
 ROUNDING = 16 * float(np.finfo(np.float64).eps)
 """Error of a sinusoid over its amplitude times the radians it turned through, and of a constant over its size."""
 
 
 @dataclass(frozen=True, repr=False)
-class Prewhitened:
+class Prewhitened(Result):
     """Sinusoids ``amplitude * sin(2 pi (frequency * t + phase))`` in the order in which they were found; shape (k,).
 
     Times count as in `LombScargle` (from the first for a Time).
@@ -42,8 +50,11 @@ class Prewhitened:
     offset : float or Quantity
         Constant of the joint fit.
     residual : LombScargle
-        What is left.
+        The light curve without the sinusoids and the offset.
     """
+
+    curve_class: ClassVar[type[LombScargle]]
+    """Class of the residual, which the module of that class sets."""
 
     frequency: Any
     amplitude: Any
@@ -64,6 +75,46 @@ class Prewhitened:
             for f, a, p, h, q in zip(self.frequency, self.amplitude, self.phase, self.power, self.fap, strict=True)
         ]
         return "\n".join(["<Prewhitened: frequency, amplitude, phase, power, fap", *rows]) + ">"
+
+    def to_table(self) -> Table:
+        """An astropy table with one row for each sinusoid."""
+        from astropy.table import Table
+
+        names = ("frequency", "frequency_error", "amplitude", "amplitude_error", "phase", "power", "fap")
+        return Table({name: getattr(self, name) for name in names})
+
+    def plot(self, **options: Any) -> Figure:
+        """Draw the amplitudes against frequency.
+
+        Parameters
+        ----------
+        **options
+            ``ax``, a `matplotlib.axes.Axes` to draw in; a new figure by default.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from skysieve.periodogram.result.plot import sticks
+
+        return sticks(self.frequency, self.amplitude, ("Frequency", "Amplitude"), **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to ``.npz`` (everything, see `load`), or the table to .csv, .parquet, .fits, .ecsv or .json."""
+        curve = self.residual
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "residual"}
+        values |= {f"residual.{name}": getattr(curve, name) for name in CURVE}
+        save_values("Prewhitened", values, self.to_table, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote to an ``.npz`` file; ValueError if the file holds something else.
+
+        The residual is searched on the default device, whatever it was.
+        """
+        values = load_values("Prewhitened", path)
+        residual = cls.curve_class(**{name: values.pop(f"residual.{name}") for name in CURVE})
+        return cls(**values, residual=residual)
 
     def model(self, t: Any) -> Any:
         """The sum of the sinusoids and the offset at other times.
@@ -90,7 +141,7 @@ def joint_fit(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Least squares for a constant and sinusoids, their frequencies free (each within ``limit`` of its start).
 
-    Gauss-Newton with the amplitudes solved anew each step.  ``weight`` is 1/dy.  Returns the frequencies, the
+    Gauss-Newton steps, with the amplitudes solved for in each.  ``weight`` is 1/dy.  Returns the frequencies, the
     parameters ``[c, a_1.., b_1..]`` (a sin + b cos), the residuals and the covariance of
     ``[c, a.., b.., f..]`` for errors of 1.
     """
@@ -126,7 +177,7 @@ def prewhiten(curve: LombScargle, n: int, grid: NDArray[np.float64], fap_limit: 
             f"n={n} sinusoids and a constant have {3 * n + 1} parameters; t and y have {len(t)} usable rows"
         )
     if curve.nterms != 1:
-        raise ValueError(f"nterms={curve.nterms}: prewhitening takes out one sinusoid at a time; use nterms=1")
+        raise ValueError(f"nterms={curve.nterms}: expected 1, because prewhitening subtracts one sinusoid at a time")
     early = t.min()
     times = t - early
     weight = np.ones_like(t) if dy is None else 1 / dy
@@ -174,7 +225,7 @@ def prewhiten(curve: LombScargle, n: int, grid: NDArray[np.float64], fap_limit: 
 
 
 def _with_values(curve: LombScargle, left: NDArray[Any]) -> LombScargle:
-    """The same light curve with other values in its usable rows; the others stay as they are."""
+    """The same light curve with other values in its usable rows; the others are not changed."""
     from copy import copy
 
     y = np.array(plain(curve.y))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from skysieve.periodogram.numerics.normalization import NormalizationName
 
 NAMES = ("skysieve", "skysieve_chi2")
 
@@ -17,7 +20,7 @@ def _method(device: Any, dtype: Any) -> Any:
         frequency: Any,
         center_data: bool = True,
         fit_mean: bool = True,
-        normalization: str = "standard",
+        normalization: NormalizationName = "standard",
         nterms: int = 1,
         device: Any = device,
         dtype: Any = dtype,

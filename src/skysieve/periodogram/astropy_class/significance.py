@@ -1,4 +1,4 @@
-"""A light curve's significance: how its peaks compare with what noise does."""
+"""False-alarm probabilities of a light curve's peaks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Significance(FittedCurve, ABC):
     def false_alarm_probability(
         self,
         power: Any,
-        method: str = "baluev",
+        method: fap.FalseAlarmName = "baluev",
         samples_per_peak: float = 5,
         nyquist_factor: float = 5,
         minimum_frequency: Any = None,
@@ -77,7 +77,7 @@ class Significance(FittedCurve, ABC):
         -------
         float, numpy.ndarray, Quantity or None
             None where no formula holds (``nterms != 1``, ``normalization="scargle"``, "psd" without errors, data
-            that are not centred); a `NoFormulaWarning` tells the reason.
+            that are not centred); a `NoFormulaWarning` says why.
 
         References
         ----------
@@ -108,7 +108,7 @@ class Significance(FittedCurve, ABC):
     def false_alarm_level(
         self,
         false_alarm_probability: Any,
-        method: str = "baluev",
+        method: fap.FalseAlarmName = "baluev",
         samples_per_peak: float = 5,
         nyquist_factor: float = 5,
         minimum_frequency: Any = None,
@@ -127,12 +127,12 @@ class Significance(FittedCurve, ABC):
         method, samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency, method_kwds : optional
             As for `false_alarm_probability`.
         frequency, full_band : optional
-            As there.
+            As for `false_alarm_probability`.
 
         Returns
         -------
         float, numpy.ndarray, Quantity or None
-            None as there.
+            None if no formula holds, as for `false_alarm_probability`.
         """
         grid = (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
         if not self._formula_holds(method, self.normalization):
@@ -141,8 +141,8 @@ class Significance(FittedCurve, ABC):
         bare = self._grid(frequency, grid)
         if method == "bootstrap":
             maxima = self._maxima(bare, self.normalization, frequency is None, dict(method_kwds or {}))
-            place = np.clip(np.floor((1 - p) * len(maxima)).astype(int), 0, len(maxima) - 1)
-            return maxima[place] * self._power_unit(self.normalization)
+            position = np.clip(np.floor((1 - p) * len(maxima)).astype(int), 0, len(maxima) - 1)
+            return maxima[position] * self._power_unit(self.normalization)
         no_keywords(method, method_kwds)
         return self._noise(bare, self.normalization, full_band).level(p, method)[()]
 
@@ -164,12 +164,12 @@ class Significance(FittedCurve, ABC):
         bare = np.atleast_1d(np.asarray(getattr(wanted, "value", wanted), np.float64)).ravel()
         if bare.size == 0:
             low, high = rule[2:]
-            told = "frequency is empty" if frequency is not None else f"from {low} to {high} there are none"
-            raise ValueError(f"{told}; a grid of at least one frequency is expected")
+            reason = "frequency is empty" if frequency is not None else f"from {low} to {high} there are none"
+            raise ValueError(f"{reason}: expected a grid of at least one frequency")
         return bare
 
     def _formula_holds(self, method: str, normalization: str, stacklevel: int = 3) -> bool:
-        """Whether there is an answer; a warning says why not."""
+        """Whether a formula holds; a warning says why not."""
         reason = fap.no_formula(
             method, normalization, self.nterms, bool(self.fit_mean or self.center_data), self.dy is not None
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.core.files import save_figure
 from skysieve.periodogram.lightcurves.io import read_light_curves
 from skysieve.periodogram.lightcurves.simulate import SimulatedLightCurves, simulate_asteroids
 
@@ -33,7 +34,7 @@ FMIN, FMAX, NF = 0.16, 24.0, 28_608
 TOLERANCE_H = 0.1
 MANY_POINTS = 100
 LEAST_RATE = 0.95
-"""Least part of the asteroids with `MANY_POINTS` observations or more whose light-curve period must be
+"""Least fraction of the asteroids with `MANY_POINTS` observations or more whose light-curve period must be
 within `TOLERANCE_H` hours of the truth.  Measured: 1.00 here (0.965 of all); 0.986 (0.968) over every
 fourth object of the benchmark's batch."""
 
@@ -41,7 +42,7 @@ SHOWN = 10
 
 
 def star_file() -> Path:
-    """The carried light curve of the demo's star; its source is told in the README.md beside it."""
+    """The file of the star's light curve; the README.md in its folder names the source."""
     return Path(str(resources.files("skysieve.periodogram.command") / "data" / "macho_1.3444.614_B.csv"))
 
 
@@ -60,7 +61,7 @@ def run(out: Path, console: Console, device: str = "auto", n_asteroids: int = N_
     Returns
     -------
     list of str
-        What fell short of the stated rates; empty when all is well.
+        A line for each result that is not as expected.
     """
     return [*_star(out, console, device), *_asteroids(out, console, device, n_asteroids)]
 
@@ -122,7 +123,7 @@ def _asteroids(out: Path, console: Console, device: str, n_asteroids: int) -> li
         f"{many.sum()} with {MANY_POINTS} points or more (at least {LEAST_RATE:.0%} expected)"
     )
     if _draws():
-        _recovery_figure(made, found, good).savefig(out / "asteroids.png", dpi=120)
+        save_figure(_recovery_figure(made, found, good), out / "asteroids.png", dpi=120)
         pick = int(np.argmin(np.abs(made.n_obs - 150) + 1e6 * ~good))
         rows = slice(*made.offsets[pick : pick + 2])
         one = search_with_units(

@@ -1,4 +1,4 @@
-"""A PNG of each object: periodogram with its peaks, and the light curve folded at the best period."""
+"""A picture of each object: periodogram with its peaks, and the light curve folded at the best period."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.files import save_figure
 from skysieve.periodogram.contract import Status
 from skysieve.periodogram.result.result import LombScargleResult
 
@@ -34,6 +35,22 @@ def file_name(stem: str, label: str, n_objects: int) -> str:
     """
     name = stem if n_objects == 1 and label == stem else f"{stem}_{label}"
     return re.sub(r"[^\w.+-]+", "_", name) + ".png"
+
+
+def is_picture(path: Path) -> bool:
+    """Whether the path is a picture, by its ending, rather than a folder.
+
+    >>> is_picture(Path("star.png")), is_picture(Path("plots")), is_picture(Path("run.2"))
+    (True, False, False)
+    """
+    from matplotlib.figure import Figure
+
+    return path.suffix.lower().lstrip(".") in Figure().canvas.get_supported_filetypes() and not path.is_dir()
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """The pictures that a folder holds."""
+    return sorted(folder.glob("*.png"))
 
 
 def search_with_units(t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None, **arguments: Any) -> LombScargleResult:
@@ -62,7 +79,7 @@ def search_bands_with_units(curves: LightCurves, request: Request) -> LombScargl
 
 
 def on_one_level(curves: LightCurves) -> NDArray[np.float64]:
-    """Values of one object with the bands' means brought to the mean of all.
+    """Values of one object, shifted so that all bands have the mean of all rows.
 
     >>> from types import SimpleNamespace
     >>> band = np.array(["g", "r", "g", "r"])
@@ -97,16 +114,16 @@ def save_plot(
     from astropy.units import day
 
     label = value or ("Magnitude" if magnitudes else "Flux")
-    # of several bands too, whose own method does not know that they are on one level
+    # also for several bands, whose values have one mean now: their class refuses to fold them
     figure = LombScargleResult.plot(result, t * day, y, dy, magnitudes=magnitudes, labels=("Phase", label), title=title)
     if len(figure.axes) > 1:
-        # A few wild points must not squeeze the rest: show the middle 99% and a quarter more at either end.
+        # Outliers must not set the limits: show the middle 99% and a quarter more at either end.
         low, high = np.nanpercentile(y[np.isfinite(y)], [0.5, 99.5])
         margin = 0.25 * (high - low)
         bottom, top = sorted(figure.axes[1].get_ylim())
         bottom, top = max(bottom, low - margin), min(top, high + margin)
         figure.axes[1].set_ylim((top, bottom) if magnitudes else (bottom, top))
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 def unused(name: str, used: set[str]) -> str:
@@ -126,15 +143,15 @@ def unused(name: str, used: set[str]) -> str:
 def plot_objects(
     curves: LightCurves,
     request: Request,
-    folder: Path,
+    target: Path,
     limit: int,
     used: set[str],
     prepare: Callable[[LightCurves], LightCurves] | None = None,
 ) -> int:
     """Draw the first ``limit`` objects that have a period; returns how many were drawn.
 
-    ``used`` holds the names of the pictures drawn before, so that none is drawn over.  ``prepare`` is called with each
-    object before it is searched.
+    ``target`` is a folder, or the picture of a single object.  ``used`` holds the names of the pictures drawn before,
+    which are not used again.  ``prepare`` is called with each object before it is searched.
     """
     drawn = 0
     for i in range(len(curves)):
@@ -144,7 +161,7 @@ def plot_objects(
         one = one if prepare is None else prepare(one)
         t, y, dy = one.t, one.y, one.dy
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said already by the search of the whole file
+            warnings.simplefilter("ignore")  # the search of the file has printed them
             if request.banded(one):
                 result, y = search_bands_with_units(one, request), on_one_level(one)
             else:
@@ -156,8 +173,12 @@ def plot_objects(
         title = f"{label}: rotation period {period:.6g} {request.unit}"
         if request.both_readings:
             title = f"{label}: rotation period {period:.6g} or {2 * period:.6g} {request.unit}"
+        if is_picture(target):
+            path = target
+        else:
+            path = target / unused(file_name(curves.path.stem, label, len(curves)), used)
         save_plot(
-            result, t, y, dy, folder / unused(file_name(curves.path.stem, label, len(curves)), used),
+            result, t, y, dy, path,
             title=title if request.asteroid else label, magnitudes=one.is_magnitude, value=one.value_name,
         )  # fmt: skip
         drawn += 1

@@ -1,4 +1,4 @@
-"""The range of periods that a run will search, in words, before it starts."""
+"""The description of the range of periods that is searched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRID = ("fmin", "fmax", "nf", "samples_per_peak")
 
 
 def range_of(curves: LightCurves, request: Request) -> tuple[str, list[str]]:
-    """The periods that will be searched, in a few words, and what else to know of them, a line each.
+    """The periods that will be searched, in a few words, and notes on them.
 
     Both are empty where no object can be searched.
 

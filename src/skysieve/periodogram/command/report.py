@@ -1,4 +1,4 @@
-"""What the period command shows: a progress bar, a table of periods, one line of summary."""
+"""Output of ``skysieve period`` on the terminal: a progress bar, a table of periods, a summary."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 20
 WIDE = 200
-"""Columns of the screen where there is none: rows are not folded in files and pipes."""
+"""Width of the table in files and pipes, whose rows are not folded."""
 PLAIN_EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress without a terminal."""
 
 
 class _Task(Protocol):
@@ -34,7 +34,7 @@ class _Task(Protocol):
 
 
 def clock(seconds: float) -> str:
-    """Seconds for a person.
+    """A time in seconds as text.
 
     >>> clock(0.0123), clock(7.25), clock(95), clock(7384)
     ('12 ms', '7.2 s', '1 min 35 s', '2 h 3 min')
@@ -48,9 +48,14 @@ def clock(seconds: float) -> str:
 
 
 @contextmanager
-def progress_bar(console: Console, label: str, total: int, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A ``progress(done, total)`` callback: a bar with rate and time left on a terminal, lines elsewhere."""
-    if quiet:
+def progress_bar(
+    console: Console, label: str, total: int, wanted: bool = True
+) -> Iterator[Callable[[int, int], None] | None]:
+    """A ``progress(done, total)`` callback, or None unless it is wanted.
+
+    On a terminal it draws a bar with the rate and the time left; elsewhere it prints a line now and then.
+    """
+    if not wanted:
         yield None
     elif console.is_terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -155,7 +160,7 @@ def show_periods(console: Console, found: list[tuple[str, Found]], request: Requ
 
 
 def left_out(curves: LightCurves) -> list[str]:
-    """Rows of a file that are not searched, and why, in a line."""
+    """A line on the rows of a file that are not searched, and why."""
     t, y = np.isfinite(curves.t), np.isfinite(curves.y)
     reasons = dict(curves.left_out)
     reasons["without a value"] = max(0, int((~y).sum()) - sum(reasons.values()))
@@ -165,13 +170,13 @@ def left_out(curves: LightCurves) -> list[str]:
     some = {why: n for why, n in reasons.items() if n}
     if not some:
         return []
-    told = ", ".join(f"{n:,} {why}" for why, n in some.items())
+    listed = ", ".join(f"{n:,} {why}" for why, n in some.items())
     advice = "; --quality-mask none keeps flagged rows" if any(why.startswith("flagged") for why in some) else ""
-    return [f"{sum(some.values()):,} of {len(curves.t):,} rows left out: {told}{advice}"]
+    return [f"{sum(some.values()):,} of {len(curves.t):,} rows left out: {listed}{advice}"]
 
 
 def summary(found: Found, seconds: float, n_files: int, marked: Mapping[str, int] | None = None) -> list[str]:
-    """Objects, points, time, methods; then what was lost and why."""
+    """Lines on the number of objects and points, the time and the methods; then on what was left out."""
     n, points = len(found), int(found.n_used.sum())
     bad = found.status_text[found.status_text != "ok"]
     counts = Counter(m for m in found.method.tolist() if m not in ("auto", "none"))
@@ -186,9 +191,9 @@ def summary(found: Found, seconds: float, n_files: int, marked: Mapping[str, int
     if dropped and not flagged:
         lines.append(f"{dropped:,} rows with missing or infinite values were left out")
     elif dropped:
-        told = [f"{n:,} {why}" for why, n in flagged.items()]
-        told += [f"{missing:,} with missing or infinite values"] if missing > 0 else []
-        lines.append(f"{dropped:,} rows were left out: {', '.join(told)}")
+        listed = [f"{n:,} {why}" for why, n in flagged.items()]
+        listed += [f"{missing:,} with missing or infinite values"] if missing > 0 else []
+        lines.append(f"{dropped:,} rows were left out: {', '.join(listed)}")
     if len(bad):
         why = ", ".join(f"{c:,} {reason}" for reason, c in Counter(bad.tolist()).most_common())
         lines.append(f"{len(bad):,} of {n:,} without a period: {why}")

@@ -1,9 +1,9 @@
-"""Finished parts of a long run, each a file of its own, so that a broken run goes on where it stopped.
+"""Files of the finished parts of a long run, from which an interrupted run continues.
 
-Beside the output ``OUT`` stands a folder ``OUT.parts`` with ``run.json`` (what was asked, of which files), the
+Next to the output ``OUT`` is a folder ``OUT.parts`` with ``run.json`` (what was asked, of which files), the
 partitions of each file, and the answers of each finished one.  Every file is written under another name, flushed to
-the disk and renamed: whatever kills the run, what stands there is whole.  A part that a disk has damaged all the same
-is done again.  A file ``lock`` names the process that works there; the system gives the lock back when that process
+the disk and renamed: however the run ends, the files are complete.  A part that a disk has damaged all the same
+is done again.  A file ``lock`` names the process that works there; the system releases the lock when that process
 ends, however it ends.
 """
 
@@ -38,6 +38,11 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of a file system that has no locks."""
 
 
+def parts_folder(output: Path) -> Path:
+    """Where the parts of an output are kept."""
+    return output.with_name(output.name + ".parts")
+
+
 class OtherRun(ValueError):
     """The parts that were found belong to a run with other options or other files; the message is one line."""
 
@@ -47,7 +52,7 @@ class InUse(ValueError):
 
 
 def fingerprint(path: Path) -> list[Any]:
-    """Name, size and time of change of a file: what tells that it is the same."""
+    """Name, size and time of change of a file, by which a run recognises it."""
     state = path.stat()
     return [str(path.resolve()), state.st_size, state.st_mtime_ns]
 
@@ -75,7 +80,7 @@ class Lock:
         os.pwrite(self._handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def _taken(self, handle: int) -> int | None:
-        """The handle once it is locked; None if the file has been removed in the meantime."""
+        """Lock the file; returns the handle, or None if the file has been removed in the meantime."""
         try:
             import fcntl
         except ModuleNotFoundError:
@@ -103,7 +108,7 @@ class Lock:
         return None
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._handle is not None:
             self.path.unlink(missing_ok=True)
             os.close(self._handle)
@@ -118,7 +123,7 @@ class Parts:
     output : Path
         Table that the run is to write.
     run : dict
-        What is asked, as JSON holds it: a run that goes on must ask the same.
+        The options and files, as JSON holds them: a run that continues must have the same.
 
     Raises
     ------
@@ -129,7 +134,7 @@ class Parts:
     """
 
     def __init__(self, output: Path, run: dict[str, Any]) -> None:
-        self.folder = output.with_name(output.name + ".parts")
+        self.folder = parts_folder(output)
         self.damaged: list[str] = []
         self.lock = Lock(self.folder / LOCK)
         try:
@@ -139,7 +144,7 @@ class Parts:
             raise
 
     def _check(self, run: dict[str, Any]) -> None:
-        """That the folder is empty, or holds parts of the same run."""
+        """Check that the folder is empty, or holds parts of the same run."""
         manifest = self.folder / MANIFEST
         text = json.dumps(run, indent=1, sort_keys=True)
         if manifest.exists():
@@ -154,7 +159,7 @@ class Parts:
                     f"{self.folder} holds parts of a run with other {', '.join(different)}; "
                     "repeat that run's command, or delete the folder"
                 )
-            for path in self.folder.glob("*.json"):  # that run finished nothing, so nothing is lost
+            for path in self.folder.glob("*.json"):  # that run has finished no part
                 path.unlink()
         with written(manifest) as part:
             part.write_text(text, encoding="utf-8")
@@ -164,7 +169,7 @@ class Parts:
         path = self.folder / f"{file:05d}.json"
         edges = _json(path) if path.exists() else None
         if not isinstance(edges, list) or not all(isinstance(edge, int) for edge in edges):
-            return None  # a damaged list is made anew, and is the same
+            return None  # a damaged list is made again, and is the same
         return edges if edges[:1] == [0] and edges == sorted(set(edges)) else None
 
     def cut(self, file: int, curves: LightCurves, objects: int) -> list[int]:
@@ -180,7 +185,7 @@ class Parts:
         return edges
 
     def complete(self, file: int) -> int:
-        """Partitions of a file if all of them are done, else 0."""
+        """Number of partitions of a file if all of them are done, else 0."""
         edges = self.edges(file)
         if edges is None:
             return 0
@@ -205,20 +210,20 @@ class Parts:
             return None
 
     def save(self, file: int, k: int, found: Found) -> None:
-        """Keep the answers of a partition."""
+        """Write the answers of a partition."""
         arrays = {f.name: getattr(found, f.name) for f in fields(Found)}
 
-        whole = io.BytesIO()  # a ZIP archive that meets a full disk tries again when it is deleted
+        whole = io.BytesIO()  # the ZIP archive tries to write again when it is deleted
         np.savez(whole, **{n: a.astype(str) if a.dtype.kind == "O" else a for n, a in arrays.items()})
         with written(self._path(file, k)) as part:
             part.write_bytes(whole.getvalue())
 
     def close(self) -> None:
-        """Let another run have the folder."""
+        """Release the lock of the folder."""
         self.lock.close()
 
     def remove(self) -> None:
-        """The output is written: the parts are no longer needed.  Files that this class did not write stay."""
+        """Remove the parts, when the output is written.  Files that this class did not write stay."""
         for path in self.folder.iterdir():
             if path.name == MANIFEST or path.name[:5].isdigit() or _unfinished(path.name):
                 path.unlink()
@@ -233,7 +238,7 @@ def _unfinished(name: str) -> bool:
 
 
 def _json(path: Path) -> Any:
-    """What a file of JSON holds; None if it is damaged."""
+    """The content of a JSON file; None if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.errors import format_bytes
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
-from skysieve.periodogram.contract import Status
+from skysieve.periodogram.contract import BAND_MODELS, Status
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
 from skysieve.periodogram.result.aliases import Alias, clean_rows, find_aliases
+from skysieve.periodogram.result.columns import table_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,19 +26,19 @@ if TYPE_CHECKING:
     from skysieve.periodogram.result.result import LombScargleResult
 
 FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 20_000_000
-"""A chunk is what takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
+"""A chunk takes some seconds, so that Ctrl-C loses little.  The first has so many objects, or so many
 frequencies of them all together; every chunk is limited in rows."""
 SHORT = 0.02
-"""Days: of a range without a shortest period."""
+"""Shortest period in days that is assumed for the first chunk of a range without one."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
+    """The request to the search: keyword arguments of `skysieve.lombscargle`, and how periods are shown.
 
     ``multiband`` is the model for light curves in several bands, of `skysieve.lombscargle_multiband`, or "none": all
-    rows of an object are one series.  ``band_terms`` are its terms where nobody chose a model or terms; those
-    above the first are held small then.
+    rows of an object are one series.  ``band_terms`` are its terms if neither a model nor terms were
+    chosen; those above the first then have a penalty.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class Request:
     band_terms: int | None = None
 
     def banded(self, curves: LightCurves) -> bool:
-        """Whether there are several bands, to be told apart."""
+        """Whether there are several bands that the model distinguishes."""
         return self.multiband != "none" and curves.band is not None and bool((curves.band != curves.band[:1]).any())
 
     @property
@@ -73,25 +75,23 @@ class Request:
 
     @property
     def both_readings(self) -> bool:
-        """Whether a period may be one rotation or half of one: several terms can take either for their period."""
+        """Whether a period may be one rotation or half of one, as with several terms."""
         return self.asteroid and self.nterms > 1
 
     @property
     def scale(self) -> float:
-        """Shown period over light-curve period in days."""
+        """Ratio of the period that is shown to the period of the light curve in days."""
         return TimeUnit.d.hours / TimeUnit[self.unit].hours * (2.0 if self.doubled else 1.0)
 
     @property
-    def period_name(self) -> str:
-        """Column of the periods; it names the unit where that is not the day."""
-        name = "rotation_period" if self.asteroid else "period"
-        return name if self.unit == "d" else f"{name}_{self.unit}"
-
-    @property
-    def error_name(self) -> str:
-        """Column of the standard errors of the periods."""
-        name = "rotation_period_error" if self.asteroid else "period_error"
-        return name if self.unit == "d" else f"{name}_{self.unit}"
+    def column_names(self) -> dict[str, str]:
+        """Names of the columns of periods: they say whether it is a rotation, and the unit unless it is the day."""
+        kind, unit = "rotation_period" if self.asteroid else "period", "" if self.unit == "d" else f"_{self.unit}"
+        return {
+            "period": kind + unit,
+            "period_error": f"{kind}_error{unit}",
+            "period_doubled": f"{kind}{unit}_doubled",
+        }
 
 
 @dataclass(frozen=True)
@@ -121,50 +121,48 @@ class Found:
 
     @property
     def status_text(self) -> NDArray[np.str_]:
-        """A word or a sentence an object."""
+        """The status of each object in words."""
         return np.array([Status(int(s)).text for s in self.status], dtype=str)
 
     def ambiguity(self, i: int) -> str:
-        """What to know of the best period of object ``i``: the highest peak that mirrors it, or the sampling's mark."""
-        told = [str(self.alias_text[i, 0])] if self.alias[i, 0] & Alias.SAMPLING else []
+        """Doubts about the best period of object ``i``: its highest alias, or a rhythm of the sampling."""
+        doubts = [str(self.alias_text[i, 0])] if self.alias[i, 0] & Alias.SAMPLING else []
         real = Alias.DAY | Alias.MONTH | Alias.YEAR
         for k in np.flatnonzero((self.alias_of[i] == 0) & (self.alias[i] & int(real) > 0))[:1]:
-            told.append(
+            doubts.append(
                 f"{self.power[i, k] / self.power[i, 0]:.2f} at {str(self.alias_text[i, k]).removeprefix('#1 ')}"
             )
-        return "; ".join(told)
+        return "; ".join(doubts)
 
-    def table(self, request: Request, file: str | None = None) -> dict[str, NDArray[Any]]:
-        """Columns of the output file, named as `LombScargleResult.save` names them; the frequency is in 1/d."""
-        columns: dict[str, NDArray[Any]] = {} if file is None else {"file": np.full(len(self), file)}
-        columns["id"] = self.ids
-        columns["status"] = np.array([Status(int(s)).name.lower() for s in self.status], dtype=str)
-        columns["n_used"], columns["n_dropped"], columns["method"] = self.n_used, self.n_dropped, self.method
-        for k in range(self.frequency.shape[1]):
-            end = "" if k == 0 else f"_{k + 1}"
-            columns[request.period_name + end] = request.scale / self.frequency[:, k]
-            columns[request.error_name + end] = request.scale / self.frequency[:, k] ** 2 * self.frequency_error[:, k]
-            columns["frequency" + end] = self.frequency[:, k]
-            columns["frequency_error" + end] = self.frequency_error[:, k]
-            columns["power" + end] = self.power[:, k]
-            columns["fap" + end] = self.fap[:, k]
-            columns["alias" + end] = self.alias_text[:, k]
-        if request.both_readings:
-            columns[request.period_name + "_doubled"] = 2 * columns[request.period_name]
-            columns["delta_chi2"] = self.delta_chi2
-        return columns
-
-    def units(self, request: Request) -> dict[str, str]:
-        """Units of the output columns, for the formats that keep them."""
-        names = self.table(request)
-        periods = (request.period_name, request.error_name)
-        return {n: request.unit for n in names if n.startswith(periods)} | {
-            n: "1 / d" for n in names if n.startswith("frequency")
+    def table(self, request: Request, file: str | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+        """Columns of the output file (see `result.columns`), and the units of those that have one."""
+        frequency, scale = self.frequency, request.scale
+        objects = {
+            "id": self.ids,
+            "status": np.array([Status(int(s)).name.lower() for s in self.status], dtype=str),
+            "n_used": self.n_used,
+            "n_dropped": self.n_dropped,
+            "method": self.method,
         }
+        if request.both_readings:
+            objects |= {"period_doubled": 2 * scale / frequency[:, 0], "delta_chi2": self.delta_chi2}
+        peaks = {
+            "period": scale / frequency,
+            "period_error": scale / frequency**2 * self.frequency_error,
+            "frequency": frequency,
+            "frequency_error": self.frequency_error,
+            "power": self.power,
+            "fap": self.fap,
+            "alias": self.alias_text,
+        }
+        columns, kinds = table_columns(objects, peaks, frequency.shape[1], request.column_names)
+        units = {"time": request.unit, "frequency": "1 / d"}
+        named = {} if file is None else {"file": np.full(len(self), file)}
+        return named | columns, {name: units[kind] for name, kind in kinds.items() if kind in units}
 
 
 def join(parts: list[Found]) -> Found:
-    """One after another."""
+    """Join answers, one after another."""
     return Found(*(np.concatenate([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
 
 
@@ -208,30 +206,30 @@ class Rows:
         return self.t[part][keep], self.y[part][keep], None if self.dy is None else self.dy[part][keep]
 
 
-def no_chance(request: Request, has_dy: bool, banded: bool) -> str | None:
-    """Why there are no false-alarm probabilities; None where there are."""
+def no_formula(request: Request, has_dy: bool, banded: bool) -> str | None:
+    """Why there are no false-alarm probabilities; None if there are."""
     arguments = request.arguments
-    if banded and request.multiband != "offsets":
+    if banded and not BAND_MODELS[request.multiband].one_series:
         return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
     normalization = arguments.get("normalization", "standard")
     return fap.no_formula("baluev", normalization, 1 if banded else request.nterms, True, has_dy)
 
 
-def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
+def probabilities(rows: Rows, power: NDArray[Any], result: LombScargleResult, request: Request) -> NDArray[np.float64]:
     """Baluev's false-alarm probability of each peak; NaN where no formula holds.
 
     A mean for each band takes a degree of freedom each, and nothing else changes (Baluev 2008: the model to compare
     with may be any linear one).
     """
     out = np.full(power.shape, np.nan)
-    if no_chance(request, rows.dy is not None, rows.band is not None) is not None:
+    if no_formula(request, rows.dy is not None, rows.band is not None) is not None:
         return out
     relative, weight, _ = clean_rows(rows.t, rows.dy, rows.offsets, rows.usable)
     ok = np.flatnonzero(np.asarray(result.status) == Status.OK)
     if ok.size == 0:
         return out
     lengths = np.diff(rows.offsets)
-    counted = np.repeat(np.asarray(result.status) == Status.OK, lengths)  # of objects with a result: no others' rows
+    counted = np.repeat(np.asarray(result.status) == Status.OK, lengths)  # rows of objects with a result
     w, x = weight[counted], relative[counted]
     starts = np.concatenate([[0], np.cumsum(lengths[ok])[:-1]])
     mean = np.add.reduceat(w * x, starts)
@@ -249,18 +247,18 @@ def chances(rows: Rows, power: NDArray[Any], result: LombScargleResult, request:
     if terms == 1:
         out[ok] = noise.probability(power[ok])
     else:  # the penalty is in parts of the trace, 3, and a column's square is half the weight
-        kept = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
-        out[ok] = fap.series_probability(power[ok], noise, terms, kept)
+        left = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
+        out[ok] = fap.series_probability(power[ok], noise, terms, left)
     return out
 
 
 def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDArray[np.float64]:
-    """Chi-square of the fit at the best frequency less that at half of it; NaN where it is not wanted.
+    """Chi-square of the fit at the best frequency less that at half of it; NaN unless both readings are shown.
 
-    Without errors they are taken from the scatter round the better of the two fits.  Each of several bands has a mean.
+    Without errors, the scatter about the better of the two fits takes their place.  Each of several bands has a mean.
     """
     out = np.full(len(frequency), np.nan)
-    if not request.both_readings or (rows.band is not None and request.multiband != "offsets"):
+    if not request.both_readings or (rows.band is not None and not BAND_MODELS[request.multiband].one_series):
         return out
     fit_mean = bool(request.arguments.get("fit_mean", True))
     for i in np.flatnonzero(np.isfinite(frequency)):
@@ -282,7 +280,7 @@ def half_frequency(rows: Rows, frequency: NDArray[Any], request: Request) -> NDA
 
 
 def first_chunk(curves: LightCurves, request: Request) -> int:
-    """Objects that some seconds are surely enough for."""
+    """Number of objects of the first chunk, for which some seconds are enough."""
     asked = request.arguments
     nf = asked.get("nf")
     if nf is None:
@@ -301,19 +299,20 @@ def search(
     *,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
+    detail: Callable[[str], None] | None = None,
     prepare: Callable[[LightCurves], LightCurves] | None = None,
     banded: bool | None = None,
 ) -> Iterator[Found]:
     """Search the objects of a file, yielding the answers of each chunk.
 
-    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once.
-    ``prepare`` is called with each chunk before it is searched.  ``banded``: whether the file has
-    several bands to be told apart, where ``curves`` are a part of it.
+    ``progress(done, total)`` counts objects of the file.  ``note`` gets each warning of the search once, ``detail`` a
+    line on each chunk.  ``prepare`` is called with each chunk before it is searched.  ``banded`` says whether the
+    file has several bands that are fitted as such, where ``curves`` are a part of it.
     """
     import skysieve
     from skysieve.periodogram.multiband import MultibandPlan
 
-    told: set[str] = set()
+    noted: set[str] = set()
     start, size = 0, first_chunk(curves, request)
     banded = request.banded(curves) if banded is None else banded
     if banded and curves.band is not None:
@@ -341,10 +340,20 @@ def search(
             seconds = max(time.monotonic() - started, 1e-3)
             size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
             for w in caught:
-                if note is not None and str(w.message) not in told:
-                    told.add(str(w.message))
+                if note is not None and str(w.message) not in noted:
+                    noted.add(str(w.message))
                     note(str(w.message))
             n = stop - start
+            if detail is not None:
+                if several is not None:
+                    about = several.describe(t, y, part.band, dy, offsets=offsets)
+                else:
+                    about = plan.describe(t, y, dy, offsets=offsets)
+                expected = "" if about["seconds"] is None else f", {about['seconds']:.3g} s expected"
+                detail(f"memory of {format_bytes(about['bytes'])}{expected}")
+                used = ", ".join(sorted({*np.atleast_1d(result.method).tolist()}))
+                what = f"{n:,} object{'s' if n != 1 else ''} by {used}"
+                detail(f"{what} on {result.device} in {result.dtype}: {seconds:.3g} s")
             frequency = np.asarray(result.peaks.frequency, np.float64).reshape(n, -1)
             power = np.asarray(result.peaks.power, np.float64).reshape(n, -1)
             rows = Rows.of(part, banded)
@@ -358,12 +367,12 @@ def search(
                 frequency=frequency,
                 frequency_error=np.asarray(result.peaks.frequency_error, np.float64).reshape(n, -1),
                 power=power,
-                fap=chances(rows, power, result, request),
+                fap=probabilities(rows, power, result, request),
                 alias=aliases.flag,
                 alias_of=aliases.of,
                 alias_text=aliases.text,
                 delta_chi2=half_frequency(rows, frequency[:, 0], request),
             )
             start = stop
-    if note is not None and (reason := no_chance(request, curves.dy is not None, banded)):
+    if note is not None and (reason := no_formula(request, curves.dy is not None, banded)):
         note(reason)

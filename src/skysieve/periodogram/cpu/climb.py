@@ -8,6 +8,8 @@ Newton's step from it is taken where it stays between them, half the way to the 
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -35,22 +37,22 @@ CLOSE = 3e-6
 power is under 1e-14."""
 MOST_TRIALS = 2 * int(np.ceil(1 / STEP)) + 1
 SHARE = least_share(STEP, 1.0, 1)
-"""Share of the highest power that the best trial of a further window must have."""
+"""Fraction of the highest power that the best trial in the window of a further candidate must have."""
 share_of = njit(cache=True, nogil=True, error_model="numpy")(least_share)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def begin_climb(state, low, high, width):
-    """A climb between the offsets ``low`` and ``high`` from one sample."""
+    """Begin a climb between the offsets ``low`` and ``high`` from one sample."""
     state[BEST], state[POWER], state[SLOPE], state[CURVATURE] = 0.0, -np.inf, 0.0, np.nan
     state[LOW], state[HIGH], state[WIDTH], state[COUNT] = low, high, width, 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def climb(state, x, power, slope, curvature):
-    """Take the power and its derivatives at ``x``: where to evaluate next, or NaN at the end of the climb.
+    """Take the power and its derivatives at ``x``; returns where to evaluate next, or NaN at the end of the climb.
 
-    The answer is then in the state: offset, power, curvature (NaN where the best point is no maximum).
+    The result is then in the state: offset, power, curvature (NaN where the best point is no maximum).
     """
     best = state[BEST]
     state[COUNT] += 1
@@ -62,7 +64,7 @@ def climb(state, x, power, slope, curvature):
                 state[HIGH] = min(state[HIGH], best)
         best = x
         state[BEST], state[POWER], state[SLOPE], state[CURVATURE] = x, power, slope, curvature
-    elif x > best:  # a NaN comes here, too
+    elif x > best:  # NaN too
         state[HIGH] = min(state[HIGH], x)
     else:
         state[LOW] = max(state[LOW], x)
@@ -115,7 +117,7 @@ def vertex(left, here, right, j, df, values, low, high):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def trials(low, high, width, offset):
-    """Offsets at which a window is looked over first, the sample among them; their number, 0 where it is narrow."""
+    """Write the offsets of trials in a window, the sample among them; returns their number, 0 for a narrow window."""
     if not high - low > WIDE * width:
         return 0
     below, above = int(np.ceil(-low / (STEP * width))), int(np.ceil(high / (STEP * width)))
@@ -126,7 +128,7 @@ def trials(low, high, width, offset):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def narrowed(best, n, offset, low, high):
-    """What is left of a window beside the best trial."""
+    """The window between the neighbours of the best trial."""
     return (offset[best - 1] if best > 0 else low), (offset[best + 1] if best + 1 < n else high)
 
 
@@ -147,24 +149,84 @@ def highest(p, n, left_end, right_end):
     return inner if inner >= 0 else best
 
 
+class Candidates(NamedTuple):
+    """Candidates of one object: sample, best point so far, first guess and window (as offsets from the sample)."""
+
+    sample: Any
+    frequency: Any
+    power: Any
+    curvature: Any
+    start: Any
+    low: Any
+    high: Any
+    tried: Any  # whether trials were made
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def hopeless(j, power, best, looked, nf, df, values, span, harmonics):
-    """Whether no maximum beside sample ``j`` can be higher than ``best``, by the power of the sample, or of the best
-    trial beside it where ``looked``."""
-    step = df
-    if looked:
-        return power < SHARE * best
+def candidates(taken):
+    """Room for ``taken`` candidates."""
+    return Candidates(
+        np.empty(taken, np.int64), np.empty(taken), np.empty(taken), np.full(taken, np.nan), np.empty(taken),
+        np.empty(taken), np.empty(taken), np.zeros(taken, np.bool_),
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sample_frequency(f0, df, j, values):
+    """Frequency of sample ``j`` in two parts."""
+    return (values[j], 0.0) if values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def set_candidate(peak, k, row, f0, df, nf, values, width):
+    """Candidate ``k`` from a row of the candidates that the search found."""
+    j = np.int64(row[0])
+    peak.sample[k], peak.power[k] = j, row[2]
+    f, f_low = sample_frequency(f0, df, j, values)
+    peak.frequency[k] = f + f_low
+    peak.low[k], peak.high[k] = window(j, nf, df, values, width)
+    peak.start[k] = vertex(row[1], row[2], row[3], j, df, values, peak.low[k], peak.high[k])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def take_trials(peak, k, trial, m, offset):
+    """Continue from the highest of ``m`` trials, between its neighbours."""
+    peak.tried[k] = True
+    best = highest(trial, m, peak.low[k] == 0.0, peak.high[k] == 0.0)
+    if best >= 0:
+        peak.start[k], peak.power[k] = offset[best], trial[best]
+        peak.low[k], peak.high[k] = narrowed(best, m, offset, peak.low[k], peak.high[k])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def take_climb(peak, k, state, f, f_low, f0, df, nf, values):
+    """Take the end of a climb from the sample at ``f + f_low``, if it found a power at all."""
+    if state[POWER] == -np.inf:
+        return
+    peak.frequency[k] = f + (f_low + state[BEST])
+    peak.power[k], peak.curvature[k] = state[POWER], state[CURVATURE]
+    if values.shape[0] == 0:  # rounding may pass an end of the grid
+        peak.frequency[k] = min(max(peak.frequency[k], f0), f0 + df * (nf - 1))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cannot_be_highest(peak, k, best, nf, df, values, span, harmonics):
+    """Whether no maximum beside candidate ``k`` can be higher than ``best``, by the power of its sample or trials."""
+    if peak.tried[k]:
+        return peak.power[k] < SHARE * best
+    step, j = df, peak.sample[k]
     if values.shape[0] > 0:
         below = values[j] - values[j - 1] if j > 0 else 0.0
         step = max(below, values[j + 1] - values[j] if j + 1 < nf else 0.0)
-    return power < share_of(step, span, harmonics) * best
+    return peak.power[k] < share_of(step, span, harmonics) * best
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def rank(taken, places, frequency, power, curvature, index, out_frequency, out_power, out_curvature):
-    """Peaks in falling order into the answers, ties to the lower frequency: the first ones, and one further one if it
-    is the highest."""
-    wanted = index.shape[0]
+def rank(peak, index, out_frequency, out_power, out_curvature):
+    """Write the peaks to the answers in falling order, ties to the lower frequency: the first ones, and a further one
+    if it is the highest of all.  Samples of -1 are no candidates; ``peak.sample`` is overwritten."""
+    taken, wanted = peak.sample.shape[0], index.shape[0]
+    places, power = peak.sample, peak.power
     top, further = -np.inf, -1
     for i in range(taken):
         if i < wanted:
@@ -183,8 +245,8 @@ def rank(taken, places, frequency, power, curvature, index, out_frequency, out_p
                 best = i
         if best < 0:
             break
-        index[k], out_frequency[k] = places[best], frequency[best]
-        out_power[k], out_curvature[k] = min(power[best], 1.0), curvature[best]
+        index[k], out_frequency[k] = places[best], peak.frequency[best]
+        out_power[k], out_curvature[k] = min(power[best], 1.0), peak.curvature[best]
         places[best] = -1
 
 
@@ -236,58 +298,37 @@ def exact_slopes(f, f_low, t, w, wy, n, fit_mean, middle, c, s):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers):
-    """The chosen candidates of object ``i`` to its answers: `peaks`, rules 3 and 4, for one sinusoid."""
+    """Refine the chosen candidates of object ``i`` and write the answers: `numerics.peaks`, rules 3 and 4, for one
+    sinusoid."""
     outline()
     lo, n = curves.start[i], curves.n_used[i]
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
-    width, middle = 1.0 / curves.span[i], 0.5 * (t[0] + t[n - 1])
+    span = curves.span[i]
+    width, middle = 1.0 / span, 0.5 * (t[0] + t[n - 1])
     wanted = answers.index.shape[1]
     free = n > (3 if floating_mean else 2)
-    places = np.empty(taken, np.int64)
-    frequency, power, curvature = np.empty(taken), np.empty(taken), np.empty(taken)
-    start, low, high = np.empty(taken), np.empty(taken), np.empty(taken)
+    peak = candidates(taken)
     state, trial, offset = np.empty(CELLS), np.empty(MOST_TRIALS), np.empty(MOST_TRIALS)
-    looked = np.zeros(taken, np.bool_)
     top = 0.0
     for k in range(taken):
-        row = chosen[k]
-        j = np.int64(found[row, 0])
-        places[k], power[k] = j, found[row, 2]
-        low[k], high[k] = window(j, nf, df, grid.values, width)
-        start[k] = vertex(found[row, 1], found[row, 2], found[row, 3], j, df, grid.values, low[k], high[k])
-        m = trials(low[k], high[k], width, offset) if free else 0
-        if m == 0 or (k >= wanted and hopeless(j, power[k], top, False, nf, df, grid.values, curves.span[i], 1)):
-            top = max(top, power[k])
+        set_candidate(peak, k, found[chosen[k]], f0, df, nf, grid.values, width)
+        m = trials(peak.low[k], peak.high[k], width, offset) if free else 0
+        if m > 0 and not (k >= wanted and cannot_be_highest(peak, k, top, nf, df, grid.values, span, 1)):
+            f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
+            for q in range(m):
+                trial[q] = exact_power(f, f_low + offset[q], t, w, wy, n, floating_mean, c, s)
+            take_trials(peak, k, trial, m, offset)
+        top = max(top, peak.power[k])
+    for k in range(taken if free else 0):
+        if k >= wanted and cannot_be_highest(peak, k, top, nf, df, grid.values, span, 1):
+            peak.sample[k] = -1
             continue
-        looked[k] = True
-        f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
-        for q in range(m):
-            trial[q] = exact_power(f, f_low + offset[q], t, w, wy, n, floating_mean, c, s)
-        best = highest(trial, m, low[k] == 0.0, high[k] == 0.0)
-        if best >= 0:
-            start[k], power[k] = offset[best], trial[best]
-            low[k], high[k] = narrowed(best, m, offset, low[k], high[k])
-        top = max(top, power[k])
-    for k in range(taken):
-        j = places[k]
-        f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
-        frequency[k], curvature[k] = f + f_low, np.nan
-        if not free:
-            continue
-        if k >= wanted and hopeless(j, power[k], top, looked[k], nf, df, grid.values, curves.span[i], 1):
-            places[k] = -1
-            continue
-        begin_climb(state, low[k], high[k], width)
-        x = start[k]
+        f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
+        begin_climb(state, peak.low[k], peak.high[k], width)
+        x = peak.start[k]
         while not np.isnan(x):
             p, slope, bend = exact_slopes(f, f_low + x, t, w, wy, n, floating_mean, middle, c, s)
             x = climb(state, x, p, slope, bend)
-        if state[POWER] > -np.inf:
-            frequency[k], power[k], curvature[k] = f + (f_low + state[BEST]), state[POWER], state[CURVATURE]
-            top = max(top, power[k])
-            if grid.values.shape[0] == 0:  # rounding may pass an end of the grid
-                frequency[k] = min(max(frequency[k], f0), f0 + df * (nf - 1))
-    rank(
-        taken, places, frequency, power, curvature, answers.index[i], answers.frequency[i], answers.peak_power[i],
-        answers.curvature[i],
-    )  # fmt: skip
+        take_climb(peak, k, state, f, f_low, f0, df, nf, grid.values)
+        top = max(top, peak.power[k])
+    rank(peak, answers.index[i], answers.frequency[i], answers.peak_power[i], answers.curvature[i])

@@ -83,7 +83,7 @@ def strengths(f, f_low, shifted, w, wy, n, floating_mean, c, s, values):
 @njit(cache=True, nogil=True, error_model="numpy")
 def comb_band(f, f_low, n, w, wy, folds1, folds2, combs, modes, constants, work, floating_mean, guard, block):
     """Standard powers of the band round ``f + f_low`` into ``block[q * combs + r]``, NaN where
-    CC SS - CS^2 <= guard; returns whether there are such."""
+    CC SS - CS^2 <= guard; returns whether some are NaN."""
     outline()
     cells, scratch, x, worst, values = work.cells, work.scratch, work.x, work.worst, work.values
     channels = 3 if floating_mean else 2

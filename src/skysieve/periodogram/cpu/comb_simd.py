@@ -1,7 +1,7 @@
 """Explicit SIMD for the numba kernels of the comb NUFFT: 16-point transforms across lanes.
 
 numba has no vector types, and LLVM's own vectoriser gives up on bodies of this size (dozens of
-pointers to prove apart).  The functions below are numba intrinsics that write LLVM vector code
+pointers that may alias).  The functions below are numba intrinsics that write LLVM vector code
 directly: one *lane* is one comb, a vector holds the same cell of ``LANES`` combs, and no data ever
 cross lanes.  LLVM lowers the vectors to whatever the machine has (AVX-512, AVX2, NEON, SSE).
 
@@ -30,7 +30,7 @@ LANES = 8
 the cells round more circles)."""
 
 OUTPUTS = {64: 12, 32: 10}
-"""Of the 16 outputs of a second-stage transform, those inside the band: by bits of the element (``comb.KERNELS``)."""
+"""Of the 16 outputs of a second-stage transform, those inside the band: by bits of the element (``nufft.KERNELS``)."""
 
 CONSTANTS = 8
 """Complex constants of one shifted 16-point DFT."""

@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GROUPS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
-"""Groups of LANES combs to choose from: more make wider bands, hence fewer spreadings, longer tables, more folds."""
+"""Choices of the number of groups of LANES combs: more make wider bands, longer tables, more folds."""
 
 
 FINUFFT_FREQUENCIES = 2_000_000
-"""More than these are not given to finufft unasked: it holds the whole grid, some 110 bytes a frequency."""
+"""Above this number of frequencies "auto" does not choose finufft, which stores some 110 bytes for each."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Nanoseconds."""
+    """Constants of the cost model, in nanoseconds."""
 
-    comb_object: float  # once an object
+    comb_object: float  # per object
     comb_point: float  # kernel weights, per point
     comb_band: float  # per band
     comb_spread: float  # per band and point
     comb_group: float  # per band and group, without folding
     comb_fold: float  # per band, group and further circle, all channels counted
-    comb_few: float  # per frequency, over the fourth power of the points: powers that want exact sums
+    comb_few: float  # per frequency, over the fourth power of the points: powers that are computed again by exact sums
     direct_object: float
     direct_point: float  # the table of fine phases
     direct_frequency: float
@@ -56,7 +56,7 @@ COSTS = {
 
 
 def fold_counts(combs: Any, cycles: Any) -> tuple[Any, Any]:
-    """Circles of ``M`` cells that series of ``cycles = df T`` wind round at f and at 2f."""
+    """Number of circles of ``M`` cells that the times of a series of ``cycles = df T`` cover at f and at 2f."""
     span = M * combs * cycles
     return np.ceil((span + TAPS + 1) / M), np.ceil((2 * span + 1.5 * TAPS + 1) / M)
 
@@ -64,9 +64,9 @@ def fold_counts(combs: Any, cycles: Any) -> tuple[Any, Any]:
 def best_combs(
     n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], dtype: np.dtype[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Number of combs for each object, and the seconds they take (inf where no number of combs serves).
+    """Number of combs for each object, and the expected seconds (inf if no number of combs is possible).
 
-    It depends on the object alone, so that an object's answer does not depend on its company.
+    It depends on the object alone, so that an object's result does not depend on the others in the batch.
     """
     c, modes = COSTS[dtype], KERNELS[dtype].modes
     groups = GROUPS[:, None]

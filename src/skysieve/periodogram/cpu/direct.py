@@ -18,11 +18,11 @@ FINE_VECTORS = 4
 """Vectors of fine frequencies; one coarse frequency serves ``2 * FINE_VECTORS * lanes`` frequencies."""
 PER_COARSE = 2 * FINE_VECTORS * LANES
 BLOCK = 64
-"""Points whose fine table stays in the second cache while coarse frequencies go by."""
+"""Points whose fine table stays in the second-level cache during the loop over coarse frequencies."""
 COARSE = 128
-"""Coarse frequencies of one stretch: its sums (0.4 MB) stay in the second cache."""
+"""Coarse frequencies of one stretch: its sums (0.4 MB) stay in the second-level cache."""
 SUPER_BLOCK = 2048
-"""Points whose fine table is kept at all."""
+"""Points up to which the fine table is stored at all."""
 
 
 FINE = FINE_VECTORS * LANES
@@ -67,7 +67,7 @@ def coarse_table(hi, lo, t, w, wy, top, m, floating_mean, work):
 @njit(cache=True, nogil=True, error_model="numpy")
 def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, block):
     """Standard powers of the ``n_coarse * PER_COARSE`` grid samples from ``j0`` on into ``block``, NaN where
-    CC SS - CS^2 <= guard; returns whether there are such."""
+    CC SS - CS^2 <= guard; returns whether some are NaN."""
     outline()
     left, right, acc, x, small, worst = work.left, work.right, work.acc, work.x, work.small, work.worst
     channels = 3 if floating_mean else 2
@@ -115,7 +115,7 @@ TWO_PI = 2 * np.pi
 
 
 SINGULAR = 1e-14
-"""CC SS - CS^2 below this fraction of CC SS: cosine and sine are one column at these times; the power is NaN."""
+"""Below this fraction of CC SS, CC SS - CS^2 is rounding: cosine and sine are linearly dependent; the power is NaN."""
 
 
 COLUMN_NOISE = 1e-30

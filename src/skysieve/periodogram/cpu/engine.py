@@ -14,12 +14,11 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool
 from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Source, Spec, Status
-from skysieve.periodogram.numerics import fourier as chi2
-from skysieve.periodogram.numerics import nufft as comb
+from skysieve.periodogram.numerics import nufft
+from skysieve.periodogram.numerics.fourier import Model
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
-from . import cost as cpu_cost
-from . import search as cpu_search
-from . import state as cpu_state
+from . import cost, search, state
 from .comb_simd import LANES
 from .finufft import finufft_object
 from .prepare import prepare, scan
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_BYTES = 64 << 20
-"""Prepared rows and copies that a chunk of objects may take: large against overheads, small against memory."""
+"""Bytes of prepared rows and copies of a chunk of objects: large against overheads, small against memory."""
 ROW_BYTES = 48
-"""t, y, dy as read (where a copy is needed) and t, w, w y as prepared."""
+"""Bytes of a row: t, y, dy as read (if copied), and t, w, w y as prepared."""
 MAX_OBJECTS = 65536
 GUARD = {np.dtype(np.float64): 0.15, np.dtype(np.float32): 0.3}
 """Powers with CC SS - CS^2 below this over the square root of the number of points are computed again by exact sums.
@@ -38,13 +37,13 @@ The error of a power is that of the sums over CC SS - CS^2; without a guard, err
 root of the number of points was at most 1.5e-10 (float32: 7e-7) over curves of 10 to 300 points.  Over this, that is
 1e-9 (2.3e-6; 2e-6 from 40 points on)."""
 DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
-"""The same for direct sums, whose error is rounding alone."""
+"""As `GUARD`, for direct sums, which have rounding errors only."""
 TASKS_PER_THREAD = 4
 WORTH_SPLITTING = 1.5e-3
-"""Seconds of one object below which handing it to several threads costs more than it saves."""
+"""Seconds of an object below which several threads are not faster than one."""
 KEPT_BYTES = 32 << 20
 _scratch = threading.local()
-"""Scratch of each thread, kept from call to call: fresh pages cost more than a small search."""
+"""Scratch of each thread, which is used again in later calls: new pages cost more than a small search."""
 NUFFT, DIRECT, FINUFFT = (METHODS.index(m) for m in ("nufft", "direct", "finufft"))
 
 
@@ -56,7 +55,7 @@ class Engine:
     spec : Spec
         What to compute.
     device : Device, optional
-        The host; there is one.
+        The host.
     memory : str or float, optional
         Working memory; bounds the rows of a chunk (one object at least).
     threads : int, optional
@@ -68,23 +67,24 @@ class Engine:
     ) -> None:
         self.spec = spec
         self.dtype = np.dtype(spec.dtype)
-        if self.dtype not in comb.KERNELS:
+        if self.dtype not in nufft.KERNELS:
             raise ValueError(f"dtype={spec.dtype!r}: expected float64 or float32")
-        self.form = cpu_search.FORMS[spec.normalization]
+        self.normalization = NORMALIZATIONS[spec.normalization]
+        self.form = self.normalization.form
         self.budget = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, parse_budget(memory, available_host_memory()))
         self.pool = TaskPool(threads)
-        self.model = None if spec.nterms == 1 else chi2.Model.single(spec.nterms, spec.fit_mean)
+        self.model = None if spec.nterms == 1 else Model.single(spec.nterms, spec.fit_mean)
 
     def close(self) -> None:
-        """Give back the threads, and the caller's scratch where it has grown large."""
+        """Stop the threads, and free large scratch of the calling thread."""
         self.pool.close()
         for name, work in list(_scratch.__dict__.items()):
             if sum(a.nbytes for a in work) > KEPT_BYTES:
                 delattr(_scratch, name)
         if self.model is not None:
-            from skysieve.periodogram.cpu.fourier import job as cpu_chi2_job
+            from skysieve.periodogram.cpu.fourier import series
 
-            cpu_chi2_job.forget_large()
+            series.free_scratch()
 
     def chunks(self, source: Source) -> list[tuple[int, int]]:
         """Ranges of objects whose rows fit the budget (or single objects that do not)."""
@@ -126,15 +126,13 @@ class Engine:
         cycles = (seen.span * np.broadcast_to(grids.df, seen.span.shape))[ok]
         method, _, seconds = self._choose(n[ok], nf[ok], cycles, grids.values is None)
         largest = int(np.diff(source.offsets).max(initial=0))
-        counts = {name: int(np.sum(method == i)) for i, name in enumerate(METHODS)}
+        used = [METHODS[i] for i in np.unique(method)]
+        working = int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * 500 * largest
         return {
+            "method": ", ".join(used) or self.spec.method,
             "device": "cpu",
-            "threads": self.pool.workers,
-            "dtype": self.dtype.name,
-            "methods": {name: count for name, count in counts.items() if count},
-            "working_bytes": int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * 500 * largest,
-            "power_bytes": int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0,
-            "expected_seconds": float(seconds.sum()) / self.pool.workers,
+            "bytes": working + (int(nf.sum()) * self.dtype.itemsize if self.spec.return_power else 0),
+            "seconds": float(seconds.sum()) / self.pool.workers,
         }
 
     def _choose(
@@ -142,10 +140,10 @@ class Engine:
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float64]]:
         """Method, combs and expected seconds of each object."""
         if self.model is None:
-            return cpu_cost.choose(n, nf, cycles, self.dtype, self.spec.method, regular)
-        from skysieve.periodogram.cpu.fourier import job as cpu_chi2_job
+            return cost.choose(n, nf, cycles, self.dtype, self.spec.method, regular)
+        from skysieve.periodogram.cpu.fourier import series
 
-        return cpu_chi2_job.choose(self.model, n, nf, cycles, self.spec.method, regular)
+        return series.choose(self.model, n, nf, cycles, self.spec.method, regular)
 
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
@@ -154,8 +152,8 @@ class Engine:
         edges = np.linspace(0, n, pieces + 1).astype(int)
         self.pool.run([partial(work, a, b) for a, b in pairwise(edges)])
 
-    def _prepare(self, source: Source, start: int, stop: int, output: Output) -> cpu_state.Curves:
-        """Clean light curves of the chunk; fills what the output says about the rows."""
+    def _prepare(self, source: Source, start: int, stop: int, output: Output) -> state.Curves:
+        """Clean light curves of the chunk; writes what the output says about rows."""
         t, y, dy, offsets = source.read(start, stop)
         n, rows = stop - start, len(t)
         tt, w, wy = np.empty(rows), np.empty(rows), np.empty(rows)
@@ -169,11 +167,9 @@ class Engine:
         )
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
-        if self.spec.normalization == "scargle":
-            weight = output.n_used[start:stop].astype(np.float64)
-        return cpu_state.Curves(
-            tt, w, wy, offsets[:-1], output.n_used[start:stop], output.span[start:stop], 0.5 * yy * weight
-        )
+        n_used = output.n_used[start:stop]
+        scale = self.normalization.scale_of(yy, weight, n_used)
+        return state.Curves(tt, w, wy, offsets[:-1], n_used, output.span[start:stop], scale)
 
     def _chunk(
         self, source: Source, grids: Grids, output: Output, power_start: NDArray[np.int64], start: int, stop: int,
@@ -182,10 +178,10 @@ class Engine:
         curves = self._prepare(source, start, stop, output)
         part = slice(None) if grids.shared else slice(start, stop)
         values = np.empty(0) if grids.values is None else grids.values
-        grid = cpu_state.Frequencies(grids.f0[part], grids.df[part], grids.nf[part], values, int(grids.shared))
+        grid = state.Frequencies(grids.f0[part], grids.df[part], grids.nf[part], values, int(grids.shared))
         first, last = int(power_start[start]), int(power_start[stop])
         power = np.empty(0, self.dtype) if output.power is None else output.power[first:last]
-        answers = cpu_state.Answers(
+        answers = state.Answers(
             power, power_start[start : stop + 1] - first,
             output.peak_index[start:stop], output.peak_frequency[start:stop], output.peak_power[start:stop],
             output.peak_curvature[start:stop],
@@ -201,7 +197,7 @@ class Engine:
         cycles = curves.span[ok] * np.broadcast_to(grid.df, (stop - start,))[ok]
         method, combs, seconds = self._choose(curves.n_used[ok], nf, cycles, grids.values is None)
         output.method[start:stop][ok] = method
-        job = self._job(curves, grid, answers)
+        job = self._search_of(curves, grid, answers)
         large = self._is_large(seconds)
         tasks, costs, units = [], [], []
         for m, c, members in _groups(method, combs, seconds, ~large, TASKS_PER_THREAD * self.pool.workers):
@@ -222,53 +218,51 @@ class Engine:
             reporter.add(1)
         output.status[start:stop][ok[answers.index[ok, 0] < 0]] = Status.SINGULAR
 
-    def _job(self, curves: cpu_state.Curves, grid: cpu_state.Frequencies, answers: cpu_state.Answers) -> Any:
-        """What searches the objects of a chunk."""
+    def _search_of(self, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> Any:
+        """The search of the objects of a chunk."""
         if self.model is None:
-            return _Job(self, curves, grid, answers)
-        from skysieve.periodogram.cpu.fourier import job as cpu_chi2_job
+            return SinusoidSearch(self, curves, grid, answers)
+        from skysieve.periodogram.cpu.fourier import series
 
         ends = curves.n_used.astype(np.int64)
         rows = np.stack([np.zeros_like(ends), ends], axis=1)
-        return cpu_chi2_job.Chi2Job(self, self.model, curves, rows, grid, answers)
+        return series.SeriesSearch(self, self.model, curves, rows, grid, answers)
 
     def _is_large(self, seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Objects that are cut into stretches, because one thread would still be at them when the others are done."""
+        """Objects to cut into stretches, because one thread would take longer for each than the others for the rest."""
         share = 0.5 * seconds.sum() / self.pool.workers
         return (seconds > max(share, WORTH_SPLITTING)) & (self.pool.workers > 1)
 
 
-class _Job:
+class SinusoidSearch:
     """The objects of one chunk, ready to be searched by any thread."""
 
-    def __init__(
-        self, engine: Engine, curves: cpu_state.Curves, grid: cpu_state.Frequencies, answers: cpu_state.Answers
-    ) -> None:
+    def __init__(self, engine: Engine, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> None:
         self.engine, self.curves, self.grid, self.answers = engine, curves, grid, answers
         self.mean = bool(engine.spec.fit_mean)
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
         if len(self.grid.values):
-            return cpu_search.IRREGULAR_STRETCH
-        return cpu_search.DIRECT_STRETCH if method == DIRECT else combs * comb.KERNELS[self.engine.dtype].modes
+            return search.IRREGULAR_STRETCH
+        return search.DIRECT_STRETCH if method == DIRECT else combs * nufft.KERNELS[self.engine.dtype].modes
 
     def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
-        """`cpu_search.search` with this thread's scratch."""
+        """`search.search` with this thread's scratch."""
         dtype = self.engine.dtype
         points = int(self.curves.n_used[which].max())
         length = self.length(method, combs)
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
             ends = self.curves.t[self.curves.start[which] + self.curves.n_used[which] - 1]
-            _, folds2 = cpu_cost.fold_counts(combs, (df * ends).max())
-            work = _kept("comb", dtype, cpu_state.comb_work, points, int(folds2), length)
-            constants = cpu_state.Constants.of(comb.tables(combs, LANES, dtype))
+            _, folds2 = cost.fold_counts(combs, (df * ends).max())
+            work = _scratch_of("comb", dtype, state.comb_work, points, int(folds2), length)
+            constants = state.Constants.of(nufft.tables(combs, LANES, dtype))
         else:
-            work = _kept("direct", dtype, cpu_state.direct_work, points, length)
-            constants = cpu_state.Constants.of(comb.tables(LANES, LANES, dtype))
-        found, count, seam = cpu_search.search(
-            method, which, first, last, length, combs, comb.KERNELS[dtype].modes, self.curves, self.grid, constants,
+            work = _scratch_of("direct", dtype, state.direct_work, points, length)
+            constants = state.Constants.of(nufft.tables(LANES, LANES, dtype))
+        found, count, seam = search.search(
+            method, which, first, last, length, combs, nufft.KERNELS[dtype].modes, self.curves, self.grid, constants,
             work, self.answers, self.engine.form, self.mean, (GUARD if method == NUFFT else DIRECT_GUARD)[dtype],
         )  # fmt: skip
         return found[:count], count, seam
@@ -280,7 +274,7 @@ class _Job:
             return
         engine = self.engine
         points = int(self.curves.n_used[which].max())
-        work = _kept("direct", engine.dtype, cpu_state.direct_work, points, cpu_search.IRREGULAR_STRETCH)
+        work = _scratch_of("direct", engine.dtype, state.direct_work, points, search.IRREGULAR_STRETCH)
         for i in which:
             finufft_object(
                 int(i), self.curves, self.grid, work, self.answers, engine.form, self.mean, GUARD[engine.dtype]
@@ -292,8 +286,8 @@ class _Job:
         length = self.length(method, combs)
         stretches = -(-nf // length)
         if stretches > 1 and nf - (stretches - 1) * length < 2:
-            stretches -= 1  # every piece wants two samples: the last stretch rides with the one before
-        # every piece sets its points up again: few pieces of many stretches
+            stretches -= 1  # a piece needs two samples: the last stretch joins the one before
+        # every piece prepares its points again: few pieces of many stretches
         pieces = min(stretches, self.engine.pool.workers * max(1, min(TASKS_PER_THREAD, stretches // 32)))
         if method == FINUFFT or pieces < 2:
             self.objects(method, combs, which)
@@ -304,11 +298,11 @@ class _Job:
             [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
         )
         bounds = np.minimum(edges * length, nf)
-        found = cpu_search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
-        cpu_search.join(i, found, self.curves, self.grid, self.mean, self.answers)
+        found = search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
+        search.join(i, found, self.curves, self.grid, self.mean, self.answers)
 
 
-def _kept(name: str, dtype: np.dtype[Any], make: Callable[..., cpu_state.Work], *sizes: int) -> cpu_state.Work:
+def _scratch_of(name: str, dtype: np.dtype[Any], make: Callable[..., state.Work], *sizes: int) -> state.Work:
     """This thread's scratch for one family of kernels, made anew where it is too small."""
     key = f"{name}_{dtype.name}"
     work = make(dtype, *sizes, getattr(_scratch, key, None))
@@ -319,7 +313,7 @@ def _kept(name: str, dtype: np.dtype[Any], make: Callable[..., cpu_state.Work], 
 def _groups(
     method: NDArray[Any], combs: NDArray[Any], seconds: NDArray[Any], wanted: NDArray[np.bool_], pieces: int
 ) -> list[tuple[int, int, NDArray[np.int64]]]:
-    """Objects that run alike (method, combs), in pieces of about equal cost, as ``(method, combs, members)``."""
+    """Groups of objects with the same method and combs, of about equal cost, as ``(method, combs, members)``."""
     out = []
     target = max(seconds[wanted].sum() / pieces, 1e-4)
     key = method.astype(np.int64) << 32 | np.where(method == NUFFT, combs, 0)

@@ -1,7 +1,7 @@
-"""The global NUFFT of finufft, with plans kept per thread: the baseline, and the best for very long series.
+"""The global NUFFT of finufft, with plans of each thread that are used again: the fastest method for very long series.
 
 One transform spreads every point once, whatever the number of frequencies, where the comb spreads once a band;
-past some 1e5 points that decides.
+beyond some 1e5 points that makes it faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _local = threading.local()
 
 
 def _plan(nf: int, transforms: int, dtype: np.dtype[Any]) -> Any:
-    """A type-1 plan of this thread; the last few sizes are kept."""
+    """A type-1 plan of this thread; plans of the last eight sizes are stored."""
     import finufft
 
     plans = _local.__dict__.setdefault("plans", {})
@@ -42,7 +42,7 @@ def _plan(nf: int, transforms: int, dtype: np.dtype[Any]) -> Any:
 
 
 def close_plans() -> None:
-    """Forget this thread's plans."""
+    """Free the plans of this thread."""
     _local.__dict__.pop("plans", None)
 
 

@@ -1,9 +1,9 @@
-"""numba kernels: the k best peaks of a periodogram that is seen one block at a time.
+"""numba kernels: the best peaks of a periodogram that is computed one block at a time.
 
 A candidate is a sample above its left and not below its right neighbour (the ends of the grid count).  Peaks are
-chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``apart`` samples
+chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``distance`` samples
 from all chosen, and behind those that are wanted some more (see :mod:`skysieve.periodogram.numerics.peaks`).
-Candidates are kept as rows of ``index, left, power, right``, powers being standard ones, until the object is complete.
+Candidates are rows of ``index, left, power, right`` (standard powers) until the object is complete.
 
 Candidates come in order of frequency, and then dropping some early is exact: once the k-th choice among those seen
 has power p, later candidates can only raise the k-th choice (each choice they displace makes room for one at least
@@ -19,31 +19,31 @@ from numba import njit
 from .comb_simd import outline
 
 FULL = 256
-"""Candidates kept before the hopeless ones are dropped for the first time."""
+"""Number of candidates at which those that are too low are dropped for the first time."""
 STRIP = 64
-"""Samples that are passed over together when none reaches the floor."""
+"""Number of samples that are skipped together if none reaches the floor."""
 LEFT, HERE, FLOOR, LIMIT = range(4)
-"""Cells of the state of one object: the last two samples (-inf before the first), the power under which
-candidates are hopeless, and the number of candidates at which to look for hopeless ones again."""
+"""Cells of the state of one object: the last two samples (-inf before the first), the power below
+which candidates are dropped, and the number of candidates at which to drop some again."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def begin(state):
-    """State before the first sample."""
+    """Set the state to that before the first sample."""
     state[LEFT] = state[HERE] = state[FLOOR] = -np.inf
     state[LIMIT] = FULL
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def copy_row(source, i, target, k):
-    """Row ``i`` to row ``k``.  (Slice assignment would compile numba's formatting of shape errors: seconds.)"""
+    """Copy row ``i`` to row ``k``.  (Slice assignment would compile numba's formatting of shape errors: seconds.)"""
     for column in range(4):
         target[k, column] = source[i, column]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def grow(found):
-    """Twice the room."""
+    """A copy with room for twice as many rows."""
     n = found.shape[0]
     grown = np.empty((2 * n, 4))
     for i in range(n):
@@ -71,7 +71,7 @@ def find_candidates(block, n, base, state, found, count):
             continue
         for i in range(strip, strip + m):
             right = np.float64(block[i])
-            # NaN compares false: a neighbour that is NaN never bars a candidate, and NaN is never one
+            # comparisons with NaN are false: NaN is no candidate, and no obstacle to its neighbours
             if here >= floor and here > -np.inf and not here <= left and not right > here:
                 if count == found.shape[0]:
                     found = grow(found)
@@ -95,15 +95,15 @@ def finish_candidates(end, state, found, count):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def position(index, values):
-    """Where a sample stands on the axis on which ``apart`` is measured."""
+    """Coordinate of a sample in the units of ``distance``."""
     return values[np.int64(index)] if values.shape[0] > 0 else index
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def choose(found, count, values, apart, wanted, share, chosen):
-    """Greedy choice: rows of ``found`` into ``chosen``; returns how many.
+def choose(found, count, values, distance, wanted, share, chosen):
+    """Choose rows of ``found`` greedily; writes their numbers to ``chosen`` and returns how many there are.
 
-    ``apart`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.  Behind the
+    ``distance`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.  Behind the
     first ``wanted`` only those follow whose power is at least ``share`` of the highest; these do not exclude each
     other.
     """
@@ -118,7 +118,7 @@ def choose(found, count, values, apart, wanted, share, chosen):
         for i in range(count):
             if not alive[i]:
                 continue
-            if last >= 0 and abs(position(found[i, 0], values) - last) < apart:
+            if last >= 0 and abs(position(found[i, 0], values) - last) < distance:
                 alive[i] = False
             elif found[i, 2] > power:
                 best, power = i, found[i, 2]
@@ -134,10 +134,10 @@ def choose(found, count, values, apart, wanted, share, chosen):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def drop_hopeless(found, count, values, apart, wanted, share, chosen, state):
-    """Keep the candidates that can still matter, and raise the floor; returns their number."""
+def drop_low(found, count, values, distance, wanted, share, chosen, state):
+    """Drop candidates that cannot become peaks any more, and raise the floor; returns the number of the others."""
     outline()
-    taken = choose(found, count, values, apart, wanted, share, chosen)
+    taken = choose(found, count, values, distance, wanted, share, chosen)
     kept = count
     floor = -np.inf
     if taken >= wanted:

@@ -16,16 +16,16 @@ EMPTY, TOO_FEW, BAD_ERRORS = int(Status.EMPTY), int(Status.TOO_FEW_POINTS), int(
 CONSTANT, EQUAL, BAD_GRID = int(Status.CONSTANT_Y), int(Status.EQUAL_TIMES), int(Status.BAD_GRID)
 OK, SINGULAR = int(Status.OK), int(Status.SINGULAR)
 SHORTEST_SPAN = 1e-290
-"""Of a shorter time span not even the reciprocal can be worked with."""
+"""Shortest usable time span: the reciprocal of a shorter one overflows."""
 HUGE, SHRINK = 1e150, 2.0**-600
-"""Beyond this, y is scaled down before anything is added or squared."""
+"""Values of y above this are scaled down before they are added or squared."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def scan_object(t, y, dy, has_dy, lo, hi, fewest, center):
     """Rows used, first time, span, status, whether the used times are sorted and no row is dropped.
 
-    Fewer than ``fewest`` rows are too few.  Equal values leave nothing to fit where they are centred, or are 0.
+    Fewer than ``fewest`` rows are too few.  Equal values are constant if they are centred or are 0.
     """
     n, tmin, tmax, ymin, ymax, bad, clean = 0, np.inf, -np.inf, np.inf, -np.inf, False, True
     last = -np.inf
@@ -38,7 +38,7 @@ def scan_object(t, y, dy, has_dy, lo, hi, fewest, center):
         ymin, ymax = min(ymin, y[j]), max(ymax, y[j])
         if has_dy and dy[j] <= 0.0:
             bad = True
-        if t[j] <= last:  # equal times too: sorted by value, one order whatever order they came in
+        if t[j] <= last:  # equal times too: they are sorted by value, so that the order of the input does not matter
             clean = False
         last = t[j]
     status = OK
@@ -81,12 +81,12 @@ def exact_origin(first, last):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sort_rows(t, a, b, lo, end):
-    """Heapsort of rows ``lo:end`` of three arrays by ``t``, then a, then b: one order whatever order they came in."""
+    """Heapsort of rows ``lo:end`` of three arrays by ``t``, then ``a``, then ``b``: a unique order."""
     n = end - lo
     for step in range(n // 2 + n - 1):
         if step < n // 2:  # build the heap from its last parent up
             root, size = n // 2 - 1 - step, n
-        else:  # move the largest behind the heap
+        else:  # move the largest to the end of the heap
             size = n - 1 - (step - n // 2)
             swap_rows(t, a, b, lo, lo + size)
             root = 0
@@ -154,13 +154,14 @@ def prepare(t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n
             w[j] = r * r
             total += w[j]
             weighty += w[j] > 0.0
-        if weighty < 2:  # the errors leave weight to one point alone
+        if weighty < 2:  # by the errors, one point alone has weight
             status[i] = SINGULAR
             continue
         for j in range(lo, end):
             w[j] /= total
         if center:
-            for _ in range(2):  # a mean of 1e9 deviations is rounded to 1e-7 of one: the second round takes that off
+            # a mean of 1e9 standard deviations is rounded to 1e-7 of one: the second round removes that
+            for _ in range(2):
                 mean = 0.0
                 base = wy[lo]  # a first guess keeps the sum small when y has a large offset
                 for j in range(lo, end):
@@ -174,7 +175,7 @@ def prepare(t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n
         for j in range(lo, end):
             wy[j] /= largest
             square += w[j] * wy[j] * wy[j]
-        if not square > 0.0:  # y differs only where the errors leave no weight
+        if not square > 0.0:  # y differs only in points without weight
             status[i] = CONSTANT
             continue
         for j in range(lo, end):

@@ -1,4 +1,4 @@
-"""numba kernels: whole objects, or stretches of one, from prepared light curves to powers and peaks.
+"""numba kernels: powers and peaks of whole objects, or of stretches of one, from prepared light curves.
 
 Every method computes *stretches* of neighbouring frequencies and hands them to :func:`deliver`, in order.  A
 stretch depends on nothing but its object and its place, so the same bits come out however objects and stretches
@@ -14,6 +14,7 @@ from numba import njit
 
 from skysieve.periodogram.contract import METHODS
 from skysieve.periodogram.cpu.direct import exact_power, grid_point
+from skysieve.periodogram.numerics.normalization import LOGARITHM, RATIO
 from skysieve.periodogram.numerics.nufft import TAPS, M
 from skysieve.periodogram.numerics.peaks import MOST_TRIES, more_tries
 
@@ -21,15 +22,13 @@ from .climb import refine, share_of
 from .comb import comb_band, comb_setup
 from .comb_simd import outline
 from .direct import COARSE, PER_COARSE, direct_range
-from .peaks import FULL, HERE, LEFT, LIMIT, begin, choose, copy_row, drop_hopeless, find_candidates, finish_candidates
+from .peaks import FULL, HERE, LEFT, LIMIT, begin, choose, copy_row, drop_low, find_candidates, finish_candidates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .state import Answers, Curves, Frequencies
 
-STANDARD, MODEL, LOG, SCALED = range(4)
-FORMS = {"standard": STANDARD, "model": MODEL, "log": LOG, "psd": SCALED, "scargle": SCALED}
 NUFFT = METHODS.index("nufft")
 IRREGULAR_STRETCH = 1024
 DIRECT_STRETCH = COARSE * PER_COARSE
@@ -37,27 +36,24 @@ DIRECT_STRETCH = COARSE * PER_COARSE
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def normalize(block, n, form, scale, out, at):
-    """Standard powers to the form wanted, into ``out[at:]`` (VanderPlas 2018, section 5; astropy's names).
+    """Write standard powers to ``out[at:]`` in a form of `numerics.normalization`, times the scale.
 
-    "model" and "log" grow without bound as the power goes to 1, which rounding can reach or pass: the power is
-    taken as the largest number below 1 there.
+    The ratio and the logarithm have a pole at a power of 1, which rounding can reach or pass: the largest number below
+    1 is used in its place.
     """
     outline()
     top = 1.0 - 2.0**-53 if block.itemsize == 8 else 1.0 - 2.0**-24
-    if form == MODEL:
+    if form == RATIO:
         for k in range(n):
             p = top if block[k] > top else block[k]
             out[at + k] = p / (1 - p)
-    elif form == LOG:
+    elif form == LOGARITHM:
         for k in range(n):
             p = top if block[k] > top else block[k]
             out[at + k] = -np.log(1 - p)
-    elif form == SCALED:
-        for k in range(n):
-            out[at + k] = block[k] * scale
     else:
         for k in range(n):
-            out[at + k] = block[k]
+            out[at + k] = block[k] * scale
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -68,7 +64,7 @@ def fold_counts(combs, cycles):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def apart_of(curves, grid, i, df):
+def least_distance(curves, grid, i, df):
     """Least distance of two peaks, 1/T: in samples, or in frequency for irregular grids."""
     return 1.0 / curves.span[i] if grid.values.shape[0] > 0 else np.ceil(1.0 / (curves.span[i] * df) - 1e-9)
 
@@ -86,7 +82,7 @@ def deliver(
     grid,
     form,
     floating_mean,
-    apart,
+    distance,
     share,
     work,
     answers,
@@ -95,7 +91,7 @@ def deliver(
     count,
     chosen,
 ):
-    """Take the standard powers of samples ``base:base + n`` of object ``i``: mend, store normalised, look for peaks."""
+    """Store standard powers of samples ``base:base + n`` of object ``i`` after a repair, and find candidates."""
     outline()
     lo = curves.start[i]
     hi = lo + curves.n_used[i]
@@ -110,7 +106,7 @@ def deliver(
         normalize(block, n, form, curves.scale[i], answers.power, answers.power_start[i] + base)
     found, count = find_candidates(block, n, base, state, found, count)
     if count > state[LIMIT]:
-        count = drop_hopeless(found, count, grid.values, apart, answers.index.shape[1], share, chosen, state)
+        count = drop_low(found, count, grid.values, distance, answers.index.shape[1], share, chosen, state)
     return found, count
 
 
@@ -119,27 +115,27 @@ tries_of = njit(cache=True, nogil=True, error_model="numpy")(more_tries)
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def room(answers):
-    """Place for the candidates that are chosen of any object."""
+    """Array for the chosen candidates of any object."""
     return np.empty(answers.index.shape[1] + MOST_TRIES, np.int64)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def part_of(space, n):
-    """Place for those of an object of ``n`` points."""
+    """The part of that array for an object of ``n`` points."""
     return space[: space.shape[0] - MOST_TRIES + tries_of(n)]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def share_behind(curves, grid, i, df, harmonics):
-    """Share of the power of the last peak wanted that further candidates must have; all are tried on a list."""
+    """Fraction of the power of the last peak that further candidates must have; 0 for a list of frequencies."""
     return 0.0 if grid.values.shape[0] > 0 else share_of(df, curves.span[i], harmonics)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def conclude(i, f0, df, nf, curves, grid, floating_mean, apart, share, c, s, answers, found, count, chosen):
-    """The best of an object's candidates, refined, into ``answers``; ``c`` and ``s`` are scratch."""
+def conclude(i, f0, df, nf, curves, grid, floating_mean, distance, share, c, s, answers, found, count, chosen):
+    """Refine the best candidates of an object and write the answers; ``c`` and ``s`` are scratch."""
     outline()
-    taken = choose(found, count, grid.values, apart, answers.index.shape[1], share, chosen)
+    taken = choose(found, count, grid.values, distance, answers.index.shape[1], share, chosen)
     refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers)
 
 
@@ -165,13 +161,13 @@ def sums_to_powers(block, n, sums, scale, floating_mean, guard):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def guard_of(guard, n):
-    """Least CC SS - CS^2 that is trusted for ``n`` points: the sums of many points err less."""
+    """Least CC SS - CS^2 that is trusted for ``n`` points: sums of many points have smaller errors."""
     return guard / np.sqrt(np.float64(n))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def stretch(method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, guard):
-    """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True when some are NaN and want mending."""
+    """Standard powers of stretch ``k`` of object ``i`` into ``work.block``; True if some must be computed again."""
     outline()
     lo, n = curves.start[i], curves.n_used[i]
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
@@ -209,7 +205,7 @@ def search(
     for i in which:
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
-        apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+        distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
         chosen = part_of(space, curves.n_used[i])
         begin(state)
         count = np.int64(0)
@@ -225,7 +221,7 @@ def search(
                 method, i, k, f0, df, nf, combs, modes, curves, grid, constants, work, floating_mean, limit
             )
             found, count = deliver(
-                work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+                work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
                 answers, state, found, count, chosen,
             )  # fmt: skip
             if last >= 0 and k == first:
@@ -233,7 +229,21 @@ def search(
         if last < 0:
             found, count = finish_candidates(nf, state, found, count)
             conclude(
-                i, f0, df, nf, curves, grid, floating_mean, apart, share, work.c, work.s, answers, found, count, chosen
+                i,
+                f0,
+                df,
+                nf,
+                curves,
+                grid,
+                floating_mean,
+                distance,
+                share,
+                work.c,
+                work.s,
+                answers,
+                found,
+                count,
+                chosen,
             )
     if last >= 0:
         seam[2], seam[3] = state[LEFT], state[HERE]
@@ -254,22 +264,22 @@ def whole_object(i, sums, scale, curves, grid, work, answers, form, floating_mea
     count = np.int64(0)
     j = 0 if grid.shared else i
     f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
-    apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
+    distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
     chosen = part_of(space, curves.n_used[i])
     limit = guard_of(guard, curves.n_used[i])
     for base in range(0, nf, IRREGULAR_STRETCH):
         n = min(IRREGULAR_STRETCH, nf - base)
         flagged = sums_to_powers(work.block, n, sums[:, base : base + n], scale, floating_mean, limit)
         found, count = deliver(
-            work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+            work.block, n, base, flagged, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
             answers, state, found, count, chosen,
         )  # fmt: skip
     found, count = finish_candidates(nf, state, found, count)
-    conclude(i, f0, df, nf, curves, grid, floating_mean, apart, share, work.c, work.s, answers, found, count, chosen)
+    conclude(i, f0, df, nf, curves, grid, floating_mean, distance, share, work.c, work.s, answers, found, count, chosen)
 
 
 def joined(parts: Any, seams: Any, bounds: Any) -> NDArray[np.float64]:
-    """Candidates of an object from those of its stretches: ``parts`` are theirs one after another, ``seams`` the
+    """Candidates of an object from those of its stretches, one after another in ``parts``; ``seams`` are the
     first two and last two samples of each, ``bounds`` where they start (and the end of the grid)."""
     n = len(seams)
     rows = [parts]
@@ -292,7 +302,7 @@ def join(
     j = 0 if grid.shared else i
     df, n = grid.df[j], int(curves.n_used[i])
     conclude(
-        i, grid.f0[j], df, grid.nf[j], curves, grid, floating_mean, apart_of(curves, grid, i, df),
+        i, grid.f0[j], df, grid.nf[j], curves, grid, floating_mean, least_distance(curves, grid, i, df),
         share_behind(curves, grid, i, df, 1), np.empty(n), np.empty(n), answers, found, len(found),
         part_of(room(answers), n),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from .comb_simd import LANES
 from .direct import BLOCK, COARSE, FINE_VECTORS, SUPER_BLOCK
 
 ROW = TAPS + LANES
-"""Elements of a point's row of kernel weights: the taps, wherever in a vector the first one falls."""
+"""Elements of a point's row of kernel weights: room for the taps at any position of the first in a vector."""
 
 
 class Curves(NamedTuple):
@@ -38,7 +38,7 @@ class Frequencies(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """``Output`` for numba: ``power`` is empty when powers are not wanted; rows are those of the chunk."""
+    """``Output`` for numba: ``power`` is empty without powers; rows are the objects of the chunk."""
 
     power: Any
     power_start: Any
@@ -90,7 +90,7 @@ class Work(NamedTuple):
 
 
 def comb_work(dtype: np.dtype[Any], points: int, folds2: int, block: int, old: Work | None) -> Work:
-    """Scratch for the comb; ``old`` is given back when it is large enough."""
+    """Scratch for the comb; ``old`` is returned if it is large enough."""
     cells = 6 * (M * folds2 + ROW)
     if old is not None and len(old.c) >= points and len(old.cells) >= cells and len(old.block) >= block:
         return old

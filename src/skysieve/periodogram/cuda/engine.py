@@ -204,6 +204,7 @@ class Engine:
                 "method": "direct" if fit is None else "nufft",
                 "device": ", ".join(str(w.runtime.device) for w in self.workers),
                 "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
+                "seconds": None,
                 "layout": fit,
             }
         mean = float(offsets[-1]) / max(1, n)
@@ -216,7 +217,7 @@ class Engine:
             "method": "nufft" if layout is not None else "direct",
             "device": ", ".join(str(w.runtime.device) for w in self.workers),
             "bytes": int(offsets[-1]) * plan.row_bytes() + n * int(plan.object_bytes(nf, cycles)),
-            "expected_seconds": 1e-9 * n * float(base + mean * point) / len(self.workers),
+            "seconds": 1e-9 * n * float(base + mean * point) / len(self.workers),
             "layout": layout,
             "combs_a_block": layout.per_block(n * pairs, plan.multiprocessors) if layout is not None else 0,
         }

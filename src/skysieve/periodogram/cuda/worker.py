@@ -22,6 +22,7 @@ from skysieve.periodogram.cuda.fourier.layouts import Chi2Layout
 from skysieve.periodogram.cuda.peaks.launch import columns, harmonics, longer_objects, refine, tries
 from skysieve.periodogram.cuda.samples.samples import Sampler, one_term
 from skysieve.periodogram.cuda.sinusoid.fine_tables import corrections, make_coarse_tables
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
 
 from . import structs as cs
@@ -30,8 +31,8 @@ from .layouts import Layout, layouts, make_tables, spreading_kernel
 from .parts import CANDIDATE_BYTES, Part
 
 PACKAGE = "skysieve.periodogram.cuda"
-SCALE_KIND = {"psd": 1, "scargle": 2}
-NORM = {"standard": 0, "psd": 0, "scargle": 0, "model": 1, "log": 2}
+SCALE_KIND = {name: kind.scale for name, kind in NORMALIZATIONS.items()}
+NORM = {name: kind.form for name, kind in NORMALIZATIONS.items()}
 WIDE, NARROW = 512, 128
 """Threads of a block of ``ls_prepare`` for few objects and for many: the sums are the same."""
 WEIGHT_PAD = 64

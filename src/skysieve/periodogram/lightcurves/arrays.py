@@ -1,6 +1,6 @@
-"""One column of a light curve at a time: what may be given, and how it becomes an array of real numbers.
+"""Conversion of the columns of light curves, in every form that is accepted, to arrays of real numbers.
 
-Nothing is copied unless it has to be (masks, nullable pandas columns, lists of numbers).
+Copies are made only of masked arrays, nullable pandas columns and lists of numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def column_names(table: Any) -> list[str]:
 
 
 def pick(table: Any, column: Any, argument: str) -> Any:
-    """The column that a string names; anything else is taken to be the column itself."""
+    """The column of that name; a `column` that is no string is returned unchanged."""
     if not isinstance(column, str):
         return column
     names = column_names(table)
@@ -52,16 +52,16 @@ def pick(table: Any, column: Any, argument: str) -> Any:
     if column not in names and outer in names and hasattr(table[outer], "nest"):  # nested-pandas: "lc.mjd"
         return table[outer].nest.to_lists([inner])[inner]
     if column not in names:
-        raise ValueError(f"{argument}={column!r} is not a column of data; there are: {', '.join(names)}")
+        raise ValueError(f"{argument}={column!r} is not a column of data: expected one of {', '.join(names)}")
     return table[column]
 
 
 def pieces(x: Any) -> Any:
-    """A column of lists (pyarrow, pandas, nested-pandas) as a list of arrays; anything else as it is."""
-    home = type(x).__module__.partition(".")[0]
-    if home == "pyarrow":
+    """A column of lists (pyarrow, pandas, nested-pandas) as a list of arrays; anything else unchanged."""
+    package = type(x).__module__.partition(".")[0]
+    if package == "pyarrow":
         return _arrow_pieces(x)
-    if home not in ("pandas", "nested_pandas") or not hasattr(x, "array"):
+    if package not in ("pandas", "nested_pandas") or not hasattr(x, "array"):
         return x
     if hasattr(x.array, "__arrow_array__") and str(x.dtype).startswith(("list<", "large_list<", "fixed_size_list<")):
         return _arrow_pieces(x.array.__arrow_array__())
@@ -92,7 +92,7 @@ def is_ragged(x: Any) -> bool:
 
 
 def numeric(x: Any, name: str) -> Any:
-    """An array of real numbers, masked entries as NaN; a view of ``x`` wherever that can be.
+    """An array of real numbers, with NaN for masked entries; a view of ``x`` where possible.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def group_rows(ids: Any) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any
     """Objects of a column of ids, in order of first appearance.
 
     Returns the id of each object, the offsets of its rows, and the order in which rows are to be
-    taken (stable; None if the rows of each object already stand together).
+    taken (stable; None if the rows of each object are contiguous).
     """
     mask = getattr(ids, "mask", None)  # a method of a pandas column, an array of a masked one
     if mask is not None and not callable(mask) and np.any(mask):

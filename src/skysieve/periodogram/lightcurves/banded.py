@@ -1,8 +1,8 @@
-"""Light curves in several bands: the band of every row beside the rows."""
+"""Light curves in several bands: sources that know the band of every row."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BandedSource:
-    """A source with the band of every row, as a number."""
+    """A source, and the number of the band of every row."""
 
     source: Source
     codes: Any
@@ -38,7 +38,7 @@ class BandedSource:
         return self.source.has_dy
 
     def row(self, i: int, j: int) -> int:
-        """Where the user finds row ``j`` of object ``i``."""
+        """The user's number of row ``j`` of object ``i``."""
         return self.source.row(i, j)
 
     def read(self, start: int, stop: int) -> tuple[Any, Any, Any, NDArray[np.int64]]:
@@ -46,8 +46,8 @@ class BandedSource:
         return self.source.read(start, stop)
 
     def bands(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Numbers of the bands of the rows that `read` gives."""
-        if self.codes.ndim == 1 and len(self.codes) != int(self.offsets[-1]):  # one light curve's, for all of them
+        """Numbers of the bands of the rows that `read` returns."""
+        if self.codes.ndim == 1 and len(self.codes) != int(self.offsets[-1]):  # one list of bands for all light curves
             return np.tile(self.codes, stop - start)
         first, last = int(self.offsets[start]), int(self.offsets[stop])
         codes: NDArray[np.int64] = self.codes[first:last]
@@ -55,10 +55,10 @@ class BandedSource:
 
 
 def _unmasked(name: str, bands: Any) -> NDArray[Any]:
-    """Bands on the host, none of them masked: what lies under a mask is no band."""
+    """Bands as an array on the host; ValueError if one of them is masked."""
     mask = getattr(bands, "mask", None)  # a method of a pandas column, an array of a masked one
     if mask is not None and not callable(mask) and np.any(mask):
-        raise ValueError(f"{name}: row {int(np.argmax(mask))} is masked; every row needs a band")
+        raise ValueError(f"{name}: row {int(np.argmax(mask))} is masked; expected a band for every row")
     found: NDArray[Any] = np.asarray(to_host(getattr(bands, "unmasked", bands)))
     return found
 
@@ -88,29 +88,27 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     if flat.dtype.kind == "O":
         for i, one in enumerate(flat.ravel()):
             if not isinstance(one, str):
-                raise TypeError(f"bands: row {i} is {one!r}; a name for every row, or whole numbers, are expected")
+                raise TypeError(f"bands: row {i} is {one!r}; expected a name for every row, or whole numbers")
         flat = flat.astype(str)
     if flat.dtype.kind == "S":
         flat = np.char.decode(flat)
     if flat.dtype.kind not in "Uiub":
-        raise TypeError(f"bands has dtype {flat.dtype}; names or whole numbers are expected")
+        raise TypeError(f"bands has dtype {flat.dtype}; expected names or whole numbers")
     single_row = rows // max(1, source.n_objects)
     if flat.shape != (rows,) and not (
         not isinstance(source, FlatSource | ListSource)
         and flat.shape in ((single_row,), (source.n_objects, single_row))
     ):
-        raise ValueError(f"bands has shape {flat.shape}; one band for each of {rows} rows is expected")
+        raise ValueError(f"bands has shape {flat.shape}; expected one band for each of {rows} rows")
     names, codes = np.unique(flat, return_inverse=True)
     codes = codes.reshape(-1).astype(np.int64)
     if isinstance(source, FlatSource) and source.order is not None:
         codes = codes[source.order]
-    values = {f.name: getattr(curves, f.name) for f in fields(CurveSet)}
-    values["source"] = BandedSource(source, codes)
-    return tuple(names.tolist()), CurveSet(**values)
+    return tuple(names.tolist()), replace(curves, source=BandedSource(source, codes))
 
 
 def _lists_among(bands: Any) -> bool:
-    """Whether a list that begins with no array holds one: the light curve without any is then named."""
+    """Whether a list whose first entry is no list holds lists; the error then names the first entry."""
     if not isinstance(bands, list | tuple):
         return False
     return any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) > 0 for one in bands[1:])

@@ -1,4 +1,4 @@
-"""What the public functions refuse, in words: arguments, rows of a light curve, memory."""
+"""Checks of the public functions: arguments, rows of a light curve, memory."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from skysieve.core.arrays import to_host
 from skysieve.core.checks import DTYPES, flag, one_of
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.periodogram.contract import METHODS, NORMALIZATIONS, Grids, Scan, Spec, Status
+from skysieve.periodogram.contract import METHODS, Grids, Scan, Spec, Status
 from skysieve.periodogram.numerics.fourier import MAX_TERMS
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from skysieve.core.device import Device
+    from skysieve.periodogram.contract import DtypeChoice, MethodName, NanPolicyName
+    from skysieve.periodogram.numerics.grid import GridName
+    from skysieve.periodogram.numerics.normalization import NormalizationName
 
     from .sources import CurveSet
 
-NAN_POLICIES = ("omit", "raise")
 COARSEST_PHASE = 0.01
-"""Cycles at the highest frequency that one step of the floating-point times may make."""
+"""Largest phase, in cycles at the highest frequency, of one step of the floating-point times."""
 
 SMALL = 2**26
-"""Bytes of answers that are allocated unasked: to ask for the free memory takes longer than a small search."""
+"""Below this size of the answers in bytes, skip the query of free memory, which takes longer than a small search."""
 PEAK_BYTES = 24
-"""Of a peak: index, frequency, power."""
+"""Bytes of a peak: index, frequency, power."""
 
 
 class PlanOptions(TypedDict, total=False):
-    """Grid and search options of `LombScarglePlan` that every kind of periodogram has."""
+    """Options of the grid and the search that plans for one band and for several bands share."""
 
     frequency: ArrayLike | None
     fmin: Any
@@ -40,14 +43,14 @@ class PlanOptions(TypedDict, total=False):
     nf: int | None
     samples_per_peak: float
     nyquist_factor: float
-    grid: str
-    normalization: str
+    grid: GridName
+    normalization: NormalizationName
     n_peaks: int
     return_power: bool
-    nan_policy: str
-    method: str
+    nan_policy: NanPolicyName
+    method: MethodName
     device: str | Device
-    dtype: Any
+    dtype: DtypeChoice
     memory: str | float | None
     threads: int | None
 
@@ -62,16 +65,16 @@ def make_spec(
     dtype: Any,
     nterms: Any = 1,
 ) -> Spec:
-    """Check what is to be computed."""
+    """Check the options of a search."""
     check_terms("nterms", nterms)
     if nterms == 0 and not flag("fit_mean", fit_mean):
         raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
     if nterms != 1 and method == "finufft":
         raise ValueError("method='finufft' has one term; use 'auto', 'direct' or 'nufft' with other nterms")
     if isinstance(n_peaks, bool) or not isinstance(n_peaks, numbers.Integral):
-        raise TypeError(f"n_peaks={n_peaks!r}; a whole number is expected")
+        raise TypeError(f"n_peaks={n_peaks!r}: expected a whole number")
     if n_peaks < 0:
-        raise ValueError(f"n_peaks={n_peaks}; 0 or more is expected")
+        raise ValueError(f"n_peaks={n_peaks}: expected 0 or more")
     try:
         kind = np.dtype(dtype)
     except TypeError:
@@ -92,9 +95,9 @@ def make_spec(
 def check_terms(name: str, value: Any) -> int:
     """``value`` if it is a number of Fourier terms, else TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name}={value!r}; a whole number of Fourier terms is expected")
+        raise TypeError(f"{name}={value!r}: expected a whole number of Fourier terms")
     if not 0 <= int(value) <= MAX_TERMS:
-        raise ValueError(f"{name}={value}; 0 to {MAX_TERMS} Fourier terms are possible")
+        raise ValueError(f"{name}={value}: expected 0 to {MAX_TERMS} Fourier terms")
     return int(value)
 
 
@@ -110,7 +113,7 @@ def _place(curves: CurveSet, i: int, j: int) -> str:
 
 
 def refuse_missing(curves: CurveSet, scan: Scan) -> None:
-    """``nan_policy="raise"``: name the first row that is not finite."""
+    """Raise ValueError for the first row that is not finite (``nan_policy="raise"``)."""
     dropped = np.flatnonzero(scan.n_dropped)
     if dropped.size == 0:
         return
@@ -126,7 +129,7 @@ def refuse_missing(curves: CurveSet, scan: Scan) -> None:
 
 
 def explain(curves: CurveSet, scan: Scan, min_points: int, i: int = 0) -> str:
-    """Why object ``i`` cannot be searched, with the row and value at fault where there is one."""
+    """Why object ``i`` cannot be searched; names the row and value that are wrong."""
     status = Status(int(scan.status[i]))
     used, dropped = int(scan.n_used[i]), int(scan.n_dropped[i])
     columns = _rows(curves, i)
@@ -155,7 +158,7 @@ def highest_frequency(grids: Grids) -> float:
 
 
 def refuse_coarse_times(curves: CurveSet, grids: Grids) -> None:
-    """Times that came in single precision and are too coarse for the grid."""
+    """Refuse times in single precision that are too coarse for the grid."""
     step = curves.resolution * highest_frequency(grids)
     if step > COARSEST_PHASE:
         raise ValueError(
@@ -166,7 +169,7 @@ def refuse_coarse_times(curves: CurveSet, grids: Grids) -> None:
 
 
 def refuse_large_power(n_objects: int, n_values: int, needed: int, available: int) -> None:
-    """Powers that do not fit into the free memory, before any work is done."""
+    """Refuse powers that do not fit into the free memory, before any work."""
     if needed > available:
         raise MemoryBudgetError(
             f"the power of {n_objects} light curve{'s'[: n_objects != 1]} at {n_values} frequencies in all "
@@ -177,7 +180,7 @@ def refuse_large_power(n_objects: int, n_values: int, needed: int, available: in
 
 
 def refuse_many_peaks(n_objects: int, n_peaks: int) -> None:
-    """Peaks that do not fit into the free memory, before any work is done."""
+    """Refuse peaks that do not fit into the free memory, before any work."""
     needed = PEAK_BYTES * n_objects * n_peaks
     if needed > SMALL and needed > (available := resolve("cpu")[0].free_memory):
         raise MemoryBudgetError(
@@ -186,7 +189,7 @@ def refuse_many_peaks(n_objects: int, n_peaks: int) -> None:
 
 
 def check_out(out: Any, shape: tuple[int, ...], spec: Spec) -> None:
-    """The user's array for the powers: kind, shape and layout."""
+    """Check the kind, shape and layout of the user's array for the powers."""
     if not hasattr(out, "flags") or out.shape != shape or out.dtype != spec.dtype:
         found = f"{getattr(out, 'dtype', type(out).__name__)} of shape {getattr(out, 'shape', None)}"
         raise ValueError(f"out is {found}; {spec.dtype} of shape {shape} is expected")

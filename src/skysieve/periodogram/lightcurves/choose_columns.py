@@ -1,4 +1,4 @@
-"""The choice of a table's columns: by the user's options, by their names, and by their values.
+"""Choose the columns of a table by the user's options, by their names, and by their values.
 
 The names are in `column_names`.
 """
@@ -47,29 +47,29 @@ def _first(names: Sequence[str], known: Sequence[str], used: set[int], role: str
     have: dict[str, list[int]] = {}
     for which in (0, 1, 2):
         for i, name in enumerate(names):
-            told = forms(name)
-            if i not in used and which < len(told) and i not in have.get(told[which], []):
-                have.setdefault(told[which], []).append(i)
+            spellings = forms(name)
+            if i not in used and which < len(spellings) and i not in have.get(spellings[which], []):
+                have.setdefault(spellings[which], []).append(i)
     for k in known:
         if k in have:
-            alike = [i for i in have[k] if plain(names[i]) == plain(names[have[k][0]])]
-            if len(alike) > 1:
-                raise _twice(names, alike, role)
+            same = [i for i in have[k] if plain(names[i]) == plain(names[have[k][0]])]
+            if len(same) > 1:
+                raise _twice(names, same, role)
             return have[k][0]
     return None
 
 
-def _twice(names: Sequence[str], alike: Sequence[int], role: str) -> MissingColumn:
-    numbers = " and ".join(str(i + 1) for i in alike)
-    told = " and ".join(dict.fromkeys(repr(names[i]) for i in alike))
+def _twice(names: Sequence[str], same: Sequence[int], role: str) -> MissingColumn:
+    numbers = " and ".join(str(i + 1) for i in same)
+    title = " and ".join(dict.fromkeys(repr(names[i]) for i in same))
     option = OPTIONS.get(role, role)
     return MissingColumn(
-        f"columns {numbers} are both named {told}; choose one by its number, as in --{option} {alike[0] + 1}"
+        f"columns {numbers} are both named {title}; choose one by its number, as in --{option} {same[0] + 1}"
     )
 
 
 def _error_of(names: Sequence[str], value: int, used: set[int], alone: bool = False) -> int | None:
-    """The error column that belongs to the chosen brightness, before any general one (``alone``: without that)."""
+    """The column of errors of the chosen brightness; by default, else one with a general name (not with ``alone``)."""
     own: list[str] = []
     for v in forms(names[value]):
         own += [f"{v}{s}" for s in ("err", "error", "sigma", "unc", "uncertainty", "std", "sig", "rms", "e", "stderr")]
@@ -150,7 +150,7 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
     Raises
     ------
     MissingColumn
-        A named column is not there, or no time or brightness was found, or two columns have the name that would be
+        A named column does not exist, or no time or brightness was found, or two columns have the name that would be
         taken; the message lists the columns.
 
     Examples
@@ -212,7 +212,7 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
 
 
 def hints_of(names: Sequence[str], columns: Columns, sample: Sample, wanted: Wanted) -> list[str]:
-    """What the columns that are not taken look like; see `skysieve.periodogram.lightcurves.lookalike`."""
+    """Notes on the columns that are not used; see `skysieve.periodogram.lightcurves.lookalike`."""
     from .lookalike import hints
 
     return hints(names, columns, sample, wanted.flags is None)
@@ -262,7 +262,7 @@ def _flags_asked(names: Sequence[str], wanted: Wanted) -> tuple[int, ...]:
 
 
 def left_over(names: Sequence[str]) -> list[str]:
-    """Columns that `by_count` has left unused because it knows no meaning for them.
+    """Columns that `by_count` does not use, because their meaning is unknown.
 
     >>> left_over(by_count(5, True, Wanted())[0])
     ['column 5']

@@ -1,4 +1,4 @@
-"""Which column of a light-curve table is the time, the brightness, its error and the object's name.
+"""Names by which the columns of light-curve tables are found: time, brightness, its error, the object's name.
 
 Names are compared without case, spaces, dots, dashes and underscores.  Nothing here reads files.
 """
@@ -57,14 +57,14 @@ ID_NAMES = (
 )  # fmt: skip
 ID_ENDS = ("objectid", "objid", "sourceid", "starid", "targetid", "masterid", "starname", "objectname", "sourcename")
 ROW_IDS = ("diasourceid", "forcedsourceid", "diaforcedsourceid", "parentobjectid", "parentsourceid", "parentid")
-"""Identifiers of rows, or of what is not an object."""
+"""Identifiers of rows or of other things that are no objects."""
 BAND_NAMES = (
     "band", "filter", "filtercode", "filt", "passband", "fid", "bandpass", "filtername",
     "filtertype", "filterid", "filtid", "photfilter", "photband", "bandname", "bandid", "obsfilter", "obsband",
     "filterused", "physicalfilter", "abstractfilter", "passbandname", "lsstband", "ztffilter", "fltr", "flt", "filters",
 )  # fmt: skip
 BAND_HINTS = ("f", "flt", "color", "colour", "system", "bandcode")
-"""Names that also mean something else: bands if the values look like them."""
+"""Names that may mean other things too: bands if the values look like bands."""
 FLAG_NAMES = (
     "qualityflag", "qualflag", "qflag", "qcflag", "flag", "flags", "dataquality", "dqflag", "dq", "qual", "badflag",
     "bad", "isbad", "reject", "rejected", "rejectflag", "isrejected", "outlier", "isoutlier", "masked", "photflag",
@@ -78,23 +78,23 @@ WANTED_ROLES = ROLES[:8]
 FLAG = "flag "
 """Columns of flags are ``"flag 0"``, ``"flag 1"``, ..."""
 OPTIONS = {"band": "band-column", "flag": "flag-column"}
-"""Options of roles, where they are not named like them."""
+"""Options of those roles whose option has another name."""
 NOT_VALUES = re.compile(
     r"err|sig|unc|lim|zp|zero|rms|std|over|ref|bkg|back|flag|diff|num|nobs|snr|chi|mean|min|max|bias|corr$|^d|^e|5sig"
 )
-"""Of a name with "mag" or "flux": it is of something about it."""
+"""Words in names with "mag" or "flux" that are not the brightness itself."""
 OBJECT_WORDS = re.compile(
     r"(star|var|variable|obj|object|src|source|target|lc|lightcurve|cat|catalog|catalogue|master|ogle|crts|css|asas|asassn"
     r"|ztf|gaia|tess|kepler|k2|wise|neowise|sdss|hat|wasp|kelt|atlas|ps1|des|lsst|rubin|macho|eros|vvv|nsvs|ngts|hip|tyc)"
     r"(no|num|number|nr|id|name|key|index|idx|designation)"
 )
-"""A name of objects, in two words: an identifier if each of its values is in many rows."""
+"""Words of names that are identifiers if each value is in many rows."""
 STARS, MOVING = "diaobjectid", "ssobjectid"
 """Ids of Rubin's difference-image sources: a row belongs to a fixed object or to a moving one, the other id is 0."""
 
 
 class MissingColumn(ValueError):
-    """A column that was asked for, or that is needed, is not in the table."""
+    """A column that was named, or that is needed, is not in the table."""
 
 
 @dataclass(frozen=True)
@@ -110,20 +110,20 @@ class Wanted:
     delta: str | None = None
     phase: str | None = None
     moving: bool = False
-    """Whether objects of the solar system are wanted, where a table holds both kinds."""
+    """Whether to read objects of the solar system, if a table holds both kinds."""
     flags: tuple[str, ...] | None = None
     """Columns of quality flags; none for an empty list."""
     quality_mask: int | None = None
-    """Bits of the flags that mark a row as bad; None for those that are known of the survey."""
+    """Bits of the flags that mark a row as bad; None for those that the survey recommends."""
 
     def named(self) -> dict[str, str]:
-        """Those that were named, by role."""
+        """The columns that were named, by role."""
         return {role: w for role in WANTED_ROLES if (w := getattr(self, role)) is not None}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Positions (from 0) of the columns taken; None where there is none."""
+    """Positions (from 0) of the columns that are used; None for roles without a column."""
 
     time: int
     mag: int
@@ -135,24 +135,24 @@ class Columns:
     phase: int | None = None
     flux: int | None = None
     flux_err: int | None = None
-    """Of a flux beside magnitudes that have no error of their own: theirs follows from it."""
+    """Flux and its error, from which follows the error of magnitudes that have none."""
     flags: tuple[int, ...] = ()
 
     def parts(self) -> dict[str, int]:
-        """Position of each column taken, by its role; flags are numbered."""
+        """Position of each column that is used, by its role; flags are numbered."""
         found = {role: i for role in ROLES if (i := getattr(self, role)) is not None}
         return found | {f"{FLAG}{k}": i for k, i in enumerate(self.flags)}
 
     def taken(self, names: Sequence[str]) -> str:
-        """One line that says which column serves as what."""
-        told = [f"{role} = {names[i]}" for role in WANTED_ROLES if (i := getattr(self, role)) is not None]
+        """One line that says which column is used for what."""
+        words = [f"{role} = {names[i]}" for role in WANTED_ROLES if (i := getattr(self, role)) is not None]
         if self.flux is not None and self.flux_err is not None:
-            told.append(f"err = {names[self.flux_err]} (as 1.0857 {names[self.flux_err]} / {names[self.flux]})")
-        return ", ".join(told + [f"flag = {names[i]}" for i in self.flags])
+            words.append(f"err = {names[self.flux_err]} (as 1.0857 {names[self.flux_err]} / {names[self.flux]})")
+        return ", ".join(words + [f"flag = {names[i]}" for i in self.flags])
 
 
 def plain(name: str) -> str:
-    """A column name as it is compared: lower case, letters and digits only.
+    """The form of a name that is compared: lower case, letters and digits only.
 
     >>> plain("midpointMjdTai"), plain("mag_err")
     ('midpointmjdtai', 'magerr')
@@ -161,7 +161,7 @@ def plain(name: str) -> str:
 
 
 def forms(name: str) -> tuple[str, ...]:
-    """Ways in which a column's name is compared: as it is, without a prefix ``i:``, without a unit in brackets.
+    """The forms of a name that are compared: all of it, without a prefix ``i:``, without a unit in brackets.
 
     >>> forms("i:magpsf"), forms("flux (mJy)")
     (('imagpsf', 'magpsf'), ('fluxmjy', 'flux'))

@@ -1,4 +1,4 @@
-"""Columns of quality flags: which of their rows are bad.
+"""Columns of quality flags, and which of their values mark bad rows.
 
 What is known of a survey's flags is written once, in `KNOWN`.  Bits of TESS and Kepler are those that lightkurve
 leaves out by default (``TessQualityFlags`` and ``KeplerQualityFlags``, ``DEFAULT_BITMASK``); those of ZTF are from the
@@ -75,15 +75,15 @@ WORDS = Rule("B: bad images of ASAS-SN", words=("b", "bad", "poor"))
 
 
 def mission(names: Sequence[str], header: Mapping[str, Any] | None = None) -> str:
-    """The satellite that a table of ``QUALITY`` is of, by its FITS header or its columns; "" if it cannot be told."""
+    """The satellite of a table with a column ``QUALITY``, by its FITS header or its columns; "" if unknown."""
     cards = header or {}
-    told = " ".join(str(cards.get(key, "")) for key in ("TELESCOP", "MISSION", "INSTRUME", "OBJECT", "ORIGIN")).upper()
+    text = " ".join(str(cards.get(key, "")) for key in ("TELESCOP", "MISSION", "INSTRUME", "OBJECT", "ORIGIN")).upper()
     units = " ".join(str(value) for key, value in cards.items() if re.fullmatch(r"TUNIT\d+|BJDREFI|TIMEUNIT", key))
     for key in ("BJDREFI",):
         units += f" {cards.get(key, '')}"
-    if re.search(r"KEPLER|\bK2\b|\bKIC\b|\bEPIC\b", told) or "KEPLERID" in cards or "2454833" in units:
+    if re.search(r"KEPLER|\bK2\b|\bKIC\b|\bEPIC\b", text) or "KEPLERID" in cards or "2454833" in units:
         return "kepler"
-    if re.search(r"TESS|\bTIC\b", told) or "TICID" in cards or "2457000" in units:
+    if re.search(r"TESS|\bTIC\b", text) or "TICID" in cards or "2457000" in units:
         return "tess"
     have = {form for name in names for form in forms(name)}
     if have & {"sapquality", "bkjd", "timebkjd", "kepid", "keplerid", "epic", "epicid", "epicnumber"}:
@@ -94,7 +94,7 @@ def mission(names: Sequence[str], header: Mapping[str, Any] | None = None) -> st
 
 
 def find(names: Sequence[str], taken: Sequence[int], value: str) -> tuple[int, ...]:
-    """Columns of flags by their usual names: all of a survey's, else the first with a general name."""
+    """Columns of flags that are found by their names: all those of a survey, else the first with a general name."""
     free = [i for i in range(len(names)) if i not in taken]
     own = {plain(value) + end for end in ("flag", "flags")}
     have = {form for name in names for form in forms(name)}
@@ -115,7 +115,7 @@ def find(names: Sequence[str], taken: Sequence[int], value: str) -> tuple[int, .
 
 @dataclass(frozen=True)
 class Flagged:
-    """Rows that a column of flags marks as bad; ``note``: why it is not used."""
+    """Rows that a column of flags marks as bad; ``note`` says why a column is not used."""
 
     name: str
     why: str
@@ -131,7 +131,7 @@ def judge(name: str, values: NDArray[Any], mask: int | None, satellite: str, val
     name : str
         Of the column.
     values : numpy.ndarray
-        Whole numbers or text, "" where there is none.
+        Whole numbers or text; missing ones are "".
     mask : int or None
         Bits that the user wants; None for those that are known.
     satellite : str
@@ -171,7 +171,7 @@ def judge(name: str, values: NDArray[Any], mask: int | None, satellite: str, val
 def _marked(
     rule: Rule, name: str, values: NDArray[Any], numbers: NDArray[np.int64] | None, value: str
 ) -> NDArray[np.bool_] | None:
-    """Rows that a rule marks; None if the column does not hold what the rule is of."""
+    """Rows that a rule marks as bad; None if the rule does not fit the values."""
     if numbers is not None and not rule.places:
         if rule.words:
             return None
@@ -196,7 +196,7 @@ def _floats(text: NDArray[Any]) -> NDArray[np.float64] | None:
 
 
 def whole(values: NDArray[Any]) -> NDArray[np.int64] | None:
-    """Whole numbers of a column, 0 where there is none; None if it holds others."""
+    """Whole numbers of a column, 0 for missing ones; None if it holds other values."""
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     text = np.char.strip(values.astype(str))
@@ -207,6 +207,6 @@ def whole(values: NDArray[Any]) -> NDArray[np.int64] | None:
 
 
 def truth(values: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """A column of yes and no; None if it holds other words."""
+    """A column of true and false as booleans; None if it holds other words."""
     text = np.char.lower(np.char.strip(values.astype(str)))
     return np.isin(text, YES) if np.isin(text, YES + NO).all() else None

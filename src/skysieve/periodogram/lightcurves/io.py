@@ -1,8 +1,6 @@
-"""Light-curve files in, tables of periods out.
+"""Readers of light-curve files: delimited and whitespace text, Parquet (also with lists of rows), FITS, ECSV, VOTable.
 
-Reads CSV and other delimited text, whitespace tables, Parquet (also with lists of rows), FITS, ECSV and VOTable;
-writes CSV, Parquet, FITS and ECSV.  A file is read whole, only the columns that are needed; its objects are then
-searched a chunk at a time.
+A file is read whole, but only the columns that are needed; its objects are then searched a chunk at a time.
 """
 
 from __future__ import annotations
@@ -10,12 +8,13 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import sys
+import shutil
+import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -41,9 +40,7 @@ from .table_columns import labels, numbers, unit_of_times
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["BadFile", "LightCurves", "MissingColumn", "Wanted", "check_output", "read_light_curves", "write_table"]
-
-OUTPUT_SUFFIXES = (".csv", ".parquet", ".fits", ".ecsv")
+__all__ = ["BadFile", "LightCurves", "MissingColumn", "Wanted", "read_light_curves", "read_stream"]
 
 
 @dataclass(frozen=True)
@@ -70,16 +67,18 @@ class LightCurves:
     delta: NDArray[np.float64] | None = None
     phase: NDArray[np.float64] | None = None
     time_unit: str = ""
-    """Unit that the file gave its times, which are days now; "" where it gave none."""
+    """Unit of the times in the file, before their conversion to days; "" if the file does not say."""
+    has_ids: bool = True
+    """Whether the file has a column of ids; without one it holds one object."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """Rows whose value is NaN now though the file has one, by the reason."""
+    """Number of rows whose value was replaced by NaN, by the reason."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def is_magnitude(self) -> bool:
-        """Whether brighter is smaller, so that plots turn the axis round."""
+        """Whether the values are magnitudes, which plots draw downwards."""
         name = plain(self.value_name)
         return "mag" in name or (len(self.value_name) == 1 and name != "y")
 
@@ -92,7 +91,7 @@ class LightCurves:
         return replace(self, ids=self.ids[start:stop], offsets=offsets, **cut)
 
     def stop_after(self, start: int, max_objects: int, max_rows: int) -> int:
-        """End of a run of objects from ``start``: within both limits where possible, one object at least."""
+        """End of a run of objects from ``start`` within both limits; the run has at least one object."""
         limit = int(np.searchsorted(self.offsets, self.offsets[start] + max_rows, side="right")) - 1
         return min(len(self), start + max_objects, max(limit, start + 1))
 
@@ -123,9 +122,9 @@ def read_light_curves(
     Raises
     ------
     BadFile
-        The file is empty or cannot be read; the message names the row where there is one.
+        The file is empty or cannot be read; the message names the first bad row.
     MissingColumn
-        A column is not there; the message lists those that are.
+        A column does not exist; the message lists those that do.
 
     Examples
     --------
@@ -168,8 +167,17 @@ def read_light_curves(
     return replace(grouped, time_unit=time_unit, notes=[*notes, *grouped.notes], left_out=left_out | grouped.left_out)
 
 
+def read_stream(stream: BinaryIO, wanted: Wanted | None = None, *, band: str | None = None) -> LightCurves:
+    """Read the light curves of an open binary stream, such as standard input; see `read_light_curves`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "stdin"
+        with path.open("wb") as file:
+            shutil.copyfileobj(stream, file)
+        return replace(read_light_curves(path, wanted, band=band), path=Path(path.name))
+
+
 def _kind(path: Path, magic: bytes) -> str:
-    """Which reader a file is for, by its first bytes: one of astropy's, or that of text."""
+    """The format of a file by its first bytes: one that astropy reads, or text."""
     suffix = path.suffix.lower()
     if b"<VOTABLE" in magic or (magic.lstrip().startswith(b"<?xml") and suffix != ".csv"):
         return "VOTable"
@@ -207,13 +215,13 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> dict[str, N
 
 
 def _width(values: Any) -> int:
-    """Numbers in a cell."""
+    """Number of values in a cell."""
     shape: tuple[int, ...] = getattr(values, "shape", ())
     return shape[1] if len(shape) == 2 else 1
 
 
 def _some(values: Any) -> NDArray[Any]:
-    """A sample of a column, for a look at what it holds; empty for a column of arrays."""
+    """A sample of the values of a column; empty for a column of arrays."""
     if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd"):
         return np.empty(0)
     bare = getattr(values, "value", values)[sampled(len(values))]
@@ -227,7 +235,7 @@ def _some(values: Any) -> NDArray[Any]:
 def _read_astropy(
     path: Path, wanted: Wanted, kind: str
 ) -> tuple[list[str], Columns, dict[str, NDArray[Any]], str, str, list[str]]:
-    """Names of all columns, those taken, their values, the unit of the times, the satellite, and notes."""
+    """Names of all columns, those that are used, their values, the unit of the times, the satellite, and notes."""
     import warnings
 
     from astropy.io import fits as pyfits
@@ -272,7 +280,7 @@ def _read_astropy(
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
-    """The first name that two columns have."""
+    """The first name that occurs twice."""
     seen = [name.casefold() for name in names]
     return next((name for name in names if seen.count(name.casefold()) > 1), None)
 
@@ -282,19 +290,19 @@ SENTINELS = np.array(
     + [s * v for v in (99.9, 99.99, 99.999, 99.9999, 999.9, 999.99, 999.999) for s in (1, -1)]
     + [29.999]
 )
-"""Magnitudes that say that there is none."""
+"""Magnitudes that surveys write for missing values."""
 
 
 def _marked(
     names: Sequence[str], columns: Columns, data: dict[str, NDArray[Any]], wanted: Wanted, satellite: str,
     notes: list[str],
 ) -> tuple[dict[str, int], tuple[int, ...]]:  # fmt: skip
-    """Make NaN of values that flags or sentinels mark as bad; how many, by the reason, and the flags that were used."""
+    """Replace values that are marked as bad by NaN; returns how many, by the reason, and the flags that were used."""
     left_out: dict[str, int] = {}
     used: list[int] = []
     value = names[columns.mag]
-    there = np.isfinite(data["mag"])
-    bad = np.zeros(len(there), bool)
+    present = np.isfinite(data["mag"])
+    bad = np.zeros(len(present), bool)
     for k, at in enumerate(columns.flags):
         found = judge(
             names[at], data.pop(f"{FLAG}{k}"), wanted.quality_mask, satellite, value, wanted.flags is not None
@@ -303,14 +311,14 @@ def _marked(
             notes.append(found.note)
             continue
         used.append(at)
-        new = int((found.bad & there & ~bad).sum())
+        new = int((found.bad & present & ~bad).sum())
         if new:
             left_out[f"flagged by {found.name} ({found.why})"] = new
         bad |= found.bad
-    if left_out and not (there & ~bad).any():
+    if left_out and not (present & ~bad).any():
         raise BadFile(f"has no row left: all are {', '.join(left_out)}; --quality-mask none keeps them")
     if "mag" in plain(value) or len(value) == 1:
-        known = np.isin(np.round(data["mag"], 4), SENTINELS) & there & ~bad
+        known = np.isin(np.round(data["mag"], 4), SENTINELS) & present & ~bad
         if known.any():
             example = float(data["mag"][known][0])
             left_out[f"with {example:.7g} for a magnitude"] = int(known.sum())
@@ -359,16 +367,17 @@ def _group(
         path=path, ids=ids, t=data["time"], y=data["mag"], dy=data.get("err"), offsets=offsets,
         taken=columns.taken(names), value_name=names[columns.mag], notes=notes,
         band=data.get("band"), r=data.get("r"), delta=data.get("delta"), phase=data.get("phase"), left_out=left_out,
+        has_ids="id" in data,
     )  # fmt: skip
 
 
 REPEATED = 0.1
-"""Part of the rows that may share their time with another row unsaid."""
+"""Largest fraction of rows with the time of another row that is not worth a note."""
 LONG = 200_000
 
 
 def _same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str]) -> None:
-    """Say that many rows share a time: they are perhaps of several objects, or bands."""
+    """Note that many rows share a time, as rows of several objects or bands do."""
     n = min(len(data["time"]), LONG)
     keys = [np.unique(data[role][:n], return_inverse=True)[1].reshape(-1) for role in ("id", "band") if role in data]
     groups = None if not keys else keys[0] if len(keys) == 1 else keys[0] * (int(keys[1].max()) + 1) + keys[1]
@@ -382,24 +391,24 @@ def _same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str
 
 
 def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Rows that belong to an object: Rubin gives 0 or nothing to those of the other kind."""
+    """Rows with an id: Rubin writes 0 or nothing for objects of the other kind."""
     ids = data["id"]
     rubin = plain(name) in (STARS, MOVING)
     if ids.dtype.kind in "iu":
-        nobody = (ids == 0) & rubin
+        missing = (ids == 0) & rubin
     else:
-        nobody = np.isin(ids, ("0", "", "--", "nan", "None", "<NA>") if rubin else ("",))
-    if not nobody.any():
+        missing = np.isin(ids, ("0", "", "--", "nan", "None", "<NA>") if rubin else ("",))
+    if not missing.any():
         return data
-    if nobody.all():
+    if missing.all():
         raise BadFile(f"has no row with a {name}; --id names another column")
-    notes.append(f"{int(nobody.sum()):,} rows without a {name} were left out")
-    kept = {role: a[~nobody] for role, a in data.items()}
-    return kept | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(kept["id"])})
+    notes.append(f"{int(missing.sum()):,} rows without a {name} were left out")
+    rest = {role: a[~missing] for role, a in data.items()}
+    return rest | ({} if ids.dtype.kind in "iu" else {"id": tidy_labels(rest["id"])})
 
 
 def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Objects in order of first appearance; the row order that brings each together (None: already so)."""
+    """Objects in order of first appearance, and the order of rows in which each is contiguous (None: already so)."""
     new = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
     unique, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     if len(unique) == len(new):
@@ -410,75 +419,3 @@ def _runs(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64] | None,
     counts = np.bincount(key, minlength=len(unique))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return labels[np.sort(first)], np.argsort(key, kind="stable"), offsets
-
-
-def check_output(path: Path) -> None:
-    """Say now, not after an hour of work, that a table cannot be written there.
-
-    Raises
-    ------
-    BadFile
-        Unknown suffix, no such folder or none that may be written, a folder of that name, or pyarrow missing for
-        Parquet.
-    """
-    if path.suffix.lower() not in OUTPUT_SUFFIXES:
-        raise BadFile(f"unknown output format {path.suffix!r}; use one of {', '.join(OUTPUT_SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise BadFile(f"the folder {path.parent} does not exist")
-    if path.is_dir():
-        raise BadFile("is a folder")
-    if not os.access(path.parent, os.W_OK):
-        raise BadFile(f"nothing may be written into the folder {path.parent.resolve()}")
-    if path.suffix.lower() == ".parquet":
-        from importlib.util import find_spec
-
-        if find_spec("pyarrow") is None:
-            raise BadFile("Parquet output needs pyarrow: pip install 'skysieve[tables]'")
-
-
-def write_table(columns: Mapping[str, NDArray[Any]], path: Path, *, units: Mapping[str, str] | None = None) -> None:
-    """Write columns of equal length as CSV, Parquet, FITS or ECSV, by the suffix of ``path``.
-
-    The table appears under its name only when it is complete.
-    """
-    from skysieve.core.files import write_parquet, written
-
-    check_output(path)
-    kind = path.suffix.lower()
-    with written(path) as part:
-        if kind == ".csv":
-            _write_csv(columns, part)
-        elif kind == ".parquet":
-            write_parquet(columns, part)
-        else:
-            from astropy.table import Table
-
-            table = Table({k: (v.astype(str) if v.dtype.kind == "O" else v) for k, v in columns.items()})
-            if kind == ".fits":  # astropy writes text columns as ASCII; bytes keep UTF-8
-                table.convert_unicode_to_bytestring()
-            for name, unit in (units or {}).items():
-                table[name].unit = unit
-            table.write(part, format="fits" if kind == ".fits" else "ascii.ecsv", overwrite=True)
-
-
-def _write_csv(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as f:
-        _rows_of_csv(columns, f)
-
-
-def print_csv(columns: Mapping[str, NDArray[Any]]) -> None:
-    """Columns of equal length as CSV on the standard output."""
-    _rows_of_csv(columns, sys.stdout)
-    sys.stdout.flush()
-
-
-def _rows_of_csv(columns: Mapping[str, NDArray[Any]], f: TextIO) -> None:
-    import csv
-
-    writer = csv.writer(f, lineterminator="\n")
-    writer.writerow(columns)
-    lists = [
-        ["" if math.isnan(x) else x for x in v.tolist()] if v.dtype.kind == "f" else v.tolist()
-        for v in columns.values()
-    ]
-    writer.writerows(zip(*lists, strict=True))

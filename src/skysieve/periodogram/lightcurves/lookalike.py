@@ -1,6 +1,6 @@
-"""Columns that nobody named, but whose values look like identifiers, bands or flags.
+"""Notes on unused columns whose values look like identifiers, bands or flags.
 
-They are not used: a line says what they look like, and which option takes them.
+A note says what a column looks like, and which option uses it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .column_names import Sample
 
 MANY = 4
-"""Rows of one value, at least, in a column of identifiers or bands."""
+"""Least number of rows of each value in a column of identifiers or bands."""
 MOST_BANDS, LONGEST_BAND, HIGHEST_BAND = 12, 12, 30
 MOSTLY = 0.6
-"""Part of a column of flags that is 0, at least."""
+"""Least fraction of zeros in a column of flags."""
 DULL = re.compile(
     r"^(x|y|l|b)\d*$|^(ra|dec|ccd|qid|rcid|chip|detector|amp|quadrant|field|program|tract|patch|exp|airmass|seeing|fwhm|limit|"
     r"nobs|night|visit|obs|image|img|frame|cadence|sector|quarter|campaign|orbit|chart|comp|comment|notes?|remark|mode|"
@@ -36,11 +36,11 @@ FLAG_WORDS = re.compile(r"flag|qual|bad|mask|reject|warn|blend|satur|good|status
 
 
 BLOCKS, BLOCK_ROWS = 8, 700
-"""A sample is of so many runs of rows, so that it holds many rows of a few objects, wherever they stand."""
+"""Number of runs of contiguous rows in a sample, which then has many rows of a few objects."""
 
 
 def sampled(n: int) -> NDArray[np.int64]:
-    """Rows of a sample of ``n``: all of them where they are few.
+    """Numbers of the rows that are sampled of ``n``: all of them if there are few.
 
     >>> sampled(5).tolist(), sampled(10**6)[[0, -1]].tolist()
     ([0, 1, 2, 3, 4], [0, 999999])
@@ -136,30 +136,30 @@ def _mixed_in_time(values: NDArray[Any], times: NDArray[Any]) -> bool:
 
 
 def hints(names: Sequence[str], columns: Columns, sample: Sample, flags: bool = True) -> list[str]:
-    """A line for each kind of column that is not taken though some column looks like it.
+    """A note for each kind of column that is not used though some column looks like it.
 
-    ``flags``: whether those of flags are of interest.
+    ``flags`` says whether columns of flags are noted.
     """
     taken = set(columns.parts().values())
     times = sample(columns.time)
     found: dict[str, list[str]] = {"id": [], "band": [], "either": [], "flag": []}
     lacking = {"id": columns.id is None, "band": columns.band is None, "flag": flags and not columns.flags}
     for i, name in enumerate(names):
-        told = forms(name)
-        if i in taken or not told:
+        words = forms(name)
+        if i in taken or not words:
             continue
         hinted = {
-            "id": any(ID_WORDS.search(form) is not None for form in told),
-            "band": any(BAND_WORDS.search(form) is not None for form in told),
-            "flag": any(FLAG_WORDS.search(form) is not None for form in told),
+            "id": any(ID_WORDS.search(form) is not None for form in words),
+            "band": any(BAND_WORDS.search(form) is not None for form in words),
+            "flag": any(FLAG_WORDS.search(form) is not None for form in words),
         }
-        if any(DULL.search(form) for form in told) and not (hinted["band"] or hinted["flag"]):
+        if any(DULL.search(form) for form in words) and not (hinted["band"] or hinted["flag"]):
             continue
         cells = sample(i)
         kind = _kind(cells, times, hinted)
         if kind == "either" and not (lacking["id"] and lacking["band"]):
             kind = "id" if lacking["id"] else "band"
-        if kind == "id" and columns.id is not None and any(form in ID_NAMES for form in told):
+        if kind == "id" and columns.id is not None and any(form in ID_NAMES for form in words):
             if _splits(sample(columns.id), cells):
                 found["id"].append(name)
         elif kind and lacking.get(kind, True):
@@ -206,7 +206,7 @@ def _kind(cells: NDArray[Any], times: NDArray[Any], hinted: dict[str, bool]) -> 
 
 
 def _splits(ids: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether a second column tells rows of one object apart."""
+    """Whether a second column distinguishes rows of one object."""
     if len(ids) != len(other):
         return False
     a = np.unique(np.asarray(ids).astype(str), return_inverse=True)[1].reshape(-1)
@@ -215,7 +215,7 @@ def _splits(ids: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def repeated_times(t: NDArray[np.float64], groups: NDArray[Any] | None) -> int:
-    """Rows that have the time of another row of the same object and band."""
+    """Number of rows that have the time of another row of the same object and band."""
     good = np.isfinite(t)
     keys = np.zeros(len(t), np.int64) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     order = np.lexsort((t[good], keys[good]))

@@ -1,6 +1,6 @@
 """Light curves of a Parquet file: one row an observation, or one row an object with lists of observations.
 
-Lists may stand as columns of their own (``mjd: list<double>``), as a struct of lists or as a list of structs, the forms
+Lists may be columns of their own (``mjd: list<double>``), as a struct of lists or as a list of structs, the forms
 in which nested-pandas and LSDB write them.  The fields of a struct are named ``struct.field``.
 """
 
@@ -34,14 +34,14 @@ Read = tuple[list[str], Columns, "dict[str, NDArray[Any]]", list[str]]
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Read:
-    """All columns, those taken, their values by role, and notes.
+    """Names of all columns, those that are used, their values by role, and notes.
 
     See `skysieve.periodogram.lightcurves.io.read_light_curves`.
 
     Raises
     ------
     BadFile, MissingColumn
-        As there.
+        As `read_light_curves`.
     """
     try:
         import pyarrow as pa
@@ -98,7 +98,7 @@ def _sampler(file: Any, names: list[str]) -> Any:
 
 
 def _without_rows(file: Any, i: int) -> NDArray[Any]:
-    """Of a column of fractions all that matters is whether it has any: NaN if not, nothing if it has."""
+    """A column of floats only matters by whether it has values: NaN if not, an empty array if it has."""
     for group in range(file.num_row_groups):
         part = file.metadata.row_group(group)
         known = part.column(i).statistics
@@ -108,7 +108,7 @@ def _without_rows(file: Any, i: int) -> NDArray[Any]:
 
 
 SAMPLE = 3000
-"""Rows of a part of the file that are looked at."""
+"""Number of rows that are sampled of each part of the file."""
 
 
 def _values(column: Any, name: str, role: str) -> NDArray[Any]:
@@ -125,7 +125,7 @@ def _values(column: Any, name: str, role: str) -> NDArray[Any]:
 
 
 def _fields(schema: Any) -> tuple[list[str], dict[str, tuple[str, str | None]]]:
-    """Names of flat columns, and of lists: where each list stands, ``(column, field of its struct)``."""
+    """Names of flat columns, and of lists: the place of each list, ``(column, field of its struct)``."""
     import pyarrow as pa
 
     flat: list[str] = []
@@ -151,7 +151,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _nested(file: Any, wanted: Wanted) -> Read:
-    """One row an object."""
+    """Read a file with one row for each object."""
     flat, lists = _fields(file.schema_arrow)
     names, columns = _choose_nested(flat, lists, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}
@@ -171,7 +171,7 @@ def _nested(file: Any, wanted: Wanted) -> Read:
             raise BadFile(f"row {i + 1}: {first!r} holds {counts[i]} values, {name!r} holds {length[i]}")
         data[role] = _values(values, name, role)
     if counts is None:
-        raise MissingColumn(f"the lists hold neither times nor values; there are: {', '.join(names)}")
+        raise MissingColumn(f"the lists hold neither times nor values; the columns are: {', '.join(names)}")
     for role, name in roles.items():
         if name in lists:
             continue
@@ -186,7 +186,7 @@ def _nested(file: Any, wanted: Wanted) -> Read:
 def _choose_nested(
     flat: list[str], lists: dict[str, tuple[str, str | None]], wanted: Wanted
 ) -> tuple[list[str], Columns]:
-    """The columns of the first group of lists that holds a light curve, or of the group that the user's names tell."""
+    """The columns of the first group of lists that holds a light curve, or of the group that has the user's names."""
     groups: dict[str, list[str]] = {}
     for name, (column, child) in lists.items():
         groups.setdefault(column if child is not None else "", []).append(name)

@@ -1,4 +1,4 @@
-"""Made light curves with known periods: asteroids as a survey telescope sees them.
+"""Simulated light curves with known periods: asteroids as a survey telescope observes them.
 
 Everything is drawn with PCG64 from a seed, so the same call gives the same arrays on every machine.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 DUSK, DAWN = 0.25, 0.70
-"""Part of a day in which observations are made."""
+"""Fraction of a day in which observations are made."""
 
 BAD_FRACTION, BAD_FACTOR = 0.2, 10.0
 """A fifth of the points, at random, have ten times the error."""
@@ -26,7 +26,7 @@ ERROR_RANGE = (0.05, 0.15)
 
 @dataclass(frozen=True)
 class SimulatedLightCurves:
-    """A ragged batch with its truth.
+    """A batch of simulated light curves, with the true parameters.
 
     Rows of object ``i`` are ``offsets[i]:offsets[i+1]`` of ``t`` (days), ``y`` and ``dy``
     (magnitudes).  ``period`` (days) and ``amplitude`` (peak to peak, magnitudes) are the light
@@ -69,7 +69,7 @@ def simulate_light_curves(
     span: int = 120,
     seed: int = 1,
 ) -> SimulatedLightCurves:
-    """Sinusoids seen on random nights, with noise of the errors' size.
+    """Sinusoids that are observed on random nights, with Gaussian noise of the given errors.
 
     Parameters
     ----------

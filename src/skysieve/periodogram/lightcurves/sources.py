@@ -1,12 +1,15 @@
-"""Light curves as the backends read them, from every form in which they may be given.
+"""Sources of light curves for the backends, made from every form that the user may give.
 
 The sources here hold references to the user's arrays.  A range of objects is converted to
-contiguous float64 when it is read, so a chunk is the most that is ever copied.
+contiguous float64 when it is read, so that no more than a chunk is copied.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import os
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _native(x: Any) -> Any:
-    """Contiguous, aligned, native float64; the same memory where it is so already."""
+    """Contiguous, aligned, native float64; not copied if it is so already."""
     if is_device_array(x):
         return array_module(x).ascontiguousarray(x, dtype=np.float64).reshape(-1)
     return np.require(x, np.float64, ["C", "A"]).reshape(-1)
@@ -58,13 +61,13 @@ class RowSource:
         return _native(self.t[start:stop]), _native(self.y[start:stop]), dy, offsets
 
     def row(self, i: int, j: int) -> int:
-        """Where the user finds row ``j`` of object ``i``."""
+        """The user's number of row ``j`` of object ``i``."""
         return j
 
 
 @dataclass(frozen=True)
 class FlatSource:
-    """Objects one after the other in flat arrays, or in the order of rows that ``order`` gives."""
+    """Objects one after another in flat arrays, or in the rows that ``order`` lists."""
 
     t: Any
     y: Any
@@ -88,7 +91,7 @@ class FlatSource:
         return _native(self.t[rows]), _native(self.y[rows]), dy, self.offsets[start : stop + 1] - first
 
     def row(self, i: int, j: int) -> int:
-        """Where the user finds row ``j`` of object ``i``."""
+        """The user's number of row ``j`` of object ``i``."""
         k = int(self.offsets[i]) + j
         return k if self.order is None else int(self.order[k])
 
@@ -117,7 +120,7 @@ class ListSource:
         return _joined(self.t[start:stop]), _joined(self.y[start:stop]), dy, offsets
 
     def row(self, i: int, j: int) -> int:
-        """Where the user finds row ``j`` of object ``i``."""
+        """The user's number of row ``j`` of object ``i``."""
         return j
 
 
@@ -133,7 +136,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True)
 class CurveSet:
-    """The light curves of one call and what the result needs to know of how they were given."""
+    """The light curves of one call, and the form in which they were given."""
 
     source: Source
     units: Units
@@ -142,6 +145,8 @@ class CurveSet:
     ids: Any = None
     resolution: float = 0.0
     on_device: bool = False
+    bands: Any = None
+    """Band of each row of a file that has such a column; None otherwise."""
 
     def name(self, i: int) -> str:
         """How a message names object ``i``."""
@@ -150,24 +155,72 @@ class CurveSet:
         return f"object {i}" if self.ids is None else f"object {self.ids[i]!s} (number {i})"
 
 
-def light_curves(t: Any, y: Any, dy: Any = None, *, offsets: Any = None, id: Any = None, data: Any = None) -> CurveSet:
-    """Recognise the form in which light curves are given, check it, and wrap it without a copy.
+def light_curves(
+    t: Any = None, y: Any = None, dy: Any = None, *, offsets: Any = None, id: Any = None, data: Any = None,
+    bands: Any = None,
+) -> CurveSet:  # fmt: skip
+    """Recognise and check the form of the light curves, and make a source of them without a copy.
+
+    ``t`` alone, or ``data``, may be the path of a file.  ``bands`` names the column of bands of a file or table.
 
     Raises
     ------
     TypeError
         For text, complex or object arrays, and tables given as `t`.
     ValueError
-        For shapes, offsets, ids and units that do not fit together; the message names the argument.
+        For shapes, offsets, ids and units that do not fit together, and files that cannot be read as light curves;
+        the message names the argument or the file.
     """
+    if data is None and y is None and isinstance(t, str | os.PathLike):
+        data, t = t, None
+    if isinstance(data, str | os.PathLike):
+        if offsets is not None:
+            raise ValueError("offsets go with arrays, but a file is given")
+        return _from_file(data, {"t": t, "y": y, "dy": dy, "id": id, "bands": bands})
+    if t is None or y is None:
+        missing = "t" if t is None else "y"
+        raise TypeError(f"{missing} is missing: expected t and y, or the path of a file of light curves")
     if data is not None:
         t, y, dy = pick(data, t, "t"), pick(data, y, "y"), pick(data, dy, "dy")
-        id = pick(data, id, "id")
+        id, bands = pick(data, id, "id"), pick(data, bands, "bands")
     elif is_table(t) and not isinstance(t, np.ndarray):
         raise TypeError(
             "t is a table; pass it as data= and name its columns: "
             "lombscargle('time', 'mag', 'err', data=table, id='star')"
         )
+    found = _from_columns(t, y, dy, offsets, id)
+    return found if bands is None else replace(found, bands=bands)
+
+
+FILE_OPTIONS = {"id": "id", "time": "t", "mag": "y", "err": "dy", "band-column": "bands"}
+"""Arguments by the options of the command line, which the messages of the readers name."""
+
+
+def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSet:
+    """The light curves of a file, whose columns have the names given, or usual ones; times are in days."""
+    from .io import BadFile, MissingColumn, Wanted, read_light_curves
+
+    for argument, column in columns.items():
+        if column is not None and not isinstance(column, str):
+            raise TypeError(
+                f"{argument} is a {type(column).__name__}, but a file is given: expected the name of a column"
+            )
+    names = {argument: columns[argument] for argument in FILE_OPTIONS.values()}
+    wanted = Wanted(*(names[argument] for argument in ("id", "t", "y", "dy", "bands")))
+    try:
+        curves = read_light_curves(path, wanted)
+    except (BadFile, MissingColumn) as error:
+        text = re.sub(rf"--({'|'.join(FILE_OPTIONS)})\b", lambda match: f"{FILE_OPTIONS[match[1]]}=", str(error))
+        raise ValueError(f"{os.fspath(path)}: {text}") from None
+    for note in curves.notes:
+        logging.getLogger("skysieve").info("%s: %s", os.fspath(path), note)
+    flat = FlatSource(curves.t, curves.y, curves.dy, curves.offsets)
+    ids = curves.ids if curves.has_ids else None
+    return CurveSet(flat, Units(), single=ids is None, ids=ids, bands=curves.band)
+
+
+def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
+    """Arrays, Quantities, columns of tables, or lists of them."""
     t, y, dy = pieces(t), pieces(y), pieces(dy)
     for name, x in (("t", t), ("y", y), ("dy", dy), ("id", id)):
         if isinstance(x, str):
@@ -286,7 +339,7 @@ def _from_lists(t: Any, y: Any, dy: Any) -> CurveSet:
 
 
 def _has_items(x: Any) -> bool:
-    """Whether ``x`` holds one entry for each light curve; entries may be arrays and numbers side by side."""
+    """Whether ``x`` is a sequence with one entry for each light curve."""
     return isinstance(x, list | tuple) or np.ndim(x) > 0
 
 

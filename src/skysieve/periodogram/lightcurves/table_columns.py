@@ -1,4 +1,4 @@
-"""A column of a table as the search needs it: native numbers in days, or labels."""
+"""Conversion of the columns of table files: native numbers, times in days, labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def numbers(name: str, values: Any) -> NDArray[np.float64]:
-    """A column as native float64, masked cells NaN, times in days."""
+    """A column as native float64: NaN for masked cells, times in days."""
     if hasattr(values, "mjd"):
         values = values.mjd
     unit = getattr(values, "unit", None)
@@ -32,13 +32,13 @@ def numbers(name: str, values: Any) -> NDArray[np.float64]:
             try:
                 float(cell)
             except (TypeError, ValueError):
-                told = cell.decode(errors="replace") if isinstance(cell, bytes) else str(cell)
-                raise BadFile(f"row {i + 1}: {told!r} in column {name!r} is not a number") from None
+                text = cell.decode(errors="replace") if isinstance(cell, bytes) else str(cell)
+                raise BadFile(f"row {i + 1}: {text!r} in column {name!r} is not a number") from None
     return np.ascontiguousarray(array, dtype=np.float64)
 
 
 def labels(values: Any) -> NDArray[Any]:
-    """A column of names or whole numbers; as text where cells are missing, which are ""."""
+    """A column of names or whole numbers; as text if cells are missing, with "" for these."""
     values = getattr(values, "value", values)
     if isinstance(values, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(values)
@@ -56,7 +56,7 @@ def labels(values: Any) -> NDArray[Any]:
 
 
 def unit_of_times(values: Any) -> str:
-    """Unit that a column of times carries, "" for none: `numbers` makes days of it."""
+    """Unit of a column of times, or ""; `numbers` converts to days."""
     if hasattr(values, "mjd"):
         return str(getattr(values, "format", "mjd"))
     unit = getattr(values, "unit", None)

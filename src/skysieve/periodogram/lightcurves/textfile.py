@@ -1,6 +1,6 @@
 """Plain-text tables: comma, semicolon, tab or space separated, with a header, without one, or with one behind ``#``.
 
-A clean file goes through NumPy's C reader.  Where that stumbles (empty cells, "null", a bad cell)
+A clean file goes through NumPy's C reader.  If that fails (empty cells, "null", a bad cell)
 the rows are read one at a time, missing cells become NaN, and the first bad one is named by its line.
 """
 
@@ -28,21 +28,21 @@ RULE = re.compile(r"[-=+|,;\s]*")
 DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d*)?)?)?Z?")
 MJD_EPOCH = np.datetime64("1858-11-17", "ns")
 BLOCKS, BLOCK_ROWS = 8, 700
-"""A sample is of 8 to 16 runs of so many rows."""
+"""Number of rows of each of the 8 to 16 runs of a sample."""
 LONGEST = 80
-"""Characters of a cell that are looked at."""
+"""Number of characters of a cell that are examined."""
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "--", "-", "...", "*"})
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the first lines of a text table tell."""
+    """The layout of a text table, from its first lines."""
 
     delimiter: str | None
-    """None: any run of spaces or tabs."""
+    """None for any run of spaces or tabs."""
     header: tuple[str, ...] | None
     skip: int
-    """Lines before the first row of data."""
+    """Number of lines before the first row of data."""
     first: tuple[str, ...]
     """Cells of the first row of data."""
 
@@ -90,7 +90,7 @@ def _delimiter(line: str) -> str | None:
 
 
 def split(line: str, delimiter: str | None) -> list[str]:
-    """Cells of one line, without the spaces round them."""
+    """Cells of one line, without surrounding spaces."""
     if delimiter is None:
         return line.split()
     if '"' in line:
@@ -157,7 +157,7 @@ def read_text(path: Path, wanted: Wanted) -> TextTable:
     BadFile
         Empty, not text, ragged rows, or a cell that is not a number; the message names the line.
     MissingColumn
-        A column is not there.
+        A column does not exist.
     """
     notes: list[str] = []
     try:
@@ -191,9 +191,9 @@ def _data(f: TextIO, layout: Layout) -> Iterator[str]:
 
 
 def _look(path: Path, layout: Layout, n: int) -> tuple[bool, NDArray[np.str_]]:
-    """Whether every row has as many cells as there are columns, as far as counting tells; cells of some rows.
+    """Whether every row seems to have a cell for each column, by counting delimiters; and cells of some rows.
 
-    These are of runs of rows at equal distances, so that an object has many of them wherever its rows stand.
+    These are of runs of rows at equal distances, so that a sampled object has many of them.
     """
     kept: list[list[str]] = []
     stride, even, delimiter = 1, True, layout.delimiter
@@ -220,9 +220,9 @@ def _is_label(role: str) -> bool:
 
 
 def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.generic]] | None:
-    """The whole file through ``numpy.loadtxt``; None where it needs more care."""
+    """Read the file by ``numpy.loadtxt``; None if that fails."""
     parts = columns.parts()
-    if columns.flags:  # of whole numbers nearly always: one reading is enough
+    if columns.flags:  # nearly always whole numbers: one pass is enough
         data = _numbers(path, layout, columns, [role for role in parts if role not in LABELS])
         if data is not None:
             return data
@@ -258,7 +258,7 @@ def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -
 
 
 def tidy_labels(cells: NDArray[np.str_]) -> NDArray[np.generic]:
-    """Labels as int64 where every one is a plain whole number (no leading zeros), else as they are."""
+    """Labels as int64 if every one is a whole number without leading zeros, else unchanged."""
     try:
         whole = cells.astype(np.int64)
     except (ValueError, OverflowError):
@@ -284,7 +284,7 @@ def _date(cell: str) -> float | None:
 def _careful(
     path: Path, layout: Layout, names: list[str], columns: Columns
 ) -> tuple[dict[str, NDArray[np.generic]], int, bool]:
-    """Row by row: missing cells become NaN, the first bad line is named; also the number of limits, and of dates."""
+    """Read row by row: missing cells become NaN.  Also the number of limits, and whether the times are dates."""
     parts = columns.parts()
     cells: dict[str, list[float]] = {r: [] for r in parts if not _is_label(r)}
     labels: dict[str, list[str]] = {r: [] for r in parts if _is_label(r)}

@@ -1,6 +1,6 @@
-"""Units taken off on the way in and put back on the way out; dates turned into days.
+"""Units of the arguments, which are removed before the search and given to the results; conversion of dates to days.
 
-astropy is imported only when something with a unit has arrived.
+astropy is imported only if an argument has a unit.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from skysieve.core.arrays import is_device_array
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 
 class TimeUnit(StrEnum):
-    """Units of time that the command line knows; the value is the name, ``hours`` the length."""
+    """Units of time of the command line: the value is the name, ``hours`` the length."""
 
     hours: float
 
     def __new__(cls, name: str, hours: float) -> TimeUnit:
-        """Make a string that has a length."""
+        """Make a string with an attribute ``hours``."""
         unit = str.__new__(cls, name)
         unit._value_, unit.hours = name, hours
         return unit
@@ -39,7 +40,7 @@ class TimeUnit(StrEnum):
 
 @dataclass(frozen=True)
 class Units:
-    """Unit of the times and of the values; None where plain numbers were given."""
+    """Unit of the times and of the values; None for plain numbers."""
 
     time: Any = None
     y: Any = None
@@ -50,12 +51,10 @@ class Units:
         return None if self.time is None else self.time**-1
 
     def power(self, normalization: str, has_dy: bool) -> Any:
-        """Unit of the power: that of ``y**2`` where the formula leaves it, else dimensionless (None without units)."""
+        """Unit of the power: that of ``y**2`` or dimensionless, by the normalisation; None without units."""
         if self.y is None:
             return None
-        if normalization == "scargle" or (normalization == "psd" and not has_dy):
-            return self.y**2
-        return self.y**0
+        return self.y**2 if NORMALIZATIONS[normalization].has_unit(has_dy) else self.y**0
 
     def with_time(self, values: Any) -> Any:
         """Periods or times with their unit."""
@@ -67,7 +66,7 @@ class Units:
 
 
 def attach(values: Any, unit: Any) -> Any:
-    """``values`` as a Quantity without a copy; as they are if ``unit`` is None or they are on a GPU."""
+    """``values`` as a Quantity without a copy; unchanged if ``unit`` is None or they are on a GPU."""
     return values if unit is None or is_device_array(values) else values << unit
 
 
@@ -78,7 +77,7 @@ def unit_of(x: Any) -> Any:
         return None
     from astropy.units import UnitBase
 
-    unit = getattr(unit, "function_unit", unit)  # a Magnitude: its mag
+    unit = getattr(unit, "function_unit", unit)  # of a Magnitude: mag
     return unit if isinstance(unit, UnitBase) else None
 
 
@@ -88,7 +87,7 @@ def is_date(x: Any) -> bool:
 
 
 def strip(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
-    """Bare numbers and their unit; converted to ``unit`` if one is given.
+    """The numbers without their unit, and the unit; converted to ``unit`` if one is given.
 
     Raises
     ------
@@ -129,7 +128,7 @@ def strip_times(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
 
 
 def strip_frequency(value: Any, name: str, units: Units) -> Any:
-    """``frequency``, ``fmin`` or ``fmax`` as bare numbers in 1/unit(t); None and text as they are."""
+    """``frequency``, ``fmin`` or ``fmax`` as plain numbers in 1/unit(t); None and text unchanged."""
     if value is None or isinstance(value, str):
         return value
     own = unit_of(value)

@@ -1,4 +1,4 @@
-"""Which columns a Fourier model of one or several bands has, and how its normal equations follow from sums.
+"""The columns of Fourier models of one or several bands, and their normal equations in terms of sums.
 
 The model of a light curve is a sum of columns: a constant, and cos and sin of 2 pi k f t for k = 1, 2, ...; a column
 belongs to the *base* (all rows) or to one band (zero in the others).  Entries of the normal matrix are sums of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_TERMS = 32
-"""Most terms of a series: 65 columns; the sums reach 64 f, and few light curves have so many points in a cycle."""
+"""Largest number of terms of a series, with 65 columns and sums up to 64 f; few light curves have the points for it."""
 ALL = -1
 """Band number of the columns and channels of all rows."""
 

@@ -1,4 +1,4 @@
-"""Which frequencies are tried: the rules, the checks of what the user asked for, and the warnings.
+"""Frequency grids: the rules, the checks of the arguments, and the warnings.
 
 Pure NumPy on small arrays.  Frequencies are cyclic, in 1/unit(t); spans ``T`` are in unit(t).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 MAX_FREQUENCIES = 10**10
-"""Most frequencies of one object: at 1e10 a second and a point, beyond this a search would not end."""
+"""Largest number of frequencies of one object: a search of more would take a lifetime."""
 
 PHASE_TOLERANCE = 1e-10
 """An array of frequencies is regular when no phase ``f T`` is moved by more than this many cycles."""
 
 FEWEST_SEARCHED = 10
-"""A shorter list of frequencies is a question about these, not a search: it is not called too coarse."""
+"""A shorter list of frequencies is not a search of a range: no warning says that it is too coarse."""
 
+GridName = Literal["auto", "shared", "per-object"]
 LAYOUTS = ("auto", "shared", "per-object")
 AUTO = "auto"
 """An end of the grid that follows from the sampling: 1/T, and `sampling.highest_frequency`."""
@@ -102,7 +103,7 @@ class FrequencyArray:
     position : numpy.ndarray or None
         ``listed == rising[position]``; None when the two are the same.
     first : numpy.ndarray or None
-        Where each of ``rising`` stands first in ``listed``; None as above.
+        First position of each of ``rising`` in ``listed``; None as above.
     deviation : float
         Largest distance from the regular grid through both ends.
     """
@@ -115,7 +116,7 @@ class FrequencyArray:
 
     @classmethod
     def of(cls, frequency: ArrayLike) -> FrequencyArray:
-        """Check and sort; ValueError or TypeError names the first frequency that will not do."""
+        """Check and sort; ValueError or TypeError names the first bad frequency."""
         listed = np.atleast_1d(np.asarray(frequency))
         if listed.dtype.kind not in "iuf":
             raise TypeError(f"frequency has dtype {listed.dtype}; an array of real numbers is expected")
@@ -139,7 +140,7 @@ class FrequencyArray:
 
     @property
     def exactly_regular(self) -> bool:
-        """Whether rounding alone keeps this from the regular grid: ``f0 + j df`` in float64 is off by up to 2 ulp."""
+        """Whether this is a regular grid but for rounding: ``f0 + j df`` in float64 is off by up to 2 ulp."""
         return self.rising.size > 1 and self.deviation <= 4 * float(np.spacing(self.rising[-1]))
 
     def is_regular(self, span: float) -> bool:
@@ -149,7 +150,7 @@ class FrequencyArray:
 
 @dataclass(frozen=True)
 class GridRule:
-    """The grid that the user asked for, checked, before any light curve is known.
+    """The rule of a grid, checked before any light curve is known.
 
     ``auto_min`` and ``auto_max`` say which ends follow from the sampling; ``fmin`` and ``fmax`` are None then.
     """
@@ -219,7 +220,7 @@ class GridRule:
             nf=self.nf,
         )
         if np.any(count > 0):
-            check_count(float(np.min(count[count > 0])))  # not one object could be searched
+            check_count(float(np.min(count[count > 0])))  # no object can be searched
         return Grids(f0, step, np.where(count <= MAX_FREQUENCIES, count, 0.0).astype(np.int64), shared=shared)
 
     def _ends(
@@ -271,7 +272,7 @@ def make_rule(
     nyquist_factor: Any = 5,
     layout: str = "auto",
 ) -> GridRule:
-    """Check what the user asked for (plain numbers in 1/unit(t)); TypeError or ValueError names the argument."""
+    """Check the arguments of a grid (plain numbers in 1/unit(t)); TypeError or ValueError names the argument."""
     one_of("grid", layout, LAYOUTS)
     if frequency is not None:
         clash = [name for name, value in (("fmin", fmin), ("fmax", fmax), ("nf", nf)) if value is not None]
@@ -288,7 +289,7 @@ def make_rule(
         raise ValueError(f"fmin={low:g} must be below fmax={high:g}")
     if nf is not None:
         if isinstance(nf, bool) or not isinstance(nf, numbers.Real) or not float(nf).is_integer():
-            raise ValueError(f"nf={nf!r}; a whole number of frequencies is expected")
+            raise ValueError(f"nf={nf!r}: expected a whole number of frequencies")
         nf = int(float(nf))
         if nf < 2:
             raise ValueError(f"nf={nf}; a grid from fmin to fmax needs at least 2 frequencies")
@@ -310,7 +311,7 @@ def _positive(name: str, value: Any) -> float:
 
 
 def check_count(count: float) -> None:
-    """Refuse a grid that could not be searched in a lifetime, before anything is allocated for it."""
+    """Refuse a grid of more than `MAX_FREQUENCIES` before any allocation."""
     if count > MAX_FREQUENCIES:
         raise ValueError(
             f"the grid would have {count:.3g} frequencies for one light curve (its powers alone would take "
@@ -320,7 +321,7 @@ def check_count(count: float) -> None:
 
 
 def refusal(rule: GridRule, span: float, n_used: int, highest: NDArray[np.float64] | None = None) -> str:
-    """Why one light curve of ``n_used`` points over ``span`` can have no grid, for an error message.
+    """Why there is no grid for a light curve of ``n_used`` points over ``span``, for an error message.
 
     ``highest`` are the highest frequencies that the sampling calls for, where these are the end of the grid.
     """
@@ -341,7 +342,7 @@ def refusal(rule: GridRule, span: float, n_used: int, highest: NDArray[np.float6
 def grid_warnings(
     rule: GridRule, grids: Grids, span: NDArray[np.float64], n_used: NDArray[np.int64] | None = None
 ) -> Sequence[str]:
-    """What the user should know of this grid and these time spans (of the objects that are searched).
+    """Warnings on this grid and these time spans (of the objects that are searched).
 
     With ``n_used``, their numbers of points, also whether an automatic grid was made shorter.
     """

@@ -1,6 +1,6 @@
 """Tables of the banded comb NUFFT (pure NumPy).
 
-The transform wanted is ``F(f) = sum_j c_j exp(2 pi i f t_j)`` on a regular grid ``f0 + k df`` that
+The transform is ``F(f) = sum_j c_j exp(2 pi i f t_j)`` on a regular grid ``f0 + k df`` that
 is usually *finer* than 1/T, so that a plain oversampled NUFFT would transform mostly zeros.  Here
 the grid is cut into bands of ``modes * P`` frequencies and each band into ``P`` interleaved combs,
 
@@ -43,7 +43,7 @@ TRANSFORM_DEGREE = 60
 DEGREE = 15
 """Degree of the polynomial of each tap."""
 MAX_FOLDS = 16
-"""Circles that the cells of f may wind round: enough for 8 combs up to ``df T`` of 1.9."""
+"""Largest number of circles that the cells of f may cover: enough for 8 combs up to ``df T`` of 1.9."""
 
 
 @dataclass(frozen=True)

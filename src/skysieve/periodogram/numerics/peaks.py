@@ -1,4 +1,4 @@
-"""Which samples of a periodogram become peaks, how far each may move, and what follows from a refined peak.
+"""The choice of peaks among the samples of a periodogram, their refinement, and their errors.
 
 The rules that both backends follow:
 
@@ -12,10 +12,10 @@ The rules that both backends follow:
    closer: rounding may move the highest of them.  The interval ends at the first and last frequency of the grid.
    Where the power rises towards an end of the interval, that end is the answer and the curvature is NaN.
 4. The maxima of the first ``n_peaks`` are the answer, in falling order (ties to the lower frequency).  A further one
-   counts only if it is the highest of all, by more than ``HIGHER``: then it comes first, and the lowest falls away.
+   counts only if it is the highest of all, by more than ``HIGHER``: then it comes first, and the lowest is dropped.
 
 `harmonics` is the highest multiple of the frequency in the model.  Where the interval of rule 3 is wider than
-``WIDE / (T * harmonics)``, it may hold several maxima: to either side of the sample it is looked over in equal steps
+``WIDE / (T * harmonics)``, it may hold several maxima: trials are made to either side of the sample in equal steps
 of at most ``STEP / (T * harmonics)`` first, and the highest trial is refined between its neighbours.
 
 The engines give the standard power and its curvature; the other normalisations and the errors follow here.
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MORE_TRIES = 15
-"""Further candidates that are refined, at most."""
+"""Largest number of further candidates that are refined."""
 FEW, MOST_TRIES = 32, 63
-"""The same for up to so many points: their periodogram has high peaks everywhere, and refining is cheap.  (At 2 samples
+"""For up to ``FEW`` points, ``MOST_TRIES``: they have high peaks everywhere, and refinement is cheap.  (At 2 samples
 a peak, the highest maximum of 8 to 13 points was not among 16 candidates in 6% of draws.)"""
 HIGHER = 1e-12
 """Difference of two powers that is more than rounding."""
@@ -74,39 +74,8 @@ def least_share(step: float, span: float, harmonics: int) -> float:
     return float(np.cos(0.5 * np.pi * quarter_turns) ** 2) if quarter_turns < 1 else 0.0
 
 
-BELOW_ONE = 1 - 2.0**-53
-"""Largest power of which "model" and "log" are finite."""
 SURE = 5.0
 """Standard deviations of chi-square beyond which the residuals cannot be the errors that were given."""
-
-
-def normalize(standard: Any, normalization: str, mean_square: Any, weight: Any, n_used: Any) -> NDArray[np.float64]:
-    """Standard power in one of the five normalisations (VanderPlas 2018, ApJS 236, 16, section 5).
-
-    Parameters
-    ----------
-    standard : array_like
-    normalization : str
-        One of `contract.NORMALIZATIONS`.
-    mean_square, weight, n_used : array_like
-        Of the light curve of each power, see `contract.Output`.
-
-    Examples
-    --------
-    >>> float(normalize(0.5, "model", 1.0, 1.0, 10)), float(normalize(0.5, "psd", 4.0, 100.0, 10))
-    (1.0, 100.0)
-    """
-    power = np.asarray(standard, np.float64)
-    if normalization == "model":
-        power = np.minimum(power, BELOW_ONE)
-        return np.asarray(power / (1 - power))
-    if normalization == "log":
-        return np.asarray(-np.log1p(-np.minimum(power, BELOW_ONE)))
-    if normalization == "psd":
-        return np.asarray(0.5 * np.multiply(mean_square, weight) * power)
-    if normalization == "scargle":
-        return np.asarray(0.5 * np.multiply(mean_square, n_used) * power)
-    return power
 
 
 def frequency_error(
@@ -118,9 +87,9 @@ def frequency_error(
     peak, and exceeds its minimum by 1 at one standard error: ``sigma = sqrt(2 / (chi2_0 |P''|))``.  For one sinusoid
     in white noise this is ``sqrt(6 / N) s / (pi T A)`` (Montgomery & O'Donoghue 1999, DSSN 13, 28).
 
-    Where no errors were given, the variance of the residuals stands for theirs.  Errors that were given are believed,
-    unless the chi-square of the residuals exceeds its expectation, the degrees of freedom, by more than ``SURE``
-    standard deviations: then the error grows by the square root of chi-square per degree of freedom.
+    Without errors, the variance of the residuals takes their place.  Given errors are used as they are, unless the
+    chi-square of the residuals exceeds its expectation, the degrees of freedom, by more than ``SURE`` standard
+    deviations: then the error grows by the square root of chi-square per degree of freedom.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Which peaks mirror one another: aliases by the day, the lunar month, the year, and their harmonics.
+"""Aliases among peaks, by the day, the lunar month, the year, and their harmonics.
 
 Sampling with a rhythm D (cycles a day) lets a signal at f also appear at f - D, f + D and D - f, as strongly as the
-window function tells at D (VanderPlas 2018, section 5).  So two peaks are called aliases when their difference
-or sum is such a rhythm within their width *and* the window function of these very times is high there.
+window function is high at D (VanderPlas 2018, section 5).  So two peaks are called aliases when their difference
+or sum is such a rhythm within their width *and* the window function of these times is high at it.
 Pure NumPy; a batch is one call.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,20 +26,18 @@ if TYPE_CHECKING:
 
     from .result import LombScargleResult
 
-SYNODIC_MONTH, YEAR = 29.530589, 365.25
-"""Days."""
 WIDTH = 0.5
-"""Peaks agree with a rhythm when they are off by at most this over the time span."""
+"""Largest deviation of two peaks from a rhythm, in parts of 1/T."""
 RESOLVED = 1.5
-"""Rhythms are told apart when the time span holds this many of them."""
+"""Least number of cycles of a rhythm in the time span that distinguish it from its neighbours."""
 LOUD, ABOVE_CHANCE = 0.1, 9.0
-"""Least power of the window function (1 at frequency 0), and its least multiple of what random times give,
+"""Least power of the window function (1 at frequency 0), and least ratio to its mean for random times,
 sum(w^2): random times pass that with the probability exp(-9)."""
 BLOCK_ROWS = 2**20
 
 
 class Alias(IntFlag):
-    """What a peak may owe itself to, besides a signal at its own frequency."""
+    """What may cause a peak besides a signal at its own frequency."""
 
     NONE = 0
     DAY = 1
@@ -47,21 +46,45 @@ class Alias(IntFlag):
     MULTIPLE = 8
     """Its frequency is 2 or 3 times that of a higher peak, or a half or a third of it."""
     SAMPLING = 16
-    """It stands at a rhythm of the sampling itself, where instruments leave their marks."""
+    """It is at a rhythm of the sampling itself, where instruments cause signals."""
 
+
+@dataclass(frozen=True)
+class Period:
+    """A period of the sky that the times of observations follow.
+
+    Attributes
+    ----------
+    days : float
+        Its length.
+    unit : str
+        The word for it in a relation, such as "yr" in "1/yr".
+    flag : Alias
+    """
+
+    days: float
+    unit: str
+    flag: Alias
+
+
+DAY = Period(1.0, "d", Alias.DAY)
+SLOW = (Period(365.25, "yr", Alias.YEAR), Period(29.530589, "month", Alias.MONTH))
+"""The year and the synodic month, alone or beside harmonics of the day: 1/d + 1/yr is the sidereal day."""
+MOST_DAYS, MOST_ALONE, MOST_BESIDE = 4, 4, 2
+"""Highest harmonics: of the day; of a slow period alone; of a slow period beside a harmonic of the day."""
 
 _MULTIPLE, _SAMPLING = np.uint8(Alias.MULTIPLE), np.uint8(Alias.SAMPLING)
 
 
 @dataclass(frozen=True)
 class Rhythms:
-    """Frequencies of the sampling that are looked for, in cycles a day, with what makes them up."""
+    """Frequencies of the sampling in cycles a day, with their names."""
 
     frequency: NDArray[np.float64]
     flag: NDArray[np.uint8]
     name: tuple[str, ...]
     needs: NDArray[np.float64]
-    """Least time span, days, that tells each from its neighbours."""
+    """Least time span, in days, that distinguishes each from its neighbours."""
 
 
 def _term(k: int, unit: str) -> str:
@@ -70,25 +93,20 @@ def _term(k: int, unit: str) -> str:
 
 @lru_cache(maxsize=1)
 def rhythms() -> Rhythms:
-    """The day and its harmonics to 4, with up to 2 years or months to either side; the year and month alone to 4."""
+    """The harmonics of the day, with those of the slow periods to either side, and of these alone."""
     rows: list[tuple[float, Alias, str, float]] = []
-    for days in range(5):
-        for years, months in [(b, 0) for b in range(-4, 5)] + [(0, c) for c in range(-4, 5) if c]:
-            if days and max(abs(years), abs(months)) > 2:
+    for days in range(MOST_DAYS + 1):
+        for slow, k in [(SLOW[0], 0), *((s, k) for s in SLOW for k in range(-MOST_ALONE, MOST_ALONE + 1) if k)]:
+            if days and abs(k) > MOST_BESIDE:
                 continue
-            frequency = days + years / YEAR + months / SYNODIC_MONTH
-            if frequency <= 0 or (not days and years < 0):
+            frequency = days / DAY.days + k / slow.days
+            if frequency <= 0:
                 continue
-            flag = Alias.NONE
-            needs = 0.0
-            if days:
-                flag, needs = flag | Alias.DAY, RESOLVED
-            if months:
-                flag, needs = flag | Alias.MONTH, RESOLVED * SYNODIC_MONTH
-            if years:
-                flag, needs = flag | Alias.YEAR, RESOLVED * YEAR
-            terms = [_term(k, u) for k, u in ((days, "d"), (years, "yr"), (months, "month")) if k]
-            rows.append((frequency, flag, " ".join(terms).removeprefix("+ "), needs))
+            terms = [(n, period) for n, period in ((days, DAY), (k, slow)) if n]
+            flag = reduce(or_, (period.flag for _, period in terms))
+            needs = RESOLVED * max(period.days for _, period in terms)
+            name = " ".join(_term(n, period.unit) for n, period in terms).removeprefix("+ ")
+            rows.append((frequency, flag, name, needs))
     rows.sort(key=lambda row: row[0])
     values, flags, names, spans = zip(*rows, strict=True)
     return Rhythms(np.array(values), np.array(flags, np.uint8), tuple(names), np.array(spans))
@@ -219,7 +237,7 @@ def find_aliases(
     bounds = np.array([0, times.size]) if offsets is None else np.asarray(offsets, np.int64)
     if len(bounds) != n + 1 or bounds[-1] != times.size:
         raise ValueError(
-            f"offsets end at {bounds[-1]} and tell of {len(bounds) - 1} objects; {times.size}, {n} expected"
+            f"offsets end at {bounds[-1]} and have {len(bounds) - 1} objects: expected {times.size} and {n}"
         )
     spans = np.broadcast_to(np.asarray(span, np.float64), (n,))
     errors = None if dy is None else np.broadcast_to(np.asarray(dy, np.float64), times.shape)
@@ -233,10 +251,10 @@ def find_aliases(
         return power >= np.maximum(LOUD, ABOVE_CHANCE * chance[objects]), power
 
     held = np.flatnonzero(np.isfinite(peaks).any(axis=0))
-    peaks = peaks[:, : held[-1] + 1 if held.size else 0]  # no pairs of peaks that no object has
+    peaks = peaks[:, : held[-1] + 1 if held.size else 0]  # columns of peaks that no object has
     for low in range(peaks.shape[1]):
         _sampling(out, peaks, spans, low, is_loud)
-        for high in range(low):  # the highest peak that explains another is named
+        for high in range(low):  # the highest peak that explains another is reported
             _mirrors(out, peaks, spans, low, high, is_loud)
     _multiples(out, peaks, spans)
     return out[0] if single else out
@@ -282,7 +300,7 @@ Loud = Callable[["NDArray[Any]", "NDArray[Any]"], tuple["NDArray[np.bool_]", "ND
 
 
 def _nearest(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.int64]:
-    """The rhythm that each distance agrees with, of those that the time span can tell apart; -1 for none."""
+    """The rhythm that each distance agrees with, if the time span distinguishes it from others; -1 for none."""
     known = rhythms()
     best = np.full(len(distance), -1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -299,7 +317,7 @@ def _nearest(distance: NDArray[Any], spans: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _sampling(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, is_loud: Loud) -> None:
-    """Peaks at a rhythm of the sampling itself."""
+    """Flag peaks at a rhythm of the sampling itself."""
     known = rhythms()
     best = _nearest(peaks[:, low], spans)
     objects = np.flatnonzero(best >= 0)
@@ -311,12 +329,12 @@ def _sampling(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, 
 
 
 def _mirrors(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, high: int, is_loud: Loud) -> None:
-    """Peaks ``low`` that lie a rhythm above or below ``high``, or reflected at 0, and that nothing explains yet."""
+    """Flag peaks ``low`` that are a rhythm above or below ``high``, or its reflection at 0, and have no flag yet."""
     known = rhythms()
     names = np.array(known.name)
     wrapped = np.array([f"({name})" if " " in name else name for name in known.name])
-    apart = peaks[:, low] - peaks[:, high]
-    for kind, distance in (("+", apart), ("-", -apart), ("mirror", peaks[:, low] + peaks[:, high])):
+    difference = peaks[:, low] - peaks[:, high]
+    for kind, distance in (("+", difference), ("-", -difference), ("mirror", peaks[:, low] + peaks[:, high])):
         best = _nearest(distance, spans)
         objects = np.flatnonzero((best >= 0) & (out.of[:, low] < 0))
         loud, power = is_loud(objects, distance[objects])
@@ -332,7 +350,7 @@ def _mirrors(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any], low: int, h
 
 
 def _multiples(out: Aliases, peaks: NDArray[Any], spans: NDArray[Any]) -> None:
-    """Peaks at 2 or 3 times a higher peak's frequency, or at a half or third."""
+    """Flag peaks at 2 or 3 times a higher peak's frequency, or at a half or third."""
     k = peaks.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         for low in range(1, k):

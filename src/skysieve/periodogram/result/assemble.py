@@ -1,4 +1,4 @@
-"""From what a backend has filled in to the result that the user gets."""
+"""Make results from the answers of a backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from skysieve.periodogram.contract import METHODS, Grids, Output, Scan, Status
 from skysieve.periodogram.lightcurves.units import Units, attach
-from skysieve.periodogram.numerics.peaks import frequency_error, normalize
+from skysieve.periodogram.numerics.normalization import normalize
+from skysieve.periodogram.numerics.peaks import frequency_error
 from skysieve.periodogram.result.peaks import Peaks, Ragged
 from skysieve.periodogram.result.result import LombScargleResult
 

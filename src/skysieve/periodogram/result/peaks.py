@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Ragged(Sequence[Any]):
-    """One array per object, of unequal lengths, kept one after the other in a flat array.
+    """One array per object, of unequal lengths, one after another in a flat array.
 
     Attributes
     ----------
@@ -73,10 +73,10 @@ class Peaks:
     frequency_error, period_error : numpy.ndarray or Quantity, float64
         Standard errors (1 sigma): the distance at which chi-square exceeds its minimum by 1
         (``sqrt(2 / (chi2_0 |P''|))`` with the chi-square ``chi2_0`` of the constant model and the standard power P),
-        and that times the square of the period.  Without `dy` the scatter of the residuals stands for it.  Where
+        and that times the square of the period.  Without `dy` the scatter of the residuals takes its place.  Where
         chi-square of the residuals exceeds the degrees of freedom by more than 5 standard deviations, `dy` cannot be
         the scatter about this model, and the errors are multiplied by the root of chi-square per degree of freedom.
-        They tell how sharp a peak is, not whether it is the right one.  NaN without a degree of freedom.
+        They say how sharp a peak is, not whether it is the right one.  NaN without a degree of freedom.
     """
 
     index: NDArray[np.int64]

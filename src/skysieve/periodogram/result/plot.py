@@ -6,7 +6,7 @@ state alone, so batches of pictures need no display and leave nothing open.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -25,9 +25,10 @@ INK, LINE, MARK = "#222222", "#3b5b7a", "#c2512f"
 MOST_COLUMNS = 4000
 """Columns of the picture: longer curves are drawn by the lowest and highest value of each column."""
 MOST_POINTS = 20_000
-"""Points of a folded light curve drawn one by one with their errors; above it, dots, and then a sample."""
+"""Largest number of points of a folded light curve that are drawn with errors; more are dots, then a sample."""
 
-AXES = ("auto", "period", "frequency")
+AxisName = Literal["auto", "period", "frequency"]
+AXES = get_args(AxisName)
 
 
 def decimate(x: NDArray[np.float64], y: NDArray[np.float64], columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -55,7 +56,7 @@ def decimate(x: NDArray[np.float64], y: NDArray[np.float64], columns: int) -> tu
     return x[keep], y[keep]
 
 
-def periodogram(result: LombScargleResult, *, axis: str = "auto", ax: Axes | None = None) -> Figure:
+def periodogram(result: LombScargleResult, *, axis: AxisName = "auto", ax: Axes | None = None) -> Figure:
     """Power against period or frequency, with the peaks marked.
 
     Parameters
@@ -103,13 +104,66 @@ def periodogram(result: LombScargleResult, *, axis: str = "auto", ax: Axes | Non
     if x.size > 1:
         ax.set_xlim(x[0], x[-1])
     _mark_peaks(ax, result, axis)
-    name = "Power" if result.normalization == "standard" else f"Power ({result.normalization})"
-    unit = result.power_unit
-    ax.set_ylabel(_label(name, None if unit is None or unit.is_equivalent("") else unit))
+    ax.set_ylabel(_power_label(result))
     if np.isfinite(y).any():
         top, bottom = float(np.max(y[np.isfinite(y)])), float(np.min(y[np.isfinite(y)]))
         ax.set_ylim(min(0.0, bottom), top + 0.18 * (top - min(0.0, bottom)) if top > bottom else None)
     return figure
+
+
+def best_peaks(result: LombScargleResult, *, axis: AxisName = "auto", ax: Axes | None = None) -> Figure:
+    """The highest peak of each object of a batch: power against period or frequency.
+
+    Parameters
+    ----------
+    result : LombScargleResult
+        Of a batch.
+    axis : {"auto", "period", "frequency"}
+        Logarithmic period ("auto" too), or frequency.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    one_of("axis", axis, AXES)
+    figure, ax = _axes(ax, (8.0, 4.0))
+    x = np.asarray(_bare(result.best_frequency if axis == "frequency" else result.period), np.float64)
+    y = np.asarray(_bare(result.best_power), np.float64)
+    found = np.isfinite(x) & np.isfinite(y)
+    ax.plot(x[found], y[found], "o", color=LINE, ms=4 if found.sum() < 1000 else 1.5, mew=0)
+    if axis == "frequency":
+        ax.set_xlabel(_label("Frequency", result.units.frequency))
+    else:
+        if found.any():
+            ax.set_xscale("log")
+            _plain_ticks(ax)
+        ax.set_xlabel(_label("Period", result.units.time))
+    ax.set_ylabel(_power_label(result))
+    ax.set_title(f"highest peaks of {int(found.sum()):,} of {len(result):,} objects", fontsize=10)
+    return figure
+
+
+def sticks(x: Any, y: Any, names: tuple[str, str], ax: Axes | None = None) -> Figure:
+    """Vertical lines of heights ``y`` at ``x``, numbered from the first on; ``names`` label the axes."""
+    figure, ax = _axes(ax, (8.0, 4.0))
+    places, heights = (np.atleast_1d(np.asarray(_bare(v), np.float64)) for v in (x, y))
+    found = np.isfinite(places) & np.isfinite(heights)
+    ax.vlines(places[found], 0, heights[found], color=LINE, linewidth=1.2)
+    for k in np.flatnonzero(found):
+        ax.annotate(str(k + 1), (places[k], heights[k]), xytext=(0, 3), textcoords="offset points", ha="center")
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel(_label(names[0], getattr(x, "unit", None)))
+    unit = getattr(y, "unit", None)
+    ax.set_ylabel(_label(names[1], None if unit is None or unit.is_equivalent("") else unit))
+    return figure
+
+
+def _power_label(result: LombScargleResult) -> str:
+    name = "Power" if result.normalization == "standard" else f"Power ({result.normalization})"
+    unit = result.power_unit
+    return _label(name, None if unit is None or unit.is_equivalent("") else unit)
 
 
 def _mark_peaks(ax: Axes, result: LombScargleResult, axis: str) -> None:
@@ -146,7 +200,7 @@ def fit_sinusoid(
 ) -> NDArray[np.float64]:
     """Weighted least squares of ``c + a cos + b sin`` of phase ``t / period``: returns ``(c, a, b)``.
 
-    With more terms the answer goes on with those of 2, 3, ... times the phase.  Without `fit_mean`, ``c`` is the
+    More terms append the factors of 2, 3, ... times the phase.  Without `fit_mean`, ``c`` is the
     weighted mean and is not fitted together with the sinusoids.
     """
     phase = 2 * np.pi * np.mod(t / period, 1.0)
@@ -255,7 +309,7 @@ def folded(
 
 
 def _limit_to_points(ax: Axes, value: NDArray[np.float64], error: NDArray[np.float64] | None) -> None:
-    """Keep a few huge error bars from squeezing the light curve."""
+    """Set the limits by the points, not by a few huge error bars."""
     low, high = float(value.min()), float(value.max())
     margin = 0.05 * (high - low)
     if error is not None:
@@ -269,7 +323,7 @@ def summary(
     y: Any = None,
     dy: Any = None,
     *,
-    axis: str = "auto",
+    axis: AxisName = "auto",
     magnitudes: bool = False,
     labels: tuple[str, str] = ("Phase", "y"),
     title: str | None = None,
@@ -279,7 +333,7 @@ def summary(
     Parameters
     ----------
     result : LombScargleResult
-        Of one light curve, with powers.
+        Of one light curve, with powers; or of a batch, whose highest peaks are drawn.
     t, y, dy : array_like, optional
         The light curve.
     axis : {"auto", "period", "frequency"}
@@ -298,7 +352,7 @@ def summary(
     if (t is None) != (y is None):
         raise ValueError("give both t and y, or neither")
     if t is None:
-        figure = periodogram(result, axis=axis)
+        figure = periodogram(result, axis=axis) if result.single else best_peaks(result, axis=axis)
     else:
         if not result.single:
             raise ValueError("a batch is drawn one light curve at a time: result[i].plot()")
@@ -365,7 +419,7 @@ def _style(ax: Axes) -> None:
 
 
 def _plain_ticks(ax: Axes) -> None:
-    """Periods as 0.5, 1, 2 rather than as powers of ten."""
+    """Label periods as 0.5, 1, 2 rather than as powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

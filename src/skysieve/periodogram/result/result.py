@@ -1,13 +1,14 @@
-"""What a search gives back: powers, peaks, and for a batch a status per object."""
+"""Results of searches: powers, peaks, and the status of each object of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from skysieve.core.result import Result
 from skysieve.periodogram.contract import Grids, Status
 from skysieve.periodogram.lightcurves.units import Units
 from skysieve.periodogram.result.peaks import Peaks, _within
@@ -15,13 +16,15 @@ from skysieve.periodogram.result.peaks import Peaks, _within
 if TYPE_CHECKING:
     import os
 
+    from astropy.table import Table
     from matplotlib.figure import Figure
 
     from .aliases import Aliases
+    from .columns import TableName
 
 
 class FrequencyGrids(Sequence[Any]):
-    """The frequencies of each object, computed when they are asked for: ``grids[i]`` is an array."""
+    """The frequencies of each object, computed on access: ``grids[i]`` is an array."""
 
     def __init__(self, grids: Grids, n_objects: int, units: Units) -> None:
         self._grids, self._n, self._units = grids, n_objects, units
@@ -39,7 +42,7 @@ class FrequencyGrids(Sequence[Any]):
 
 
 @dataclass(frozen=True, repr=False)
-class LombScargleResult:
+class LombScargleResult(Result):
     """Result of `skysieve.lombscargle` for one light curve or for a batch of n.
 
     Attributes
@@ -67,6 +70,9 @@ class LombScargleResult:
     nterms : int
         Fourier terms of the fit.
     """
+
+    _more: ClassVar[tuple[str, ...]] = ()
+    """Fields that a subclass adds; they hold what JSON can."""
 
     power: Any
     peaks: Peaks
@@ -181,14 +187,16 @@ class LombScargleResult:
                 else Status(int(self.status)).text
             )
             n_f = int(self.grids.nf[0]) if self.listed is None else len(self.listed)
-            return f"<LombScargleResult: {best}; {self.n_used} points, {n_f} frequencies; {where}>"
+            return f"<{type(self).__name__}: {best}; {self.n_used} points, {n_f} frequencies; {where}>"
         bad = int(np.count_nonzero(self.status))
         grid = f"{int(self.grids.nf[0])} frequencies" if self.grids.shared else "one grid per object"
         failed = f" ({bad} without a result)" if bad else ""
-        return f"<LombScargleResult: {len(self)} objects{failed}, {grid}; {where}>"
+        return f"<{type(self).__name__}: {len(self)} objects{failed}, {grid}; {where}>"
 
     def plot(self, t: Any = None, y: Any = None, dy: Any = None, **options: Any) -> Figure:
-        """Draw the periodogram with its peaks, and beside it the folded light curve if `t`, `y` are given.
+        """Draw the periodogram with its peaks, and the folded light curve below it if `t` and `y` are given.
+
+        Of a batch the highest peak of each object is drawn: power against period.
 
         Parameters
         ----------
@@ -204,16 +212,23 @@ class LombScargleResult:
         Raises
         ------
         ValueError
-            For a batch (draw ``result[i]``), or without powers.
+            For the light curves of a batch (draw ``result[i]``), or one object without powers.
         """
         from . import plot
 
         return plot.summary(self, t, y, dy, **options)
 
     def aliases(
-        self, t: Any, y: Any, dy: Any = None, *, offsets: Any = None, id: Any = None, data: Any = None
+        self,
+        t: Any = None,
+        y: Any = None,
+        dy: Any = None,
+        *,
+        offsets: Any = None,
+        id: Any = None,
+        data: Any = None,
     ) -> Aliases:
-        """Which of the peaks mirror one another because of the rhythm of the times: day, lunar month, year.
+        """Which peaks are aliases of one another, because the times follow the day, the lunar month or the year.
 
         Parameters
         ----------
@@ -247,7 +262,7 @@ class LombScargleResult:
 
         return aliases_of(self, light_curves(t, y, dy, offsets=offsets, id=id, data=data))
 
-    def to_table(self, what: str | None = None) -> Any:
+    def to_table(self, what: TableName | None = None) -> Table:
         """The result as an `astropy.table.Table`.
 
         Parameters
@@ -273,18 +288,28 @@ class LombScargleResult:
         return export.to_table(self, what)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to ``.npz`` (everything, see `load`), or as a table to ``.parquet``, ``.csv``, ``.ecsv`` or ``.fits``.
+        """Write to ``.npz`` (everything, see `load`), or the table to .csv, .parquet, .fits, .ecsv or .json.
 
-        The file appears whole or not at all: it is written under another name in the same folder and
-        renamed.
+        The file is written under another name in the same folder and renamed when it is complete.
+
+        Raises
+        ------
+        ValueError
+            For a name with another ending.
         """
         from . import export
 
         export.save(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> LombScargleResult:
-        """Read back what `save` wrote to an ``.npz`` file."""
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a result that `save` wrote to an ``.npz`` file.
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else.
+        """
         from . import export
 
         return export.load(cls, path)

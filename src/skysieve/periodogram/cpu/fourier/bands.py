@@ -1,4 +1,4 @@
-"""The CPU backend of light curves in several bands: rows grouped by band, y centred in each, then the series fits."""
+"""The CPU backend of light curves in several bands: groups rows by band, centres each, and fits series."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from skysieve.periodogram.contract import BAND_POINTS
-from skysieve.periodogram.cpu import state as cpu_state
+from skysieve.periodogram.cpu import state
 from skysieve.periodogram.cpu.engine import Engine
 from skysieve.periodogram.cpu.prepare import (
     CONSTANT,
@@ -25,7 +25,7 @@ from skysieve.periodogram.cpu.prepare import (
     sort_rows,
 )
 
-from . import job as cpu_chi2_job
+from .series import SeriesSearch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def prepare_bands(
     t, y, dy, has_dy, offsets, code, n_bands, fewest, first, last, tt, w, wy, row_of_band, n_used, t_min, span, status,
     yy, weight,
 ):  # fmt: skip
-    """As ``cpu_prepare.prepare``, with the rows of each band together, sorted by time and centred on their own mean.
+    """As ``cpu.prepare.prepare``, with the rows of each band together, sorted by time and centred on their own mean.
 
     Bands of fewer than ``fewest`` usable rows are left out.
     """
@@ -97,7 +97,7 @@ def prepare_bands(
             w[k] = r * r
             total += w[k]
             weighty += w[k] > 0.0
-        if weighty < 2:  # the errors leave weight to one point alone
+        if weighty < 2:  # by the errors, one point alone has weight
             status[i] = SINGULAR
             continue
         for b in range(n_bands):
@@ -105,7 +105,7 @@ def prepare_bands(
             own = 0.0
             for k in range(start, end):
                 own += w[k]
-            for _ in range(2 if own > 0 else 0):  # the second takes off what rounding of a large mean left
+            for _ in range(2 if own > 0 else 0):  # the second round removes the rounding error of a large mean
                 mean, base = 0.0, wy[start]
                 for k in range(start, end):
                     mean += w[k] * (wy[k] - base)
@@ -149,7 +149,7 @@ class MultibandEngine(Engine):
         self.fewest = max(1, spec.fewest)
         self._row_of_band: NDArray[np.int64] = np.zeros((0, 0), np.int64)
 
-    def _prepare(self, source: Any, start: int, stop: int, output: Output) -> cpu_state.Curves:
+    def _prepare(self, source: Any, start: int, stop: int, output: Output) -> state.Curves:
         """Clean light curves of the chunk, grouped by band."""
         assert self.model is not None
         t, y, dy, offsets = source.read(start, stop)
@@ -170,14 +170,12 @@ class MultibandEngine(Engine):
         )  # fmt: skip
         output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
-        if self.spec.normalization == "scargle":
-            weight = output.n_used[start:stop].astype(np.float64)
         self._row_of_band = row_of_band
-        return cpu_state.Curves(
-            tt, w, wy, offsets[:-1], output.n_used[start:stop], output.span[start:stop], 0.5 * yy * weight
-        )
+        n_used = output.n_used[start:stop]
+        scale = self.normalization.scale_of(yy, weight, n_used)
+        return state.Curves(tt, w, wy, offsets[:-1], n_used, output.span[start:stop], scale)
 
-    def _job(self, curves: cpu_state.Curves, grid: cpu_state.Frequencies, answers: cpu_state.Answers) -> Any:
-        """What searches the objects of a chunk."""
+    def _search_of(self, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> Any:
+        """The search of the objects of a chunk."""
         assert self.model is not None
-        return cpu_chi2_job.Chi2Job(self, self.model, curves, self._row_of_band, grid, answers)
+        return SeriesSearch(self, self.model, curves, self._row_of_band, grid, answers)

@@ -1,4 +1,4 @@
-"""numba kernels: peaks of series fits refined to the maximum of the exact periodogram; the twin of ``cpu.climb``."""
+"""numba kernels: refinement of the peaks of series fits to the maximum of the exact periodogram, as in `cpu.climb`."""
 
 from __future__ import annotations
 
@@ -6,34 +6,32 @@ import numpy as np
 from numba import njit
 
 from skysieve.periodogram.cpu.climb import (
-    BEST,
     CELLS,
-    CURVATURE,
-    POWER,
     begin_climb,
+    candidates,
+    cannot_be_highest,
     climb,
-    highest,
-    hopeless,
-    narrowed,
     rank,
+    sample_frequency,
+    set_candidate,
+    take_climb,
+    take_trials,
     trials,
-    vertex,
-    window,
 )
 from skysieve.periodogram.cpu.comb_simd import outline
-from skysieve.periodogram.cpu.direct import TWO_PI, grid_point
+from skysieve.periodogram.cpu.direct import TWO_PI
 
 from .kernels import COLUMN_NOISE, SINGULAR, direct, exact, product, turns, weights_of
 from .simd import WIDE
 
 SOUND = 1e-6
 """Pivots of the normal matrix down to this part of the column's square are trusted, with one round of improvement of
-the parameters: the power errs in the second order of their error only."""
+the parameters: the error of the power is of second order in theirs."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill(f, f_low, t, w, n, bands, fit, work, q):
-    """The columns of the fit at ``f + f_low``, each over the errors, into rows of ``q``."""
+    """Write the columns of the fit at ``f + f_low``, divided by the errors, to rows of ``q``."""
     terms = np.int64(0)
     for i in range(fit.column.shape[0]):
         terms = max(terms, fit.column[i, 1])
@@ -52,7 +50,7 @@ def fill(f, f_low, t, w, n, bands, fit, work, q):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rows_of(b, n, bands):
-    """First row of a band, and one past the last; all rows for the base."""
+    """First row of a band, and one past its last; all rows for the base."""
     return (bands[b], bands[b + 1]) if b >= 0 else (np.int64(0), n)
 
 
@@ -69,7 +67,7 @@ def common(i, k, n, bands, fit):
 def cholesky(q, n, bands, fit, r, penalty):
     """Upper triangle ``r`` with ``r.T r`` the normal matrix; False where a pivot is too small to be trusted.
 
-    ``penalty`` is what is added to the diagonal.  A column of nought (a band without rows) gets a pivot of 0.
+    ``penalty`` is what is added to the diagonal.  A column of zeros (a band without rows) has a pivot of 0.
     """
     k = fit.column.shape[0]
     for i in range(k):
@@ -176,7 +174,7 @@ def row_dot(q, i, b, lo, hi):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def exact_slopes(f, f_low, t, w, wy, n, bands, fit, middle, work, q, rest, along, bent):
-    """Standard power at ``f + f_low`` with its first and second derivative (see ``cpu_climb.exact_slopes``); NaN where
+    """Standard power at ``f + f_low`` with its first and second derivative (see ``cpu.climb.exact_slopes``); NaN where
     columns depend on one another.  ``q`` has a row for each column; ``rest``, ``along`` and ``bent`` are scratch."""
     outline()
     nothing = (np.nan, np.nan, np.nan)
@@ -215,7 +213,7 @@ def exact_slopes(f, f_low, t, w, wy, n, bands, fit, middle, work, q, rest, along
         lo, hi = rows_of(fit.column[i, 0], n, bands)
         if fit.column[i, 1] == 0:
             continue
-        if fit.column[i, 2]:  # m tau cos of the cosine, which stands before it
+        if fit.column[i, 2]:  # m tau cos of the cosine, the column before
             add_column(along, m * theta[i], q, i - 1, lo, hi)
         else:
             add_column(along, -m * theta[i], q, i + 1, lo, hi)
@@ -251,7 +249,8 @@ def look_over(f, f_low, offset, count, t, w, wy, n, bands, highest_sum, fit, wor
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen, work, answers):
-    """The chosen candidates of object ``i`` to its answers: `peaks`, rules 3 and 4, for a series."""
+    """Refine the chosen candidates of object ``i`` and write the answers: `numerics.peaks`, rules 3 and 4, for a
+    series."""
     outline()
     lo, n = curves.start[i], curves.n_used[i]
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
@@ -263,57 +262,33 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
     for k in range(fit.channel.shape[0]):
         highest_sum = max(highest_sum, fit.channel[k, 0])
     free = terms > 0 and (fit.regularised or n > columns)
-    width, middle = 1.0 / (curves.span[i] * max(terms, 1)), 0.5 * curves.span[i]
-    places = np.empty(taken, np.int64)
-    frequency, power, curvature = np.empty(taken), np.empty(taken), np.empty(taken)
-    start, low, high = np.empty(taken), np.empty(taken), np.empty(taken)
+    span, harmonics = curves.span[i], max(terms, 1)
+    width, middle = 1.0 / (span * harmonics), 0.5 * span
+    peak = candidates(taken)
     state, trial, offset = np.empty(CELLS), np.empty(WIDE), np.empty(WIDE)
     wanted = answers.index.shape[1]
-    looked = np.zeros(taken, np.bool_)
     top = 0.0
     weights_of(w, bands, fit, work)
     for k in range(taken):
-        row = chosen[k]
-        j = np.int64(found[row, 0])
-        places[k], power[k] = j, found[row, 2]
-        low[k], high[k] = window(j, nf, df, grid.values, width)
-        start[k] = vertex(found[row, 1], found[row, 2], found[row, 3], j, df, grid.values, low[k], high[k])
-        m = trials(low[k], high[k], width, offset) if free else 0
-        if m == 0 or (
-            k >= wanted and hopeless(j, power[k], top, False, nf, df, grid.values, curves.span[i], max(terms, 1))
-        ):
-            top = max(top, power[k])
-            continue
-        looked[k] = True
-        f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
-        look_over(f, f_low, offset, m, t, w, wy, n, bands, highest_sum, fit, work, limit, trial)
-        best = highest(trial, m, low[k] == 0.0, high[k] == 0.0)
-        if best >= 0:
-            start[k], power[k] = offset[best], trial[best]
-            low[k], high[k] = narrowed(best, m, offset, low[k], high[k])
-        top = max(top, power[k])
+        set_candidate(peak, k, found[chosen[k]], f0, df, nf, grid.values, width)
+        m = trials(peak.low[k], peak.high[k], width, offset) if free else 0
+        if m > 0 and not (k >= wanted and cannot_be_highest(peak, k, top, nf, df, grid.values, span, harmonics)):
+            f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
+            look_over(f, f_low, offset, m, t, w, wy, n, bands, highest_sum, fit, work, limit, trial)
+            take_trials(peak, k, trial, m, offset)
+        top = max(top, peak.power[k])
     q = work.design if free else np.empty((0, 0))
     rest, along, bent = np.empty(n if free else 0), np.empty(n if free else 0), np.empty(n if free else 0)
-    for k in range(taken):
-        j = places[k]
-        f, f_low = (grid.values[j], 0.0) if grid.values.shape[0] > 0 else grid_point(f0, df, np.float64(j))
-        frequency[k], curvature[k] = f + f_low, np.nan
-        if not free:
+    for k in range(taken if free else 0):
+        if k >= wanted and cannot_be_highest(peak, k, top, nf, df, grid.values, span, harmonics):
+            peak.sample[k] = -1
             continue
-        if k >= wanted and hopeless(j, power[k], top, looked[k], nf, df, grid.values, curves.span[i], max(terms, 1)):
-            places[k] = -1
-            continue
-        begin_climb(state, low[k], high[k], width)
-        x = start[k]
+        f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
+        begin_climb(state, peak.low[k], peak.high[k], width)
+        x = peak.start[k]
         while not np.isnan(x):
             p, slope, bend = exact_slopes(f, f_low + x, t, w, wy, n, bands, fit, middle, work, q, rest, along, bent)
             x = climb(state, x, p, slope, bend)
-        if state[POWER] > -np.inf:
-            frequency[k], power[k], curvature[k] = f + (f_low + state[BEST]), state[POWER], state[CURVATURE]
-            top = max(top, power[k])
-            if grid.values.shape[0] == 0:  # rounding may pass an end of the grid
-                frequency[k] = min(max(frequency[k], f0), f0 + df * (nf - 1))
-    rank(
-        taken, places, frequency, power, curvature, answers.index[i], answers.frequency[i], answers.peak_power[i],
-        answers.curvature[i],
-    )  # fmt: skip
+        take_climb(peak, k, state, f, f_low, f0, df, nf, grid.values)
+        top = max(top, peak.power[k])
+    rank(peak, answers.index[i], answers.frequency[i], answers.peak_power[i], answers.curvature[i])

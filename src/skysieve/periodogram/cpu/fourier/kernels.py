@@ -39,24 +39,24 @@ GROUP = 16 * STEP
 PIVOT = 1e-8
 """Pivots of the normal matrix below this part of the weight of the column's rows are not trusted."""
 SINGULAR = 1e-14
-"""Of a column, after the earlier ones are taken out of it, no more than this part of its square is left: it is one
-of them at these times."""
+"""If the part of a column that is orthogonal to the earlier ones has no more than this fraction of its square, the
+column is a combination of them."""
 COLUMN_NOISE = 1e-30
 
 
 class Fit(NamedTuple):
-    """``chi2.Tables`` for numba."""
+    """`fourier.Tables` for numba."""
 
     channel: Any
     derived: Any
     penalty: Any
     column: Any  # band, harmonic, sine of each column
-    steps: Any  # of the factorisation, and their factors: see ``cpu_chi2_simd.factorise``
+    steps: Any  # of the factorisation, and their factors: see ``simd.factorise``
     factors: Any
     pairs: Any  # of the substitution
-    right: int  # where the right-hand side begins in ``upper`` and ``lower``
+    right: int  # start of the right-hand side in ``upper`` and ``lower``
     constants: int  # leading columns that are the constants of bands
-    sinusoid: bool  # one term beside those, and nothing else
+    sinusoid: bool  # whether the other columns are one term
     regularised: bool
     bands: int
 
@@ -72,7 +72,7 @@ class Combs(NamedTuple):
     folds: int  # entries of a group in ``fold``
 
 
-class Chi2Work(NamedTuple):
+class SeriesWork(NamedTuple):
     """Scratch of one thread."""
 
     c: Any
@@ -98,7 +98,7 @@ class Chi2Work(NamedTuple):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def points(t, n, df, combs, coefficients, highest, work):
-    """Cells and kernel weights of every point on the circles of f, 2 f, ... (``cpu_comb.comb_setup``)."""
+    """Cells and kernel weights of every point on the circles of f, 2 f, ... (``cpu.comb.comb_setup``)."""
     outline()
     per_time = M * combs * df
     origin = (TAPS / 2) / per_time
@@ -121,7 +121,7 @@ def points(t, n, df, combs, coefficients, highest, work):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def circles(highest_cell, m):
-    """Circles that the cells of harmonic ``m`` wind round; ``highest_cell`` is the last point's at f."""
+    """Number of circles that the cells of harmonic ``m`` cover; ``highest_cell`` is the last point's at f."""
     return np.int64(np.ceil((m * highest_cell + 8.0 * m + 9.0) / M))
 
 
@@ -141,7 +141,7 @@ def turns(f, f_low, t, n, highest, work):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fold_and_transform(cells, re, im, folds, group, combs, scratch, out, spare):
-    """Cells of one channel onto one circle, and the first 16-point transforms (``cpu_comb.first_stage``)."""
+    """Cells of one channel onto one circle, and the first 16-point transforms (``cpu.comb.first_stage``)."""
     outline()
     u = group * 8 * CELL
     g = group * combs.folds * CELL
@@ -266,8 +266,8 @@ def weights_of(w, bands, fit, work):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def hopeless(n, bands, fit):
-    """Whether an object has fewer points than columns that are not nought: then no frequency can be fitted."""
+def underdetermined(n, bands, fit):
+    """Whether an object has fewer points than nonzero columns, so that no frequency can be fitted."""
     if fit.regularised:
         return False
     columns = 0
@@ -333,7 +333,7 @@ def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
         q = np.empty((columns + 1, rows))
     if highest > 0:
         turns(f, f_low, t, n, highest, work)
-    alone = np.int64(0)  # columns that are nought outside their band, and stay so
+    alone = np.int64(0)  # columns that are zero outside their band, and stay zero
     while alone < columns and not fit.regularised and fit.column[alone, 0] >= 0:
         alone += 1
     trace = 0.0
@@ -357,14 +357,14 @@ def exact(f, f_low, t, w, wy, n, bands, highest, fit, work):
             q[i, n + i] = np.sqrt(fit.penalty[i] * trace)
         b = fit.column[i, 0]
         if b >= 0 and bands[b] == bands[b + 1]:
-            continue  # a band without rows: its columns are nought
+            continue  # the columns of a band without rows are zero
         lo, hi = (bands[b], bands[b + 1]) if i < alone else (np.int64(0), rows)
         own = product(q, i, q, i, lo, hi)
         for _ in range(2):
             for k in range(i):
                 at = fit.column[k, 0]
                 if i < alone and at != b:
-                    continue  # another band's
+                    continue  # of another band
                 start, stop = (bands[at], bands[at + 1]) if k < alone else (lo, hi)
                 part = product(q, i, q, k, start, stop)
                 for j in range(start, stop):

@@ -1,4 +1,4 @@
-"""numba kernels: whole objects, or stretches of one, from prepared light curves to powers and peaks of series fits.
+"""numba kernels: powers and peaks of series fits of whole objects, or of stretches of one.
 
 The twin of ``cpu.search`` for the models of :mod:`skysieve.periodogram.numerics.fourier`; the same code looks for
 peaks.
@@ -12,11 +12,19 @@ from numba import njit
 from skysieve.periodogram.cpu.comb_simd import outline
 from skysieve.periodogram.cpu.direct import grid_point
 from skysieve.periodogram.cpu.peaks import FULL, HERE, LEFT, begin, choose, copy_row, finish_candidates
-from skysieve.periodogram.cpu.search import IRREGULAR_STRETCH, NUFFT, apart_of, deliver, part_of, room, share_behind
+from skysieve.periodogram.cpu.search import (
+    IRREGULAR_STRETCH,
+    NUFFT,
+    deliver,
+    least_distance,
+    part_of,
+    room,
+    share_behind,
+)
 from skysieve.periodogram.numerics.nufft import M
 
 from .climb import refine
-from .kernels import band, direct, exact, hopeless, points, weights_of
+from .kernels import band, direct, exact, points, underdetermined, weights_of
 from .simd import WIDE
 
 DIRECT_LENGTH = IRREGULAR_STRETCH
@@ -26,7 +34,7 @@ DIRECT_LENGTH = IRREGULAR_STRETCH
 def stretch(
     method, k, f0, df, nf, n_combs, modes, t, w, wy, bands, last_cell, highest, values, fit, combs, work, limit
 ):
-    """Standard powers of stretch ``k`` into ``work.block``; True when some are NaN."""
+    """Standard powers of stretch ``k`` into ``work.block``; True if some are NaN."""
     outline()
     n = t.shape[0]
     if method == NUFFT:
@@ -57,10 +65,10 @@ def terms_of(fit):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def conclude(i, f0, df, nf, curves, bands, grid, fit, limit, apart, share, work, answers, found, count, chosen):
-    """The best of an object's candidates, refined, into ``answers``."""
+def conclude(i, f0, df, nf, curves, bands, grid, fit, limit, distance, share, work, answers, found, count, chosen):
+    """Refine the best candidates of an object and write the answers."""
     outline()
-    taken = choose(found, count, grid.values, apart, answers.index.shape[1], share, chosen)
+    taken = choose(found, count, grid.values, distance, answers.index.shape[1], share, chosen)
     refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen, work, answers)
 
 
@@ -69,7 +77,7 @@ def search(
     method, which, first, last, length, n_combs, modes, curves, row_of_band, grid, fit, combs, work, answers, form,
     limit, floating_mean,
 ):  # fmt: skip
-    """Search the objects ``which``, in stretches of ``length`` samples; see ``cpu_search.search``.  Samples that their
+    """Search the objects ``which``, in stretches of ``length`` samples; see ``cpu.search.search``.  Samples that their
     sums hardly determine are fitted from the columns themselves.
 
     ``row_of_band[i]`` are the rows of each band of object ``i`` (first, and one past the last), from its own first one.
@@ -85,7 +93,7 @@ def search(
     for i in which:
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
-        apart, share = apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
+        distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
         chosen = part_of(space, curves.n_used[i])
         begin(state)
         count = np.int64(0)
@@ -93,7 +101,7 @@ def search(
         lo, n = curves.start[i], curves.n_used[i]
         t, w, wy, bands = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n], row_of_band[i]
         own = limit * np.sqrt(np.float64(n))
-        lost = hopeless(n, bands, fit)
+        lost = underdetermined(n, bands, fit)
         weights_of(w, bands, fit, work)
         last_cell = 0.0
         if method == NUFFT:
@@ -119,14 +127,14 @@ def search(
                             f, f_low = grid_point(f0, df, np.float64(base + q))
                         work.block[q] = exact(f, f_low, t, w, wy, n, bands, highest, fit, work)
             found, count = deliver(
-                work.block, m, base, False, i, f0, df, curves, grid, form, floating_mean, apart, share, work,
+                work.block, m, base, False, i, f0, df, curves, grid, form, floating_mean, distance, share, work,
                 answers, state, found, count, chosen,
             )  # fmt: skip
             if last >= 0 and k == first:
                 seam[0], seam[1] = work.block[0], work.block[1]
         if last < 0:
             found, count = finish_candidates(nf, state, found, count)
-            conclude(i, f0, df, nf, curves, bands, grid, fit, own, apart, share, work, answers, found, count, chosen)
+            conclude(i, f0, df, nf, curves, bands, grid, fit, own, distance, share, work, answers, found, count, chosen)
     if last >= 0:
         seam[2], seam[3] = state[LEFT], state[HERE]
         if first > 0 and count > 0 and found[0, 0] == first * length:
@@ -143,6 +151,6 @@ def join(i, found, limit, curves, row_of_band, grid, fit, work, answers):
     f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
     conclude(
         i, f0, df, nf, curves, row_of_band[i], grid, fit, limit * np.sqrt(np.float64(curves.n_used[i])),
-        apart_of(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit)), work, answers, found,
+        least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit)), work, answers, found,
         found.shape[0], part_of(room(answers), curves.n_used[i]),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Vector code of the normal equations: every operation on ``WIDE`` neighbouring frequencies at once.
 
 A *value* is ``WIDE`` float64 in a row: ``VECTORS`` vectors, enough of them that one's latency hides behind the others.
-The structure of a model comes as lists of places (``cpu_chi2_job.fit_of``), already multiplied by ``WIDE``,
+The structure of a model comes as lists of places (``series.fit_of``), already multiplied by ``WIDE``,
 that tight loops run through: bounds and strides reckoned in numba took five times as long as the arithmetic.  See
 :mod:`skysieve.periodogram.cpu.comb_simd` for why this is written for LLVM directly.
 """
@@ -58,11 +58,11 @@ def combine(typingctx, values, a, fa, b, fb, out, o):
 
 
 @intrinsic
-def collect(typingctx, x, first, stride, apart, channels, scale, s, scale_apart, out):
+def collect(typingctx, x, first, stride, vector_stride, channels, scale, s, scale_stride, out):
     """Values of the sums of all channels from the cells of their transforms, deconvolved.
 
-    Vector ``v`` of channel ``k``: ``x[first + k stride + v apart:]`` (cosine sums, then sine sums) times
-    ``scale[s + v scale_apart:]``, to the values ``2 k`` and ``2 k + 1`` of ``out``.
+    Vector ``v`` of channel ``k``: ``x[first + k stride + v vector_stride:]`` (cosine sums, then sine sums) times
+    ``scale[s + v scale_stride:]``, to the values ``2 k`` and ``2 k + 1`` of ``out``.
     """
     i = types.intp
     sig = types.void(x, i, i, i, i, scale, i, i, out)

@@ -1,4 +1,4 @@
-"""The series fits on the CPU: what they cost, their scratch, and their place among the engine's threads."""
+"""Series fits on the CPU: costs, scratch, and the search of the objects of a chunk by the engine's threads."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.periodogram.contract import METHODS
-from skysieve.periodogram.cpu import search as cpu_search
 from skysieve.periodogram.cpu.comb_simd import LANES
 from skysieve.periodogram.cpu.cost import GROUPS
+from skysieve.periodogram.cpu.search import joined
 from skysieve.periodogram.cpu.state import ROW
-from skysieve.periodogram.numerics import fourier as chi2
-from skysieve.periodogram.numerics import nufft as comb
+from skysieve.periodogram.numerics import fourier, nufft
 
-from . import kernels as cpu_chi2
-from . import search as cpu_chi2_search
+from . import kernels, search
 from .simd import WIDE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.periodogram.cpu import state as cpu_state
+    from skysieve.periodogram.cpu import state
     from skysieve.periodogram.cpu.engine import Engine
 
 F64 = np.dtype(np.float64)
 NUFFT, DIRECT = METHODS.index("nufft"), METHODS.index("direct")
 LIMIT = {NUFFT: 10.0, DIRECT: 1e4}
 """Square sum of the parameters (of a light curve of unit variance), over the square root of the number of points, up
-to which a power is trusted.  Errors of the sums count in proportion to it (see ``cpu_chi2.solve``): measured 7e-10 of a
-power for each unit with combs, 2e-9 with what a GPU interpolates (``cuda_chi2.TRUST``).  So 10 here and 3 there are one
-rule: errors stay under 1e-8."""
+to which a power is trusted.  Errors of the sums count in proportion to it (see ``kernels.solve``): measured 7e-10 of a
+power for each unit with combs, 2e-9 with the interpolation of a GPU.  So the limits, 10 here and 3 in
+``cuda.fourier.worker``, are one rule: errors stay under 1e-8."""
 MOST_FOLDS = 16
-"""Circles that the cells of f may wind round."""
+"""Largest number of circles that the cells of f may cover."""
 KEPT_BYTES = 64 << 20
 _scratch = threading.local()
 # Nanoseconds: a point's kernel weights, a point spread, a transform of a group, one more circle of one, a group's
@@ -45,29 +43,29 @@ SUM, PAIR = 0.45, 3.0
 """Nanoseconds of a direct sum over one point in one channel, and of its sine and cosine."""
 
 
-def fit_of(model: chi2.Model) -> cpu_chi2.Fit:
-    """`chi2.Tables` for numba."""
-    tables = chi2.tables(model)
-    column = np.array(chi2.columns_of(model), np.int64).reshape(-1, 3)
+def fit_of(model: fourier.Model) -> kernels.Fit:
+    """`fourier.Tables` for numba."""
+    tables = fourier.tables(model)
+    column = np.array(fourier.columns_of(model), np.int64).reshape(-1, 3)
     steps, factors, pairs = factorisation(model, column)
-    return cpu_chi2.Fit(
+    return kernels.Fit(
         tables.channel, tables.derived, tables.penalty, column, steps, factors, pairs, int(tables.row[-1]) * WIDE,
         constants(model), constants(model) > 0 and model.terms == 1, model.regularised, model.n_bands,
     )  # fmt: skip
 
 
-def constants(model: chi2.Model) -> int:
-    """Leading columns that are constants of one band each: what the sums over rows say of them is known beforehand."""
+def constants(model: fourier.Model) -> int:
+    """Leading columns that are constants of one band each: their sums over rows are known without computing them."""
     return model.n_bands if model.band_constant and not model.band_terms and not model.regularised else 0
 
 
 def factorisation(
-    model: chi2.Model, column: NDArray[np.int64]
+    model: fourier.Model, column: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Steps, factors and pairs: what ``cpu_chi2_simd.factorise`` and ``substitute`` run through."""
-    tables = chi2.tables(model)
+    """Steps, factors and pairs: what ``simd.factorise`` and ``substitute`` run through."""
+    tables = fourier.tables(model)
     first, row, n = tables.first, tables.row, model.columns
-    known = constants(model)  # their pivots are weights, and y is centred: nothing of theirs stands on the right
+    known = constants(model)  # their pivots are weights, and their right-hand sides are 0 because y is centred
     weight = 2 * tables.n_sums + np.where(column[:, 0] >= 0, column[:, 0], model.n_bands)
     # of a cosine and a sine column the squares add up to the weight: the trace does not depend on the frequency
     trace = model.constant + model.terms + float(model.band_constant + model.band_terms)
@@ -95,13 +93,13 @@ def factorisation(
 
 
 def choose(
-    model: chi2.Model, n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], method: str, regular: bool
+    model: fourier.Model, n: NDArray[Any], nf: NDArray[Any], cycles: NDArray[Any], method: str, regular: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float64]]:
-    """Method (index in METHODS), combs and expected seconds of each object; see ``cpu_cost.choose``.
+    """Method (index in METHODS), combs and expected seconds of each object; see ``cpu.cost.choose``.
 
-    Where no number of combs serves the grid, sums are direct whatever ``method`` is.
+    If no number of combs is possible for the grid, sums are direct whatever ``method`` is.
     """
-    tables = chi2.tables(model)
+    tables = fourier.tables(model)
     harmonic = tables.channel[:, 0].astype(float)
     share = np.where(tables.channel[:, 1] >= 0, 1.0 / model.n_bands, 1.0)
     equations = EQUATIONS * (0.3 + 0.7 * len(tables.source) / 54)
@@ -110,41 +108,41 @@ def choose(
         return np.full(len(n), DIRECT, np.uint8), np.full(len(n), LANES), direct
     best, combs = np.full(len(n), np.inf), np.full(len(n), LANES, np.int64)
     for groups in GROUPS:
-        cells = comb.M * groups * LANES * cycles
-        circles = np.ceil((np.multiply.outer(harmonic, cells) + 8 * harmonic[:, None] + 9) / comb.M)
-        bands = np.ceil(nf / (comb.KERNELS[F64].modes * groups * LANES))
+        cells = nufft.M * groups * LANES * cycles
+        circles = np.ceil((np.multiply.outer(harmonic, cells) + 8 * harmonic[:, None] + 9) / nufft.M)
+        bands = np.ceil(nf / (nufft.KERNELS[F64].modes * groups * LANES))
         transforms = len(harmonic) * TRANSFORM + CIRCLE * (circles - 1).sum(axis=0) + equations
         each = BAND + SPREAD * n * share.sum() + groups * transforms
         seconds = 1e-9 * (10_000 + POINT * tables.highest * n + bands * each)
-        seconds = np.where(np.ceil((cells + 17) / comb.M) <= MOST_FOLDS, seconds, np.inf)
+        seconds = np.where(np.ceil((cells + 17) / nufft.M) <= MOST_FOLDS, seconds, np.inf)
         combs = np.where(seconds < best, groups * LANES, combs)
         best = np.minimum(best, seconds)
-    nufft = np.isfinite(best) & ((best <= direct) | (method == "nufft"))
-    return np.where(nufft, NUFFT, DIRECT).astype(np.uint8), combs, np.where(nufft, best, direct)
+    fast = np.isfinite(best) & ((best <= direct) | (method == "nufft"))
+    return np.where(fast, NUFFT, DIRECT).astype(np.uint8), combs, np.where(fast, best, direct)
 
 
 @lru_cache(maxsize=16)
-def _combs(n_combs: int, folds: int) -> cpu_chi2.Combs:
+def _combs(n_combs: int, folds: int) -> kernels.Combs:
     """Tables of ``n_combs`` combs with ``folds`` fold factors."""
-    made = comb.tables(n_combs, LANES, F64)
+    made = nufft.tables(n_combs, LANES, F64)
     r = np.arange(n_combs) / n_combs
-    factors = comb.unit(np.arange(folds)[:, None] * r)
+    factors = nufft.unit(np.arange(folds)[:, None] * r)
     parts = np.stack([factors.real, factors.imag], 1).reshape(folds, 2, n_combs // LANES, LANES)
     fold = np.ascontiguousarray(np.moveaxis(parts, 2, 0)).ravel()
-    return cpu_chi2.Combs(made.first, made.second, fold, made.deconvolve, made.taps, folds)
+    return kernels.Combs(made.first, made.second, fold, made.deconvolve, made.taps, folds)
 
 
 def make_work(
-    tables: chi2.Tables, points: int, cells: int, nufft: bool, block: int, old: cpu_chi2.Chi2Work | None
-) -> cpu_chi2.Chi2Work:
-    """Scratch of one thread; ``old`` is given back when it is large enough."""
+    tables: fourier.Tables, points: int, cells: int, nufft: bool, block: int, old: kernels.SeriesWork | None
+) -> kernels.SeriesWork:
+    """Scratch of one thread; ``old`` is returned if it is large enough."""
     channels, columns, top = len(tables.channel), len(tables.penalty), max(1, tables.highest)
     rows = points * top * ROW if nufft else 1
     entries = len(tables.source)
     want = {
         "c": points, "s": points, "shifted": points, "cell": points * top if nufft else 1, "weight": rows,
         "re": points * top, "im": points * top, "cells": cells if nufft else 1,
-        "scratch": (channels + 1) * cpu_chi2.GROUP if nufft else 1, "x": max(1, channels) * cpu_chi2.STEP,
+        "scratch": (channels + 1) * kernels.GROUP if nufft else 1, "x": max(1, channels) * kernels.STEP,
         "values": tables.n_values * WIDE, "upper": (entries + 1) * WIDE, "lower": (entries + 1) * WIDE,
         "inverse": columns * WIDE, "beta": columns * WIDE, "sound": WIDE, "small": WIDE, "block": block,
     }  # fmt: skip
@@ -159,53 +157,53 @@ def make_work(
     arrays: dict[str, Any] = {
         name: np.empty(size, np.int64 if name == "cell" else np.float64) for name, size in want.items()
     }
-    return cpu_chi2.Chi2Work(**arrays, design=np.empty(shape))
+    return kernels.SeriesWork(**arrays, design=np.empty(shape))
 
 
-def forget_large() -> None:
-    """Give back this thread's scratch where it has grown large."""
+def free_scratch() -> None:
+    """Free large scratch of this thread."""
     work = getattr(_scratch, "work", None)
     if work is not None and sum(a.nbytes for a in work) > KEPT_BYTES:
         _scratch.work = None
 
 
-class Chi2Job:
-    """The objects of one chunk, ready to be searched by any thread; see ``cpu._Job``."""
+class SeriesSearch:
+    """The search of the objects of one chunk, by any thread; see `cpu.engine.SinusoidSearch`."""
 
     def __init__(
         self,
         engine: Engine,
-        model: chi2.Model,
-        curves: cpu_state.Curves,
+        model: fourier.Model,
+        curves: state.Curves,
         row_of_band: NDArray[np.int64],
-        grid: cpu_state.Frequencies,
-        answers: cpu_state.Answers,
+        grid: state.Frequencies,
+        answers: state.Answers,
     ) -> None:
         self.engine, self.model, self.curves, self.answers = engine, model, curves, answers
-        self.grid = grid._replace(values=np.array(grid.values))  # a read-only list would be compiled for anew
+        self.grid = grid._replace(values=np.array(grid.values))  # a read-only list would be compiled again
         self.row_of_band = row_of_band
-        self.fit, self.tables = fit_of(model), chi2.tables(model)
+        self.fit, self.tables = fit_of(model), fourier.tables(model)
 
     def length(self, method: int, combs: int) -> int:
         """Samples of one stretch."""
-        return combs * comb.KERNELS[F64].modes if method == NUFFT else cpu_chi2_search.DIRECT_LENGTH
+        return combs * nufft.KERNELS[F64].modes if method == NUFFT else search.DIRECT_LENGTH
 
     def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
-        """`cpu_chi2_search.search` with this thread's scratch."""
+        """`search.search` with this thread's scratch."""
         points = int(self.curves.n_used[which].max())
         length, cells, folds = self.length(method, combs), 0, 1
         if method == NUFFT:
             df = self.grid.df[0] if self.grid.shared else self.grid.df[which]
             ends = np.array([self.curves.t[a : a + n].max() for a, n in self._rows(which)])
-            highest_cell = comb.M * combs * float((df * ends).max())
+            highest_cell = nufft.M * combs * float((df * ends).max())
             harmonic = self.tables.channel[:, 0]
-            circles = np.ceil((harmonic * highest_cell + 8.0 * harmonic + 9.0) / comb.M).astype(np.int64)
-            cells = int((2 * (comb.M * circles + ROW)).sum())
+            circles = np.ceil((harmonic * highest_cell + 8.0 * harmonic + 9.0) / nufft.M).astype(np.int64)
+            cells = int((2 * (nufft.M * circles + ROW)).sum())
             folds = 16 * -(-(int(circles.max()) + 1) // 16)
         work = make_work(self.tables, points, cells, method == NUFFT, length, getattr(_scratch, "work", None))
         _scratch.work = work
-        found, count, seam = cpu_chi2_search.search(
-            method, which, first, last, length, combs, comb.KERNELS[F64].modes, self.curves, self.row_of_band,
+        found, count, seam = search.search(
+            method, which, first, last, length, combs, nufft.KERNELS[F64].modes, self.curves, self.row_of_band,
             self.grid, self.fit, _combs(combs if method == NUFFT else LANES, folds), work, self.answers,
             self.engine.form, LIMIT[method], bool(self.engine.spec.fit_mean),
         )  # fmt: skip
@@ -225,7 +223,7 @@ class Chi2Job:
         length = self.length(method, combs)
         stretches = -(-nf // length)
         if stretches > 1 and nf - (stretches - 1) * length < 2:
-            stretches -= 1  # every piece wants two samples: the last stretch rides with the one before
+            stretches -= 1  # a piece needs two samples: the last stretch joins the one before
         pieces = min(stretches, self.engine.pool.workers * max(1, min(4, stretches // 32)))
         if pieces < 2:
             self.objects(method, combs, which)
@@ -236,9 +234,7 @@ class Chi2Job:
             [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
         )
         bounds = np.minimum(edges * length, nf)
-        found = cpu_search.joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
+        found = joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)
         work = make_work(self.tables, int(self.curves.n_used[i]), 1, False, length, getattr(_scratch, "work", None))
         _scratch.work = work
-        cpu_chi2_search.join(
-            i, found, LIMIT[DIRECT], self.curves, self.row_of_band, self.grid, self.fit, work, self.answers
-        )
+        search.join(i, found, LIMIT[DIRECT], self.curves, self.row_of_band, self.grid, self.fit, work, self.answers)

@@ -1,16 +1,27 @@
-"""One run of ``skysieve period``: files in, objects searched, tables and pictures out."""
+"""One run of ``skysieve period``: reads files, searches objects, writes tables and pictures."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skysieve.core.command import FAILED_SOME, USER_ERROR
+from skysieve.core.command import (
+    FAILED_SOME,
+    STDIO,
+    USER_ERROR,
+    Messages,
+    check_output,
+    check_picture,
+    table_format,
+    write_stdout,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,41 +38,70 @@ MAX_PLOTS = 50
 
 
 class UserError(Exception):
-    """A mistake of the user's, in one line."""
+    """An error of the user's, in one line."""
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """What is done to the rows of a file before they are searched."""
+    """Changes to the rows of a file before the search."""
 
     time_unit: str = "d"
     no_err: bool = False
     band: str | None = None
     multiband: str | None = None
-    """As the user chose; None for the model that goes with the other options."""
+    """The option --multiband; None for the default."""
     jitter: float | None = None
     phase_model: str | None = None
-    """Phase function of moving objects; None for objects that stay."""
+    """Phase function of moving objects; None for objects that do not move."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the answers go."""
+    """Where the answers go: the options of the command."""
 
     table: Path | None = None
-    plots: Path | None = None
+    format: str | None = None
+    plot: Path | None = None
     plot_all: bool = False
     resume: bool = False
     partition: int | None = None
+    overwrite: bool = False
+
+
+class ConsoleMessages(Messages):
+    """Messages that are printed above a progress bar."""
+
+    def __init__(self, console: Console, log: Console, **options: Any) -> None:
+        super().__init__(**options)
+        self.console, self.log = console, log
+
+    def say(self, text: str) -> None:
+        """Print a line, unless the command is quiet."""
+        if not self.quiet:
+            self.log.print(text, markup=False)
+
+    def detail(self, text: str) -> None:
+        """Print a line if the command is verbose."""
+        if self.verbose:
+            self.log.print(text, markup=False)
+
+
+def messages_for(quiet: bool, verbose: bool, progress: bool | None) -> ConsoleMessages:
+    """Messages by the command's options; `UserError` if they contradict each other."""
+    from rich.console import Console
+
+    console, log = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        return ConsoleMessages(console, log, quiet=quiet, verbose=verbose, progress=progress)
+    except ValueError as e:
+        raise UserError(str(e)) from None
 
 
 @dataclass
-class Job:
-    """One run of the command: what is asked, what has been found so far."""
+class PeriodRun:
+    """One run of the command: what was asked, and what has been found so far."""
 
-    console: Console
-    log: Console
-    quiet: bool
+    messages: ConsoleMessages
     n_files: int
     found: list[tuple[str, Found]] = field(default_factory=list)
     bad_files: int = 0
@@ -74,67 +114,92 @@ class Job:
     flagged: Counter[str] = field(default_factory=Counter)
 
     def complain(self, text: str) -> None:
-        self.log.print(f"skysieve: {text}", style="bold red" if self.log.is_terminal else None, markup=False)
+        """Print an error."""
+        log = self.messages.log
+        log.print(f"skysieve: {text}", style="bold red" if log.is_terminal else None, markup=False)
 
     def say(self, text: str) -> None:
-        if not self.quiet:
-            self.log.print(text, markup=False)
+        """Print a line, unless the command is quiet."""
+        self.messages.say(text)
 
     def prepare(self, files: list[Path], request: Request, treatment: Treatment, outputs: Outputs, run: Any) -> None:
-        """Checks that need no data, so that an hour of work is not lost to a wrong name.
+        """Check what can be checked without data, so that a wrong name costs no work.
 
         ``run`` is all that was asked, as JSON holds it.
         """
-        from skysieve.periodogram.lightcurves.io import BadFile, check_output
-
-        from .resume import InUse, OtherRun, Parts, files_of
+        from .resume import InUse, OtherRun, Parts, files_of, parts_folder
 
         self.request, self.treatment = request, treatment
-        self.output, self.plot = outputs.table, outputs.plots
+        self.output, self.plot = outputs.table, outputs.plot
         self.plot_limit = sys.maxsize if outputs.plot_all else MAX_PLOTS
-        output, plot = outputs.table, outputs.plots
-        if output is not None:
-            if any(output.resolve() == f.resolve() for f in files):
-                raise UserError(f"{output} is one of the files to read")
-            try:
-                check_output(output)
-            except BadFile as e:
-                raise UserError(f"{output}: {e}") from None
-        if plot is not None:
-            from importlib.util import find_spec
-
-            if find_spec("matplotlib") is None:
-                raise UserError("--plot needs matplotlib: pip install 'skysieve[plot]'")
-            try:
-                plot.mkdir(parents=True, exist_ok=True)
-            except OSError as e:
-                raise UserError(f"--plot {plot}: {e.strerror}") from None
+        if files.count(STDIO) > 1:
+            raise UserError("- is given twice: standard input can be read once")
+        if outputs.format is not None and self.output is None:
+            raise UserError("--format needs -o, the table that has this format")
+        if self.output is not None:
+            if any(self.output.resolve() == f.resolve() for f in files if f != STDIO):
+                raise UserError(f"{self.output} is one of the files to read")
+            continues = outputs.resume and parts_folder(self.output).exists()
+            self._check_table(self.output, outputs.format, outputs.overwrite or continues)
+        if self.plot is not None:
+            self._check_plot(self.plot, outputs.overwrite)
         self.partition = outputs.partition
         if outputs.resume:
-            if output is None:
+            if self.output is None or self.output == STDIO:
                 raise UserError("--resume needs -o: the finished parts are kept beside the table")
-            if plot is not None:
+            if STDIO in files:
+                raise UserError("--resume needs files, not standard input")
+            if self.plot is not None:
                 raise UserError("--resume and --plot do not go together; draw pictures in a run of their own")
             try:
-                self.parts = Parts(output, {"options": run, "files": files_of(files)})
+                self.parts = Parts(self.output, {"options": run, "files": files_of(files)})
             except (InUse, OtherRun) as e:
                 raise UserError(str(e)) from None
             except OSError as e:
-                raise UserError(f"{output}.parts: {e.strerror or e}") from None
+                raise UserError(f"{self.output}.parts: {e.strerror or e}") from None
             if self.parts.lock.note:
                 self.say(f"note: {self.parts.lock.note}")
         elif outputs.partition is not None:
             raise UserError("--partition goes with --resume")
 
+    def _check_table(self, path: Path, wanted: str | None, overwrite: bool) -> None:
+        from skysieve.periodogram.result.table_files import FORMATS, check_format
+
+        try:
+            self.format = table_format(path, wanted, FORMATS)
+            check_format(path, self.format)
+            check_output(path, overwrite)
+        except (OSError, ValueError, ImportError) as e:
+            raise UserError(str(e)) from None
+
+    def _check_plot(self, path: Path, overwrite: bool) -> None:
+        """Whether pictures go to a file or into a folder, and whether they can be written there."""
+        from .plot_files import is_picture, pictures_in
+
+        try:
+            if is_picture(path):
+                check_picture(path, overwrite)
+                if self.n_files > 1:
+                    raise UserError(f"--plot {path}: expected a folder, because there are several files")
+                return
+            check_output(path, folder=True)
+            if not overwrite and (before := pictures_in(path)):
+                raise UserError(
+                    f"--plot {path}: the folder holds pictures ({before[0].name}); use --overwrite to replace them"
+                )
+            path.mkdir(exist_ok=True)
+        except (OSError, ValueError, ImportError) as e:
+            raise UserError(str(e)) from None
+
     def close(self) -> None:
-        """Let another run have the output."""
+        """Release the lock of the output."""
         if self.parts is not None:
             self.parts.close()
 
-    def run(self, files: list[Path], wanted: Wanted) -> int:
-        """Every file in turn; returns the exit code."""
+    def search_all(self, files: list[Path], wanted: Wanted) -> int:
+        """Search the files in turn, and write what was found; returns the exit code."""
         from skysieve.periodogram.lightcurves.column_names import MissingColumn
-        from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
+        from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves, read_stream
 
         from .report import show_periods, summary
         from .survey import join
@@ -142,14 +207,19 @@ class Job:
         started = time.monotonic()
         names = Counter(file.name for file in files)
         for number, file in enumerate(files):
+            if file == STDIO:
+                file = Path("stdin")
+                read = partial(read_stream, sys.stdin.buffer)
+            else:
+                read = partial(read_light_curves, file)
             label = str(file) if names[file.name] > 1 else file.name
             if self.parts is not None and (done := self.parts.complete(number)):
                 self.say(f"{file}: all {done} partitions were done before")
                 for k in range(done):
-                    self.found.append((label, self._done_before(number, k)))
+                    self.found.append((label, self._loaded(number, k)))
                 continue
             try:
-                curves = self._treated(read_light_curves(file, wanted, band=self.treatment.band))
+                curves = self._treated(read(wanted, band=self.treatment.band))
             except (BadFile, MissingColumn) as e:
                 self._bad(f"{file}: {e}")
                 continue
@@ -165,17 +235,17 @@ class Job:
         self._join()
         seconds = time.monotonic() - started
         merged = join([f for _, f in self.found])
-        if not self.quiet:
-            show_periods(self.console, self.found, self.request)
-            for line in summary(merged, seconds, len(self.found), self.flagged):
-                self.say(line)
+        if not self.messages.quiet and self.output != STDIO:
+            show_periods(self.messages.console, self.found, self.request)
+        for line in summary(merged, seconds, len(self.found), self.flagged):
+            self.say(line)
         if self.output is not None:
             self._write(self.output)
-            self.say(f"wrote {self.output}")
+            self.messages.wrote(self.output, f"{len(merged):,} object{'s' if len(merged) != 1 else ''}")
         if self.parts is not None and not self.bad_files:
             self.parts.remove()
         if self.plot is not None:
-            self.say(f"wrote {self.plotted} plot{'s' if self.plotted != 1 else ''} into {self.plot}")
+            self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         return FAILED_SOME if self.bad_files else 0
 
     def _bad(self, text: str) -> None:
@@ -183,7 +253,7 @@ class Job:
         self.complain(text)
 
     def _treated(self, curves: LightCurves) -> LightCurves:
-        """Times in days, errors with the jitter."""
+        """Convert the times to days, and add the jitter to the errors."""
         from dataclasses import replace
 
         import numpy as np
@@ -202,13 +272,13 @@ class Job:
         if how.jitter:
             if curves.dy is None:
                 dy = np.full(len(curves.t), how.jitter)
-            else:  # a negative error is a mark of something wrong, and stays one
+            else:  # a negative error marks a bad row, and is not changed
                 dy = np.where(curves.dy < 0, curves.dy, np.hypot(curves.dy, how.jitter))
             curves = replace(curves, dy=dy)
         return curves
 
     def _about_bands(self, curves: LightCurves) -> list[str]:
-        """What is made of several bands, in a line."""
+        """A note on what is done with several bands."""
         import numpy as np
 
         names = [] if curves.band is None else np.unique(curves.band.astype(str)).tolist()
@@ -222,30 +292,33 @@ class Job:
             how = f"are searched together (--multiband {model}) with {terms} term{'s' if terms != 1 else ''}"
         return [f"rows of {len(names)} bands ({some}) {how}; --band keeps one"]
 
-    def _still(self) -> Callable[[LightCurves], LightCurves] | None:
-        """Takes the motion out of some objects and counts what that cost; None where nothing moves."""
+    def _correction(self) -> Callable[[LightCurves], LightCurves] | None:
+        """A function that corrects objects for their motion and counts lost rows; None if nothing moves."""
         from skysieve.periodogram.analysis.solar_system import reduce_part
 
         model = self.treatment.phase_model
         if model is None:
             return None
 
-        def still(curves: LightCurves) -> LightCurves:
+        def correct(curves: LightCurves) -> LightCurves:
             out, lost, flat = reduce_part(curves, model)
             self.lost, self.flat = self.lost + lost, self.flat + flat
             return out
 
-        return still
+        return correct
 
     def _search(self, number: int, file: Path, label: str, curves: LightCurves) -> None:
         from skysieve.core.errors import SkysieveError
         from skysieve.periodogram.analysis.solar_system import what_was_done
 
+        from .plot_files import is_picture
         from .ranges import range_of
         from .report import left_out
 
         self.flagged.update(curves.left_out)
         self.lost = self.flat = 0
+        if self.plot is not None and is_picture(self.plot) and len(curves) > 1:
+            raise UserError(f"--plot {self.plot}: expected a folder, because {file} has {len(curves):,} objects")
         try:
             searched, notes = range_of(curves, self.request)
             what = f"{len(curves):,} object{'s' if len(curves) != 1 else ''}, {len(curves.t):,} rows"
@@ -262,7 +335,7 @@ class Job:
         except ValueError as e:
             if self.n_files == 1:
                 raise UserError(str(e).splitlines()[0]) from e
-            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files keep what they have
+            self._bad(f"{file}: {str(e).splitlines()[0]}")  # the other files are searched all the same
         except SkysieveError as e:
             raise UserError(str(e).splitlines()[0]) from e
         except OSError as e:  # a finished part or a picture that cannot be written
@@ -276,10 +349,13 @@ class Job:
         from .survey import join, search
 
         if self.parts is None:
-            with progress_bar(self.log, file.name, len(curves), self.quiet) as progress:
-                yield from search(curves, self.request, progress=progress, note=self._note, prepare=self._still())
+            with progress_bar(self.messages.log, file.name, len(curves), self.messages.progress) as progress:
+                yield from search(
+                    curves, self.request, progress=progress, note=self._note, detail=self._detail,
+                    prepare=self._correction(),
+                )  # fmt: skip
             return
-        banded = self.request.banded(curves)  # a part with rows of one band is fitted as the file is
+        banded = self.request.banded(curves)  # a part with rows of one band has the model of the file
         edges = self.parts.cut(number, curves, self.partition or PARTITION)
         n = len(edges) - 1
         before = [k for k in range(n) if self.parts.load(number, k) is not None]
@@ -293,87 +369,103 @@ class Job:
             if found is None:
                 part = curves.part(edges[k], edges[k + 1])
                 label = f"{file.name}, {k + 1} of {n}"
-                with progress_bar(self.log, label, len(part), self.quiet) as progress:
+                with progress_bar(self.messages.log, label, len(part), self.messages.progress) as progress:
                     answers = search(
-                        part, self.request, progress=progress, note=self._note, prepare=self._still(), banded=banded
-                    )
+                        part, self.request, progress=progress, note=self._note, detail=self._detail,
+                        prepare=self._correction(), banded=banded,
+                    )  # fmt: skip
                     found = join(list(answers))
                 self.parts.save(number, k, found)
             yield found
 
-    def _done_before(self, number: int, k: int) -> Found:
+    def _loaded(self, number: int, k: int) -> Found:
         assert self.parts is not None
         found = self.parts.load(number, k)
         assert found is not None
         return found
 
+    @property
+    def _detail(self) -> Callable[[str], None] | None:
+        return self.messages.detail if self.messages.verbose else None
+
     def _note(self, text: str) -> None:
-        """A note of the search, once for all its partitions."""
+        """Print a note of the search, once for all partitions."""
         kind = text[:20]
         if kind not in self.noted or self.parts is None:
             self.noted.add(kind)
             self.say(f"note: {text}")
 
     def _join(self) -> None:
-        """Bring the answers of each file together."""
+        """Join the answers of each file."""
         from .survey import join
 
         files = groupby(self.found, key=lambda pair: pair[0])
         self.found = [(name, join([part for _, part in pairs])) for name, pairs in files]
 
-    def _plot(self, curves: LightCurves, folder: Path) -> None:
+    def _plot(self, curves: LightCurves, path: Path) -> None:
         from .plot_files import plot_objects
 
         limit = self.plot_limit - self.plotted
-        self.plotted += plot_objects(curves, self.request, folder, limit, self.pictures, self._still())
+        self.plotted += plot_objects(curves, self.request, path, limit, self.pictures, self._correction())
 
     def _write(self, path: Path) -> None:
-        from skysieve.periodogram.lightcurves.io import write_table
+        from skysieve.periodogram.result.table_files import table_bytes, write_table
 
+        columns, units = self._columns()
         try:
-            write_table(self._columns(), path, units=self.found[0][1].units(self.request))
+            if path == STDIO:
+                write_stdout(table_bytes(columns, self.format, units=units))
+            else:
+                write_table(columns, path, units=units, format=self.format)
         except OSError as e:
             raise UserError(f"cannot write {path}: {e.strerror or e}") from None
 
-    def _columns(self) -> dict[str, NDArray[Any]]:
-        """The table of all that was found."""
+    def _columns(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+        """The table of all that was found, and its units."""
         import numpy as np
 
         tables = [f.table(self.request, name if self.n_files > 1 else None) for name, f in self.found]
-        return {k: np.concatenate([t[k] for t in tables]) for k in tables[0]}
+        return {k: np.concatenate([t[k] for t, _ in tables]) for k in tables[0][0]}, tables[0][1]
 
     def keep_finished(self, why: str = "interrupted") -> str:
-        """After Ctrl-C or an error: write what is done, and say where.
+        """After Ctrl-C or an error, write what is done; returns a message that says where.
 
-        Beside the wanted output; where that cannot be written, in the folder of temporary files, else on the
-        standard output.  A run without an output shows it.
+        It is written next to the output, else into the folder of temporary files, else to standard output.  A run
+        without an output shows it.
         """
         if self.parts is not None:
-            return f"{why}; the same command goes on from the finished partitions in {self.parts.folder}"
+            return f"{why}; the same command continues from the finished partitions in {self.parts.folder}"
         done = sum(len(f) for _, f in self.found)
-        if not done or (self.output is None and self.quiet):
+        if not done or (self.output is None and self.messages.quiet):
             return f"{why}; nothing was written"
         import tempfile
 
-        from skysieve.periodogram.lightcurves.io import print_csv
+        from skysieve.periodogram.result.table_files import table_bytes
 
         from .report import show_periods
 
         self._join()
         those = f"the periods of the {done:,} object{'s' if done != 1 else ''} that were done"
         if self.output is None:
-            show_periods(self.console, self.found, self.request)
+            show_periods(self.messages.console, self.found, self.request)
             return f"{why}; {those} are in the table above"
-        name = f"{self.output.stem}.partial{self.output.suffix}"
-        for folder in (self.output.parent, Path(tempfile.gettempdir())):
-            try:
-                self._write(folder / name)
-            except UserError as e:
-                self.complain(str(e))
-            else:
-                return f"{why}; {those} are in {folder / name}"
+        if self.output != STDIO:
+            for folder in (self.output.parent, Path(tempfile.gettempdir())):
+                path = unused(folder / f"{self.output.stem}.partial{self.output.suffix}")
+                try:
+                    self._write(path)
+                except UserError as e:
+                    self.complain(str(e))
+                else:
+                    return f"{why}; {those} are in {path}"
         try:
-            print_csv(self._columns())
+            write_stdout(table_bytes(self._columns()[0], self.format if self.output == STDIO else "csv"))
         except OSError as e:
-            return f"{why}; {those} are lost: the standard output takes none ({e.strerror or e})"
+            return f"{why}; {those} are lost: they could not be written to standard output ({e.strerror or e})"
         return f"{why}; {those} are on the standard output"
+
+
+def unused(path: Path) -> Path:
+    """`path`, or the first of ``name-2``, ``name-3`` ... that does not exist."""
+    candidates = (path if k == 1 else path.with_name(f"{path.stem}-{k}{path.suffix}") for k in itertools.count(1))
+    return next(candidate for candidate in candidates if not candidate.exists())
