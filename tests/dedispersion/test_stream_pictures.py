@@ -8,7 +8,7 @@ import threading
 import pytest
 from tests.dedispersion.test_stream_sink import fb, row, wait_for
 
-from skysieve.dedispersion.stream.report.drawing import Painter
+from skysieve.dedispersion.stream.report.drawing import PictureProcess
 from skysieve.dedispersion.stream.report.sink import Sink
 
 __all__ = ["fb"]
@@ -34,7 +34,7 @@ def test_samples_that_a_disk_takes_too_long_for_are_counted(fb, tmp_path, monkey
     sink = Sink(tmp_path, pictures=False, say=said.append)
     for i in range(3):
         sink.add(row(fb, raw=fb.block(1000, 400).T.copy(), mjd_infinite=60001.0 + i))
-    wait_for(lambda: sink.drawing._rows.qsize() == 2)
+    wait_for(lambda: sink.drawing._candidates.qsize() == 2)
     sink.close(grace=0.0)
     assert sink.counts["pictures_skipped"] == 2
     assert sum("could not be written in time" in line for line in said) == 1
@@ -59,10 +59,10 @@ def test_half_files_of_a_run_that_was_killed_go(tmp_path):
 def test_a_signal_while_the_end_is_waited_for_leaves_no_process(fb, tmp_path, monkeypatch):
     """A first close that is interrupted leaves threads at work: the process that draws ends with the second one."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(Painter, "draw", lambda painter, task, over: wait_for(over))
+    monkeypatch.setattr(PictureProcess, "draw", lambda painter, task, over: wait_for(over))
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=fb.block(1000, 400).T.copy()))
-    wait_for(lambda: sink.drawing.painter is not None)
+    wait_for(lambda: sink.drawing.process is not None)
     ended, signals = sink.drawing._threads[1].ended, [KeyboardInterrupt]
     wait = ended.wait
 
@@ -75,5 +75,5 @@ def test_a_signal_while_the_end_is_waited_for_leaves_no_process(fb, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         sink.close(grace=60.0)
     sink.close(5.0, 0.0)
-    assert sink.drawing.painter._process.poll() is not None
+    assert sink.drawing.process._process.poll() is not None
     assert sink.counts["pictures_later"] == 1

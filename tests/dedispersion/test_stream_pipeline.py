@@ -364,7 +364,7 @@ def test_a_terminal_that_has_gone_away(monkeypatch):
             raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(sys, "stderr", Gone())
-    screen = Screen(False)
+    screen = Screen(progress=True)
     screen.say("a")
     screen.line("b")
     screen.end()

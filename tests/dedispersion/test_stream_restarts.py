@@ -18,7 +18,7 @@ from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import RESTART, Intake
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser
 from skysieve.dedispersion.stream.records import Mark
-from skysieve.dedispersion.stream.report.earlier import Earlier, Gap
+from skysieve.dedispersion.stream.report.previous_run import Gap, PreviousRun
 
 __all__ = ["data"]
 
@@ -69,7 +69,7 @@ def test_a_sender_that_starts_anew(data, tmp_path, size):
     for number in "012":
         assert sorted(int(r["sample"]) for r in rows if r["segment"] == number) == sorted(offline.sample.tolist())
     assert {r["segment"] for r in rows} == {"0", "1", "2"}
-    assert sum("started anew" in line for line in said) == 2
+    assert sum("started again" in line for line in said) == 2
     for r in rows:
         began = 60000.5 + (1000 / 86400 if r["segment"] != "0" else 0)
         assert float(r["mjd_top"]) == pytest.approx(began + float(r["time"]) / 86400, abs=1e-10)
@@ -146,8 +146,8 @@ def test_senders_that_take_turns_fill_no_memory(data, monkeypatch):
         some = packets_of(data.fb, epoch=g.epoch + turn * 10**12)[1][: RESTART + 10]
         intake.take(some, np.full(len(some), some.shape[1]))
     assert len(intake.beams[0].segments) == 3
-    assert intake.bad["restarts"] == 2
-    assert said[-1] == "beam 0: 3 streams wait for their search; no other is begun now"
+    assert intake.tally["restarts"] == 2
+    assert said[-1] == "beam 0: 3 segments wait for their search; no other one is begun now"
     counts = intake.counts()
     assert counts["changed"] + counts["accepted"] == counts["packets"] == 6 * (RESTART + 10)
 
@@ -197,7 +197,7 @@ def test_the_run_after_one_that_was_killed(data, tmp_path):
         (kept,) = csv.DictReader(file)
     assert float(kept["seconds"]) == pytest.approx(gap["seconds"], abs=1e-6)
     (words,) = [line for line in (*said, *err.splitlines()) if "a gap of" in line]
-    assert "the run before in this folder was killed at MJD 60000.5" in words
+    assert "the previous run in this folder was killed at MJD 60000.5" in words
     # a third run, after one that has ended well, begins before its end
     said = []
     process, port = start_stream(tmp_path, said=said)
@@ -207,7 +207,7 @@ def test_the_run_after_one_that_was_killed(data, tmp_path):
     process.terminate()
     err = process.communicate(timeout=300)[1]
     assert {r["segment"] for r in rows_of(out)[count:]} == {"2"}
-    assert any("ended at MJD" in line and "may be there twice" in line for line in err.splitlines())
+    assert any("ended at MJD" in line and "may be listed twice" in line for line in err.splitlines())
     assert {path: path.read_bytes() for path in files} == files
     assert json.loads((out / "summary-1.json").read_text())["gaps"] == [gap]
 
@@ -216,8 +216,8 @@ def test_the_run_after_one_that_was_killed(data, tmp_path):
                                    '{"running": true, "streams": {"0": {"made": 1e400, "mark": {}}}}'])  # fmt: skip
 def test_a_state_that_cannot_be_read_tells_nothing(tmp_path, state):
     (tmp_path / "status.json").write_text(state)
-    found = Earlier.read(tmp_path, {0: 4, 3: 0})
-    assert found.made == {0: 5, 3: 1}
+    found = PreviousRun.read(tmp_path, {0: 4, 3: 0})
+    assert found.next_segment == {0: 5, 3: 1}
     assert found.marks == {}
 
 
@@ -227,14 +227,14 @@ def test_gaps_between_runs():
     for after, seconds, words in (
         (Mark(4, epoch, 12.5, 12_500), 2.5, "a gap of 2.500 s, up to MJD 60000.500144676, is not searched"),
         (Mark(4, epoch + 60 * 10**9, 1.0, 1000), 51.0, "a gap of 51.000 s"),
-        (Mark(4, epoch, 2.0, 2000), -8.0, "8.000 s after the start of this one"),
-        (Mark(4, 0, 2.0, 2000), None, "one of the two epochs is not known"),
+        (Mark(4, epoch, 2.0, 2000), -8.0, "8.000 s after the start of this run"),
+        (Mark(4, 0, 2.0, 2000), None, "the epoch of one of them is not known"),
     ):
         gap = Gap(2, before, after, True)
         assert gap.seconds == seconds
-        assert words in gap.words
-        assert gap.words.startswith("beam 2: the run before in this folder was killed at MJD 60000.5001157")
-        assert (gap.columns["sample_from"] == 10_000) == (after.epoch == epoch)
+        assert words in gap.message
+        assert gap.message.startswith("beam 2: the previous run in this folder was killed at MJD 60000.5001157")
+        assert (gap.row["sample_from"] == 10_000) == (after.epoch == epoch)
     unknown = Gap(0, Mark(0, 0, 10.0, 10_000), Mark(1, 0, 12.5, 12_500), False)
-    assert unknown.words == "beam 0: the run before in this folder ended at 10.000 s: a gap of 2.500 s, up to " \
+    assert unknown.message == "beam 0: the previous run in this folder ended at 10.000 s: a gap of 2.500 s, up to " \
         "12.500 s, is not searched"  # fmt: skip

@@ -171,7 +171,7 @@ def test_a_subband_that_joins_late_makes_no_candidates(joins, low, high):
     """The packets of some channels begin later: noise stays noise, a pulse after that is found at its DM."""
     rng = np.random.default_rng(joins + low)
     lost = [(0, joins, low, high)]
-    edge = -(-joins // 1100) * 1100  # its level is known there, or a block later
+    edge = -(-joins // 1100) * 1100  # its level is known at this sample, or a block later
     for count in (7000, edge + 60, edge + 900, edge + 1200, edge + 2000):
         assert live_candidates(noise(rng, count), 0, np.arange(0, 1001, 50.0), 1.1, rects=lost) == [], count
     made = fake(nchan=NCHAN, duration=9, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, times=[7.2], width=8e-3, snr=25,
@@ -248,7 +248,7 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     x = fb.read().T
     found, at = [], []
     with StreamSearch(fb.observation, p, threads=1, **options) as live:
-        assert len(live._parts) > 5
+        assert len(live._ranges) > 5
         for start in range(0, fb.nsamp, 100):
             some = live.feed(start, x[start : start + 100])
             found += some

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, fake
-from skysieve.dedispersion.stream.records import Cut, Row
-from skysieve.dedispersion.stream.report.drawing import Painter, undrawn
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, Candidate, CandidateSamples
+from skysieve.dedispersion.stream.report.drawing import PictureProcess, undrawn
 from skysieve.dedispersion.stream.report.sink import Sink
-from skysieve.dedispersion.stream.report.tables import COLUMNS
+from skysieve.dedispersion.stream.report.triggers import make_trigger
 from skysieve.dedispersion.stream.search.coincidence import Coincidence
 
 
@@ -39,11 +39,11 @@ def rows_of(folder):
 
 
 def row(fb, snr=9.0, time=1.3, beam=0, raw=None, **more):
-    columns = dict.fromkeys(COLUMNS, 0) | {
+    columns = dict.fromkeys((c.name for c in CANDIDATE_COLUMNS), 0) | {
         "snr": snr, "dm": 100.0, "time": time, "width": 4e-3, "mjd_top": 60000.5, "mjd_infinite": 60000.5, "beam": beam,
         "latency": 0.5, "live": 1.0, "dm_low": 90.0, "dm_high": 110.0, "time_first": 1.0, "time_last": 2.0, **more,
     }  # fmt: skip
-    return Row(columns, fb.observation, time, raw, 0)
+    return Candidate(columns, fb.observation, time, raw, 0)
 
 
 def command(*arguments):
@@ -90,15 +90,16 @@ def test_a_table_is_continued_not_overwritten(fb, tmp_path):
     Sink(tmp_path, pictures=False, raw=False).close()
     assert len(rows_of(tmp_path)) == 2
     (tmp_path / "candidates.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="is no table of candidates"):
+    with pytest.raises(ValueError, match="is not a table of this version"):
         Sink(tmp_path)
-    for options, message in [
-        ({"url": "file:///x"}, "url='file:"),
-        ({"command": ""}, "command=''"),
-        ({"command": "no-such-program -x"}, "no program of the name no-such-program"),
+    for trigger, message in [
+        ("voevent:file:///x", "voevent='file:"),
+        ("command:", "command=''"),
+        ("command:no-such-program -x", "there is no program no-such-program"),
+        ("mail:a@b", "expected command:PROGRAM or voevent:URL"),
     ]:
         with pytest.raises(ValueError, match=message):
-            Sink(tmp_path / "other", **options)
+            make_trigger(trigger)
 
 
 def test_triggers(fb, tmp_path):
@@ -118,9 +119,16 @@ def test_triggers(fb, tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     said = []
     sink = Sink(
-        tmp_path, pictures=False, raw=False, least=8.0, command=f"tee -a {tmp_path}/heard", say=said.append,
-        url=f"http://127.0.0.1:{server.server_port}/", ivorn="org.example/frb", role="test",
-    )  # fmt: skip
+        tmp_path,
+        pictures=False,
+        raw=False,
+        min_snr=8.0,
+        say=said.append,
+        triggers=[
+            make_trigger(text, ivorn="org.example/frb", role="test")
+            for text in (f"command:tee -a {tmp_path}/heard", f"voevent:http://127.0.0.1:{server.server_port}/")
+        ],
+    )
     observed = replace(fb.observation, ra=83.6, dec=22.0, source="Crab", telescope="GBT")
     for one in (row(fb, 9.0), row(fb, 7.0), row(fb, 20.0, flagged=1), row(fb, 10.0)):
         sink.add(replace(one, observation=observed))
@@ -142,7 +150,7 @@ def test_triggers(fb, tmp_path):
 
 
 def test_a_command_that_fails(fb, tmp_path):
-    sink = Sink(tmp_path, pictures=False, raw=False, command="false")
+    sink = Sink(tmp_path, pictures=False, raw=False, triggers=[make_trigger("command:false")])
     sink.add(row(fb))
     sink.close()
     assert sink.counts["triggers_failed"] == 1
@@ -174,7 +182,7 @@ def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
     assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, 1), (2, 1), (1, 0)]
     c.add([row(fb, beam=0)], 0.5)
     assert [r.columns["flagged"] for r in c.release({}, last=True)] == [0]
-    with pytest.raises(ValueError, match="part=0"):
+    with pytest.raises(ValueError, match="fraction=0"):
         Coincidence(0)
 
 
@@ -228,7 +236,7 @@ def test_coincidence_is_that_of_its_definition(fb):
 def test_two_runs_do_not_share_a_folder(fb, tmp_path):
     pytest.importorskip("fcntl")
     first = Sink(tmp_path, pictures=False, raw=False)
-    with pytest.raises(ValueError, match="another run writes there"):
+    with pytest.raises(ValueError, match="another run writes to this folder"):
         Sink(tmp_path)
     first.add(row(fb))
     first.close()
@@ -260,7 +268,7 @@ def test_a_process_that_draws_is_killed(fb, tmp_path):
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=raw))
     wait_for(lambda: sink.counts["pictures"] == 1)
-    os.kill(sink.drawing.painter.pid, signal.SIGKILL)
+    os.kill(sink.drawing.process.pid, signal.SIGKILL)
     for i in range(2):
         sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i))
         wait_for(lambda i=i: sink.counts["pictures"] + sink.counts["pictures_failed"] == 2 + i)
@@ -277,7 +285,7 @@ def test_what_is_not_drawn_in_time_can_be_drawn_later(fb, tmp_path, monkeypatch)
     from skysieve.dedispersion.stream.report import pictures as module
 
     monkeypatch.setattr(module, "MOST_WAITING", 4)
-    monkeypatch.setattr(Painter, "draw", lambda painter, task, over: wait_for(over))
+    monkeypatch.setattr(PictureProcess, "draw", lambda painter, task, over: wait_for(over))
     raw, said = fb.block(1000, 4000).T.copy(), []
     sink = Sink(tmp_path, say=said.append, raw=False)
     for i in range(7):
@@ -311,7 +319,12 @@ def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        sink = Sink(tmp_path, pictures=False, raw=False, url=f"http://127.0.0.1:{server.getsockname()[1]}/")
+        sink = Sink(
+            tmp_path,
+            pictures=False,
+            raw=False,
+            triggers=[make_trigger(f"voevent:http://127.0.0.1:{server.getsockname()[1]}/")],
+        )
         for mjd in (60000.5, 1e12, 60001.5):
             sink.add(row(fb, mjd_infinite=mjd))
         sink.close()
@@ -322,7 +335,7 @@ def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
 
 def test_what_a_command_hears_is_json(fb, tmp_path):
     """A latency that is not known is null: NaN is no JSON."""
-    sink = Sink(tmp_path, pictures=False, raw=False, command=f"tee {tmp_path}/heard")
+    sink = Sink(tmp_path, pictures=False, raw=False, triggers=[make_trigger(f"command:tee {tmp_path}/heard")])
     sink.add(row(fb, latency=float("nan")))
     sink.close()
 
@@ -336,7 +349,7 @@ def test_triggers_that_hang_hold_nothing_up(fb, tmp_path, monkeypatch):
     from skysieve.dedispersion.stream.report import sink as module
 
     monkeypatch.setattr(module, "MOST_TRIGGERS", 2)
-    sink = Sink(tmp_path, pictures=False, raw=False, command="sleep 20")
+    sink = Sink(tmp_path, pictures=False, raw=False, triggers=[make_trigger("command:sleep 20")])
     for i in range(6):
         sink.add(row(fb, mjd_infinite=60000.0 + i))
     wait_for(lambda: sink.counts["written"] == 6)
@@ -351,11 +364,11 @@ def test_ctrl_c_at_the_terminal_ends_no_drawing(fb, tmp_path):
     pytest.importorskip("matplotlib")
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=fb.block(1000, 4000).T.copy()))
-    wait_for(lambda: sink.drawing.painter is not None)
-    assert os.getpgid(sink.drawing.painter.pid) != os.getpgid(0)
+    wait_for(lambda: sink.drawing.process is not None)
+    assert os.getpgid(sink.drawing.process.pid) != os.getpgid(0)
     sink.close()
     assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (1, 0)
-    assert sink.drawing.painter._process.poll() is not None
+    assert sink.drawing.process._process.poll() is not None
 
 
 def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypatch):
@@ -387,21 +400,21 @@ def test_a_sink_that_fails_says_so(fb, tmp_path):
 def test_candidates_do_not_wait_for_their_samples(fb, tmp_path):
     """The line is on the disk before the samples around a candidate have come; those may come before it, too."""
     raw = fb.block(1000, 400).T.copy()
-    sink = Sink(tmp_path, pictures=False, least=8.0)
+    sink = Sink(tmp_path, pictures=False, min_snr=8.0)
     numbered = [replace(row(fb, snr, mjd_infinite=60000.0 + i), number=i + 1) for i, snr in enumerate([9, 7, 9, 7, 9])]
     for one in numbered[:2]:
         sink.add(one)
     wait_for(lambda: sink.counts["written"] == 2)
     for number in (1, 2, 3, 4):
-        sink.add_cut(Cut(number, 1000, raw))
+        sink.add_samples(CandidateSamples(number, 1000, raw))
     for one in numbered[2:]:
         sink.add(one)
-    sink.add_cut(Cut(5, 1000, None))
+    sink.add_samples(CandidateSamples(5, 1000, None))
     sink.close()
     assert sink.counts["pictures"] == 2
     assert sorted(p.name[:5] for p in tmp_path.glob("pulses/*.fil")) == ["60000", "60002"]
     assert sink._raw_bytes == 0
-    assert not sink._cuts
+    assert not sink._samples
     assert not sink._expected
     with Filterbank.open(next(iter(tmp_path.glob("pulses/60002*.fil")))) as held:
         assert np.array_equal(held.read(), fb.block(1000, 400))

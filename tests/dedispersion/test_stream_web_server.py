@@ -23,11 +23,11 @@ __all__ = ["folder"]
 
 @pytest.fixture
 def port(folder, monkeypatch):
-    from skysieve.dedispersion.stream.web.server import serve, settle
+    from skysieve.dedispersion.stream.web.server import quieten, serve
 
     monkeypatch.setenv("BOKEH_RESOURCES", "cdn")
     monkeypatch.setenv("BOKEH_ALLOW_WS_ORIGIN", "evil.example")
-    settle()
+    quieten()
     told, stop = threading.Event(), []
 
     def run():

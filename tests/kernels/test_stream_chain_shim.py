@@ -96,7 +96,7 @@ def on_gpus(monkeypatch):
 
         monkeypatch.setattr(search_module, "make_engine", engine)
         monkeypatch.setattr(search_module, "find_place", lambda device, memory: find("cpu", memory))
-        monkeypatch.setattr(beams, "gpus_of", lambda device: True)
+        monkeypatch.setattr(beams, "uses_gpus", lambda device: True)
 
     find = search_module.find_place
     return begin
@@ -162,7 +162,7 @@ def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
     told = [line for line in said if "answers no more" in line]
     assert len(told) == 1
     assert f"cuda:{which} (host shim) failed" in told[0]
-    assert f"going on with cuda:{1 - which} (host shim)" in told[0]
+    assert f"the search continues on cuda:{1 - which} (host shim)" in told[0]
     found = {p for p in PULSES for r in rows if abs(float(r["time"]) - p) < 0.02 and float(r["snr"]) > 10}
     assert {PULSES[0], PULSES[-1]} <= found
     assert summary["counts"]["lost"] == 0
