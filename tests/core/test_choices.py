@@ -10,7 +10,6 @@ from skysieve.dedispersion import contract as dedispersion
 from skysieve.dedispersion.command import options as dedisp
 from skysieve.dedispersion.dm_plan.plan import METHODS as DM_RULES
 from skysieve.dedispersion.single_pulse.search import DETECTORS
-from skysieve.dedispersion.stream.command import commands as stream
 from skysieve.fstat.command import cli as fstat
 from skysieve.fstat.result.map import STYLES
 from skysieve.periodogram import contract as periodogram
@@ -33,7 +32,6 @@ from skysieve.sphere.maps import smoothing
         (period.Multiband, (*multiband.MODELS, "none")),
         (dedisp.Method, dedispersion.METHODS),
         (dedisp.Noise, dedispersion.NOISE),
-        (stream.Noise, dedispersion.NOISE),
         (dedisp.Detector, DETECTORS),
         (fstat.Style, STYLES),
         (smooth.Method, sphere.METHODS),
