@@ -240,6 +240,9 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
     monkeypatch.setattr("skysieve.dedispersion.stream.command.warm_up._run_through", never)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used, socket.create_server(("127.0.0.1", 0)) as server:
         used.bind(("127.0.0.1", 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.bind(("127.0.0.1", 0))
+            free = one.getsockname()[1]
         for arguments, message in [
             (["stream", *common], "expected one of --listen, --from and --dada-key"),
             (["stream", "--listen", "1", "-o", tmp_path], "expected one of --plan and --dm-max"),
@@ -254,7 +257,7 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             (["stream", "--from", tmp_path / "none.fil", *common[:2], "-o", tmp_path / "unmade"], "No such file"),
             (["stream", "--listen", "0", *common, "--device", "cuda:99"], "cuda"),
             (["stream", "--listen", "0", *common, "--ring", "nan"], "ring=nan"),
-            (["stream", "--listen", "5999", "--listen", "5999", *common], "cannot listen on 127.0.0.1:5999"),
+            (["stream", "--listen", free, "--listen", free, *common], f"cannot listen on 127.0.0.1:{free}"),
             (["stream", "--listen", "0", *common, "--metrics", server.getsockname()[1]], "Address already in use"),
             (["stream", "--listen", "0", *common, "--seconds", "nan"], "--seconds nan"),
             (["stream", "--listen", "0", *common, "--seconds", "-1"], "--seconds -1"),

@@ -106,7 +106,11 @@ def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(dat
 
     with UdpReceiver("127.0.0.1", 0) as receiver:
         summary, _ = run_feed(
-            lambda i: SocketFeed(i, [receiver]), data.options, tmp_path, receivers=[receiver], before=send
+            lambda i: SocketFeed(i, [receiver]),
+            replace(data.options, window=500),
+            tmp_path,
+            receivers=[receiver],
+            before=send,
         )
     counts, result = summary["counts"], sent[0]
     assert counts["kernel_drops"] == 0

@@ -165,7 +165,7 @@ def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
     assert abs(time - (first * TSAMP + at)) < 8e-3
 
 
-@pytest.mark.parametrize("joins", [30, 1050, 1150, 1600, 2100, 2190, 3000, 4000])
+@pytest.mark.parametrize("joins", [30, 1050, 1150, 2190, 4000])
 @pytest.mark.parametrize(("low", "high"), [(0, 32), (32, 64), (60, 64)])
 def test_a_subband_that_joins_late_makes_no_candidates(joins, low, high):
     """The packets of some channels begin later: noise stays noise, a pulse after that is found at its DM."""

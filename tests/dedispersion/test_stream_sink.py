@@ -23,7 +23,7 @@ from skysieve.dedispersion import Filterbank, fake
 from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, Candidate, CandidateSamples
 from skysieve.dedispersion.stream.report.drawing import PictureProcess, undrawn
 from skysieve.dedispersion.stream.report.sink import Sink
-from skysieve.dedispersion.stream.report.triggers import make_trigger
+from skysieve.dedispersion.stream.report.triggers import Trigger, make_trigger
 from skysieve.dedispersion.stream.search.coincidence import Coincidence
 
 
@@ -157,11 +157,16 @@ def test_a_command_that_fails(fb, tmp_path):
 
 
 def test_pictures_and_raw_samples(fb, tmp_path):
+    """The drawing process is in another group, because the terminal sends SIGINT to all processes of its group."""
     pytest.importorskip("matplotlib")
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=fb.block(1000, 4000).T.copy(), time=1.3))
+    wait_for(lambda: sink.drawing.process is not None)
+    assert os.getpgid(sink.drawing.process.pid) != os.getpgid(0)
     wait_for(lambda: sink.counts["pictures"] + sink.counts["pictures_failed"] == 1)
     sink.close()
+    assert sink.counts["pictures"] == 1
+    assert sink.drawing.process._process.poll() is not None
     (picture,) = tmp_path.glob("pulses/*.png")
     (kept,) = tmp_path.glob("pulses/*.fil")
     assert picture.read_bytes()[:4] == b"\x89PNG"
@@ -222,7 +227,7 @@ def test_coincidence_is_that_of_its_definition(fb):
     out = c.release(dict.fromkeys(range(3), start + 30.0))
     assert [r.columns["beams"] for r in out] == [near(one, rows) for one in rows]
     assert {r.columns["flagged"] for r in out} == {0, 1}
-    c.add(rows[:150], -100.0)  # told at once
+    c.add(rows[:150], -100.0)  # released at once
     assert len(c.release(dict.fromkeys(range(3), start))) == 150
     c.add(rows[:1], -100.0)
     c.add(rows[1:], 100.0)
@@ -246,7 +251,7 @@ def test_two_runs_do_not_share_a_folder(fb, tmp_path):
 
 
 def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
-    """Where more wait than there is room for, candidates keep their lines and lose their pictures, and that is told."""
+    """If there is no memory for more samples, candidates keep their lines, lose their pictures, and are counted."""
     from skysieve.dedispersion.stream.report import sink as module
 
     raw = fb.block(1000, 400).T.copy()
@@ -280,27 +285,27 @@ def test_a_process_that_draws_is_killed(fb, tmp_path):
 
 
 def test_what_is_not_drawn_in_time_can_be_drawn_later(fb, tmp_path, monkeypatch):
-    """The end waits as long as it is told, and no longer; samples are on the disk, and the command draws the rest."""
+    """Closing waits for at most the given time; samples are on the disk, and the command draws the rest."""
     pytest.importorskip("matplotlib")
     from skysieve.dedispersion.stream.report import pictures as module
 
-    monkeypatch.setattr(module, "MOST_WAITING", 4)
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
     monkeypatch.setattr(PictureProcess, "draw", lambda painter, task, over: wait_for(over))
     raw, said = fb.block(1000, 4000).T.copy(), []
     sink = Sink(tmp_path, say=said.append, raw=False)
-    for i in range(7):
+    for i in range(4):
         sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i, mjd_top=60000.5 + 1.3 / 86400))
-    wait_for(lambda: len(list(tmp_path.glob("pulses/*.fil"))) == 7)
+    wait_for(lambda: len(list(tmp_path.glob("pulses/*.fil"))) == 4)
     sink.close(grace=0.0)
     assert not any(thread.is_alive() for thread in sink.drawing._threads)
     assert sink.counts["pictures"] == 0
-    assert sink.counts["pictures_later"] == 7
+    assert sink.counts["pictures_later"] == 4
     assert sum("skysieve dedisp plot" in line for line in said) == 1
     monkeypatch.undo()
     done = command("plot", tmp_path)
     assert done.exit_code == 0, done.output
-    assert "7 pictures" in done.output
-    assert len(list(tmp_path.glob("pulses/*.png"))) == 7
+    assert "4 pictures" in done.output
+    assert len(list(tmp_path.glob("pulses/*.png"))) == 4
     assert not list(undrawn(tmp_path))
     assert "0 pictures" in command("plot", tmp_path).output
 
@@ -345,30 +350,31 @@ def test_what_a_command_hears_is_json(fb, tmp_path):
     assert json.loads((tmp_path / "heard").read_text(), parse_constant=refuse)["latency"] is None
 
 
-def test_triggers_that_hang_hold_nothing_up(fb, tmp_path, monkeypatch):
+def test_a_trigger_that_hangs_delays_nothing(fb, tmp_path, monkeypatch):
     from skysieve.dedispersion.stream.report import sink as module
 
+    started, over = threading.Event(), threading.Event()
+
+    class Hanging(Trigger):
+        def __init__(self):
+            pass
+
+        def send(self, candidate):
+            started.set()
+            over.wait(300)
+
     monkeypatch.setattr(module, "MOST_TRIGGERS", 2)
-    sink = Sink(tmp_path, pictures=False, raw=False, triggers=[make_trigger("command:sleep 20")])
-    for i in range(6):
+    sink = Sink(tmp_path, pictures=False, raw=False, triggers=[Hanging()])
+    sink.add(row(fb))
+    assert started.wait(120)
+    for i in range(5):
         sink.add(row(fb, mjd_infinite=60000.0 + i))
     wait_for(lambda: sink.counts["written"] == 6)
     for _ in range(2):
-        sink.close(grace=0.5)
+        sink.close(grace=0.0)
         assert not sink._thread.is_alive()
         assert (sink.counts["triggers_dropped"], sink.counts["triggers_unfinished"]) == (5, 1)
-
-
-def test_ctrl_c_at_the_terminal_ends_no_drawing(fb, tmp_path):
-    """The terminal sends SIGINT to all processes of the group; the one that draws is in another one."""
-    pytest.importorskip("matplotlib")
-    sink = Sink(tmp_path)
-    sink.add(row(fb, raw=fb.block(1000, 4000).T.copy()))
-    wait_for(lambda: sink.drawing.process is not None)
-    assert os.getpgid(sink.drawing.process.pid) != os.getpgid(0)
-    sink.close()
-    assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (1, 0)
-    assert sink.drawing.process._process.poll() is not None
+    over.set()
 
 
 def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypatch):

@@ -108,7 +108,7 @@ def test_lines_of_any_kind(data):
 
 
 def test_what_is_no_folder_of_a_run(tmp_path):
-    with pytest.raises(ValueError, match="no such folder"):
+    with pytest.raises(ValueError, match="there is no such folder"):
         FolderReader(tmp_path / "none")
     with pytest.raises(ValueError, match=r"has no candidates.csv and no status.json"):
         FolderReader(tmp_path)

@@ -90,7 +90,7 @@ def emulate_ring(
         writer.data.put(np.frombuffer(rest, np.uint8), last=True, timeout=PATIENCE)
         took, used = time.perf_counter() - clock, time.thread_time() - cpu
         if made is not None:
-            _wait_until_read(made)
+            wait_until_read(made)
     return Sent(blocks + 1, 0, 0, 0, total + len(rest), took, used)
 
 
@@ -117,7 +117,7 @@ def _bytes(source: Filterbank | DadaFile, start: int, count: int) -> bytes:
     return np.ascontiguousarray(source.block(start, count).T).tobytes()
 
 
-def _wait_until_read(made: DadaRings) -> None:
+def wait_until_read(made: DadaRings) -> None:
     """Wait until the rings are empty, because removing them drops what is unread."""
     left, since = -1, time.monotonic()
     while (now := sum(ring.value(one, FULL) for ring in (made.data, made.headers) for one in ring.sets)) > 0:
