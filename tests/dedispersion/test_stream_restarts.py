@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.dedispersion.test_stream_commands import start_stream, wait_for
-from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, run_feed
+from tests.dedispersion.test_stream_commands import command, start_stream, wait_for
+from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, ListFeed, data, packets_of, rows_of, run_feed
 
-from skysieve.dedispersion import Filterbank, fake, search
+from skysieve.dedispersion import Filterbank, fake, search, write_fil
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import RESTART, Intake
-from skysieve.dedispersion.stream.receive.packets import SkysieveParser
-from skysieve.dedispersion.stream.records import Mark
-from skysieve.dedispersion.stream.report.previous_run import Gap, PreviousRun
+from skysieve.dedispersion.stream.pipeline import Pipeline
+from skysieve.dedispersion.stream.receive.file_source import source_steps
+from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, Mark
+from skysieve.dedispersion.stream.report.previous_run import GAP_COLUMNS, Gap, PreviousRun
+from skysieve.dedispersion.stream.report.sink import Sink
+from skysieve.dedispersion.stream.report.status import StatusFile
 
 __all__ = ["data"]
 
@@ -159,31 +164,40 @@ def mark_of(folder):
         return None
 
 
-def test_the_run_after_one_that_was_killed(data, tmp_path):
-    """It names what was not searched, goes on with the numbers of segments, and leaves all that is there as it is."""
+def test_runs_after_one_that_was_killed(data, tmp_path):
+    """What was announced is on the disk; later runs name the gap, continue the segments and replace nothing."""
     data.plan.save(tmp_path / "a.json")
     out = tmp_path / "out"
     process, port = start_stream(tmp_path)
     emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
+    announced = [next(line for line in process.stderr if line.startswith("S/N"))]
     wait_for(lambda: (mark := mark_of(out)) and mark["seconds"] > 1.5 and any((out / "pulses").glob("[0-9]*")))
     process.kill()
+    announced += [line for line in process.stderr.read().splitlines() if line.startswith("S/N")]
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
     mark, before = mark_of(out), (out / "candidates.csv").read_text()
     assert mark["sample"] * 5e-4 == pytest.approx(mark["seconds"], abs=5e-4)
     assert mark["seconds"] <= 4.0
     files = {path: path.read_bytes() for path in (out / "pulses").glob("[0-9]*")}
     rows = rows_of(out)
+    assert len(rows) >= len(announced) >= 1
+    assert all(len(r) == len(CANDIDATE_COLUMNS) and None not in r.values() for r in rows)
     # every pulse before the mark is in the table
-    for t in (t for t in (0.4, 1.3, 2.4, 3.1) if t < mark["seconds"]):
+    for t in (t for t in TIMES if t < mark["seconds"]):
         assert any(abs(float(r["time"]) - t) < 0.01 for r in rows)
-    first = 19984  # of a sender that has gone on meanwhile: 5.99 s later
+
+    # a run in this process, of a sender that has continued meanwhile: 5.99 s later
+    first = 19984
     said = []
-    process, port = start_stream(tmp_path, said=said)
-    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512, first=first)
-    wait_for(lambda: len(rows_of(out)) > len(rows) + 1)
-    process.terminate()
-    err = process.communicate(timeout=300)[1]
-    assert process.returncode == 0, err
+    sink = Sink(out, pictures=False, raw=False, say=said.append)
+    previous = PreviousRun.read(out, sink.table.segments)
+    intake = Intake(SkysieveParser(), data.options, next_segment=previous.next_segment)
+    g = packets_of(data.fb)[0]
+    ((_, steps),) = source_steps(data.fb, g, data.fb.nsamp, 1)
+    pipeline = Pipeline(intake, ListFeed(intake, [packets(g, steps, first)]), sink, previous=previous, nice=0)
+    with StatusFile(out, pipeline.state, {}, streams=pipeline.streams):
+        pipeline.save_summary(pipeline.run())
     assert (out / "candidates.csv").read_text().startswith(before)
     assert {path: path.read_bytes() for path in files} == files
     assert {r["segment"] for r in rows} == {"0"}
@@ -195,19 +209,20 @@ def test_the_run_after_one_that_was_killed(data, tmp_path):
     assert gap["seconds"] == pytest.approx((gap["sample_to"] - mark["sample"]) * 5e-4, abs=1e-3)
     with open(out / "gaps.csv", encoding="ascii") as file:
         (kept,) = csv.DictReader(file)
+    assert list(kept) == [c.name for c in GAP_COLUMNS]
     assert float(kept["seconds"]) == pytest.approx(gap["seconds"], abs=1e-6)
-    (words,) = [line for line in (*said, *err.splitlines()) if "a gap of" in line]
-    assert "the previous run in this folder was killed at MJD 60000.5" in words
-    # a third run, after one that has ended well, begins before its end
-    said = []
-    process, port = start_stream(tmp_path, said=said)
+    (message,) = [line for line in said if "a gap of" in line]
+    assert "the previous run in this folder was killed at MJD 60000.5" in message
+
+    # the command, after a run that has ended, with data from before its end
     count = len(rows_of(out))
-    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
-    wait_for(lambda: len(rows_of(out)) > count)
-    process.terminate()
-    err = process.communicate(timeout=300)[1]
+    write_fil(tmp_path / "a.fil", data.fb)
+    done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", out, "--no-plots",
+                   "--block", 0.6, "--threads", 1)  # fmt: skip
+    assert done.exit_code == 0, done.output
     assert {r["segment"] for r in rows_of(out)[count:]} == {"2"}
-    assert any("ended at MJD" in line and "may be listed twice" in line for line in err.splitlines())
+    assert "the previous run in this folder ended at MJD" in done.output
+    assert "may be listed twice" in done.output
     assert {path: path.read_bytes() for path in files} == files
     assert json.loads((out / "summary-1.json").read_text())["gaps"] == [gap]
 
