@@ -1,4 +1,4 @@
-"""The command of the live pipeline: mistakes, signals, metrics, and the emulator's."""
+"""The commands of live streams: mistakes, signals, metrics, the emulator."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
     assert not (tmp_path / "unmade").exists()
 
 
-def test_small_parts_of_the_command(capsys):
+def test_parts_of_the_command(capsys):
     class Mine:
         name = "mine"
 

@@ -1,4 +1,4 @@
-"""Real sockets: what the kernel gives, in order and counted; ports in use; several sockets of one port."""
+"""Real sockets: order and counts, ports in use, several sockets on one port."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_port_in_use():
 
 
 def test_sockets_that_share_a_port_hold_more_and_lose_no_order():
-    """A ring of slots that is gone round many times: what is read is in order, batch after batch."""
+    """Bursts are read in order, also after the ring of slots has wrapped many times."""
     with (
         UdpReceiver("127.0.0.1", 0, slot_bytes=64, memory=1, socket_buffer=0, sockets=16) as receiver,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
@@ -107,8 +107,8 @@ def test_bad_faults():
 
 
 @pytest.mark.parametrize(("policy", "sockets"), [("drop", 1), ("block", 1), ("drop", 7)])
-def test_what_waits_in_the_kernel_is_received_at_the_end(policy, sockets):
-    """In the order in which it came, whichever socket the kernel gave it to."""
+def test_datagrams_in_the_kernel_are_received_at_the_end(policy, sockets):
+    """In the order of arrival, whichever socket the kernel chose."""
     with (
         UdpReceiver("127.0.0.1", 0, policy=policy, sockets=sockets) as receiver,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
@@ -123,7 +123,7 @@ def test_what_waits_in_the_kernel_is_received_at_the_end(policy, sockets):
         assert buffers[slice(None) if order is None else order, 0].tolist() == list(range(100))
 
 
-def test_priorities_that_the_system_does_not_know(monkeypatch):
+def test_systems_without_real_time_priority(monkeypatch):
     def unknown(*args):
         raise OSError(22, "Invalid argument")
 

@@ -1,4 +1,4 @@
-"""Streams that begin in the middle: receivers that join late, senders that start anew, runs after a killed one."""
+"""Streams that begin in the middle: late receivers, senders that start again, runs after a killed one."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_receiver_that_joins_late(data, tmp_path, first, block):
 
 
 @pytest.mark.parametrize("size", [64, 37, 1500])
-def test_a_sender_that_starts_anew(data, tmp_path, size):
-    """Another epoch, then the same again from sample 0: three segments with all their packets and their own times.
+def test_a_sender_that_starts_again(data, tmp_path, size):
+    """Another epoch, then the same one again from sample 0: three segments with all packets and right times.
 
     The packets that it takes to believe it are searched too, in reads of any size.
     """
@@ -88,7 +88,7 @@ def counts_of(intake, *parts, size=100):
 
 
 def test_packets_of_both_streams_at_a_restart(data):
-    """Packets of the old stream that come late, and another crash of the sender, spoil neither stream."""
+    """Late packets of the old stream, and another crash of the sender, do not affect either stream."""
     g, old = packets_of(data.fb)
     new = packets_of(data.fb, epoch=g.epoch + 10**12)[1]
 
@@ -108,7 +108,7 @@ def test_packets_of_both_streams_at_a_restart(data):
     one = intake()
     counts = counts_of(one, old[:400], new[:100], old[400:402], new[:300])
     assert (counts["accepted"], counts["changed"], counts["duplicate"]) == (402 + 300, 100, 0)
-    # a gap longer than what is believed: the packets after it are another segment, at their own numbers
+    # a gap longer than the limit: the packets after it are another segment
     far = packets_of(data.fb)[1]
     far[:, 24:32] = (far[:, 24:32].copy().view("<u8") + np.uint64(g.nsamp * 10**6)).view(np.uint8)
     one = intake()
@@ -120,8 +120,8 @@ def test_packets_of_both_streams_at_a_restart(data):
 
 @settings(max_examples=10, deadline=None)
 @given(data_=st.data(), size=st.integers(1, 700))
-def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, size):
-    """Runs of this stream and of another one, of any length, from any place: segments and counts are one."""
+def test_counts_do_not_depend_on_the_size_of_reads(data, data_, size):
+    """With pieces of three streams, of any length and from any place, segments and counts are the same."""
     g, first = packets_of(data.fb)
     streams = [first, *(packets_of(data.fb, epoch=g.epoch + k * 10**12)[1] for k in (1, 2))]
     runs = st.tuples(st.integers(0, 2), st.integers(0, 499), st.integers(1, 400))
@@ -139,8 +139,8 @@ def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, s
     assert become(size) == become(1)
 
 
-def test_senders_that_take_turns_fill_no_memory(data, monkeypatch):
-    """Each that is believed has a ring of its own until it is searched; no more of them wait than a few."""
+def test_senders_that_take_turns_do_not_fill_the_memory(data, monkeypatch):
+    """Each segment has its own ring until it is searched; only a few may wait."""
     from skysieve.dedispersion.stream import intake as module
 
     monkeypatch.setattr(module, "MOST_SEGMENTS", 3)
@@ -229,7 +229,7 @@ def test_runs_after_one_that_was_killed(data, tmp_path):
 
 @pytest.mark.parametrize("state", ["", "{", "[]", "null", '{"running": true, "streams": {"x": 1}}',
                                    '{"running": true, "streams": {"0": {"made": 1e400, "mark": {}}}}'])  # fmt: skip
-def test_a_state_that_cannot_be_read_tells_nothing(tmp_path, state):
+def test_a_state_that_cannot_be_read_is_ignored(tmp_path, state):
     (tmp_path / "status.json").write_text(state)
     found = PreviousRun.read(tmp_path, {0: 4, 3: 0})
     assert found.next_segment == {0: 5, 3: 1}

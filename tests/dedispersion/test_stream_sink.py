@@ -1,4 +1,4 @@
-"""Where candidates go: the table and a full disk, triggers, pictures, what all beams see."""
+"""Where candidates go: table, full disk, triggers, pictures; coincidence of beams."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def wait_for(condition, seconds=120.0):
 
 
 def test_a_full_disk_loses_nothing(fb, tmp_path):
-    """While the table is a device that is full, candidates wait; none is announced before its line is on the disk."""
+    """While the disk is full, candidates wait; none is announced before its line is on the disk."""
     said = []
     sink = Sink(tmp_path, pictures=False, raw=False, say=said.append)
     sink.add(row(fb, 9.0))
@@ -103,7 +103,7 @@ def test_a_table_is_continued_not_overwritten(fb, tmp_path):
 
 
 def test_triggers(fb, tmp_path):
-    """A command and a VOEvent for each candidate that is loud enough and no interference; failures are counted."""
+    """A command and a VOEvent for each candidate that is loud enough and not flagged; failures are counted."""
     got = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -191,11 +191,11 @@ def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
         Coincidence(0)
 
 
-def test_coincidence_counts_the_beams_that_could_see(fb, monkeypatch):
-    """Beams that fell silent see nothing: what all others have is interference; beams that have ended count still."""
+def test_coincidence_counts_the_beams_that_have_searched(fb, monkeypatch):
+    """Beams without recent data do not count; beams whose stream has ended do."""
     from skysieve.dedispersion.stream.search import coincidence
 
-    monkeypatch.setattr(coincidence, "HOLD", -1.0)  # they are waited for in vain
+    monkeypatch.setattr(coincidence, "HOLD", -1.0)  # do not wait for them
     start = fb.observation.tstart * 86400
     for frontiers, ended, flagged in (
         ({0: 9.0, 1: 9.0, 2: 0.5, 3: 0.9}, {}, 1),  # two of four are silent
@@ -211,8 +211,8 @@ def test_coincidence_counts_the_beams_that_could_see(fb, monkeypatch):
         assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, flagged)] * 2
 
 
-def test_coincidence_is_that_of_its_definition(fb):
-    """Random candidates of three beams, all at once and beam after beam: the last to come knows all."""
+def test_coincidence_is_its_definition(fb):
+    """Random candidates of three beams, together and one after the other."""
     rng = np.random.default_rng(1)
     beam, time, width = rng.integers(0, 3, 300), rng.uniform(0, 20, 300), rng.uniform(1e-3, 3e-2, 300)
     rows = [row(fb, beam=int(b), time=float(t), width=float(w)) for b, t, w in zip(beam, time, width, strict=True)]
@@ -266,8 +266,8 @@ def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
     assert sink.counts["pictures"] == len(list(tmp_path.glob("pulses/*.fil"))) >= 2
 
 
-def test_a_process_that_draws_is_killed(fb, tmp_path):
-    """Its candidate keeps its line and its samples; later ones get their pictures from a new process."""
+def test_a_killed_drawing_process(fb, tmp_path):
+    """Its candidate keeps its line and its samples; a new process draws the next ones."""
     pytest.importorskip("matplotlib")
     raw = fb.block(1000, 4000).T.copy()
     sink = Sink(tmp_path)
@@ -284,7 +284,7 @@ def test_a_process_that_draws_is_killed(fb, tmp_path):
     assert missing.picture.name.startswith("60001.0")
 
 
-def test_what_is_not_drawn_in_time_can_be_drawn_later(fb, tmp_path, monkeypatch):
+def test_missing_pictures_can_be_drawn_later(fb, tmp_path, monkeypatch):
     """Closing waits for at most the given time; samples are on the disk, and the command draws the rest."""
     pytest.importorskip("matplotlib")
     from skysieve.dedispersion.stream.report import pictures as module
@@ -310,8 +310,8 @@ def test_what_is_not_drawn_in_time_can_be_drawn_later(fb, tmp_path, monkeypatch)
     assert "0 pictures" in command("plot", tmp_path).output
 
 
-def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
-    """Answers that are no HTTP, and times that no calendar has: counted; the next candidate is sent all the same."""
+def test_a_broker_that_answers_nonsense(fb, tmp_path):
+    """Answers that are not HTTP, and impossible times, are counted; the next candidate is sent."""
     got = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -338,8 +338,8 @@ def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
     assert (sink.counts["triggers"], sink.counts["triggers_failed"]) == (0, 3)
 
 
-def test_what_a_command_hears_is_json(fb, tmp_path):
-    """A latency that is not known is null: NaN is no JSON."""
+def test_a_command_gets_valid_json(fb, tmp_path):
+    """An unknown latency is null, because JSON has no NaN."""
     sink = Sink(tmp_path, pictures=False, raw=False, triggers=[make_trigger(f"command:tee {tmp_path}/heard")])
     sink.add(row(fb, latency=float("nan")))
     sink.close()
@@ -377,7 +377,7 @@ def test_a_trigger_that_hangs_delays_nothing(fb, tmp_path, monkeypatch):
     over.set()
 
 
-def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypatch):
+def test_the_end_of_the_disk_is_reserved_for_the_tables(fb, tmp_path, monkeypatch):
     from skysieve.dedispersion.stream.report import pictures as module
 
     raw, said = fb.block(1000, 400).T.copy(), []
@@ -392,7 +392,7 @@ def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypa
     assert sink._raw_bytes == 0
 
 
-def test_a_sink_that_fails_says_so(fb, tmp_path):
+def test_a_sink_that_fails_keeps_the_error(fb, tmp_path):
     def say(line):
         raise RuntimeError("nobody hears")
 
@@ -404,7 +404,7 @@ def test_a_sink_that_fails_says_so(fb, tmp_path):
 
 
 def test_candidates_do_not_wait_for_their_samples(fb, tmp_path):
-    """The line is on the disk before the samples around a candidate have come; those may come before it, too."""
+    """The line is on the disk before the samples around a candidate arrive; they may also arrive before it."""
     raw = fb.block(1000, 400).T.copy()
     sink = Sink(tmp_path, pictures=False, min_snr=8.0)
     numbered = [replace(row(fb, snr, mjd_infinite=60000.0 + i), number=i + 1) for i, snr in enumerate([9, 7, 9, 7, 9])]

@@ -1,4 +1,4 @@
-"""The live page without a browser: what it reads, what it shows, whom it serves."""
+"""The live page without a browser: what it reads and what it shows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def folder(tmp_path):
 def tell(folder, body=None, running=True, **about):
     with StatusFile(folder, lambda: state() if body is None else body, about):
         pass
-    if running:  # as it is before its end
+    if running:  # as before the end of a run
         text = json.loads((folder / NAME).read_text()) | {"running": True}
         (folder / NAME).write_text(json.dumps(text))
 
@@ -60,7 +60,7 @@ def tell(folder, body=None, running=True, **about):
 # ---------------------------------------------------------------- what is read
 
 
-def test_a_table_is_followed(folder):
+def test_a_growing_table_is_read(folder):
     reader = FolderReader(folder)
     reader.poll()
     view = reader.view
@@ -87,8 +87,8 @@ def test_a_table_is_followed(folder):
     assert (view.generation, view.total) == (before + 2, 3)
 
 
-def test_a_table_of_many_pieces(folder, monkeypatch):
-    """Pieces that end within lines; the last candidates alone are kept, all are counted; a line without end."""
+def test_a_table_is_read_in_pieces(folder, monkeypatch):
+    """Pieces end within lines; the last candidates are shown, all are counted; one line is very long."""
     monkeypatch.setattr(web_folder, "PIECE", 501)
     Table(folder / "candidates.csv").append([row(10.0 + i) for i in range(100)])
     reader = FolderReader(folder)
@@ -107,14 +107,14 @@ def test_lines_of_any_kind(data):
     assert one is None or abs(one.mjd) < 1e6
 
 
-def test_what_is_no_folder_of_a_run(tmp_path):
+def test_other_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no such folder"):
         FolderReader(tmp_path / "none")
     with pytest.raises(ValueError, match=r"has no candidates.csv and no status.json"):
         FolderReader(tmp_path)
 
 
-def test_the_state_is_followed(folder):
+def test_the_state_is_read_again(folder):
     reader = FolderReader(folder)
     reader.poll()
     assert reader.view.running is None
@@ -148,7 +148,7 @@ NAMES = st.sampled_from(["seconds", "data_seconds", "rate", "realtime", "mjd", "
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(NAMES, JSON), st.dictionaries(st.sampled_from(["source", "folder"]), JSON), JSON)
 def test_states_of_any_kind(tmp_path_factory, state, about, now):
-    """What a broken disk or another program leaves in the file stops no page."""
+    """Any contents of the file leave the page working."""
     folder = tmp_path_factory.mktemp("any")
     Table(folder / "candidates.csv").append([row()])
     reader = FolderReader(folder)
@@ -174,7 +174,7 @@ def test_the_state_is_written_while_the_disk_refuses(folder):
 
 
 def test_pictures_find_their_candidates(folder):
-    """Also where the DM in a name was rounded from more digits than the table has, and of later segments."""
+    """Also if the DM in the name was rounded from more digits than the table has, and in later segments."""
     later = "60000.600000000_dm100.012_beam1_segment2.png"
     for name in ("60000.500000000_dm100.000_beam0.png", "60000.600000000_dm100.012_beam1.png", "x.png", "<b>.png",
                  later):  # fmt: skip
@@ -220,7 +220,7 @@ def test_names_are_text_and_nothing_else(source, telescope, problem):
     assert "<img onerror=x>" in seen.words
 
 
-def test_words_of_the_page(folder):
+def test_text_of_the_page(folder):
     tell(folder, state(1.0), source="Crab")
     reader = FolderReader(folder)
     reader.poll()
@@ -246,7 +246,7 @@ def test_words_of_the_page(folder):
     assert "0 · 0" not in web_page.tiles_html(View())
 
 
-def test_a_document_is_kept_up_to_date(folder, monkeypatch):
+def test_a_document_is_updated(folder, monkeypatch):
     from bokeh.document import Document
 
     monkeypatch.setattr(web_page, "MOST_CANDIDATES", 4)

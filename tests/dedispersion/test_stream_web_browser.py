@@ -1,4 +1,4 @@
-"""The live page as an operator sees it: a stream that runs, headless Chromium, nothing but this machine."""
+"""The live page in headless Chromium, with a running stream."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def browser(tmp_path):
 
 
 def text(browser, query):
-    """Text of an element, also inside of shadow roots; None where it is not there."""
+    """Text of an element, also inside shadow roots; None if there is none."""
     return browser.execute_script(FIND + "return element && element.textContent;", query)
 
 
@@ -82,8 +82,8 @@ def candidates(browser):
     return int(text(browser, "#candidates b") or 0)
 
 
-def test_an_operator_sees_a_pulse_come(data, tmp_path, browser, request):
-    """Counts move without a reload; the plane, the table and the picture are of what the stream has found."""
+def test_an_operator_sees_a_pulse(data, tmp_path, browser, request):
+    """Counts change without a reload; plane, table and picture show the candidates of the stream."""
     data.plan.save(tmp_path / "a.json")
     said = []
     process, port = start_stream(tmp_path, "--web", "0", "--metrics", "0", "--source", "<img src=x>Crab", said=said)

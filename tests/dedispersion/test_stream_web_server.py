@@ -1,4 +1,4 @@
-"""The live page's server: whom it serves, and whom not."""
+"""The server of the live page: requests that it answers and refuses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def get(port, path="/", **headers):
     return answer, body
 
 
-def test_whom_the_page_is_for(port, folder):
+def test_requests_from_other_pages_are_refused(port, folder):
     answer, body = get(port)
     assert answer.status == 200
     assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -104,8 +104,8 @@ def visit(port):
     return pull_session(url=f"http://127.0.0.1:{port}/")
 
 
-def test_visitors_are_those_with_a_socket(port, monkeypatch):
-    """Pages that were asked for and not looked at keep nobody out; visitors do, until they leave."""
+def test_visitors_are_counted_by_their_websockets(port, monkeypatch):
+    """Pages that were only loaded do not count; visitors count until they leave."""
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_VISITORS", 2)
     assert [get(port)[0].status for _ in range(8)] == [200] * 8
     first, second = visit(port), visit(port)
@@ -126,8 +126,8 @@ def test_visitors_are_those_with_a_socket(port, monkeypatch):
         one.close()
 
 
-def test_pages_that_nobody_looks_at_are_forgotten(port, monkeypatch):
-    """They are let go of by the oldest; a browser that opens its websocket after that is served all the same."""
+def test_unused_pages_are_forgotten(port, monkeypatch):
+    """The oldest are forgotten first; a browser that opens its websocket after that is still served."""
     from bokeh.client import pull_session
     from bokeh.server.contexts import ApplicationContext
 
@@ -159,7 +159,7 @@ def closed(link):
         return True
 
 
-def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
+def test_idle_connections_do_not_keep_others_out(port, monkeypatch):
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_WAITING", 8)
     parts = [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "]
     links = []
@@ -168,7 +168,7 @@ def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
         links[-1].sendall(parts[i % 2])
     assert get(port)[0].status == 200
     assert all(closed(link) for link in links[:12])
-    session = visit(port)  # a websocket is no connection that waits
+    session = visit(port)  # a websocket does not count as an idle connection
     for _ in range(10):
         links.append(socket.create_connection(("127.0.0.1", port)))
     assert get(port)[0].status == 200
@@ -180,7 +180,7 @@ def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
 
 
 @pytest.mark.parametrize("part", [b"", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"])
-def test_connections_that_dawdle_are_closed(folder, monkeypatch, request, part):
+def test_slow_connections_are_closed(folder, monkeypatch, request, part):
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.IDLE", 0.2)
     port = request.getfixturevalue("port")
     with socket.create_connection(("127.0.0.1", port)) as link:
@@ -190,7 +190,7 @@ def test_connections_that_dawdle_are_closed(folder, monkeypatch, request, part):
             pass
 
 
-def test_the_page_is_a_process_of_its_own(folder):
+def test_the_page_is_a_separate_process(folder):
     said = []
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
@@ -218,7 +218,7 @@ def test_the_page_is_a_process_of_its_own(folder):
 
 
 def test_without_the_extra(folder, monkeypatch):
-    monkeypatch.setattr(web, "NEEDED", ("a_library_that_is_not_there",))
+    monkeypatch.setattr(web, "NEEDED", ("a_missing_library",))
     for arguments in (["watch", folder], ["stream", "--listen", "0", "--dm-max", 9, "-o", folder / "x", "--web", 0]):
         done = command(*arguments)
         assert done.exit_code == 2
@@ -228,7 +228,7 @@ def test_without_the_extra(folder, monkeypatch):
         assert "expected HOST:PORT" in command("watch", folder, "--web", bad).output
 
 
-def test_a_folder_that_is_none(tmp_path):
+def test_a_folder_that_does_not_exist(tmp_path):
     done = command("watch", tmp_path / "none", "--web", 0)
     assert done.exit_code == 2
     assert "there is no such folder" in done.output

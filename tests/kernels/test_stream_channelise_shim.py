@@ -34,14 +34,14 @@ def rings(g, data, numbers):
 
 
 def joined(parts):
-    """Rows of what came, in order and without holes; and what is missing."""
+    """Join parts, which must follow each other: rows, and missing rectangles."""
     for (a, rows, _), (b, _, _) in pairwise(parts):
         assert a + len(rows) == b
     return parts[0][0], np.concatenate([rows for _, rows, _ in parts]), np.concatenate([r for _, _, r in parts])
 
 
 def both(g, data, numbers, gulps, runtime, **options):
-    """What the CPU and a runtime make of packets, in gulps of these lengths."""
+    """The results of the CPU and of a runtime for packets in gulps of these lengths."""
     on_host, on_device = rings(g, data, numbers)
     found = []
     a, b = (Channeliser(1400.0, -1.0, g.total, g.all_pols, TSAMP, **options) for _ in range(2))
@@ -133,7 +133,7 @@ def test_the_order_of_threads_does_not_matter():
 
 
 def test_transforms_too_long_for_shared_memory(monkeypatch):
-    """Their passes go through the device's memory, a few blocks at a time."""
+    """Their passes use device memory, a few blocks at a time."""
     monkeypatch.setattr(cuda_channelise, "SCRATCH", 2**20)
     g = geometry(pols=2, total=1, nsamp=512)
     data = packets_of(g, 50)

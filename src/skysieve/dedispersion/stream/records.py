@@ -137,7 +137,7 @@ CANDIDATE_COLUMNS = (
     Column("time_last", "End of the group's last window.", "s"),
     Column("live", "Fraction of the window's samples that arrived.", format=".4f", voevent=True),
     Column("beams", "Beams that saw it at the same time."),
-    Column("flagged", "1 if so many beams saw it that it is interference."),
+    Column("flagged", "1 if enough beams saw it at the same time to mark it as interference, else 0."),
     Column("latency", "From the arrival of its last sample to the release of the candidate.", "s", ".3f"),
 )
 """Columns of ``candidates.csv``, in its order; triggers send the same values."""

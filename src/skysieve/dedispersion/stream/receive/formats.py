@@ -23,8 +23,8 @@ class PacketFormat:
         Returns the parser; takes the options as keyword arguments.
     help : str
     options : mapping
-        Keyword arguments of `make` that the packets do not tell, each with the option of the command line that gives
-        it; all of them are required.
+        Keyword arguments of `make` that are not in the packets, and the options of the command line that give them; all
+        are required.
     """
 
     make: Callable[..., Parser]

@@ -330,7 +330,7 @@ class Ring:
             self._ready.notify_all()
 
     def take_back(self) -> None:
-        """Let the places of all loans be used again, because nobody will give them back."""
+        """Let the places of all loans be used again, because they will not be given back."""
         with self._ready:
             done = self.at // self.geometry.nsamp if self.at >= 0 else int(self.state[OPEN])
             gone = np.arange(int(self.state[OPEN]), min(done, int(self.state[OPEN]) + self.places))

@@ -98,7 +98,7 @@ class Pictures:
             self._later(left)
 
     def _give_up(self) -> None:
-        """Drop the samples that nobody has begun to write."""
+        """Drop the samples whose writing has not begun."""
         left = 0
         with suppress(queue.Empty):
             while True:

@@ -1,4 +1,4 @@
-"""``status.json``: the state of a run, written anew every second in its folder."""
+"""``status.json``: the state of a run, rewritten every second in its folder."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import urllib.request
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -84,6 +83,8 @@ class VOEventTrigger(Trigger):
 
     def send(self, candidate: Candidate) -> None:
         """See `Trigger.send`."""
+        import urllib.request
+
         o = candidate.observation
         body = voevent(
             candidate.columns, ivorn=self.ivorn, role=self.role, ra=o.ra, dec=o.dec, source=o.source,
