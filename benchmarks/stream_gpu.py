@@ -42,7 +42,8 @@ GEOMETRY = Geometry(VOLTAGE, 8, 1, 16, NSUB, 1, 10**18, TSAMP, FCH1, FOFF)
 SECONDS = BUFFER * TSAMP
 SENDER = """
 import sys
-from skysieve.dedispersion.stream.command.emulate import emulate, open_source
+from skysieve.dedispersion.stream.command.emulate import emulate
+from skysieve.dedispersion.stream.receive.file_source import open_source
 emulate(open_source(sys.argv[1]), "127.0.0.1", int(sys.argv[2]), repeat=0, seconds=float(sys.argv[3]))
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 from skysieve.dedispersion import Filterbank, Losses, fake, plan, search
 from skysieve.dedispersion.cuda import engine as cuda
-from skysieve.dedispersion.stream import StreamSearch
+from skysieve.dedispersion.stream import StreamCandidates, StreamSearch
 from skysieve.dedispersion.stream.search import search as module
 from tests.kernels.shim import shim_runtime
 
@@ -33,6 +33,9 @@ def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
         for at in range(0, x.shape[1], 1024):
             found += live.feed(at, x.T[at : at + 1024])
         found += live.finish()
+        live.execute([(0, np.zeros_like(x.T[:3000]))])  # other samples of the same numbers
+        again = live.execute((at, x.T[at : at + 700]) for at in range(0, x.shape[1], 700))
+    assert np.array_equal(again.events.snr, StreamCandidates.join(found).events.snr)
     events = {k: np.concatenate([getattr(f.events, k) for f in found]) for k in offline.events.__dataclass_fields__}
     order = np.lexsort((events["width_samples"], events["time"], events["dm_index"]))
     assert len(order) == len(offline.events) > 0

@@ -205,13 +205,14 @@ class StreamSearch(Plan):
         if self._loaded >= 0:
             self.engine.load(0, 0)  # it would reuse samples of the same numbers
         o, kind = self.observation, np.dtype(self.dtype)
-        self._filler: Any = Filler(o.nchan, self.length, kind, self.maximum)
+        self._filler: Any
         self._lookout: Lookout | None = None
         if self._resident:
             from .cuda_samples import DeviceFiller
 
             self._filler = DeviceFiller(self._held.samples, self.length, self.maximum)
         else:
+            self._filler = Filler(o.nchan, self.length, kind, self.maximum)
             self._lookout = Lookout(o.nchan, o.tsamp, kind, self.maximum, self.length)
         self._looked = self.job.detections(ENDLESS)
         self._source.nsamp = ENDLESS
@@ -231,7 +232,7 @@ class StreamSearch(Plan):
         runtimes = getattr(self.engine, "runtimes", None)
         if not runtimes:
             self.engine.close()
-            raise ValueError(f"resident=True: expected a GPU, the search runs on {self.engine.describe()['device']}")
+            raise ValueError(f"resident=True: expected a GPU, but the search runs on {self.engine.describe()['device']}")
         try:
             self._held = DeviceHistory(self._held, runtimes[0])
         except BaseException:
@@ -520,7 +521,7 @@ class StreamSearch(Plan):
         self.events += len(events)
         if self._waiting is not None:
             events = merge_events(self._waiting, events)
-        return self._close(events, last)
+        return self._complete_groups(events, last)
 
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         """At most as many events as may wait: in a storm of interference the loudest."""
@@ -548,7 +549,7 @@ class StreamSearch(Plan):
         np.minimum.at(found, rank, (every // binnings + starts) * binnings * self.observation.tsamp)
         return found
 
-    def _close(self, events: Events, last: bool) -> list[StreamCandidates]:
+    def _complete_groups(self, events: Events, last: bool) -> list[StreamCandidates]:
         """The candidates of the groups that are complete: no later event at a nearby DM can join them."""
         frontiers = self._frontiers()
         frontier = np.inf if last else float(frontiers.min())
@@ -614,7 +615,7 @@ class StreamSearch(Plan):
         while self.series is None and self.low < nsamp:
             found += self._look(nsamp)
         if self._waiting is not None:
-            found += self._close(self._waiting, True)
+            found += self._complete_groups(self._waiting, True)
         return found
 
     def recent(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
