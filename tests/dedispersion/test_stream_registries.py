@@ -63,7 +63,7 @@ def test_defaults_of_the_commands_are_those_of_the_classes(options, target, name
 
 def test_other_defaults():
     assert STREAM["pfb_window"] == defaults(Channeliser)["window"]
-    assert STREAM["packet_bytes"] == defaults(UdpReceiver)["slot_bytes"]
+    assert STREAM["datagram_bytes"] == defaults(UdpReceiver)["slot_bytes"]
     assert STREAM["beams"] == defaults(Intake)["most_beams"]
     assert STREAM["coincident"] == defaults(Coincidence)["fraction"]
     assert STREAM["grace"] == GRACE

@@ -65,7 +65,7 @@ METRICS = (
     Metric("version", "Packets of another version of the format.", "parser", category="refused"),
     Metric("length", "Packets whose length differs from their header's.", "parser", category="refused"),
     Metric("fields", "Packets with impossible values in the header.", "parser", category="refused"),
-    Metric("oversized", "Datagrams longer than --packet-bytes.", "intake", category="refused"),
+    Metric("oversized", "Datagrams longer than --datagram-bytes.", "intake", category="refused"),
     Metric("changed", "Packets whose header differs from their stream's.", "intake", category="refused"),
     Metric("refused", "Packets of streams that cannot be searched.", "intake", category="refused"),
     Metric("restarts", "Senders that started again.", "intake"),

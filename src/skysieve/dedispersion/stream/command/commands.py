@@ -110,16 +110,6 @@ TRIGGER_HELP = (
     + " The default is to send nothing."
 )
 ADDRESS = "[HOST:]PORT"
-FaultOption = Annotated[
-    float, option("--loss", help="Fraction of the packets to leave out. The default is 0.", panel=INPUT, metavar="P")
-]
-RepeatOption = Annotated[
-    int,
-    option(
-        "--repeat", help="How many times to send the file; 0 means without end. The default is 1.", panel=INPUT,
-        metavar="N",
-    ),
-]  # fmt: skip
 
 
 def emulate(
@@ -136,7 +126,10 @@ def emulate(
         option("--rate", help="Multiple of the data's own rate, such as 2.5x, or max. The default is 1x.", panel=INPUT,
                metavar="RATE"),
     ] = "1x",
-    loss: FaultOption = 0.0,
+    loss: Annotated[
+        float, option("--loss", help="Fraction of the packets to leave out. The default is 0.", panel=INPUT,
+                      metavar="P")
+    ] = 0.0,
     reorder: Annotated[
         float, option("--reorder", help="Fraction of the packets to send late. The default is 0.", panel=INPUT,
                       metavar="P")
@@ -163,7 +156,11 @@ def emulate(
         option("--first", help="Number of the first sample, rounded down to whole packets. The default is 0.",
                panel=INPUT, metavar="N", min=0, max=2**55),
     ] = 0,
-    repeat: RepeatOption = 1,
+    repeat: Annotated[
+        int,
+        option("--repeat", help="How many times to send the file; 0 means without end. The default is 1.",
+               panel=INPUT, metavar="N"),
+    ] = 1,
     seconds: Annotated[
         float,
         option("--seconds", help="Stop after this many seconds. The default is to send everything.", panel=INPUT,
@@ -276,9 +273,9 @@ def stream(
         option("--beams", help="Most beams; packets of further ones are refused. The default is 16.", panel=INPUT,
                metavar="N", min=1),
     ] = 16,
-    packet_bytes: Annotated[
+    datagram_bytes: Annotated[
         int,
-        option("--packet-bytes", help="Longest datagram, header included. The default is 9216.", panel=INPUT,
+        option("--datagram-bytes", help="Longest datagram, header included. The default is 9216.", panel=INPUT,
                metavar="N", min=64, max=65535),
     ] = 9216,
     socket_buffer: Annotated[
@@ -501,7 +498,7 @@ def stream(
             stack.enter_context(
                 UdpReceiver(
                     *address,
-                    slot_bytes=packet_bytes,
+                    slot_bytes=datagram_bytes,
                     socket_buffer=socket_buffer,
                     policy=str(policy),  # type: ignore[arg-type]
                 )

@@ -42,9 +42,9 @@ class Coincidence:
     def earliest(self, beam: int, segment: int) -> float:
         """Seconds in a segment before which none of its candidates is held."""
         starts = (
-            row.columns["time"] - row.columns["width"] / 2
-            for _, row, _ in self._held
-            if (row.columns["beam"], row.columns["segment"]) == (beam, segment)
+            one.columns["time"] - one.columns["width"] / 2
+            for _, one, _ in self._held
+            if (one.columns["beam"], one.columns["segment"]) == (beam, segment)
         )
         return min(starts, default=math.inf)
 
@@ -68,10 +68,10 @@ class Coincidence:
         now = time.monotonic()
         count = max(1, len(frontiers))
         goes = np.array([last or count == 1 or until < limit or now - since > HOLD for until, _, since in self._held])
-        rows = [row for _, row, _ in self._held]
-        moment = np.array([_moment(row) for row in rows])
-        width = np.array([row.columns["width"] for row in rows])
-        beam = np.array([row.columns["beam"] for row in rows])
+        held = [one for _, one, _ in self._held]
+        moment = np.array([_moment(one) for one in held])
+        width = np.array([one.columns["width"] for one in held])
+        beam = np.array([one.columns["beam"] for one in held])
         alone = bool((beam == beam[0]).all()) and not self._missed
         searched = np.array(list({**(ended or {}), **frontiers}.values()))
         ready = []
@@ -79,13 +79,13 @@ class Coincidence:
             near = {int(beam[i])}
             if not alone:
                 joined = np.abs(moment - moment[i]) <= (width + width[i]) / 2 + self.link
-                near |= set(beam[joined].tolist()) | self._missed.pop(id(rows[i]), set())
+                near |= set(beam[joined].tolist()) | self._missed.pop(id(held[i]), set())
                 for other in np.flatnonzero(joined & ~goes):  # remember these beams for the candidates that still wait
-                    self._missed.setdefault(id(rows[other]), set()).add(int(beam[i]))
+                    self._missed.setdefault(id(held[other]), set()).add(int(beam[i]))
             could = max(len(near), int((searched >= moment[i]).sum()))  # without beams that fell silent before
             flagged = len(near) >= 2 and len(near) > self.fraction * could
-            ready.append(replace(rows[i], columns={**rows[i].columns, "beams": len(near), "flagged": int(flagged)}))
-        self._held = [held for held, gone in zip(self._held, goes, strict=True) if not gone]
+            ready.append(replace(held[i], columns={**held[i].columns, "beams": len(near), "flagged": int(flagged)}))
+        self._held = [one for one, gone in zip(self._held, goes, strict=True) if not gone]
         return ready
 
 

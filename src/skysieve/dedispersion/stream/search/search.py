@@ -232,7 +232,9 @@ class StreamSearch(Plan):
         runtimes = getattr(self.engine, "runtimes", None)
         if not runtimes:
             self.engine.close()
-            raise ValueError(f"resident=True: expected a GPU, but the search runs on {self.engine.describe()['device']}")
+            raise ValueError(
+                f"resident=True: expected a GPU, but the search runs on {self.engine.describe()['device']}"
+            )
         try:
             self._held = DeviceHistory(self._held, runtimes[0])
         except BaseException:
