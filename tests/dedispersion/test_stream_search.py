@@ -141,7 +141,7 @@ def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "float32"])
-@pytest.mark.parametrize("after", [0, 1, 2, 7, 40, 200, 600, 1099])
+@pytest.mark.parametrize("after", [0, 1, 7, 200, 1099])
 def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
     """A receiver joins ``after`` samples before the end of a noise block, for a moment or for seconds."""
     rng = np.random.default_rng(after)

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import threading
+from contextlib import suppress
 
 import pytest
 from tests.dedispersion.test_stream_commands import command
@@ -107,7 +108,7 @@ def visit(port):
 def test_visitors_are_counted_by_their_websockets(port, monkeypatch):
     """Pages that were only loaded do not count; visitors count until they leave."""
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_VISITORS", 2)
-    assert [get(port)[0].status for _ in range(8)] == [200] * 8
+    assert [get(port)[0].status for _ in range(4)] == [200] * 4
     first, second = visit(port), visit(port)
     answer, body = get(port)
     assert answer.status == 503
@@ -139,13 +140,13 @@ def test_unused_pages_are_forgotten(port, monkeypatch):
         return made
 
     monkeypatch.setattr(ApplicationContext, "create_session_if_needed", creates)
-    monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_UNUSED", 3)
+    monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_UNUSED", 2)
     name = "a" * 44
     assert get(port, f"/?bokeh-session-id={name}")[0].status == 200
-    for _ in range(10):
+    for _ in range(4):
         assert get(port)[0].status == 200
-    assert [one.expiration_requested for one in kept] == [True] * 8 + [False] * 3
-    wait_for(lambda: all(one.destroyed for one in kept[:8]))
+    assert [one.expiration_requested for one in kept] == [True] * 3 + [False] * 2
+    wait_for(lambda: all(one.destroyed for one in kept[:3]))
     with pull_session(session_id=name, url=f"http://127.0.0.1:{port}/") as late:
         assert late.document.roots
 
@@ -186,8 +187,9 @@ def test_slow_connections_are_closed(folder, monkeypatch, request, part):
     with socket.create_connection(("127.0.0.1", port)) as link:
         link.sendall(part)
         link.settimeout(300)
-        while link.recv(4096):  # a refusal may come first
-            pass
+        with suppress(ConnectionResetError):
+            while link.recv(4096):  # a refusal may come first
+                pass
 
 
 def test_the_page_is_a_separate_process(folder):
