@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.harness import Report, interleaved
 
 from skysieve.dedispersion import Filterbank, fake, plan, search, write_fil
-from skysieve.dedispersion.api import make_engine
+from skysieve.dedispersion.dispatch import make_engine
 from skysieve.dedispersion.dm_plan.delay_tables import make_table
 
 PACKAGES = ("skysieve", "numpy", "numba")

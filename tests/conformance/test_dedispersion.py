@@ -434,7 +434,7 @@ def test_sums_past_32_bits_are_refused():
     few = Filterbank.from_array(np.zeros((8, 9), np.uint8), fch1=1400, foff=-2, tsamp=1e-3)
     with pytest.raises(ValueError, match="downsamp=100: the data have 9 samples"):
         dedisperse(few, [0.0], downsamp=100)
-    with pytest.raises(TypeError, match="fb is a ndarray"):
+    with pytest.raises(TypeError, match="data is a ndarray"):
         dedisperse(np.zeros((4, 4)), [0.0])
 
 

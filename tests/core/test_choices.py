@@ -6,10 +6,6 @@ import astropy.units as u
 import pytest
 
 from skysieve.core import checks, command
-from skysieve.dedispersion import contract as dedispersion
-from skysieve.dedispersion.command import options as dedisp
-from skysieve.dedispersion.dm_plan.plan import METHODS as DM_RULES
-from skysieve.dedispersion.single_pulse.search import DETECTORS
 from skysieve.fstat.command import cli as fstat
 from skysieve.fstat.result.map import STYLES
 from skysieve.periodogram import contract as periodogram
@@ -30,9 +26,6 @@ from skysieve.sphere.maps import smoothing
         (period.Method, periodogram.METHODS),
         (period.PhaseModel, phase_function.MODELS),
         (period.Multiband, (*multiband.MODELS, "none")),
-        (dedisp.Method, dedispersion.METHODS),
-        (dedisp.Noise, dedispersion.NOISE),
-        (dedisp.Detector, DETECTORS),
         (fstat.Style, STYLES),
         (smooth.Method, sphere.METHODS),
         (smooth.Quadrature, smoothing.QUADRATURES),
@@ -43,10 +36,6 @@ from skysieve.sphere.maps import smoothing
 )
 def test_choices(choices, accepted):
     assert {c.value for c in choices} == set(accepted)
-
-
-def test_rules_of_dispersion_measures():
-    assert {r.value for r in dedisp.Rule} == set(DM_RULES) - {"survey", "list"}  # these need stages, or DMs
 
 
 @pytest.mark.parametrize("unit", TimeUnit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import struct
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import typer
 from astropy.io import fits
 from rich.console import Console
 from tests.dedispersion.test_formats import fil, psrfits
@@ -20,6 +22,7 @@ from typer.testing import CliRunner
 from skysieve.cli import app
 from skysieve.dedispersion import DMPlan, Filterbank, plan, write_fil
 from skysieve.dedispersion.command import demo
+from skysieve.dedispersion.command.cli import dedisp
 
 
 def run(*words, code=0):
@@ -33,7 +36,7 @@ def path(tmp_path_factory):
     """Pulses of DM 60 at half seconds."""
     made = tmp_path_factory.mktemp("data") / "a.fil"
     run(
-        "fake", made, "--dm", 60, "--duration", 6, "--fch1", 430, "--foff", -0.4, "--nchan", 64, "--tsamp", 1e-3,
+        "fake", "-o", made, "--dm", 60, "--duration", 6, "--fch1", 430, "--foff", -0.4, "--nchan", 64, "--tsamp", 1e-3,
         "--snr", 25, "--width", 8e-3,
     )  # fmt: skip
     return made
@@ -82,7 +85,7 @@ def test_series_are_written(path, tmp_path):
     said = run(
         "dedisperse", path, "--lodm", 58, "--dmstep", 1, "--numdms", 4, "--downsamp", 2, "-o", tmp_path / "o" / "x"
     )
-    assert "(4)" in said
+    assert "x_DM61.00.dat, 4 series" in said
     series = Filterbank.open(tmp_path / "o" / "x_DM60.00.dat")
     assert series.tsamp == 2e-3
     found = run("search", tmp_path / "o" / "x_DM60.00.dat", "-o", tmp_path / "s.csv")
@@ -108,14 +111,15 @@ def test_inject_and_plot(path, tmp_path):
     [
         (["search"], "--dm-max"),
         (["search", "--num-dms", "3"], "--num-dms needs --dm-step"),
-        (["search", "--dm-max", "10", "-o", "c.txt"], "expected a name that ends in"),
+        (["search", "--dm-max", "10", "-o", "c.txt"], "--output c.txt: expected one of csv, ecsv, json"),
         (["search", "--dm-max", "10", "--ignore", "99"], "from 0 to 63"),
         (["search", "--dm-max", "10", "--ignore", "a"], "such as 0,5:9"),
         (["search", "--dm-max", "10", "--device", "cuda:99"], "GPU"),
         (["search", "--dm-max", "10", "--memory", "1kB"], "budget"),
         (["search", "--dm-min", "9e5", "--dm-max", "1e6"], "the data have 6000"),
         (["search", "--plan", "none.json"], "none.json"),
-        (["info", "--bit-order", "up"], "bit_order='up'"),
+        (["info", "--ifs", "top"], "--ifs top"),
+        (["search", "--dm-max", "10", "-q", "-v"], "--quiet and --verbose"),
     ],
 )
 def test_mistakes_are_one_line(path, words, message, tmp_path, monkeypatch):
@@ -158,9 +162,9 @@ def test_demo_finds_its_pulses(tmp_path):
         (("--dm-max", 9, "--ignore", "5:3"), "--ignore 5:3"),
         (("--dm-max", 9, "--ignore", "0:99999999999999"), "--ignore 0:99999999999999"),
         (("--dm-max", 9, "-o", "nowhere/a.csv"), "there is no folder nowhere"),
-        (("--dm-max", 9, "--plot", "a.fil"), "a.fil: expected a name that ends in"),
+        (("--dm-max", 9, "--plot", "a.fil"), "--plot a.fil: expected a name that ends in"),
         (("--dm-max", 9, "-o", "folder.csv"), "folder.csv: is a folder"),
-        (("--dm-max", 9, "--cutouts", "file"), "--cutouts file: is a file, expected a folder"),
+        (("--dm-max", 9, "--cutouts", "file"), "file: is a file, expected the name of a folder"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused_before_any_work(path, words, message, tmp_path, monkeypatch):
@@ -173,13 +177,13 @@ def test_options_that_contradict_each_other_are_refused_before_any_work(path, wo
 
 
 def test_pulses_come_evenly_or_at_random(tmp_path):
-    assert "--rate goes without --period" in run("fake", tmp_path / "a.fil", "--rate", 1, "--period", 2, code=2)
+    assert "--rate goes without --period" in run("fake", "-o", tmp_path / "a.fil", "--rate", 1, "--period", 2, code=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_named(path, tmp_path):
     said = run("inject", path, "--dm", 9, "--time", 1, "--snr", 9, "--width", 4e-3, "-o", tmp_path / "no/b.fil", code=2)
-    assert said == f"skysieve: {tmp_path / 'no'}: the folder does not exist\n"
+    assert said == f"skysieve: {tmp_path / 'no/b.fil'}: there is no folder {tmp_path / 'no'}\n"
 
 
 def test_a_series_keeps_the_dm_that_it_has(path, tmp_path):
@@ -262,7 +266,7 @@ def test_requantised_data_hold_the_same_pulses(path, tmp_path):
         write_fil(tmp_path / "f.fil", Filterbank.from_array(x, freqs=fb.freqs, tsamp=fb.tsamp))
     for words in ((), ("--zerodm",)):
         said = run("search", tmp_path / "f.fil", "--dm-max", 120, "--dm-step", 4, "--requantise", *words, "-o",
-                   tmp_path / "r.csv")  # fmt: skip
+                   tmp_path / "r.csv", "--overwrite")  # fmt: skip
         assert "requantised to 8 bits, which costs 0.04% of the S/N" in said
         table = np.genfromtxt(tmp_path / "r.csv", delimiter=",", names=True)
         top = table[table["snr"] > 12]
@@ -316,7 +320,7 @@ def test_a_command_that_is_ended_leaves_nothing_half_written(tmp_path, monkeypat
         time.sleep(5)
 
     monkeypatch.setattr("skysieve.dedispersion.data.write.pack", end)
-    assert "interrupted" in run("fake", tmp_path / "a.fil", "--nchan", 8, "--duration", 1, code=130)
+    assert "interrupted" in run("fake", "-o", tmp_path / "a.fil", "--nchan", 8, "--duration", 1, code=130)
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -345,3 +349,82 @@ def test_dropouts_do_not_spoil_the_filters_of_the_command(tmp_path):
         said = run("search", tmp_path / "a.fil", "--dm-max", 300, "--dm-step", 5, "-t", 7, *options)
         assert "0 candidates (0 events above 7 sigma)" in said, options
         assert "4 to 4.4 s (all channels)" in said, options
+
+
+def test_facts_of_files_as_json(path):
+    found = json.loads(run("info", path, "--json"))
+    assert (found["channels"], found["samples"], found["tsamp"], found["bits"]) == (64, 6000, 1e-3, 8)
+    assert (found["highest_frequency"], found["dm"], found["gaps"]) == (430.0, None, [])
+
+
+def stdout_of(*words, stdin=None):
+    result = CliRunner().invoke(app, ["dedisp", *map(str, words)], input=stdin)
+    assert result.exit_code == 0, result.output
+    return result.stdout_bytes
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "cand", "ecsv"])
+def test_candidates_on_standard_output_are_those_of_a_file(path, tmp_path, form):
+    words = ("search", path, "--dm-max", 120, "--dm-step", 10, "--format", form, "-o")
+    run(*words, tmp_path / f"c.{form}")
+    assert stdout_of(*words, "-") == (tmp_path / f"c.{form}").read_bytes() != b""
+
+
+def test_a_plan_is_piped_into_a_search(path):
+    for form, start in (("json", b'{"format"'), ("csv", b"dm_low,dm_high")):
+        made = stdout_of("plan", path, "--dm-max", 120, "-o", "-", "--format", form)
+        assert made.startswith(start)
+    saved = stdout_of("plan", path, "--dm-max", 120, "-o", "-", "--format", "json")
+    table = stdout_of("search", path, "--plan", "-", "-o", "-", stdin=saved)
+    assert table == stdout_of("search", path, "--dm-max", 120, "-o", "-")
+
+
+def test_data_come_from_standard_input_and_go_to_standard_output(path, tmp_path):
+    data = path.read_bytes()
+    assert stdout_of("info", "-", stdin=data) == stdout_of("info", path)
+    words = ("--dm", 30, "--time", 2, "--snr", 30, "--width", 4e-3, "-o")
+    run("inject", path, *words, tmp_path / "b.fil")
+    assert stdout_of("inject", "-", *words, "-", stdin=data) == (tmp_path / "b.fil").read_bytes()
+    assert "is read alone" in run("info", "-", path, code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("search", "DATA", "--dm-max", 60, "--dm-step", 20, "-o", "c.csv"), ["c.csv"]),
+        (("search", "DATA", "--dm-max", 60, "--dm-step", 20, "--plot", "c.png"), ["c.png"]),
+        (("search", "DATA", "--dm-max", 60, "--dm-step", 20, "--cutouts", "cuts", "--most", 1), ["cuts"]),
+        (("plan", "DATA", "--dm-max", 60, "-o", "p.json"), ["p.json"]),
+        (("plan", "DATA", "--dm-max", 60, "--plot", "p.png"), ["p.png"]),
+        (("dedisperse", "DATA", "--dm-min", 5, "--num-dms", 1, "-o", "x"), ["x_DM5.00.dat"]),
+        (("inject", "DATA", "--dm", 9, "--time", 1, "--snr", 9, "--width", 4e-3, "-o", "b.fil"), ["b.fil"]),
+        (("fake", "--duration", 1, "--nchan", 8, "-o", "f.fil"), ["f.fil"]),
+        (
+            ("plot", "DATA", "--dm", 60, "--time", 2.5, "--width", 8e-3, "-o", "q.png", "--hdf5", "q.h5"),
+            ["q.h5", "q.png"],
+        ),
+    ],
+)  # fmt: skip
+def test_outputs_are_named_and_not_replaced_unasked(path, words, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [path if word == "DATA" else word for word in words]
+    said = run(*words)
+    assert all(f"wrote {name}" in said and (tmp_path / name).exists() for name in names), said
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
+    assert "--overwrite" in run(*words, code=2)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
+    run(*words, "--overwrite")
+    assert "wrote" not in run(*words, "--overwrite", *(("-q",) if words[0] != "info" else ()))
+
+
+@pytest.mark.parametrize("name", ["info", "plan", "dedisperse", "search", "fake", "inject", "plot"])
+def test_help_screens_have_an_example_and_sentences(name):
+    command = typer.main.get_command(dedisp).commands[name]
+    assert f"Example: skysieve dedisp {name} " in command.help
+    for option in command.params:
+        if option.name == "help":
+            continue
+        assert option.help[0].isupper(), (name, option.name)
+        assert option.help.endswith("."), (name, option.name)
+        if isinstance(option.default, str | int | float) and not isinstance(option.default, bool):
+            assert "default is" in option.help or option.default != option.default, (name, option.name)

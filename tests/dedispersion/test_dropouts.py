@@ -263,7 +263,7 @@ def test_filters_before_the_search_get_filled_data():
     assert len(found) == 4
     clean = bank(noise("8", 14)[0])
     assert fill_dropped(clean) is clean
-    with pytest.raises(TypeError, match="fb is a ndarray, expected a Filterbank"):
+    with pytest.raises(TypeError, match="data is a ndarray, expected a Filterbank or the path of a file"):
         fill_dropped(x)
 
 
@@ -272,7 +272,7 @@ def test_results_and_tables_say_what_was_dropped(tmp_path):
     x[:, 6000:8000] = 96
     write_fil(tmp_path / "a.fil", bank(x))
     found = search(Filterbank.open(tmp_path / "a.fil"), DMS)
-    assert "dropped data, filled with noise: 6 to 8 s (all channels)" in found.describe()
+    assert "dropped data, filled with noise: 6 to 8 s (all channels)" in found.summary()
     assert found.live == pytest.approx(1 - 2 / 16)
     said = run("search", tmp_path / "a.fil", "--dm-max", 400, "--dm-step", 8, "-o", tmp_path / "a.ecsv")
     assert "6 to 8 s (all channels)" in said
@@ -287,8 +287,8 @@ def test_the_end_of_the_search_is_stated():
     found = search(bank(x), DMS)
     late = 4149.377593 * DMS * ((TOP + STEP * (NCHAN - 1)) ** -2 - TOP**-2)
     np.testing.assert_allclose(found.until, 16 - late, atol=1.5e-3)
-    assert f"not searched: pulses of DM 400 that arrive after {found.until[-1]:.6g} s" in found.describe()
-    assert found.remarks()[0] in found.describe()
+    assert f"not searched: pulses of DM 400 that arrive after {found.until[-1]:.6g} s" in found.summary()
+    assert found.remarks()[0] in found.summary()
     assert search(bank(x), [0.0]).remarks() == []
 
 

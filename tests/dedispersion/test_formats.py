@@ -390,7 +390,7 @@ def test_time_series_that_lies(tmp_path):
         ({"data_type": 9}, "data_type=9"),
         ({"nonsense": 1}, "unknown header key 'nonsense'"),
         ({"fchannel": [1500.0, 1400.0]}, "nchans=4, but 2 fchannel"),
-        ({"nbits": 1, "nchans": 5}, "does not end with a byte"),
+        ({"nbits": 1, "nchans": 5}, "does not fill whole bytes"),
         ({"nchans": 1000}, "holds no whole spectrum"),
     ],
 )
@@ -446,7 +446,7 @@ def test_ranges_and_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         Filterbank.open(tmp_path / "nothing.fil")
     (tmp_path / "b.txt").write_text("a line that is no filterbank")
-    with pytest.raises(BadFile, match="is no SIGPROC file"):
+    with pytest.raises(BadFile, match="is no SIGPROC"):
         Filterbank.open(tmp_path / "b.txt")
 
 

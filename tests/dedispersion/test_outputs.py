@@ -451,7 +451,7 @@ def test_dead_channels_are_masked_in_silence(dead, recwarn):
 
 @pytest.mark.parametrize("call", [zero_dm, rfi_mask, lambda x: channel_statistics(x, 8)])
 def test_arrays_are_no_filterbanks(call):
-    with pytest.raises(TypeError, match="fb is a ndarray, expected a Filterbank"):
+    with pytest.raises(TypeError, match="data is a ndarray, expected a Filterbank or the path of a file"):
         call(np.zeros((3, 30)))
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import DM_CONSTANT, DMPlan, Filterbank, Observation, plan
-from skysieve.dedispersion.data.delays import delay_seconds, kept, reference_frequency, sample_delays, tolerance_dms
+from skysieve.dedispersion.data.delays import delay_seconds, reference_frequency, sample_delays, snr_kept
+from skysieve.dedispersion.dm_plan.rules import tolerance_dms
 
 BAND_300 = Observation(308 - np.arange(1024) / 64, 64e-6)
 TABLE_1 = [(0, 53.46, 0.03, 1, 0.66), (53.46, 88.26, 0.05, 2, 1.2), (88.26, 150.66, 0.10, 4, 2.4)]
@@ -73,12 +74,12 @@ def test_the_tolerance_rule_on_its_published_vector():
 def test_loss_curve():
     """Values of Cordes & McLaughlin's formula at round arguments."""
     z = np.array([0.0, 0.25, 0.5, 1, 2, 5])
-    np.testing.assert_allclose(kept(z, 1.0, 1000.0, 6.91e-6), [1, 0.980, 0.923, 0.747, 0.441, 0.177], atol=6e-4)
+    np.testing.assert_allclose(snr_kept(z, 1.0, 1000.0, 6.91e-6), [1, 0.980, 0.923, 0.747, 0.441, 0.177], atol=6e-4)
 
 
 def test_ddplan_makes_the_papers_table():
     """Table 1 of the paper: 3102 DMs, 22, 24 and 24 a call (64 us, 32 subbands)."""
-    made = plan(BAND_300, 150.66, method="presto", nsub=32)
+    made = plan(BAND_300, 150.66, rule="presto", nsub=32)
     listed = plan(BAND_300, stages=TABLE_1, nsub=32)
     for p in (made, listed):
         assert [(s.step, s.downsamp, len(s.dms), s.per_call) for s in p.stages] == [
@@ -91,7 +92,7 @@ def test_ddplan_makes_the_papers_table():
 
 def test_presto_rules_hold_in_every_stage():
     obs = Observation(1500 - np.arange(512) * 0.5, 64e-6)
-    made = plan(obs, 2000, method="presto", nsub=64, downsamp=(1, 2, 4, 8))
+    made = plan(obs, 2000, rule="presto", nsub=64, downsamp=(1, 2, 4, 8))
     assert [s.downsamp for s in made.stages] == [1, 2, 4, 8]
     assert made.dms[0] == 0
     assert made.dms[-1] + made.stages[-1].step >= 2000
@@ -100,7 +101,7 @@ def test_presto_rules_hold_in_every_stage():
     assert gaps.max() <= made.stages[-1].step + 1e-9
     for s in made.stages:
         assert len(s.dms) % s.per_call == 0
-    coarse = plan(obs, 2000, method="presto", resolution=1e-3)
+    coarse = plan(obs, 2000, rule="presto", resolution=1e-3)
     assert coarse.stages[0].downsamp == 8
     assert coarse.ndm < made.ndm
 
@@ -110,7 +111,7 @@ def test_no_dm_loses_more_than_allowed(max_loss):
     obs = Observation(1500 - np.arange(256) * 1.0, 256e-6)
     made = plan(obs, 800, max_loss=max_loss, width=1e-3)
     trial = np.random.default_rng(0).uniform(0, 800, 2000)
-    left = made.kept(trial, 1e-3)
+    left = made.snr_kept(trial, 1e-3)
     # derived: the width used for a step is that at its lower end, smaller than anywhere in it
     assert left.min() >= 1 - max_loss - 1e-3
     assert left.min() <= 1 - 0.8 * max_loss
@@ -124,7 +125,7 @@ def test_scattering_limits_the_highest_dm():
     assert free.notes == ()
     assert held.dms.max() == 143.5  # by hand: tau(143.7) = 10^(-6.46 + 0.332 + 4.98 + 3.146) ms = 100 ms
     assert "dm_max lowered" in held.notes[0]
-    assert held.notes[0] in held.describe()
+    assert held.notes[0] in held.summary()
     assert plan(obs, 20, step=0.5, scattering="bhat2004").dms.max() == 20
     wide = plan(obs, 60, scattering="bhat2004", width=1e-3)
     assert wide.ndm < plan(obs, 60, width=1e-3).ndm
@@ -157,7 +158,7 @@ def test_saved_plans_return(tmp_path):
         p.save(tmp_path / "p.json")
         q = DMPlan.load(tmp_path / "p.json")
         assert np.array_equal(p.dms, q.dms)
-        assert (q.method, q.nsub, q.top, q.tsamp, q.notes) == (p.method, p.nsub, p.top, p.tsamp, p.notes)
+        assert (q.rule, q.nsub, q.top, q.tsamp, q.notes) == (p.rule, p.nsub, p.top, p.tsamp, p.notes)
         assert [s.downsamp for s in q.stages] == [s.downsamp for s in p.stages]
     for text in ("", "[]", '{"format": "other"}', '{"a": 1}'):
         (tmp_path / "bad.json").write_text(text)
@@ -186,10 +187,10 @@ def test_plot_shows_every_stage():
         ({"dm_max": float("inf")}, "dm_max=inf"),
         ({"dm_max": 5, "dm_min": -1}, "dm_min=-1"),
         ({"dm_max": 5, "max_loss": 1.5}, "max_loss=1.5"),
-        ({"dm_max": 5, "tol": 1.0, "method": "tolerance"}, "tol=1.0"),
-        ({"dm_max": 5, "method": "best"}, "method='best'"),
-        ({"dm_max": 5, "method": "list"}, "dms or step is needed"),
-        ({"dm_max": 5, "method": "presto", "dms": [1]}, "makes no sense"),
+        ({"dm_max": 5, "tol": 1.0, "rule": "tolerance"}, "tol=1.0"),
+        ({"dm_max": 5, "rule": "best"}, "rule='best'"),
+        ({"dm_max": 5, "rule": "list"}, "dms or step is needed"),
+        ({"dm_max": 5, "rule": "presto", "dms": [1]}, "cannot be combined"),
         ({"dms": [1], "stages": TABLE_1}, "expected one of them"),
         ({"dms": []}, "at least one"),
         ({"dms": [2, 1]}, "rising"),
@@ -205,7 +206,7 @@ def test_plot_shows_every_stage():
         ({"stages": [(10, 0, 0.1, 1, 1)]}, "low DM < high DM"),
         ({"stages": [(0, 10, 0.3, 1, 1)]}, "no multiple of the step"),
         ({"dm_max": 5, "dm_constant": 0.0}, "dm_constant=0.0"),
-        ({"dm_max": 5, "method": "tolerance", "downsamp": 4}, "downsamp=4: method='tolerance' has no binning"),
+        ({"dm_max": 5, "rule": "tolerance", "downsamp": 4}, "downsamp=4: rule='tolerance' has no binning"),
         ({"stages": TABLE_1, "downsamp": 2}, "the binnings of its stages"),
         ({"dms": [1], "downsamp": (1, 2)}, "a list of DMs has one binning"),
         ({"dms": [1], "scattering": "bhat2004"}, "it limits dm_max; the DMs are given"),
@@ -218,8 +219,8 @@ def test_bad_plans(options, message):
 
 
 def test_a_plan_wants_an_observation():
-    with pytest.raises(TypeError, match="data is a str"):
-        plan("a.fil", 100)
+    with pytest.raises(TypeError, match="data is a int, expected a Filterbank or the path of a file"):
+        plan(3, 100)
     fb = Filterbank.from_array(np.zeros((4, 9), np.uint8), fch1=1500, foff=-1, tsamp=1e-3)
     assert plan(fb, 100).nchan == 4
 

@@ -97,5 +97,5 @@ def test_scaled_psrfits(tmp_path):
 
 
 def test_refused():
-    with pytest.raises(TypeError, match="fb is a ndarray"):
+    with pytest.raises(TypeError, match="data is a ndarray"):
         requantise(np.zeros((3, 4)))

@@ -10,11 +10,12 @@ from tests.truth import dedispersion as reference
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.dedispersion import Filterbank, Mask, fake, inject, plan, search
-from skysieve.dedispersion.data.delays import delay_seconds, kept, sample_delays
+from skysieve.dedispersion.contract import NOISE
+from skysieve.dedispersion.data.delays import delay_seconds, sample_delays, snr_kept
 from skysieve.dedispersion.single_pulse.grouping import friends
 from skysieve.dedispersion.single_pulse.search import WIDTHS
 
-NOISES = ("robust", "moments", "clipped")
+NOISES = tuple(NOISE)
 
 
 def in_memory(fb):
@@ -154,7 +155,7 @@ def test_snr_falls_off_with_dm_as_it_should():
     found = search(fb, dms, threshold=6, widths=(4,))
     e = found.events
     best = np.array([e.snr[e.dm == d].max(initial=0) for d in dms])
-    model = kept(dms - 50, 512 * 0.02, 394.9, fwhm)
+    model = snr_kept(dms - 50, 512 * 0.02, 394.9, fwhm)
     near = model > 0.5
     assert near.sum() > 10
     assert np.abs(best[near] / best.max() / model[near] - 1).max() < 0.05
@@ -203,7 +204,7 @@ def test_injected_pulses_are_recovered():
             continue
         i = np.flatnonzero(near)[0]
         hit += 1
-        assert kept(found.dm[i] - dm, 256.0, 1372.0, width) > 0.6 or snr < 15
+        assert snr_kept(found.dm[i] - dm, 256.0, 1372.0, width) > 0.6 or snr < 15
         ratio.append((found.snr[i] / snr, snr))
     assert hit >= 0.99 * len(truth)
     for r, snr in ratio:
@@ -242,7 +243,7 @@ def test_a_pulse_at_the_very_end_is_found_at_low_dm():
 
 def test_noise_is_normal_at_every_width():
     """Required: mean 0, standard deviation 1 +- 1% (and the scatter of 2e5 / width independent windows)."""
-    from skysieve.dedispersion.cpu.detect import BINS, NOISE_KINDS, normalise
+    from skysieve.dedispersion.cpu.detect import BINS, normalise
 
     fb = in_memory(fake(nchan=64, duration=200, tsamp=1e-3, fch1=1500, foff=-1, period=None, seed=4))
     y = fb.read().sum(axis=0, dtype=np.uint32)
@@ -251,7 +252,7 @@ def test_noise_is_normal_at_every_width():
         prefix = np.zeros(n + 1, np.int32)
         levels = np.zeros((n // 2000 + 1, 2))
         counts = np.zeros(BINS + 1, np.int64)
-        normalise(y, n, 0, 2000, NOISE_KINDS[kind], counts, np.empty(0, np.float32), levels, prefix)
+        normalise(y, n, 0, 2000, NOISE[kind].code, counts, np.empty(0, np.float32), levels, prefix)
         for w in WIDTHS[:16]:
             s = (prefix[w:] - prefix[:-w])[::w].astype(float) / (64 * math.sqrt(w))
             spread = 1 / math.sqrt(2 * len(s))
@@ -454,13 +455,13 @@ def test_dms_that_the_data_do_not_hold_are_told_before_memory_is(pulses):
         ({"link_dm": -1}, ValueError, "link_dm=-1"),
         ({"link_time": -1.0}, ValueError, "link_time=-1.0"),
         ({"method": "tree2"}, ValueError, "method='tree2'"),
-        ({"plan": "all"}, TypeError, "plan='all': expected real numbers"),
+        ({"dms": "all"}, TypeError, "dms='all': expected real numbers"),
         ({"mask": Mask.channels(4, [0])}, ValueError, "mask has 4 channels"),
     ],
 )
 def test_bad_arguments(pulses, options, error, message):
     with pytest.raises(error, match=message):
-        search(pulses, **{"plan": [0.0, 1.0], **options})
+        search(pulses, **{"dms": [0.0, 1.0], **options})
 
 
 def test_a_plan_of_other_data_is_refused(pulses):

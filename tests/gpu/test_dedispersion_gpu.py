@@ -11,7 +11,7 @@ import pytest
 
 from skysieve.core.device import resolve
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import Filterbank, Mask, dedisperse, fake, plan, search
+from skysieve.dedispersion import DedispersionPlan, Filterbank, Mask, SearchPlan, dedisperse, fake, plan, search
 from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.cpu import engine as cpu
@@ -143,7 +143,7 @@ def test_the_public_functions_in_chunks_and_on_all_gpus(caplog):
     try:
         with caplog.at_level(logging.WARNING, "skysieve"):
             found = dedisperse(big, [0.0, 100.0], device="cuda")
-        assert "going on with chunks of" in caplog.text
+        assert "using chunks of" in caplog.text
         pool.set_limit(size=pool.used_bytes() + 2**20)
         with pytest.raises(MemoryBudgetError):
             dedisperse(big, [0.0, 100.0], device="cuda")
@@ -152,6 +152,26 @@ def test_the_public_functions_in_chunks_and_on_all_gpus(caplog):
     assert np.array_equal(found.data, dedisperse(big, [0.0, 100.0], device="cpu").data)
     with pytest.raises(MemoryBudgetError):
         dedisperse(fb, dms, device="cuda", memory="1 MiB")
+
+
+@pytest.mark.gpu
+def test_kept_plans_give_the_cpus_bits():
+    kind = {"nchan": 96, "tsamp": 1e-3, "fch1": 1500, "foff": -3, "dm": 150, "width": 8e-3, "snr": 25}
+    nights = [fake(duration=d, times=[d / 2], seed=s, **kind) for s, d in enumerate((8, 40, 3))]
+    dms = np.arange(100, 201, 5.0)
+    with (
+        SearchPlan(nights[0], dms, device="cuda") as ours,
+        SearchPlan(nights[0], dms, device="cpu") as theirs,
+        DedispersionPlan(nights[0], plan(nights[0], 300, step=10), device="cuda") as sums,
+    ):
+        assert set(ours.describe()) == set(theirs.describe())
+        for night in (*nights, nights[0]):
+            for a, b in zip(events_of(ours.execute(night)), events_of(theirs.execute(night)), strict=True):
+                assert np.array_equal(a, b)
+            for a, b in zip(
+                sums.execute(night), dedisperse(night, plan(night, 300, step=10), device="cpu"), strict=True
+            ):
+                assert np.array_equal(a.data, b.data)
 
 
 def events_of(found):
@@ -174,7 +194,7 @@ def test_candidates_are_the_cpus(options, kind):
     x = fb.read()
     x = x.astype(np.float32) / 7 if kind == "f4" else x
     fb = Filterbank.from_array(x, fch1=1500, foff=-3, tsamp=1e-3)
-    grid = plan(fb, 400, method="survey", stages=[(0, 200, 1.0, 1), (200, 400, 4.0, 4)])
+    grid = plan(fb, 400, rule="survey", stages=[(0, 200, 1.0, 1), (200, 400, 4.0, 4)])
     ours, theirs = (search(fb, grid, device=device, **options) for device in ("cuda", "cpu"))
     for a, b in zip(events_of(ours), events_of(theirs), strict=True):
         assert np.array_equal(a, b)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from skysieve.core.errors import MemoryBudgetError
-from skysieve.dedispersion import Filterbank, Mask
-from skysieve.dedispersion.api import Place, engine_that_fits
+from skysieve.dedispersion import DedispersionPlan, Filterbank, Mask, SearchPlan, api, fake, plan
 from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Detection, Packed, Table
 from skysieve.dedispersion.cpu import engine as cpu
@@ -20,6 +19,8 @@ from skysieve.dedispersion.cuda import rows as cuda_rows
 from skysieve.dedispersion.cuda import tensor_plan as cuda_plan
 from skysieve.dedispersion.cuda import worker as cuda_worker
 from skysieve.dedispersion.data.delays import sample_delays
+from skysieve.dedispersion.dispatch import Target, engine_that_fits
+from skysieve.dedispersion.single_pulse import search as single_pulses
 from skysieve.dedispersion.single_pulse.search import WIDTHS
 from tests.kernels.shim import shim_runtime
 from tests.truth import dedispersion as reference
@@ -336,7 +337,7 @@ def test_what_does_not_fit_is_told():
     with pytest.raises(MemoryBudgetError, match="300 samples of 8 channels"):
         cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[shim_runtime()], budget=need - 1)
     engine = cuda.Engine(source, [t], method="brute", capacity=300, runtimes=[shim_runtime()], budget=2**40)
-    with pytest.raises(ValueError, match="more than the 300"):
+    with pytest.raises(ValueError, match="more than the capacity of 300"):
         engine.load(0, 301)
     engine.close()
 
@@ -362,7 +363,7 @@ def test_a_cut_fits_shared_memory_and_covers_every_channel():
 
 
 def test_a_chunk_that_does_not_fit_is_halved(caplog):
-    place = Place((shim_runtime().device,), 2**40)
+    target = Target((shim_runtime().device,), 2**40)
     tried = []
 
     def make(step):
@@ -372,11 +373,11 @@ def test_a_chunk_that_does_not_fit_is_halved(caplog):
         return "engine"
 
     with caplog.at_level(logging.WARNING, "skysieve"):
-        assert engine_that_fits(make, 2000, 100, 8, place) == ("engine", 248)
+        assert engine_that_fits(make, 2000, 100, 8, target) == ("engine", 248)
     assert tried == [2000, 1000, 496, 248]
-    assert "going on with chunks of 496 samples" in caplog.text
+    assert "using chunks of 496 samples" in caplog.text
     with pytest.raises(MemoryBudgetError, match="400 samples"):
-        engine_that_fits(make, 2000, 400, 8, place)
+        engine_that_fits(make, 2000, 400, 8, target)
 
 
 @pytest.mark.parametrize("start", [500, 1000])
@@ -408,6 +409,55 @@ def test_what_was_read_in_part_is_not_at_hand(kind, start):
         engine.sums(0, first, 100, out)
         assert np.array_equal(out[0], fb.block(first, 100).sum(axis=0))
     engine.close()
+
+
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_an_engine_that_reads_another_source_keeps_no_sample_of_the_first(backend, kind):
+    first, second = (bank(kind, 4, 3000, seed=seed) for seed in (1, 2))
+    t, options = table(first, [0.0, 1.0]), {"method": "brute", "capacity": 2000}
+    source = Cleaned(first, None, 64)
+    engine = (
+        cpu.Engine(source, [t], threads=1, **options)
+        if backend == "cpu"
+        else cuda.Engine(source, [t], runtimes=[shim_runtime()], **options)
+    )
+    engine.load(0, 2000)
+    engine.rebind(Cleaned(second, None, 64))
+    engine.load(500, 2500)  # samples 500 to 2000 are loaded of the first source
+    out = np.zeros((2, 900), engine.dtype)
+    engine.sums(0, 512, 900, out)
+    np.testing.assert_allclose(out[0], second.block(512, 900).sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5)
+    engine.close()
+
+
+def test_kept_plans_give_the_cpus_bits_and_keys(monkeypatch):
+    """Data with dropped samples, which are read twice, and data of another length, through the same engine."""
+    kind = {"nchan": 8, "tsamp": 1e-3, "fch1": 1500, "foff": -16, "dm": 60, "width": 8e-3, "snr": 30}
+    x = fake(duration=2, times=[0.6], seed=1, **kind)
+    dropped = x.read().copy()
+    dropped[:, 1500:1560] = 7
+    nights = [x, Filterbank.from_array(dropped, freqs=x.freqs, tsamp=1e-3), fake(duration=3, times=[2], seed=2, **kind)]
+    grid = plan(x, stages=[(0, 60, 20, 1), (60, 120, 30, 2)])
+    options = {"widths": [1, 4, 8], "block": 2.048, "threshold": 5.0}
+    with SearchPlan(x, grid, device="cpu", **options) as theirs, DedispersionPlan(x, grid, device="cpu") as sums:
+        expected = [(theirs.execute(night), sums.execute(night)) for night in nights]
+        keys = set(theirs.describe()), set(sums.describe())
+
+    def engine(source, tables, *, method, capacity, **_):
+        return cuda.Engine(source, tables, method=method, capacity=capacity, runtimes=[shim_runtime()])
+
+    for module in (api, single_pulses):
+        monkeypatch.setattr(module, "make_engine", engine)
+    with SearchPlan(x, grid, device="cpu", **options) as ours, DedispersionPlan(x, grid, device="cpu") as sums:
+        assert (set(ours.describe()), set(sums.describe())) == keys
+        for night, (candidates, series) in zip(nights, expected, strict=True):
+            found = ours.execute(night)
+            assert len(candidates.events) > 0
+            for name in candidates.events.__dataclass_fields__:
+                assert np.array_equal(getattr(found.events, name), getattr(candidates.events, name)), name
+            for a, b in zip(sums.execute(night), series, strict=True):
+                assert np.array_equal(a.data, b.data)
 
 
 def test_memory_is_given_back_where_a_gpu_has_too_little(monkeypatch):

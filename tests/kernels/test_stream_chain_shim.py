@@ -95,10 +95,10 @@ def on_gpus(monkeypatch):
             return cuda.Engine(source, tables, method=method, capacity=capacity, runtimes=left)
 
         monkeypatch.setattr(search_module, "make_engine", engine)
-        monkeypatch.setattr(search_module, "find_place", lambda device, memory: find("cpu", memory))
+        monkeypatch.setattr(search_module, "find_target", lambda device, memory: find("cpu", memory))
         monkeypatch.setattr(beams, "uses_gpus", lambda device: True)
 
-    find = search_module.find_place
+    find = search_module.find_target
     return begin
 
 

@@ -1,6 +1,6 @@
 """De-dispersion and single-pulse search: from filterbank files to candidates.
 
-The public names are loaded when they are first used.
+Public names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.dm_plan.plan import DMPlan, plan
     from skysieve.dedispersion.single_pulse.candidates import Candidates, Events
     from skysieve.dedispersion.single_pulse.cutouts import Cutout, cutout
-    from skysieve.dedispersion.single_pulse.search import search
+    from skysieve.dedispersion.single_pulse.search import SearchPlan, search
 
-    from .api import dedisperse
+    from .api import DedispersionPlan, dedisperse
     from .result import Dedispersed
 
 __all__ = [
@@ -36,11 +36,13 @@ __all__ = [
     "Cutout",
     "DMPlan",
     "Dedispersed",
+    "DedispersionPlan",
     "Events",
     "Filterbank",
     "Losses",
     "Mask",
     "Observation",
+    "SearchPlan",
     "channel_statistics",
     "cutout",
     "dedisperse",
@@ -83,6 +85,8 @@ _HOMES = {
     "find_dropped": "skysieve.dedispersion.clean.dropouts",
     "inject": "skysieve.dedispersion.data.simulate",
     "plan": "skysieve.dedispersion.dm_plan.plan",
+    "SearchPlan": "skysieve.dedispersion.single_pulse.search",
+    "DedispersionPlan": "skysieve.dedispersion.api",
     "search": "skysieve.dedispersion.single_pulse.search",
     "write_dat": "skysieve.dedispersion.data.write",
     "write_fil": "skysieve.dedispersion.data.write",

@@ -1,7 +1,7 @@
-"""What passes between the public API of de-dispersion and its backends.
+"""What passes between the public API of de-dispersion and its backends, and the registries that both read.
 
-``api`` checks the arguments and makes `Table`s (whole-sample delays) and a `Source`; ``cpu.Engine`` takes them and
-gives sums.  A backend never sees a DM, a frequency or a file format.
+``api`` checks the arguments and makes `Table` objects (delays in whole samples) and a `Source`; an `Engine` takes them
+and returns sums or events.  A backend knows no DM, no frequency and no file format.
 """
 
 from __future__ import annotations
@@ -9,29 +9,116 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-METHODS = ("auto", "brute", "exact-subband", "subband", "tree")
-"""Ways to form the sums; "brute" and "exact-subband" are exact."""
+# ---------------------------------------------------------------- registries
+
+Method = Literal["auto", "brute", "exact-subband", "subband", "tree"]
+Noise = Literal["robust", "moments", "clipped"]
+Detector = Literal["boxcar", "threshold"]
+
+
+@dataclass(frozen=True)
+class Summation:
+    """A method to sum the channels.
+
+    Attributes
+    ----------
+    help : str
+    error : str
+        Error of the delays.
+    """
+
+    help: str
+    error: str
+
+
+SUMMATIONS = {
+    "auto": Summation(
+        "exact, unless max_loss allows tree or subband and that is cheaper", "none, unless max_loss allows it"
+    ),
+    "brute": Summation("the direct sum", "0.5 samples, by rounding"),
+    "exact-subband": Summation("the same bits; sums of neighbouring channels are shared between DMs", "as brute"),
+    "subband": Summation("the two stages of PRESTO", "delay_error and loss of the result"),
+    "tree": Summation(
+        "FDMT: delays in whole samples are split in two again and again", "delay_error and loss of the result"
+    ),
+}
+"""Methods to sum the channels: names of `Method`."""
+METHODS = tuple(SUMMATIONS)
+
+
+@dataclass(frozen=True)
+class NoiseEstimator:
+    """An estimator of the level and the sigma of a block of samples.
+
+    Attributes
+    ----------
+    code : int
+        Its number in the kernels (``cpu/detect.py``, ``cuda/detect.cuh``).
+    help : str
+    ranks : bool
+        Whether it takes samples by their rank, which needs scratch memory for a block of floats.
+    """
+
+    code: int
+    help: str
+    ranks: bool = False
+
+
+NOISE = {
+    "robust": NoiseEstimator(0, "median and quartiles", ranks=True),
+    "moments": NoiseEstimator(1, "mean and standard deviation"),
+    "clipped": NoiseEstimator(2, "mean and standard deviation of the samples within 3 sigma, five times over"),
+}
+"""Noise estimators: names of `Noise`."""
+
+
+@dataclass(frozen=True)
+class DetectorKind:
+    """A detector of events.
+
+    Attributes
+    ----------
+    help : str
+    every : bool
+        Whether every sample that reaches the threshold is an event, and not the highest of its neighbours alone.
+    noise : str or None
+        The only noise estimator that it works with; None for all.
+    """
+
+    help: str
+    every: bool = False
+    noise: str | None = None
+
+
+DETECTORS = {
+    "boxcar": DetectorKind("windows of many widths; an event is the highest of its neighbours"),
+    "threshold": DetectorKind(
+        "every sample above the mean of its buffer by the threshold (Magro et al. 2011); no boxcars", True, "moments"
+    ),
+}
+"""Detectors: names of `Detector`."""
+
+# ---------------------------------------------------------------- limits
 
 MOST_BINNED = 128
-"""Most samples that are added in time: 16-bit sums of two 8-bit channels end there."""
+"""Most samples that are added in time: the 16-bit sums of two 8-bit channels would overflow beyond it."""
 
 REREAD = 16
-"""Samples at hand that an engine may read again when it goes on: a GPU keeps whole words of them."""
-
-NOISE = ("robust", "moments", "clipped")
-"""Level and scatter of a block: median and quartiles; mean and standard deviation; these, clipped at 3 sigma."""
+"""An engine may read up to so many samples again when it moves on: a GPU keeps whole words of samples."""
 
 UNIT, CLIP = 64.0, float(2**18)
-"""Fixed-point samples of a search: steps of a sigma, and the largest."""
+"""Fixed-point samples of a search: units of one sigma, and the largest value."""
 MOST_WIDTH = 4096
 """Widest boxcar: the sum of so many clipped samples fits 31 bits."""
+
+# ---------------------------------------------------------------- requests
 
 
 @dataclass(frozen=True)
@@ -41,9 +128,9 @@ class Table:
     Attributes
     ----------
     delays : numpy.ndarray of int32, shape (ndm, nchan)
-        Binned samples by which a channel lies behind; not negative.
+        Delay of each channel in binned samples; not negative.
     downsamp : int
-        Samples added before, in time.
+        Samples that are added in time before the channels are summed.
     """
 
     delays: NDArray[np.int32]
@@ -62,19 +149,19 @@ class Detection:
     Attributes
     ----------
     block : int
-        Binned samples of the blocks that noise is taken from, anchored at sample 0.
+        Binned samples of a noise block; blocks are anchored at sample 0.
     widths : tuple of int
         Boxcars, binned samples, rising.
     threshold : float
         S/N.
     noise : str
-        One of `NOISE`.
+        A name of `NOISE`.
     every : bool
-        Every sample that reaches the threshold, not the peaks alone.
+        Whether every sample that reaches the threshold is an event, and not the peaks alone.
     valid : numpy.ndarray of int64, shape (ndm,)
-        Binned samples of each series that have all channels, from sample 0.
+        Binned samples of each series, from sample 0 on, for which all channels have data.
     most : int
-        Events that there is room for.
+        Largest number of events that memory holds.
     """
 
     block: int
@@ -85,25 +172,34 @@ class Detection:
     valid: NDArray[np.int64]
     most: int = 2**62
 
+    @property
+    def noise_code(self) -> int:
+        """Number of the noise estimator in the kernels."""
+        return NOISE[self.noise].code
+
+    def scratch(self, dtype: np.dtype[Any]) -> NDArray[np.float32]:
+        """Scratch memory that the noise estimator needs for a block of sums of a type; empty where it needs none."""
+        return np.empty(self.block if dtype.kind == "f" and NOISE[self.noise].ranks else 0, np.float32)
+
 
 def check_events(count: int, what: Detection) -> None:
-    """Stop a search that finds more than there is room for: its threshold lies in the noise."""
+    """Stop a search that finds more events than memory holds: its threshold lies in the noise."""
     if count > what.most:
         raise ValueError(f"threshold={what.threshold!r}: more than {what.most} events; raise it, or memory")
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Samples of 1, 2 or 4 bits.
+    """Samples of 1, 2 or 4 bits, as a file holds them.
 
     Attributes
     ----------
     data : numpy.ndarray of uint8, shape (samples, bytes of a spectrum)
     down : bool
-        Whether the last channel is the first row, rather than the first.
+        Whether the rows are the channels in reverse order.
     bits : int
     high_first : bool
-        Whether the first channel lies in the highest bits of a byte.
+        Whether the first channel is in the highest bits of a byte.
     """
 
     data: NDArray[np.uint8]
@@ -114,14 +210,14 @@ class Packed:
 
 @dataclass(frozen=True)
 class Resident:
-    """Samples that lie on a GPU already, for an engine that works there.
+    """Samples in the memory of a GPU.
 
     Attributes
     ----------
-    data : array of that GPU, shape (samples, channels)
-        It does not change while it is read.
+    data : array on that GPU, shape (samples, channels)
+        Must not change while an engine reads it.
     index : int
-        The GPU's number.
+        Number of the GPU.
     """
 
     data: Any
@@ -143,54 +239,57 @@ class Source(Protocol):
         """Number of channels."""
 
     def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Pieces of a range of samples: (samples x channels in some order, which of them is which row)."""
+        """A range of samples in pieces: (array of samples x channels, the channel that belongs in each row)."""
 
     def packed(self, start: int, count: int) -> Iterator[Packed] | None:
-        """The same samples in fewer than 8 bits, as the file holds them; None where it does not hold them so."""
+        """The same samples in fewer than 8 bits, as the file holds them; None if it holds wider ones."""
 
     def fills(self, start: int, count: int) -> Iterator[tuple[int, int, int, float]]:
-        """Masked cells in a range: row, first and last sample + 1 relative to ``start``, value to put there."""
+        """Masked cells of a range: row, first sample and last + 1 relative to ``start``, value that replaces them."""
 
 
 class Engine(Protocol):
-    """A backend, made for a source and the tables to be applied to it.
+    """A backend, made for one kind of source and the tables that are applied to it.
 
-    Sums are exact integers for integer samples (uint32, or int32 for signed ones), the same bits on every backend and
-    in any chunking; float32 samples are added in a fixed order: pairs, pairs of pairs, up to 16 neighbouring channels,
-    then these groups from the highest frequency down.
+    Sums of integer samples are exact (uint32, or int32 for signed samples), with the same bits on every backend and for
+    any chunks.  float32 samples are added in a fixed order: pairs, pairs of pairs, up to 16 neighbouring channels, then
+    these groups from the highest frequency down.
     """
 
+    def rebind(self, source: Source) -> None:
+        """Read another source, with the same channels and the same type of samples; nothing is loaded then."""
+
     def load(self, start: int, stop: int) -> None:
-        """Make samples ``start : stop`` the ones at hand; of what was so before, ``REREAD`` at most are read again."""
+        """Load samples ``start : stop``; at most ``REREAD`` of those that are loaded already are read again."""
 
     def sums(
         self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None
     ) -> None:
-        """``out[m, column + i] = sum over c of x[c][first + i + delays[m, c]]``, in binned samples that are loaded."""
+        """``out[m, column + i] = sum over c of x[c][first + i + delays[m, c]]``, of binned samples that are loaded."""
 
     def search(
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, progress: Any = None
     ) -> NDArray[np.float64]:
-        """Events whose windows are centred on binned samples ``low : high``; the series never leave the backend.
+        """Events whose windows are centred on binned samples ``low : high``; the series stay on the backend.
 
-        ``first : first + count`` are the samples to sum, from the first of a block on: the block before ``low`` and
-        samples past ``high`` for the widest window and for the noise there.
+        ``first : first + count`` are the samples to sum; ``first`` begins a block.  They hold the block before ``low``,
+        and samples after ``high`` for the widest window and for the noise there.
 
         Returns
         -------
         numpy.ndarray, shape (events, 4)
-            DM number, sample of the centre, number of the width, S/N; sorted by the first three.
+            Index of the DM, sample of the centre, index of the width, S/N; sorted by the first three.
         """
 
     def describe(self) -> dict[str, Any]:
-        """Method, device, bytes, and what is expected of it."""
+        """Method, device, bytes of memory; ``costs``: by table, the cost of a delay in additions of the direct sum."""
 
     def close(self) -> None:
-        """Give back threads and memory."""
+        """Free threads and memory."""
 
 
 def direction(order: NDArray[np.int64]) -> int:
-    """1 where rows are the channels in turn, -1 in reverse, 0 in another order.
+    """1 if the rows are the channels in their order, -1 if they are in reverse, 0 for any other order.
 
     >>> direction(np.array([2, 1, 0])), direction(np.array([0, 2, 1]))
     (-1, 0)
@@ -202,7 +301,7 @@ def direction(order: NDArray[np.int64]) -> int:
 
 
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Type of the sums of samples of a type.
+    """The type of sums of samples of type `dtype`.
 
     >>> sum_dtype(np.dtype("int8")).name
     'int32'
@@ -211,11 +310,11 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 BLOCK_SECONDS = 2.0
-"""Length of the blocks, anchored at sample 0, that noise and stand-ins for missing data are taken from."""
+"""Length of the blocks, anchored at sample 0, from which noise and replacements of missing data are taken."""
 
 
 def block_samples(tsamp: float, seconds: float = BLOCK_SECONDS) -> int:
-    """Samples of an anchored block: ``seconds`` to the nearest multiple of 128, so that every binning fits in.
+    """Samples of an anchored block: ``seconds``, rounded to a multiple of 128, so that every binning divides it.
 
     >>> block_samples(64e-6)
     31232

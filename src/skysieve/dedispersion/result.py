@@ -1,54 +1,75 @@
-"""What de-dispersion gives back."""
+"""`Dedispersed`, the result of de-dispersion; and files that hold all of a result."""
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, field
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skysieve.core.arrays import to_host
+from skysieve.core.checks import one_of
+from skysieve.core.files import written
+from skysieve.core.result import Result
 from skysieve.dedispersion.data.observation import Observation
 
 if TYPE_CHECKING:
+    from astropy.table import Table
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
 __all__ = ["Dedispersed"]
 
+SeriesFormat = Literal["dat", "tim"]
+SERIES_FORMATS = {
+    "dat": "PRESTO's .dat of float32 with its .inf",
+    "tim": "SIGPROC's .tim of float32",
+}
+"""Formats of series: names of `SeriesFormat`, which are the endings of the files."""
+MOST_DRAWN = 2000
+"""Most columns and rows of a picture of series."""
 
-@dataclass(frozen=True)
-class Dedispersed:
+
+@dataclass(frozen=True, repr=False)
+class Dedispersed(Result):
     """De-dispersed series.
 
     Attributes
     ----------
     data : numpy.ndarray, shape (ndm, samples)
-        Sums over the channels: uint32 (int32 of signed, float32 of floating-point samples).  Not scaled: a mean over
-        channels and binned samples is ``data / (nchan * downsamp)``.  A CuPy array where the samples lie on a GPU.
+        Sums over the channels: uint32 (int32 of signed, float32 of floating-point samples).  They are not scaled: the
+        mean over channels and binned samples is ``data / (nchan * downsamp)``.  A CuPy array if the samples are on a
+        GPU.
     dms : numpy.ndarray of float64
         pc / cm^3.
     tsamp : float
-        Seconds between samples, binned.
+        Seconds between (binned) samples.
     start : int
-        Sample of the filterbank (binned) that column 0 belongs to, at the reference frequency.
+        Binned sample of the filterbank that column 0 belongs to, at the reference frequency.
     downsamp : int
+        Samples that were added in time.
     method : str
-        What ran: "brute", "exact-subband" or "subband".
+        The method that was used: "brute", "exact-subband", "subband" or "tree".
     delay_error : float
-        Largest difference of a channel's shift from its true delay, binned samples: 0.5 where only rounding enters.
+        Largest difference of a channel's shift from its true delay, in binned samples: 0.5 if only rounding adds to it.
     loss : float
-        Part of the S/N that ``method`` is expected to lose beyond the exact sum for a pulse of ``width``; 0 if exact.
+        Fraction of the S/N that ``method`` is expected to lose beyond the exact sum, for a pulse of ``width``; 0 if it
+        is exact.
     dm_constant : float
         MHz^2 s cm^3 / pc.
     ref_freq : float
-        MHz; arrival times are those at this frequency.
+        MHz; times are arrival times at this frequency.
     device : str
     seconds : float
-        Time it took, files included.
+        Time that the work took, files included.  The stages of a plan share the time of all by their size.
     observation : Observation
     gaps : numpy.ndarray of int64, shape (n, 2)
-        Columns whose sample at the reference frequency the source does not hold: first, and last + 1.
+        Columns whose sample at the reference frequency is missing in the data: first, and last + 1.
     """
 
     data: NDArray[Any]
@@ -73,12 +94,12 @@ class Dedispersed:
 
     @property
     def rate(self) -> float:
-        """Channels x DMs x samples a second."""
+        """Channels x DMs x samples per second of work."""
         return self.observation.nchan * float(self.data.size) / max(self.seconds, 1e-9)
 
     @property
     def realtime(self) -> float:
-        """Seconds of data for a second of work."""
+        """Real-time factor: seconds of data per second of work."""
         return self.data.shape[1] * self.tsamp / max(self.seconds, 1e-9)
 
     def __repr__(self) -> str:
@@ -87,7 +108,62 @@ class Dedispersed:
             f"{self.method} on {self.device}>"
         )
 
-    def write(self, stem: str | os.PathLike[str], *, format: str = "dat", digits: int | None = None) -> list[Path]:
+    def to_table(self) -> Table:
+        """A row for each DM: the DM and its series."""
+        from astropy.table import Table
+
+        facts = {
+            "tsamp": self.tsamp, "start": self.start, "downsamp": self.downsamp, "method": self.method,
+            "dm_constant": self.dm_constant, "ref_freq": self.ref_freq, "source": self.observation.source,
+        }  # fmt: skip
+        return Table({"dm": self.dms, "series": to_host(self.data)}, units={"dm": "pc / cm3"}, meta=facts)
+
+    def plot(self, **options: Any) -> Figure:
+        """The series against time and DM, in sigma over the median of each.
+
+        Parameters
+        ----------
+        **options
+            Options of `matplotlib.figure.Figure`.
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure(**{"figsize": (8, 5), "layout": "constrained", **options})
+        axes = figure.subplots()
+        bins = -(-self.data.shape[1] // MOST_DRAWN)
+        rows = -(-len(self.dms) // MOST_DRAWN)
+        count = self.data.shape[1] // bins
+        x = to_host(self.data[::rows, : count * bins]).astype(np.float64).reshape(-1, count, bins).sum(axis=2)
+        low, middle, high = np.percentile(x, [25, 50, 75], axis=1, keepdims=True)
+        sigma = np.where(high > low, (high - low) / 1.349, 1.0)
+        ends = self.start * self.tsamp, (self.start + count * bins) * self.tsamp
+        lines = np.concatenate([self.dms[::rows], self.dms[-1:]])
+        edges = lines if np.ptp(lines) > 0 and len(lines) > 2 else self.dms[0] + np.linspace(-0.5, 0.5, len(x) + 1)
+        image = axes.pcolormesh(
+            np.linspace(*ends, count + 1), edges, (x - middle) / sigma, cmap="viridis", rasterized=True
+        )
+        axes.set(xlabel="time [s]", ylabel="DM [pc cm$^{-3}$]", title=f"{len(self.dms)} DMs, {self.method}")
+        figure.colorbar(image, ax=axes, label="sigma")
+        return figure
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to an ``.npz`` file that `load` reads."""
+        save_fields(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Dedispersed:
+        """Read a result that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file holds something else.
+        """
+        return cls(**load_fields(cls, path, {"observation": Observation}))
+
+    def write(
+        self, stem: str | os.PathLike[str], *, format: SeriesFormat = "dat", digits: int | None = None
+    ) -> list[Path]:
         """Write each series to ``<stem>_DM<dm>.dat`` with its ``.inf``, or to ``.tim``.
 
         Parameters
@@ -95,7 +171,7 @@ class Dedispersed:
         stem : path
         format : {"dat", "tim"}
         digits : int, optional
-            Digits of the DM after the point; by default as many as tell these DMs apart, at least 2.
+            Digits of the DM after the point; by default 2, or as many as make the names different.
 
         Returns
         -------
@@ -103,16 +179,14 @@ class Dedispersed:
         """
         from skysieve.dedispersion.data.write import write_dat, write_tim
 
-        if format not in ("dat", "tim"):
-            raise ValueError(f"format={format!r}: expected 'dat' or 'tim'")
-        base = Path(stem)
+        one_of("format", format, SERIES_FORMATS)
         obs = self.observation.replace(tstart=self.observation.tstart + self.start * self.tsamp / 86400)
         digits = name_digits(self.dms + (obs.dm or 0.0)) if digits is None else digits
         base_dm = self.observation.dm or 0.0  # of a series that was de-dispersed before
         paths = []
         ref = None if self.ref_freq == self.observation.top else self.ref_freq
         for dm, series in zip(self.dms + base_dm, self.data, strict=True):
-            path = base.with_name(f"{base.name}_DM{dm:.{digits}f}.{format}")
+            path = series_path(stem, dm, digits, format)
             if format == "dat":
                 write_dat(
                     path, series, obs, dm=dm, tsamp=self.tsamp, dm_constant=self.dm_constant, ref_freq=ref,
@@ -124,8 +198,18 @@ class Dedispersed:
         return paths
 
 
+def series_path(stem: str | os.PathLike[str], dm: float, digits: int, format: str) -> Path:
+    """The file of a series.
+
+    >>> series_path("out/a", 60.0, 2, "dat").name
+    'a_DM60.00.dat'
+    """
+    base = Path(stem)
+    return base.with_name(f"{base.name}_DM{dm:.{digits}f}.{format}")
+
+
 def name_digits(dms: NDArray[np.float64]) -> int:
-    """Digits after the point that tell DMs apart in file names: 2 to 9.
+    """Digits after the point with which the DMs in file names differ: 2 to 9.
 
     >>> name_digits(np.array([1.001, 1.004]))
     3
@@ -134,3 +218,59 @@ def name_digits(dms: NDArray[np.float64]) -> int:
     while digits < 9 and len({f"{dm:.{digits}f}" for dm in dms}) < len(np.unique(dms)):
         digits += 1
     return digits
+
+
+def save_fields(result: Any, path: str | os.PathLike[str]) -> None:
+    """Write all fields of a dataclass to ``.npz``; fields that are dataclasses themselves are written field by field.
+
+    Raises
+    ------
+    ValueError
+        The name does not end in ``.npz``.
+    """
+    if Path(path).suffix.lower() != ".npz":
+        raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in .npz")
+    arrays: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+
+    def take(thing: Any, prefix: str) -> None:
+        for one in fields(thing):
+            value = getattr(thing, one.name)
+            if hasattr(value, "__dataclass_fields__"):
+                take(value, f"{prefix}{one.name}.")
+            elif hasattr(value, "dtype"):
+                arrays[prefix + one.name] = to_host(value)
+            else:
+                facts[prefix + one.name] = value
+
+    take(result, "")
+    text = json.dumps({"format": _format(type(result)), **facts}, default=lambda v: v.item())
+    with written(path) as part, open(part, "wb") as file:
+        np.savez(file, **{"facts": np.array(text), **arrays})
+
+
+def load_fields(kind: type, path: str | os.PathLike[str], parts: Mapping[str, type]) -> dict[str, Any]:
+    """The fields of a dataclass that `save_fields` wrote; ``parts`` are the fields that are dataclasses.
+
+    Raises
+    ------
+    ValueError
+        The file holds something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            values = {name: file[name] for name in file.files}
+            facts = json.loads(str(values.pop("facts")))
+    except (KeyError, AttributeError, TypeError, zipfile.BadZipFile, ValueError) as error:
+        raise ValueError(f"{path}: was not written by {kind.__name__}.save") from error
+    if facts.pop("format", "") != _format(kind):
+        raise ValueError(f"{path}: was not written by {kind.__name__}.save")
+    values |= facts
+    for name, part in parts.items():
+        own = [key for key in values if key.startswith(f"{name}.")]
+        values[name] = part(**{key.partition(".")[2]: values.pop(key) for key in own})
+    return values
+
+
+def _format(kind: type) -> str:
+    return f"skysieve.dedispersion.{kind.__name__} 1"

@@ -11,12 +11,12 @@ JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 SPREAD = math.sqrt(3.0) / 65536
 """Scale of the sum of four 16-bit numbers to unit variance."""
 ROUGH = 4.0
-"""Integers whose scatter is below this are rounded at random, so that rounding does not shift their mean."""
+"""Integers with a standard deviation below this are rounded at random, so that rounding does not shift their mean."""
 
 
 @njit(**JIT)
 def count_pair(a, b, first, run, longest, equal):
-    """Compare two spectra from channel ``first`` on; without branches, so that it is done by vectors."""
+    """Compare two spectra from channel ``first`` on; without branches, so that the compiler uses vectors."""
     runs, most, all_equal = run[first:], longest[first:], equal[first:]
     total = 0
     for c in range(len(a)):
@@ -33,9 +33,9 @@ def count_pair(a, b, first, run, longest, equal):
 def watch_time(x, times, step, first, last, run, longest, equal, many):
     """Compare sample ``times[k]`` with the next one, for elements ``first : last`` of each spectrum.
 
-    ``x`` is flat, a spectrum lies every ``step`` elements.  ``run`` counts the pairs in a row that are equal,
-    ``longest`` keeps the longest run that has ended, ``equal`` all equal pairs, ``many[k]`` the equal elements of pair
-    ``k``.
+    ``x`` is flat, with a spectrum every ``step`` elements.  ``run`` counts the equal pairs of the run that is open,
+    ``longest`` those of the longest run that has ended, ``equal`` all equal pairs, and ``many[k]`` the equal elements
+    of pair ``k``.
     """
     for k in range(len(times)):
         at = times[k] * step
@@ -46,7 +46,7 @@ def watch_time(x, times, step, first, last, run, longest, equal, many):
 
 @njit(**JIT)
 def watch_channels(x, times, step, first, last, run, longest, equal, many):
-    """`watch_time` for samples whose channels lie ``step`` elements apart and whose times are neighbours."""
+    """`watch_time` for flat samples with a channel every ``step`` elements, whose times are contiguous."""
     for c in range(first, last):
         at = c * step
         r, most, total = np.int64(run[c]), np.int64(longest[c]), 0
@@ -62,7 +62,7 @@ def watch_channels(x, times, step, first, last, run, longest, equal, many):
 
 @njit(**JIT)
 def watch_equal(same, pairs, step, first, last, run, longest, equal, many):
-    """`watch_time` of pairs that have been compared: ``same`` is 1 where they are equal."""
+    """`watch_time` for pairs that have been compared already: ``same`` is 1 where they are equal."""
     ones = np.ones(last - first, same.dtype)
     for k in range(pairs):
         at = k * step
@@ -71,9 +71,9 @@ def watch_equal(same, pairs, step, first, last, run, longest, equal, many):
 
 @njit(**JIT)
 def equal_pairs(rows, before, known, top, equal, many):
-    """Count equal neighbours in time: by channel, and by sample without those at ``top``.
+    """Count equal neighbours in time by channel (``equal``), and by sample without those at ``top`` (``many``).
 
-    ``before`` is the spectrum before the first row, where ``known``; ``many[t]`` is of row ``t`` and the one before.
+    ``before`` is the spectrum before the first row if ``known``; ``many[t]`` compares row ``t`` with the one before.
     """
     n, C = rows.shape
     for t in range(n):
@@ -90,10 +90,11 @@ def equal_pairs(rows, before, known, top, equal, many):
 
 @njit(**JIT)
 def long_runs(rows, at, value, begin, need, need_top, top, bottom, found):
-    """Runs of equal samples that end in these rows, of at least ``need`` samples, or ``need_top`` at the value ``top``.
+    """Find runs of equal samples that end in these rows.
 
-    ``value`` and ``begin`` are those of the runs that are open; returns the number found: (channel, first, last + 1, is
-    at the top or the bottom).
+    A run has at least ``need`` samples, or ``need_top`` if its value is ``top``.  ``value`` and ``begin`` describe the
+    runs that are open.  ``found`` gets (channel, first, last + 1, value is ``top`` or ``bottom``); returns their
+    number.
     """
     n, C = rows.shape
     count = 0
@@ -114,7 +115,7 @@ def long_runs(rows, at, value, begin, need, need_top, top, bottom, found):
 
 @njit(**JIT)
 def longest_run(rows, top, first, length):
-    """The longest run of equal samples of each channel in some rows, not at the value ``top``."""
+    """The longest run of equal samples of each channel in some rows, without runs of the value ``top``."""
     n, C = rows.shape
     for c in range(C):
         begin = 0
@@ -129,7 +130,7 @@ def longest_run(rows, top, first, length):
 
 @njit(**JIT)
 def histograms(rows, gone, which, low, counts):
-    """Count the good samples of some channels by value; ``which`` is a channel's row of ``counts``, or -1."""
+    """Count the good samples of some channels by value; ``which`` is the row of ``counts`` for a channel, or -1."""
     n, C = rows.shape
     for t in range(n):
         for c in range(C):
@@ -139,7 +140,7 @@ def histograms(rows, gone, which, low, counts):
 
 @njit(**JIT)
 def scatters(rows, gone, which, count, origin, total, square):
-    """Add to the sums of the good, finite samples of some channels and of their squares, less the first of them."""
+    """Add good, finite samples of some channels, relative to the first of them, to sums and to sums of squares."""
     n, C = rows.shape
     for c in range(C):
         w = which[c]
@@ -158,7 +159,7 @@ def scatters(rows, gone, which, count, origin, total, square):
 
 @njit(**JIT)
 def random_bits(t, c):
-    """64 bits that depend on sample and channel number alone."""
+    """64 random bits that depend only on the numbers of sample and channel."""
     z = np.uint64(t) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(c + 1) * np.uint64(0xD1B54A32D192ED03)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -167,10 +168,10 @@ def random_bits(t, c):
 
 @njit(**JIT)
 def draw(rows, start, gone, which, below, low):
-    """Put values with the frequencies of a histogram in the place of what is gone.
+    """Replace samples that are ``gone`` by values drawn from a histogram.
 
-    ``below[which[c], k]`` counts the good samples of channel ``c`` up to the value ``low + k``; 0 is put where there
-    are none, or where ``which`` is -1.
+    ``below[which[c], k]`` counts the good samples of channel ``c`` up to the value ``low + k``.  Without good samples,
+    or if ``which`` is -1, the value is 0.
     """
     n, C = rows.shape
     last = below.shape[1] - 1
@@ -195,7 +196,7 @@ def draw(rows, start, gone, which, below, low):
 
 @njit(**JIT)
 def draw_noise(rows, start, gone, which, mean, sigma, least, most, whole):
-    """Put noise of a channel's mean and scatter in the place of what is gone; ``whole`` rounds, within the limits."""
+    """Replace samples that are ``gone`` by noise of their channel's mean and sigma; ``whole`` rounds and clips it."""
     n, C = rows.shape
     for t in range(n):
         for c in range(C):

@@ -1,4 +1,4 @@
-"""Runs of equal samples in a stream (numba)."""
+"""Kernels that find runs of equal samples in a stream (numba)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 @njit(**JIT)
 def compare(a, b, run, longest):
-    """Compare two spectra; 8-bit counters, so that many channels are compared at a time."""
+    """Compare two spectra, with 8-bit counters: a vector holds many channels."""
     for c in range(len(a)):
         r = np.uint8(run[c] + np.uint8(1)) if a[c] == b[c] else np.uint8(0)
         run[c] = r
@@ -19,24 +19,25 @@ def compare(a, b, run, longest):
 
 @njit(**JIT)
 def quiet(rows, before, run, need, counted, limit, stride, short, longest, total):
-    """Whether a piece of at most 127 samples has no run that may be dropped data; then the counters are updated.
+    """Whether a piece of at most 127 samples surely has no dropped data; only then the counters are updated.
 
     Parameters
     ----------
     rows, before : arrays
         Samples of the piece, and the spectrum before it.
     run : array of int64
-        Equal pairs in a row of each channel, up to the piece; updated.
+        Equal pairs of the run of each channel that is open at the start of the piece; updated.
     need : array of uint8
-        Pairs of a run that is looked at closely, by channel.
+        By channel, the number of equal pairs in a run from which the piece is examined closely.
     counted : array of bool
         Channels whose statistics are known.
     limit : int
-        Of these, channels whose pair of samples may be equal at a time, looked at every ``stride`` samples.
+        Number of these channels with equal neighbours at the same time, from which the piece is examined closely; it is
+        counted every ``stride`` samples.
     short, longest : arrays of uint8
         Work space.
     total : array of int64
-        Equal pairs of each channel, of those that lie ``stride`` samples apart; updated.
+        Equal pairs of each channel, counted every ``stride`` samples; updated.
     """
     n, C = rows.shape
     for c in range(C):
@@ -66,12 +67,13 @@ def quiet(rows, before, run, need, counted, limit, stride, short, longest, total
 def close_look(
     rows, before, known, gone, counted, at, value, begin, need, need_top, top, bottom, equal, pairs, many, found
 ):
-    """All pairs of a piece: counts by channel and by sample, and the runs that are too long.
+    """Compare all pairs of a piece: count equal ones by channel and by sample, and find the runs that are too long.
 
-    ``gone[t]`` marks the missing samples of row ``t - 1``; row 0 is that of ``before``, which ``known`` says is there.
-    Neighbours of missing samples are no pairs.  ``many`` has the ``counted`` channels, but for those at ``top``.
-    ``begin`` is the first sample of the run that is open, ``value`` its value.  Returns the number of runs: (channel,
-    first, last + 1, is at the top or the bottom); runs that are open count, up to the end.
+    ``gone[t]`` marks the missing samples of row ``t - 1``, and ``gone[0]`` those of ``before``, the spectrum before the
+    piece, which exists if ``known``.  A missing sample forms no pairs.  ``many`` counts equal pairs of the channels
+    that are ``counted``, without those at ``top``.  ``begin`` is the first sample of the run that is open, ``value``
+    its value.  ``found`` gets (channel, first, last + 1, value is ``top`` or ``bottom``); open runs are included, up to
+    the end of the piece.  Returns the number of runs.
     """
     n, C = rows.shape
     count = 0

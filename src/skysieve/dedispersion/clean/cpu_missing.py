@@ -1,4 +1,4 @@
-"""Samples that never came: statistics of those that did, what stands in for them, how much of a window was there."""
+"""Kernels for missing samples: statistics, replacements, the fraction of a window that is present (numba)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPREAD = math.sqrt(3.0) / 65536
 
 @njit(**JIT)
 def blank(rows, start, rects):
-    """Zeros where samples are missing; ``rects``: first and last sample + 1, first and last row + 1."""
+    """Set missing samples to 0; ``rects`` are (first sample, last + 1, first row, last + 1)."""
     n = len(rows)
     for k in range(len(rects)):
         for t in range(max(0, rects[k, 0] - start), min(n, rects[k, 1] - start)):
@@ -24,9 +24,9 @@ def blank(rows, start, rects):
 
 @njit(**JIT)
 def accumulate(rows, start, rects, count, total, square):
-    """Sums of a block by channel, sample after sample, so that they do not depend on how it is cut.
+    """Add samples of a block to sums by channel, one after the other: the sums do not depend on how the block is cut.
 
-    ``rows`` are blanked; a value that is not finite counts as missing.
+    Missing samples of ``rows`` are 0 (`blank`).  A value that is not finite counts as missing.
     """
     n = len(rows)
     for t in range(n):
@@ -48,9 +48,9 @@ def accumulate(rows, start, rects, count, total, square):
 
 @njit(**JIT)
 def fill(rows, start, rects, mean, sigma, most, whole):
-    """Missing samples take their channel's mean and scatter: noise that depends on channel and sample number alone.
+    """Replace missing samples by noise of their channel's mean and sigma, which depends only on channel and sample.
 
-    ``whole`` rounds and keeps within 0 and ``most`` (or the signed range of ``-most - 1``, where ``most`` is negative).
+    ``whole`` rounds the noise and clips it to 0 ... ``most``, or, if ``most`` is negative, to ``most ... -most - 1``.
     """
     n = len(rows)
     low, high = (0.0, float(most)) if most >= 0 else (float(most), float(-most - 1))
@@ -73,10 +73,10 @@ def fill(rows, start, rects, mean, sigma, most, whole):
 
 @njit(**JIT)
 def live_parts(number, first, width, b, delays, rects, reach, out):
-    """Part of the samples of each window that came.
+    """The fraction of each window's samples that is present.
 
-    Window ``i`` has ``width[i]`` binned samples of ``b`` from ``first[i]`` on, at the delays ``delays[number[i]]``;
-    ``rects`` are sorted by their first sample, none longer than ``reach``.
+    Window ``i`` has ``width[i]`` binned samples (of ``b`` samples) from ``first[i]`` on, at the delays
+    ``delays[number[i]]``.  ``rects`` are missing; they are sorted by their first sample, none is longer than ``reach``.
     """
     C = delays.shape[1]
     for i in range(len(number)):

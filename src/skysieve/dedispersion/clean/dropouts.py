@@ -1,10 +1,10 @@
 """Dropped data: stretches of equal samples that noise does not have.
 
 A receiver or a writer that loses data leaves zeros, or repeats a value.  Noise of a few bits has short runs of equal
-samples too, so that their length alone says nothing.  Here ``Q`` is the part of a channel's neighbouring samples that
-are equal; ``n`` equal pairs in a row happen by chance with the probability ``Q**n``, and counts as dropped what is
-expected less than once in a million files of the same size.  Many channels whose samples are equal at the same time are
-judged together, by Hoeffding's bound on the number of successes.
+samples too, so that length alone does not decide.  Let ``Q`` be the fraction of a channel's neighbouring samples that
+are equal.  Then ``n`` equal pairs in a row have the probability ``Q**n``, and a run counts as dropped if chance makes
+it less than once in a million files of the same size.  If the samples of many channels are equal at the same time, they
+are tested together, by Hoeffding's bound on the number of successes.
 """
 
 from __future__ import annotations
@@ -17,51 +17,54 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.tasks import TaskPool
+from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.data.filterbank import Filterbank
-
 __all__ = ["Suspicious", "Watch", "find_dropped"]
 
 MARGIN = 14.0
-"""Natural logarithm of the files in which chance makes one dropout."""
+"""Natural logarithm of the number of files in which chance makes one dropout."""
 STRANGE = 8.0
-"""The same for a single pair of spectra that may be part of a dropout of several."""
+"""The same for a single pair of spectra, which may be part of a dropout of several."""
 PROBE_SECONDS, MOST_STRIDE = 1.5e-3, 16
-"""Largest distance of two spectra that are compared; a dropout of all channels is at least one sample longer."""
+"""Distance of the pairs of spectra that are compared, at most, in seconds and in samples; a dropout of all channels
+that is found for sure is one sample longer."""
 SATURATED = 0.1
-"""Seconds that samples at the top of their range must last to be dropped data: a bright pulse saturates them, too."""
+"""Seconds for which samples at the top of their range must last to be dropped data: a bright pulse saturates, too."""
 SLICE = 2**21
-"""Values that are looked at at a time."""
+"""Samples x channels that are examined at a time."""
 SPLIT = 2**23
 """Bytes from which several threads share a piece."""
 ROUNDS = 3
-"""Times that long runs are looked for: what was found before no longer counts as a channel's own habit."""
+"""Searches for long runs: each leaves the runs that the one before found out of the channels' statistics."""
 FEW = 0.25
-"""Times the square root of their number: fewer channels than that are not dropped together."""
+"""In units of the square root of the number of channels: fewer channels than this have no dropout in common."""
 COARSE = 15
-"""Largest sample of data so coarse that interference makes a channel constant for a while: few alone are not judged."""
+"""Largest sample of coarse data, in which interference makes a channel constant for a while: few channels alone never
+count as dropped."""
 CLIPPED = 0.5
-"""Seconds that few channels must be at an end of their range to be dropped data: interference drives them there."""
+"""Seconds for which few channels must be at an end of their range to be dropped data, since interference does the
+same."""
 MOST_SLACK = 512
-"""Samples that chance may move the edge of a run by at most."""
+"""Samples by which chance may move the edge of a run, at most."""
 ISLAND = 2
-"""Samples between two dropouts of a channel that count as part of them."""
+"""Samples between two dropouts of a channel that are dropped with them, at most."""
 NEVER = 2**62
+"""A length that no run reaches."""
 NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
 
 
 class Suspicious(Exception):
-    """Samples that were just read may be dropped data: all of them must be looked at."""
+    """Samples that were just read may be dropped data: all data must be examined."""
 
 
 class Watch:
-    """A cheap look at samples as they are read, once each and in order: may there be dropped data?
+    """A quick test of samples while they are read, once each and in order: may there be dropped data?
 
-    Compares one pair of neighbouring spectra every 1.5 ms, or every 16 samples where these are shorter.  Bytes that
-    hold several samples are compared as bytes.
+    It compares one pair of neighbouring spectra every 1.5 ms, or every 16 samples if that is less.  Bytes that hold
+    several samples are compared as bytes.
 
     Parameters
     ----------
@@ -81,11 +84,12 @@ class Watch:
         self._run = self._longest = self._equal = np.zeros(0, np.int32)
 
     def see(self, start: int, rows: NDArray[Any]) -> None:
-        """The next samples, shape (samples, channels or bytes); those seen before are passed over.
+        """Take the next samples, shape (samples, channels or bytes); those that were taken before are skipped.
 
         Raises
         ------
         Suspicious
+            Unless ``quiet`` is set.
         """
         rows = bits_of(rows[max(0, self.at - start) :])
         if not len(rows):
@@ -139,7 +143,7 @@ class Watch:
         self.probes += pairs
 
     def see_resident(self, fb: Filterbank) -> None:
-        """All samples of a filterbank that lie on a GPU, compared there."""
+        """Compare all samples of a filterbank in the memory of a GPU, on that GPU."""
         from skysieve.core.arrays import to_host
 
         step = max(1, SLICE * MOST_STRIDE // fb.nchan // self.stride) * self.stride
@@ -154,16 +158,16 @@ class Watch:
         self.at = fb.nsamp
 
     def close(self) -> None:
-        """Give back threads."""
+        """Free the threads."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
     def suspicious(self) -> bool:
-        """Whether what was seen so far has equal pairs that chance would not make."""
+        """Whether the samples so far have equal pairs that chance does not explain."""
         live = self._equal < self.probes
         if not live.any():
-            return self.quiet and self.probes > 0  # nothing but constants
+            return self.quiet and self.probes > 0  # all channels are constant
         odd = odds(self._equal[live], self.probes)
         least = certain(self.probes, len(self._run))
         run = self._run[live]
@@ -179,23 +183,23 @@ class Watch:
 
 
 def bits_of(rows: NDArray[Any]) -> NDArray[Any]:
-    """Samples as unsigned integers of their size: their bits are compared."""
+    """Samples as unsigned integers of the same size, to compare their bits."""
     return rows if rows.dtype == np.uint8 else rows.view(f"u{rows.itemsize}")
 
 
 def odds(equal: NDArray[Any], pairs: Any) -> NDArray[np.float64]:
-    """``-ln Q`` of channels with so many equal pairs."""
+    """``-ln Q`` of channels with ``equal`` equal pairs of ``pairs``."""
     found: NDArray[np.float64] = -np.log((equal + 0.5) / (np.maximum(pairs, 0) + 1.0))
     return np.maximum(found, 1e-12)
 
 
 def certain(pairs: int, channels: int) -> float:
-    """``-ln`` of the probability below which chance is ruled out."""
+    """``-ln`` of the probability below which chance is excluded, for some pairs of some channels."""
     return math.log(max(1, pairs) * max(1, channels)) + MARGIN
 
 
 def together(many: NDArray[Any], expected: Any, live: Any) -> NDArray[np.float64]:
-    """``-ln`` of a bound on the probability of so many equal channels, where more than expected; 0 elsewhere.
+    """``-ln`` of a bound on the probability of ``many`` equal channels, if more than expected; 0 otherwise.
 
     >>> together(np.array([3, 64]), 32.0, 64).round(1).tolist()
     [0.0, 44.4]
@@ -208,7 +212,7 @@ def together(many: NDArray[Any], expected: Any, live: Any) -> NDArray[np.float64
 
 
 def intervals(strange: NDArray[np.int64], surprise: NDArray[np.float64], least: float) -> NDArray[np.int64]:
-    """Ranges (first, last + 1) of neighbouring pairs that are strange, and certain all together.
+    """Ranges (first, last + 1) of neighbouring ``strange`` pairs whose total surprise is at least ``least``.
 
     >>> intervals(np.array([3, 4, 9]), np.array([20.0, 30.0, 20.0]), 40.0).tolist()
     [[3, 5]]
@@ -221,13 +225,17 @@ def intervals(strange: NDArray[np.int64], surprise: NDArray[np.float64], least: 
     return np.stack([strange[fresh][good], stop[good]], axis=1).astype(np.int64)
 
 
-def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
+def find_dropped(data: Filterbank | Paths) -> NDArray[np.int64]:
     """Stretches of dropped data.
+
+    Parameters
+    ----------
+    data : Filterbank, path or sequence of paths
 
     Returns
     -------
     numpy.ndarray of int64, shape (n, 4)
-        First sample, last + 1, first row, last + 1; they do not overlap, and none is where `Filterbank.gaps` are.
+        First sample, last + 1, first row, last + 1.  The rectangles do not overlap, and leave out `Filterbank.gaps`.
         Channels that are constant throughout are not listed, unless all are: then one rectangle holds all data.
 
     Examples
@@ -238,6 +246,11 @@ def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
     >>> find_dropped(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).tolist()
     [[1000, 1500, 2, 5]]
     """
+    with opened(data) as fb:
+        return _find(fb)
+
+
+def _find(fb: Filterbank) -> NDArray[np.int64]:
     if fb.nsamp < 2:
         return NO_RECTANGLES
     top = top_bits(fb)
@@ -253,12 +266,12 @@ def find_dropped(fb: Filterbank) -> NDArray[np.int64]:
 
 
 def top_bits(fb: Filterbank) -> int:
-    """Bits of the largest value that samples can take; of floats those of NaN, which `Cleaned` replaces."""
+    """Bits of the largest value of samples; for floats those of NaN, which `Cleaned` replaces."""
     return top_value(fb.dtype, fb.maximum)
 
 
 def top_value(dtype: np.dtype[Any], maximum: int) -> int:
-    """`top_bits` of samples of a type and, where it is known, of a largest value."""
+    """`top_bits` for a type of samples, and their largest value (0 if it is not known)."""
     if dtype.kind == "f":
         return int(np.float32(np.nan).view(np.uint32))
     if dtype.kind == "u" and maximum:
@@ -267,7 +280,7 @@ def top_value(dtype: np.dtype[Any], maximum: int) -> int:
 
 
 def _pieces(fb: Filterbank) -> Any:
-    """The data in order: number of the first sample, rows (samples, channels) of bits."""
+    """The data in pieces: number of the first sample, and the bits of the samples, shape (samples, channels)."""
     step = max(64, SLICE // fb.nchan)
     for at in range(0, fb.nsamp, step):
         rows = np.ascontiguousarray(fb.block(at, min(step, fb.nsamp - at)).T)
@@ -275,7 +288,7 @@ def _pieces(fb: Filterbank) -> Any:
 
 
 def _count(fb: Filterbank, top: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Equal pairs of each channel; channels that are equal, by pair, those at the top left out; pairs."""
+    """Equal pairs of each channel; by pair, equal channels that are not at the top; the number of pairs."""
     from . import cpu_dropouts
 
     equal, many = np.zeros(fb.nchan, np.int64), np.zeros(fb.nsamp, np.int32)
@@ -292,7 +305,7 @@ def _count(fb: Filterbank, top: int) -> tuple[NDArray[np.int64], NDArray[np.int3
 def _long_runs(
     fb: Filterbank, top: int, equal: NDArray[np.int64], pairs: int, least: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Runs (channel, first, last + 1) that are too long for their channel; ``-ln Q`` of the rest of each channel."""
+    """Runs that are too long for their channel; and ``-ln Q`` of each channel without these runs."""
     most = math.ceil(SATURATED / fb.tsamp)
     odd = odds(equal, pairs)
     runs = np.empty((0, 4), np.int64)
@@ -338,14 +351,13 @@ def _shared(
     fb: Filterbank, top: int, live: NDArray[np.bool_], many: NDArray[np.int32], runs: NDArray[np.int64],
     odd: NDArray[np.float64], least: float,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Runs that are short, but shared by many channels."""
+    """Short runs that many channels have at the same time."""
     from . import cpu_dropouts
 
     p = np.where(live, np.exp(-odd), 0.0)
     dead = int((~live).sum())
-    when = np.concatenate(
-        [runs[:, 1], runs[:, 2] - 1]
-    )  # channels in runs that are known, and their chance of equal pairs
+    # changes, by pair, of the number of channels in long runs, and of the sum of their probabilities of equal pairs
+    when = np.concatenate([runs[:, 1], runs[:, 2] - 1])
     sign = np.repeat([1.0, -1.0], len(runs))
     order = np.argsort(when, kind="stable")
     when, weight = when[order], np.stack([sign, sign * np.tile(p[runs[:, 0]], 2)])[:, order]
@@ -364,7 +376,7 @@ def _shared(
     found = []
     for a, b in intervals(np.concatenate(strange), np.concatenate(surprise), least).tolist():
         if b - a > SLICE // fb.nchan:
-            continue  # so long that channels show it one by one
+            continue  # the runs of single channels are long enough to be found
         rows = np.ascontiguousarray(fb.block(a, b + 1 - a).T)
         rows = bits_of(rows.astype(rows.dtype.newbyteorder("="), copy=False))
         first, length = np.zeros(fb.nchan, np.int64), np.zeros(fb.nchan, np.int64)
@@ -379,12 +391,25 @@ def rectangles_of(
     runs: NDArray[np.int64], odd: NDArray[np.float64], coarse: bool, long: int, until: int = -1,
     before: NDArray[np.int64] = NO_RECTANGLES,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Runs as rectangles: of each channel joined where they touch, edges that chance moved put right, rows joined.
+    """Runs as rectangles.
 
-    Of few channels (see `FEW`) those at the top or the bottom of the range count from ``long`` samples on, and none in
-    ``coarse`` data.  Runs that end at ``until``, where the data end for the time being, share no end.  ``before``
-    are runs of other channels that were found earlier: their edges count, too.  Runs whose last column is -1 are known
-    to be dropped.
+    Runs of a channel that touch are joined, edges that chance moved are corrected to those of other channels, and
+    neighbouring channels with the same edges are joined.  Runs that fewer channels than `FEW` share do not count in
+    ``coarse`` data, and at the top or the bottom of the range only from ``long`` samples on.
+
+    Parameters
+    ----------
+    runs : numpy.ndarray of int64, shape (n, 4)
+        Channel, first sample, last + 1, whether the value is at the top or the bottom; -1 there marks a run that is
+        known to be dropped.
+    odd : numpy.ndarray
+        ``-ln Q`` of each channel.
+    coarse : bool
+    long : int
+    until : int
+        End of the data so far: runs that end there share no end with others.
+    before : numpy.ndarray of int64, shape (m, 4)
+        Earlier runs of other channels, whose edges count, too.
     """
     if not len(runs):
         return NO_RECTANGLES
@@ -424,7 +449,7 @@ def _common(edges: NDArray[np.int64]) -> dict[int, int]:
 
 
 def _snap(edges: dict[int, int], own: int, far: int, down: bool) -> int:
-    """The edge that most channels share among those between a channel's own and one a little inside."""
+    """Of the edges from a channel's ``own`` to ``far``, a little inside, the one that most channels share."""
     best = own
     for at in range(own, far - 1, -1) if down else range(own, far + 1):
         if edges.get(at, 0) > edges.get(best, 0):
@@ -433,7 +458,7 @@ def _snap(edges: dict[int, int], own: int, far: int, down: bool) -> int:
 
 
 def _outside(rects: NDArray[np.int64], gaps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rectangles without their samples in gaps.
+    """Rectangles without the samples in gaps.
 
     >>> _outside(np.array([[0, 10, 0, 4]]), np.array([[2, 5], [8, 20]])).tolist()
     [[0, 2, 0, 4], [5, 8, 0, 4]]

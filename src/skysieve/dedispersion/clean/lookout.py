@@ -1,8 +1,8 @@
-"""Dropped data in a stream: stretches of equal samples, found while the samples come.
+"""Dropped data in a stream: stretches of equal samples, found while samples arrive.
 
-The test is that of `dropouts`: a run of equal samples counts when chance makes it less than once in a million hours.
-The part of a channel's pairs that are equal is that of its latest noise blocks, less the runs that were found; in the
-first block it is the block's own.
+The test is that of `dropouts`: a run of equal samples counts if chance makes it less than once in a million hours.  The
+fraction of equal pairs of a channel is taken from its latest noise blocks without the runs that were found, and in the
+first block from that block itself.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 __all__ = ["Lookout"]
 
 PIECE_SECONDS, LEAST_PIECE, MOST_PIECE = 0.016, 16, 120
-"""Samples are looked at in pieces of so many seconds, and so many samples."""
+"""Length of the pieces in which samples are examined: seconds, and the limits in samples."""
 LEAST_HELD = 256
-"""Samples that a run may hold back at least, before it is known whether it is dropped data."""
+"""A run may hold back at least so many samples until it is known whether it is dropped data."""
 FORGET = 0.5
-"""What earlier blocks count for in the statistics, against the next."""
+"""Weight of earlier blocks in the statistics, relative to the next one."""
 HOUR = 3600.0
 LEAST_PAIRS = 64
-"""Pairs that say how often a channel's neighbouring samples are equal."""
+"""Fewest pairs from which the fraction of equal pairs of a channel is estimated."""
 
 
 class Lookout:
-    """Looks at samples piece after piece; pieces begin and end at multiples of samples, within noise blocks.
+    """Examines samples in pieces that begin and end at fixed sample numbers within noise blocks.
 
-    So what is found depends on the numbers of the samples and on their values, not on how they are handed in.
+    The result depends on the numbers and the values of the samples, not on the amounts in which they arrive.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class Lookout:
     Attributes
     ----------
     free : int
-        Samples before it are decided.
+        First sample that is not decided yet.
     dead : numpy.ndarray of bool
-        Channels that have been constant since the start.  They count as channels whose data have not begun.
+        Channels that have been constant since the start.  They are treated as channels whose data have not begun.
     """
 
     def __init__(self, nchan: int, tsamp: float, dtype: np.dtype[Any], maximum: int, block: int) -> None:
@@ -87,11 +87,11 @@ class Lookout:
         self._work = np.zeros((2, nchan), np.uint8)
 
     def begin(self, start: int) -> None:
-        """The first sample."""
+        """Set the number of the first sample."""
         self.free = self.at = start
 
     def next(self, stop: int, last: bool = False) -> int:
-        """Where the next piece ends, of samples before ``stop``; 0 where it is not complete yet."""
+        """End of the next piece if samples before ``stop`` are present; 0 if the piece is not complete yet."""
         low = self.at // self.block * self.block
         end = low + self.block
         if not self.first:
@@ -101,12 +101,12 @@ class Lookout:
         return end if self.at < end <= stop else 0
 
     def look(self, rows: NDArray[Any], missing: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples of the next piece, and the rectangles that are missing.
+        """Examine the samples of the next piece; ``missing`` are rectangles of missing samples.
 
         Returns
         -------
         numpy.ndarray of int64, shape (n, 4)
-            Rectangles of dropped data, none before ``free`` as it was; `free` moves on.
+            Rectangles of dropped data, none before the old value of ``free``, which then increases.
         """
         rows = bits_of(rows)
         at, end = self.at, self.at + len(rows)
@@ -150,7 +150,7 @@ class Lookout:
     def _runs(
         self, rows: NDArray[Any], gone: NDArray[np.bool_], need: NDArray[np.int64], live: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Runs that are too long; equal pairs and pairs by channel, equal channels by sample, where open runs begin."""
+        """Runs that are too long; by channel equal pairs and pairs; by sample equal channels; starts of open runs."""
         from . import cpu_lookout
 
         n = len(rows)
@@ -164,7 +164,7 @@ class Lookout:
         return room[:count], equal, pairs, many, begin
 
     def _first(self, rows: NDArray[Any], missing: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first block, by its own statistics."""
+        """Examine the first block, with its own statistics."""
         gone = self._gone(len(rows), clipped(missing, self.nchan))
         self._run[:] = -1
         need = np.full(self.nchan, NEVER)
@@ -197,9 +197,9 @@ class Lookout:
         return self._rectangles(rows, runs, many)
 
     def _closely(self, rows: NDArray[Any], missing: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Each pair of the piece."""
+        """Compare all pairs of the piece."""
         gone = self._gone(len(rows), clipped(missing, self.nchan))
-        need = np.where(self._dropped == self.at, 2, self._need)  # what is dropped goes on until the run ends
+        need = np.where(self._dropped == self.at, 2, self._need)  # a dropout lasts until its run ends
         runs, equal, pairs, many, begin = self._runs(rows, gone, need, self._live)
         runs = runs[(runs[:, 1] < self.at) | (runs[:, 2] - runs[:, 1] >= self._need[runs[:, 0]])]
         within = runs[:, 2] - np.maximum(runs[:, 1], self.at - 1) - 1
@@ -210,14 +210,14 @@ class Lookout:
         return self._rectangles(rows, runs, many)
 
     def _rectangles(self, rows: NDArray[Any], runs: NDArray[np.int64], many: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What is dropped: long runs, and short ones that many channels share; one row each."""
+        """Dropped data: long runs, and short runs that many channels share; one rectangle for each row."""
         end = self.at + len(rows)
         self._recent = self._recent[self._recent[:, 2] > self.at - self.hold]
-        go_on = (self._dropped[runs[:, 0]] == self.at) & (runs[:, 1] < self.at)
-        runs[go_on, 3] = -1
+        continued = (self._dropped[runs[:, 0]] == self.at) & (runs[:, 1] < self.at)
+        runs[continued, 3] = -1
         shared = self._shared(rows, runs, many)
         if (runs[:, 2] == end).all() and not len(shared):  # none has ended: no edge can move
-            old, runs = runs[go_on], runs[~go_on]
+            old, runs = runs[continued], runs[~continued]
         else:
             old = runs[:0]
         runs = np.concatenate([runs, shared])
@@ -236,7 +236,7 @@ class Lookout:
         return np.stack([first, last, row, row + 1], axis=1)
 
     def _shared(self, rows: NDArray[Any], runs: NDArray[np.int64], many: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Runs that are short, but shared by many channels; those of long runs are known."""
+        """Short runs that many channels have at the same time; channels in long runs are left out."""
         from . import cpu_dropouts
 
         live = self._live
@@ -254,7 +254,7 @@ class Lookout:
         found = [NO_RECTANGLES]
         for a, b in intervals(strange, surprise[strange], self.least).tolist():
             if b - a > self.piece:
-                continue  # so long that channels show it one by one
+                continue  # the runs of single channels are long enough to be found
             some = np.concatenate([self._before[None], rows[:b]])[a : b + 1]
             first, length = np.zeros(self.nchan, np.int64), np.zeros(self.nchan, np.int64)
             cpu_dropouts.longest_run(np.ascontiguousarray(some), self.top, first, length)
@@ -264,7 +264,7 @@ class Lookout:
         return np.concatenate(found)
 
     def _end_block(self) -> None:
-        """The statistics of a block that is over count for the next."""
+        """Use the statistics of the block that has ended for the next one."""
         if self.first:
             return
         new = (self._pairs >= LEAST_PAIRS) & ~self.dead
@@ -282,7 +282,7 @@ class Lookout:
         self._limit = int(np.argmax(strange)) if strange.any() else self.nchan + 1
 
     def _set_free(self) -> None:
-        """Up to the first run that may become long enough."""
+        """Move ``free`` to the start of the first run that may still become long enough."""
         if self.first:
             self.free = self.at
             return
@@ -293,7 +293,7 @@ class Lookout:
 
 
 def joined_rows(rects: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rectangles of neighbouring rows with the same samples as one.
+    """Join rectangles of neighbouring rows with the same samples.
 
     >>> joined_rows(np.array([[0, 5, 2, 3], [0, 5, 3, 5], [1, 5, 5, 6]])).tolist()
     [[0, 5, 2, 5], [1, 5, 5, 6]]

@@ -1,4 +1,4 @@
-"""Masked data: which (channel, block) cells are not to be believed, and what stands in for them."""
+"""Masks of cells (channel, block), and the values that replace masked samples and values that are not finite."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 __all__ = ["Cleaned", "Mask"]
 
 SLICE = 2**20
-"""Values that are looked at at a time."""
+"""Samples x channels that are read at a time."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Cells of channels x blocks of samples that are left out.
+    """Cells, each a channel in a block of samples, that are left out.
 
     Attributes
     ----------
     cells : numpy.ndarray of bool, shape (nchan, nblocks)
-        True where masked; rows as those of a `Filterbank`: falling frequency.
+        True where masked; the rows are those of a `Filterbank`, in falling order of frequency.
     block : int
-        Samples of a block; block ``i`` holds samples ``i * block`` on.  What lies beyond the last is as the last.
+        Samples of a block; block ``i`` begins at sample ``i * block``.  Samples after the last block are masked as it
+        is.
 
     Examples
     --------
@@ -56,7 +57,7 @@ class Mask:
 
     @classmethod
     def channels(cls, nchan: int, which: Any) -> Mask:
-        """A mask of whole channels, by number (0 has the highest frequency)."""
+        """A mask of whole channels, given by their numbers (0 has the highest frequency)."""
         given = np.atleast_1d(np.asarray(which)) if np.size(which) else np.empty(0, np.int64)
         if given.ndim != 1 or given.dtype.kind not in "ui":
             raise TypeError(
@@ -71,11 +72,11 @@ class Mask:
 
     @property
     def weight(self) -> float:
-        """Part of the cells that is not masked; see `weight_of`."""
+        """Fraction of the cells that is not masked; see `weight_of`."""
         return 1 - float(self.cells.mean())
 
     def weight_of(self, nsamp: int) -> float:
-        """Part of ``nsamp`` samples of all channels that is not masked.
+        """Fraction of ``nsamp`` samples of all channels that is not masked.
 
         >>> Mask(np.array([[True, False]]), 10).weight_of(40)
         0.75
@@ -86,11 +87,14 @@ class Mask:
         return 1 - float(self.cells[:, :count].mean(axis=0) @ samples) / nsamp
 
     def at(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Cells of blocks by number, those beyond the last as the last: shape (nchan, len(blocks))."""
+        """Cells of the blocks with some numbers, shape (nchan, len(blocks)); those after the last equal the last."""
         return self.cells[:, np.minimum(blocks, self.cells.shape[1] - 1)]
 
     def union(self, other: Mask) -> Mask:
-        """Masked where either is; in blocks of the smaller length, which must divide the larger or be all there is."""
+        """A mask of the cells that either of the two masks, with the shorter of their blocks.
+
+        The length of the shorter blocks must divide that of the longer, unless that mask has one block only.
+        """
         small, large = sorted((self, other), key=lambda m: m.block)
         if large.cells.shape[1] > 1 and large.block % small.block:
             raise ValueError(f"blocks of {small.block} and {large.block} samples do not go together")
@@ -101,7 +105,7 @@ class Mask:
 
 
 def check_mask(mask: Any, fb: Filterbank) -> None:
-    """Refuse what is no mask, or one of other channels."""
+    """Refuse an argument that is not a mask, or has another number of channels than the data."""
     if not isinstance(mask, Mask):
         raise TypeError(f"mask is a {type(mask).__name__}, expected a Mask")
     if len(mask.cells) != fb.nchan:
@@ -109,12 +113,12 @@ def check_mask(mask: Any, fb: Filterbank) -> None:
 
 
 class Cleaned:
-    """A filterbank with masked cells and values that are not finite replaced.
+    """A `contract.Source`: a filterbank in which masked cells and values that are not finite are replaced.
 
-    A masked cell takes its channel's mean over the last block before it that is not masked (the first after it, where
-    there is none; 0 for a channel that is masked throughout), rounded for integers.  A NaN or infinity of
-    floating-point data takes the mean of the finite values of its channel in its block of ``block`` samples; where
-    there are none, 0.  What stands in for a sample depends on its absolute number only.
+    A masked cell takes the mean of its channel over the last block before it that is not masked, or, without one, over
+    the first one after it; it is rounded for integers, and 0 for a channel that is masked throughout.  A NaN or
+    infinity takes the mean of the finite values of its channel in its block of ``block`` samples, or 0 without any.
+    The replacement depends on the number of the sample only, not on the ranges in which data are read.
 
     Parameters
     ----------
@@ -123,7 +127,7 @@ class Cleaned:
     block : int
         Samples of a block for values that are not finite.
     watch : Watch, optional
-        Looks at the samples that are read, for dropped data.
+        Gets the samples that are read, to look for dropped data.
     """
 
     def __init__(self, fb: Filterbank, mask: Mask | None, block: int, watch: Watch | None = None) -> None:
@@ -135,7 +139,7 @@ class Cleaned:
         self._finite: bool | None = None
         if mask is not None:
             check_mask(mask, fb)
-            self._means = self._stand_ins(mask)
+            self._means = self._replacements(mask)
 
     def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """See `contract.Source`."""
@@ -167,7 +171,7 @@ class Cleaned:
         return self._last[1]
 
     def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
-        """As `Filterbank.resident`; None as well where values are not finite: what stands in is made on the host."""
+        """As `Filterbank.resident`; None also if values are not finite, since they are replaced on the host."""
         if self._finite is None:
             parts = self.fb.resident(0, self.nsamp) if self.dtype.kind == "f" else None
             self._finite = parts is None or all(all_finite(rows) for rows, _ in parts)
@@ -197,8 +201,8 @@ class Cleaned:
             last = min(number, self._means.shape[1] - 1)
             yield int(row), low - start, high - start, float(self._means[row, last])
 
-    def _stand_ins(self, mask: Mask) -> NDArray[np.float64]:
-        """What each cell would take: one pass over the data, where a channel is masked in part."""
+    def _replacements(self, mask: Mask) -> NDArray[np.float64]:
+        """The mean that would replace each cell; reads all data if a channel is masked in part."""
         count = -(-self.nsamp // mask.block)
         cells = mask.at(np.arange(count))
         means = np.full((self.nchan, count), np.nan)
@@ -217,7 +221,7 @@ class Cleaned:
 
 
 def all_finite(rows: Resident) -> bool:
-    """Whether samples on a GPU are all finite; a slice of bounded size at a time."""
+    """Whether all samples on a GPU are finite; tested in slices of bounded size."""
     step = max(64, SLICE // rows.data.shape[1])
     xp = array_module(rows.data)
     with contextlib.nullcontext() if xp is np else xp.cuda.Device(rows.index):
@@ -225,7 +229,7 @@ def all_finite(rows: Resident) -> bool:
 
 
 def finite_sums(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Sum and number of the finite values of each channel, a slice of bounded size at a time."""
+    """Sum and number of the finite values of each channel, read in slices of bounded size."""
     total, live = np.zeros(fb.nchan), np.zeros(fb.nchan, np.int64)
     step = max(64, SLICE // fb.nchan)
     for at in range(start, start + count, step):

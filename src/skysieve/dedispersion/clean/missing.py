@@ -1,4 +1,4 @@
-"""Samples that never came: which, what stands in for them, and which events they make worthless."""
+"""Missing samples: which they are, how they are replaced, and which events they invalidate."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Losses"]
 
 LEAST_LIVE = 0.5
-"""Part of a window's samples that must have come for it to be an event."""
+"""Least fraction of a window's samples that must be present for it to be an event."""
 ENOUGH = 4
-"""A block gives a channel's mean and scatter when at least one in this many of its samples came."""
+"""Mean and sigma of a channel are taken from a block if at least one in so many of its samples is present."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ class Losses:
     Attributes
     ----------
     rects : numpy.ndarray of int64, shape (n, 4)
-        First sample, last + 1, first row, last + 1; rows are channels in falling order of frequency.  They do not
-        overlap; kept sorted by first sample.
+        First sample, last + 1, first row, last + 1; rows are channels in falling order of frequency.  The rectangles do
+        not overlap; they are sorted by their first sample.
     start : int
-        First sample that came at all.  Samples before it are missing, and noise blocks before it have no events.
+        First sample that is present in any channel.  Samples before it are missing, and noise blocks before it have no
+        events.
 
     Examples
     --------
@@ -62,7 +63,7 @@ class Losses:
         object.__setattr__(self, "reach", int((rects[:, 1] - rects[:, 0]).max()) if len(rects) else 0)
 
     def within(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Rectangles of samples ``start : stop``, cut to them; what lies before the start of the stream is one."""
+        """Rectangles within samples ``start : stop``; the samples before the start of the stream are one of them."""
         some = self.rects[np.searchsorted(self.rects[:, 0], start - self.reach) :]
         some = some[: np.searchsorted(some[:, 0], stop)]
         some = some[some[:, 1] > start].copy()
@@ -74,14 +75,14 @@ class Losses:
 
 
 class Filler:
-    """Puts noise of the right level and scatter in the place of missing samples, block after block.
+    """Replaces missing samples by noise of the right level and sigma, block after block.
 
-    A missing sample takes the mean and scatter of its channel in the last block before its own of which a quarter came;
-    in the first such block, those of that block itself.  So what stands in depends on absolute sample numbers and
-    on the data, not on how they are cut.
+    The noise of a missing sample has the mean and sigma of its channel in the last block before its own of which a
+    quarter is present; in the first such block, those of that block itself.  It depends on sample numbers and data, not
+    on the amounts in which samples arrive.
 
-    The level of a channel is not known before a quarter of a block of it has come.  Until that block is over the
-    channel is hidden, that is, its samples are 0: the change of level then falls on the edge of a block.
+    The level of a channel is not known before a quarter of a block is present.  Until the end of that block the channel
+    is hidden: its samples are 0, so that the change of level is at the edge of a block.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ class Filler:
         Samples of a block, anchored at sample 0.
     dtype : numpy.dtype
     maximum : int
-        Largest value of unsigned samples; 0 where it is not known.
+        Largest value of unsigned samples; 0 if it is not known.
     """
 
     def __init__(self, nchan: int, block: int, dtype: np.dtype[Any], maximum: int) -> None:
@@ -105,21 +106,21 @@ class Filler:
 
     @property
     def ready(self) -> bool:
-        """Whether the level of any channel is known: until then, the end of the block must be awaited."""
+        """Whether the level of any channel is known; if not, samples cannot be filled before the end of the block."""
         return bool(self.known.any())
 
     def add(self, start: int, rows: NDArray[Any], rects: NDArray[np.int64]) -> None:
-        """Take the statistics of the next samples of a block; missing ones are set to 0."""
-        from . import cpu_missing as cpu_losses
+        """Add the next samples of a block to the statistics; missing samples are set to 0."""
+        from . import cpu_missing
 
-        cpu_losses.blank(rows, start, rects)
-        cpu_losses.accumulate(rows, start, rects, self._count, self._total, self._square)
+        cpu_missing.blank(rows, start, rects)
+        cpu_missing.accumulate(rows, start, rects, self._count, self._total, self._square)
 
     def end_block(self, last: bool = False) -> bool:
-        """The block is over: its mean and scatter hold for the next.
+        """End a block: use its mean and sigma for the next.
 
-        ``last``: the data end here, and a first block has to do with the samples that it has.  Returns whether channels
-        have become known after others.
+        If the data end here (``last``), a first block uses as few samples as it has.  Returns whether levels of
+        channels have become known later than those of others.
         """
         new = self._count * ENOUGH >= self.block
         if last and not self.ready:
@@ -135,26 +136,27 @@ class Filler:
         return joined
 
     def hide(self, rows: NDArray[Any]) -> None:
-        """Channels whose level is not known are 0."""
+        """Set channels whose level is not known to 0."""
         if not self.known.all():
             rows[:, ~self.known] = 0
 
     def fill(self, start: int, rows: NDArray[Any], rects: NDArray[np.int64]) -> None:
         """Fill the missing samples of rows."""
-        from . import cpu_missing as cpu_losses
+        from . import cpu_missing
 
-        cpu_losses.fill(rows, start, rects, self.mean, self.sigma, self.most, self.whole)
+        cpu_missing.fill(rows, start, rects, self.mean, self.sigma, self.most, self.whole)
 
 
 class FilledReader:
-    """A filterbank with missing samples filled as a stream fills them: a `filterbank.Reader`.
+    """A reader of a filterbank with missing samples, which are filled as a stream fills them.
 
     Attributes
     ----------
     losses : Losses
-        Those given; a start whose block has too few samples to give a level is moved to the next block's.
+        The missing samples.  If the block of ``start`` has too few samples to give a level, ``start`` moves to the next
+        block.
     joins : list of int
-        Samples from which on further channels are known.
+        Samples from which the levels of further channels are known.
     """
 
     def __init__(self, fb: Filterbank, losses: Losses, block: int) -> None:
@@ -168,11 +170,11 @@ class FilledReader:
         self._learn()
 
     def close(self) -> None:
-        """Close what lies below."""
+        """Close the filterbank."""
         self.fb.close()
 
     def _learn(self) -> None:
-        """Level and scatter that each block is filled with: one pass over the data."""
+        """Level and sigma of the noise of each block; reads all data."""
         f = self._filler
         for start in range(0, self.nsamp, self.block):
             rows, rects = self._part(start, min(self.block, self.nsamp - start))
@@ -211,7 +213,7 @@ class FilledReader:
 
 
 def clipped(rects: NDArray[np.int64], nchan: int) -> NDArray[np.int64]:
-    """Rectangles with rows that exist."""
+    """Rectangles limited to the rows of the data."""
     out = np.ascontiguousarray(rects)
     out[:, 3] = np.minimum(out[:, 3], nchan)
     return out
@@ -220,8 +222,8 @@ def clipped(rects: NDArray[np.int64], nchan: int) -> NDArray[np.int64]:
 def live_of(
     made: Sequence[Tabled], raw: Sequence[NDArray[np.float64]], boxes: Sequence[int], losses: Losses
 ) -> list[NDArray[np.float64]]:
-    """Part of the samples of each event's window that came, by table."""
-    from . import cpu_missing as cpu_losses
+    """By table, the fraction of the samples of each event's window that is present."""
+    from . import cpu_missing
 
     nchan = made[0].table.delays.shape[1]
     rects = clipped(losses.rects.copy(), nchan)
@@ -235,7 +237,7 @@ def live_of(
         width = widths[rows[:, 2].astype(np.int64)]
         out = np.ones(len(rows))
         if len(rows) and len(rects):
-            cpu_losses.live_parts(
+            cpu_missing.live_parts(
                 number, centre - width // 2, width, t.table.downsamp, t.table.delays, rects, reach, out
             )
         found.append(out)
@@ -246,10 +248,11 @@ def kept_events(
     made: Sequence[Tabled], raw: Sequence[NDArray[np.float64]], boxes: Sequence[int], losses: Losses, block: int,
     joins: Sequence[int], looked: Sequence[Detection],
 ) -> list[NDArray[np.float64]]:  # fmt: skip
-    """Events of which at least half of the samples came, none of a noise block before the start.
+    """Events of which at least half of the samples are present, without those in noise blocks before the start.
 
-    Where channels join at a sample, the level of a series changes while their delays pass it: noise blocks of the
-    series with such a change have no events either, nor has a short last block that takes the noise of one of them.
+    If the levels of channels become known at a sample, the level of a series changes while their delays pass that
+    sample.  Noise blocks with such a change have no events either, nor has a short last block that takes its noise from
+    one of them.
     """
     first = losses.start // block * block
     live = live_of(made, raw, boxes, losses)
@@ -267,9 +270,9 @@ def _changing(
     t: Tabled, rows: NDArray[np.float64], boxes: Sequence[int], block: int, joins: Sequence[int],
     valid: NDArray[np.int64],
 ) -> NDArray[np.bool_]:  # fmt: skip
-    """Events whose windows reach into a noise block in which the level changes, because channels join.
+    """Whether each event's window reaches into a noise block whose level changes because channels become known.
 
-    ``valid``: samples of each series.
+    ``valid`` is the number of samples of each series.
     """
     found = np.zeros(len(rows), bool)
     if not len(joins) or not len(rows):

@@ -1,4 +1,4 @@
-"""Missing and masked samples replaced by values that their channel's good samples have."""
+"""Missing and masked samples, replaced by values drawn from the good samples of their channel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.contract import block_samples
-from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.filterbank import Filterbank, Paths, as_filterbank
 
 from .dropouts import NO_RECTANGLES, Watch, find_dropped
 from .masks import SLICE, Mask
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 __all__ = ["fill_dropped"]
 
 MOST_VALUES = 1024
-"""Integers of so many values are drawn from their histogram, others from a normal distribution."""
+"""Integers with at most so many values are drawn from their histogram, others from a normal distribution."""
 KEPT = 2
-"""Blocks whose histograms are kept."""
+"""Blocks whose histograms stay in memory."""
 
 
 class RepairedReader:
-    """A filterbank whose missing and masked samples are drawn from their channel's good ones: a `filterbank.Reader`.
+    """A reader of a filterbank whose missing and masked samples are drawn from the good ones of their channel.
 
-    The good samples are those of the noise block; where less than a quarter of it is good, those of the nearest block
-    before, or else after it, of which a quarter is; where there is none, of the nearest with any.  A channel without
-    any is 0.  What is drawn depends on the numbers of channel and sample and on the good samples only, not on how the
-    data are cut.
+    The good samples are those of the noise block.  If less than a quarter of it is good, they are those of the nearest
+    block before it, or else after it, of which a quarter is good; if there is none, of the nearest block with any good
+    sample.  A channel without good samples is 0.  The values depend on the numbers of channel and sample and on the
+    good samples only, not on the ranges in which data are read.
 
     Parameters
     ----------
     fb : Filterbank
     lost : numpy.ndarray of int64, shape (n, 4)
-        As `Losses.rects`.
+        Missing samples, as `Losses.rects`.
     cells : Mask, optional
-        What is masked.
+        Masked samples.
     block : int
         Samples of a block.
     """
@@ -55,11 +55,11 @@ class RepairedReader:
         self._levels: dict[int, _Levels] = {}
 
     def close(self) -> None:
-        """Close what lies below."""
+        """Close the filterbank."""
         self.fb.close()
 
     def _gone(self, start: int, count: int) -> NDArray[np.bool_] | None:
-        """Which samples are missing or masked, shape (count, nchan); None where none is."""
+        """True for samples that are missing or masked, shape (count, nchan); None if there are none."""
         rects = self._losses.within(start, start + count)
         masked = None
         if self.cells is not None:
@@ -92,7 +92,7 @@ class RepairedReader:
             yield at, min(step, stop - at)
 
     def _donors(self, number: int) -> NDArray[np.int64]:
-        """The block that each channel's values are taken from; -1 where it has none."""
+        """The block from which each channel takes values; -1 for a channel without good samples."""
         found = np.full(self.fb.nchan, -1)
         away = np.abs(np.arange(len(self._good)) - number)
         order = np.lexsort((np.arange(len(away)) > number, away))
@@ -106,7 +106,7 @@ class RepairedReader:
         return found
 
     def _levels_of(self, number: int, channels: NDArray[np.bool_]) -> _Levels:
-        """What the channels that have something missing in a block are filled with."""
+        """Levels for the channels of a block in which samples are missing."""
         if number not in self._levels:
             made = _Levels(self.fb, channels)
             donors = self._donors(number)
@@ -141,7 +141,7 @@ class RepairedReader:
 
 
 class _Levels:
-    """Histograms, or means and scatters, of some channels."""
+    """Histograms, or means and standard deviations, of some channels."""
 
     def __init__(self, fb: Filterbank, channels: NDArray[np.bool_]) -> None:
         self.which = np.where(channels, np.cumsum(channels) - 1, -1)
@@ -165,7 +165,7 @@ class _Levels:
             cpu_dropouts.histograms(rows, gone, which, self.low, self.counts)
 
     def end(self) -> None:
-        """All have been added."""
+        """Finish: all samples have been added."""
         if self.counts is not None:
             np.cumsum(self.counts, axis=1, out=self.counts)
             return
@@ -175,7 +175,7 @@ class _Levels:
         self.sigma[:] = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean * mean, 0))
 
     def fill(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_]) -> None:
-        """Replace what is gone."""
+        """Replace the samples that are gone."""
         from . import cpu_dropouts
 
         if self.counts is None:
@@ -192,7 +192,7 @@ def full(ranges: NDArray[np.int64], nchan: int) -> NDArray[np.int64]:
 
 
 def repaired(fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block: int) -> Filterbank:
-    """The data with what is missing or masked replaced; see `RepairedReader`."""
+    """The data with missing and masked samples replaced; see `RepairedReader`."""
     return Filterbank([RepairedReader(fb, lost, cells, block)])
 
 
@@ -209,7 +209,7 @@ def split_mask(mask: Mask, fb: Filterbank) -> tuple[Mask | None, Mask | None]:
 
 
 def dropped_in(fb: Filterbank, watch: Watch | None = None) -> NDArray[np.int64]:
-    """`find_dropped`, if a cheap look at all data gives a reason; ``watch`` may have seen the first of them."""
+    """`find_dropped`, if `Watch` finds a reason for it in all data; ``watch`` may have seen their beginning already."""
     own = watch is None
     watch = Watch(fb) if watch is None else watch
     watch.quiet = True
@@ -230,11 +230,19 @@ def dropped_in(fb: Filterbank, watch: Watch | None = None) -> NDArray[np.int64]:
             watch.close()
 
 
-def fill_dropped(fb: Filterbank) -> Filterbank:
-    """The data with dropped stretches filled by noise of their channel; ``.lost`` of what is returned lists them.
+def fill_dropped(data: Filterbank | Paths) -> Filterbank:
+    """The data with dropped stretches filled by noise of their channel; ``.lost`` of the result lists the stretches.
 
-    `search` does so by itself.  What changes samples before it, as `zero_dm`, `requantise` and `rfi_mask` do, is better
-    given data that are filled.
+    `search` does this itself.  Fill data before `zero_dm` or `requantise` changes their samples.
+
+    Parameters
+    ----------
+    data : Filterbank, path or sequence of paths
+
+    Returns
+    -------
+    Filterbank
+        `data` itself, if nothing was dropped.
 
     Examples
     --------
@@ -244,8 +252,7 @@ def fill_dropped(fb: Filterbank) -> Filterbank:
     >>> filled.lost.tolist(), bool(filled.block(1000, 500).min() >= 80)
     ([[1000, 1500, 0, 8]], True)
     """
-    if not isinstance(fb, Filterbank):
-        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    fb = as_filterbank(data)
     lost = dropped_in(fb)
     if not len(lost):
         return fb

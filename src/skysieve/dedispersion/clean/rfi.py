@@ -1,36 +1,40 @@
-"""Radio interference: masks from channel statistics and spectral kurtosis, PRESTO's masks, the zero-DM filter."""
+"""Radio interference: masks from statistics of channels, PRESTO's masks, the zero-DM filter."""
 
 from __future__ import annotations
 
 import os
 import struct
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.filterbank import Filterbank, Paths, as_filterbank, opened
 from skysieve.dedispersion.data.sigproc import BadFile
 
 from .masks import SLICE, Mask
+from .repair import fill_dropped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["channel_statistics", "read_rfifind", "rfi_mask", "zero_dm"]
 
-TESTS = ("mean", "std", "kurtosis")
+Statistic = Literal["mean", "std", "kurtosis"]
+STATISTICS = {"mean": "mean", "std": "standard deviation", "kurtosis": "spectral kurtosis"}
+"""Statistics of channels by which interference is found: names of `Statistic`."""
 
 
-def channel_statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float64]]:
+def channel_statistics(data: Filterbank | Paths, block: int) -> dict[str, NDArray[np.float64]]:
     """Mean, standard deviation and spectral kurtosis of every channel in every block.
 
     Parameters
     ----------
-    fb : Filterbank
+    data : Filterbank, path or sequence of paths
     block : int
-        Samples of a block; a last one of less than half is left out (unless it is the only one).
+        Samples of a block; a last block of less than half of that is left out (unless it is the only one).
 
     Returns
     -------
@@ -48,8 +52,11 @@ def channel_statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float
     """
     if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 2:
         raise ValueError(f"block={block!r}: expected a whole number of at least 2 samples")
-    if not isinstance(fb, Filterbank):
-        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    with opened(data) as fb:
+        return _statistics(fb, block)
+
+
+def _statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float64]]:
     count = max(1, fb.nsamp // block + (2 * (fb.nsamp % block) >= block))
     mean, std = np.empty((fb.nchan, count)), np.empty((fb.nchan, count))
     for i in range(count):
@@ -63,7 +70,7 @@ def channel_statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float
 
 
 def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Medians of rows without what is no number; NaN where that is all there is."""
+    """Medians of rows without their NaN; NaN for a row that has nothing else."""
     out = np.full(len(values), np.nan)
     some = ~np.isnan(values).all(axis=1)
     if some.any():
@@ -87,31 +94,34 @@ def _moments(fb: Filterbank, start: int, count: int) -> tuple[NDArray[np.float64
 
 
 def rfi_mask(
-    fb: Filterbank,
+    data: Filterbank | Paths,
     *,
     block: int | None = None,
     sigma: float = 5.0,
-    tests: tuple[str, ...] = TESTS,
+    tests: Sequence[Statistic] = ("mean", "std", "kurtosis"),
     most: float = 0.3,
 ) -> Mask:
-    """Mask of what statistics show to be interference.
+    """A mask of interference, found from statistics of channels and blocks.
 
-    A cell is masked when its mean, standard deviation or spectral kurtosis lies more than ``sigma`` from the median of
-    its channel over time, in units of the channels' median scatter; a channel, when its typical standard deviation or
-    kurtosis stands out from the 32 on either side; and a channel or a block wholly, when more than ``most`` of it is.
-    Constant channels are masked, and cells of which more than half is dropped data (`find_dropped`); the statistics are
-    those of the other samples.  Kurtosis says nothing where the mean of a block is within 10 of its errors of 0
-    (floats or signed data from which the mean was taken): such channels are not tested by it.
+    A cell is masked if its mean, standard deviation or spectral kurtosis is more than ``sigma`` from the median of its
+    channel over time, in units of the larger of the channel's own scatter and the median scatter of all channels.  A
+    channel is masked if its median standard deviation or kurtosis differs from those of the 32 channels on either side.
+    A channel or a block of which more than ``most`` is masked is masked wholly.  Constant channels are masked, and
+    cells of which more than half is dropped data (`find_dropped`); statistics are those of the other samples.  Kurtosis
+    is not tested in channels whose mean is within 10 of its standard errors of 0 (floats or signed data less their
+    mean).
 
     Parameters
     ----------
-    fb : Filterbank
+    data : Filterbank, path or sequence of paths
     block : int, optional
         Samples of a block; about half a second by default.
     sigma : float
-    tests : tuple of {"mean", "std", "kurtosis"}
+        Deviation from which a cell is masked.
+    tests : sequence of {"mean", "std", "kurtosis"}
+        Statistics of cells that are tested.
     most : float
-        Between 0 and 1.
+        Fraction between 0 and 1 of masked cells from which all of a channel, or of a block, is masked.
 
     Returns
     -------
@@ -128,15 +138,15 @@ def rfi_mask(
         raise ValueError(f"sigma={sigma!r}: expected a number above 0")
     if not 0 < most <= 1:
         raise ValueError(f"most={most!r}: expected a part above 0, at most 1")
-    unknown = [t for t in tests if t not in TESTS]
+    unknown = [t for t in tests if t not in STATISTICS]
     if unknown or not tests:
-        raise ValueError(f"tests={tests!r}: expected some of {', '.join(map(repr, TESTS))}")
-    if not isinstance(fb, Filterbank):
-        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
-    from .repair import fill_dropped
+        raise ValueError(f"tests={tests!r}: expected some of {', '.join(map(repr, STATISTICS))}")
+    with opened(data) as fb:
+        size = max(16, round(0.5 / fb.tsamp)) if block is None else block
+        return _mask(fill_dropped(fb), size, sigma, tests, most)
 
-    size = max(16, round(0.5 / fb.tsamp)) if block is None else block
-    fb = fill_dropped(fb)
+
+def _mask(fb: Filterbank, size: int, sigma: float, tests: Sequence[str], most: float) -> Mask:
     stats = channel_statistics(fb, min(size, max(2, fb.nsamp)))
     stats["kurtosis"][~_powers(stats, min(size, fb.nsamp))] = 1.0
     dead = ~(np.nan_to_num(stats["std"]).max(axis=1) > 0)
@@ -170,7 +180,7 @@ def _dropped(fb: Filterbank, size: int, count: int) -> NDArray[np.int64]:
 
 
 def _powers(stats: dict[str, NDArray[np.float64]], samples: int) -> NDArray[np.bool_]:
-    """Channels whose values are powers: the mean of ``samples`` of them is well off 0."""
+    """Channels whose values are powers: the mean of ``samples`` of them differs from 0 by many standard errors."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (stats["mean"] / stats["std"]) ** 2 * samples
     live: NDArray[np.bool_] = np.median(np.where(np.isnan(ratio), np.inf, ratio), axis=1) > 100
@@ -178,7 +188,7 @@ def _powers(stats: dict[str, NDArray[np.float64]], samples: int) -> NDArray[np.b
 
 
 def _stands_out(values: NDArray[np.float64], live: NDArray[np.bool_], sigma: float) -> NDArray[np.bool_]:
-    """Channels whose value lies off the running median of 65 live ones."""
+    """Channels whose value differs from the running median of 65 channels that are not constant."""
     where = np.flatnonzero(live & np.isfinite(values))
     out = np.zeros(len(values), bool)
     if len(where) < 8:
@@ -192,15 +202,16 @@ def _stands_out(values: NDArray[np.float64], live: NDArray[np.bool_], sigma: flo
     return out
 
 
-def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> Mask:
+def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None = None) -> Mask:
     """The mask that PRESTO's ``rfifind`` wrote (``*.mask``).
 
     Parameters
     ----------
     path : path
-    fb : Filterbank, optional
-        To check the mask's channels against, and its length: intervals past the data are left out, and data past the
-        last interval, which is taken to go on, are told by a warning.
+    data : Filterbank, path or sequence of paths, optional
+        The data that the mask is for: the number of channels must agree.  Intervals past the end of the data are left
+        out.  If the data are longer than the mask by more than an interval, there is a warning; the last interval
+        counts for the rest.
 
     Returns
     -------
@@ -210,18 +221,18 @@ def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> 
     Raises
     ------
     ValueError
-        (`BadFile`) when the file is none, or made for other channels.
+        (`BadFile`) The file is no such mask, or was made for another number of channels.
     """
-    data = Path(path).read_bytes()
+    body = Path(path).read_bytes()
     at = 0
 
     def take(form: str, count: int, what: str) -> tuple[Any, ...]:
         nonlocal at
         size = struct.calcsize(f"<{count}{form}")
-        if count < 0 or at + size > len(data):
+        if count < 0 or at + size > len(body):
             raise BadFile(f"{path}: is no rfifind mask, or cut off: no room for {what}")
         at += size
-        return struct.unpack_from(f"<{count}{form}", data, at - size)
+        return struct.unpack_from(f"<{count}{form}", body, at - size)
 
     take("d", 6, "its header")
     nchan, nint, points = take("i", 3, "its header")
@@ -238,17 +249,26 @@ def read_rfifind(path: str | os.PathLike[str], fb: Filterbank | None = None) -> 
             cells[_within(take("i", count, "cells"), nchan, path), i] = True
     cells[_within(channels, nchan, path)] = True
     cells[:, _within(intervals, nint, path)] = True
-    if fb is not None and fb.nchan != nchan:
-        raise BadFile(f"{path}: made for {nchan} channels, the data have {fb.nchan}")
-    if fb is not None:
-        wanted = -(-fb.nsamp // points)
-        if abs(wanted - nint) > 1:
-            warnings.warn(
-                f"{path}: {nint} intervals of {points} samples, the data have {fb.nsamp}: is it the mask of this file?",
-                stacklevel=2,
-            )
-        cells = cells[:, :wanted]
+    if data is not None:
+        with opened(data) as fb:
+            cells = _fitted(cells, points, fb, path)
     return Mask(cells[::-1], points)
+
+
+def _fitted(
+    cells: NDArray[np.bool_], points: int, fb: Filterbank, path: str | os.PathLike[str]
+) -> NDArray[np.bool_]:  # fmt: skip
+    """The cells of an rfifind mask that belong to some data; a warning if its length differs from theirs."""
+    nchan, nint = cells.shape
+    if fb.nchan != nchan:
+        raise BadFile(f"{path}: made for {nchan} channels, the data have {fb.nchan}")
+    wanted = -(-fb.nsamp // points)
+    if abs(wanted - nint) > 1:
+        warnings.warn(
+            f"{path}: {nint} intervals of {points} samples, the data have {fb.nsamp}: is it the mask of this file?",
+            stacklevel=3,
+        )
+    return cells[:, :wanted]
 
 
 def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:
@@ -259,7 +279,7 @@ def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) 
 
 
 class ZeroDmReader:
-    """Another filterbank less the mean over its channels, sample by sample."""
+    """A filterbank less the mean over its channels, sample by sample."""
 
     def __init__(self, fb: Filterbank) -> None:
         self.fb, self.observation, self.nsamp, self.gaps = fb, fb.observation, fb.nsamp, fb.gaps
@@ -275,13 +295,13 @@ class ZeroDmReader:
         self.maximum = 0 if self.real else 65535 if wide else 255
 
     def close(self) -> None:
-        """Close what lies below."""
+        """Close the filterbank."""
         self.fb.close()
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan)."""
         x = self.fb.block(start, count).T
-        if self.real:  # what is not finite stays so, and spoils no other channel
+        if self.real:  # NaN and infinities stay, and do not change other channels
             good = np.isfinite(x)
             total = np.where(good, x, 0).sum(axis=1, dtype=np.float64, keepdims=True)
             return (x - total / np.maximum(good.sum(axis=1, keepdims=True), 1)).astype(np.float32)
@@ -290,11 +310,12 @@ class ZeroDmReader:
         return np.clip(value, 0, self.maximum).astype(self.dtype)
 
 
-def zero_dm(fb: Filterbank) -> Filterbank:
+def zero_dm(data: Filterbank | Paths) -> Filterbank:
     """The zero-DM filter: each sample less its mean over the channels (Eatough et al. 2009).
 
-    Integer data stay integers, around the middle of 8 bits (16 for wider data): narrow samples are multiplied first, so
-    that the mean is not rounded to whole counts; 8-bit samples further than 127 from the mean are clipped.
+    Integer data stay integers, around the middle of 8 bits (16 bits for wider data).  Samples of few bits are
+    multiplied first, so that the mean is not rounded to whole counts; 8-bit samples further than 127 from the mean are
+    clipped.
 
     Examples
     --------
@@ -303,6 +324,4 @@ def zero_dm(fb: Filterbank) -> Filterbank:
     >>> zero_dm(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).read().tolist()
     [[127, 127], [129, 129]]
     """
-    if not isinstance(fb, Filterbank):
-        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
-    return Filterbank([ZeroDmReader(fb)])
+    return Filterbank([ZeroDmReader(as_filterbank(data))])

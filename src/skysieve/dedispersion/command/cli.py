@@ -2,76 +2,85 @@
 
 from __future__ import annotations
 
-from math import isnan
+import importlib
+import json
+from contextlib import ExitStack
+from math import isfinite, isnan
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skysieve.core.command import option, report_errors
-from skysieve.core.files import save_figure
+from skysieve.core.command import (
+    OUTPUT,
+    STDIO,
+    USER_ERROR,
+    FormatOption,
+    MemoryOption,
+    Messages,
+    OverwriteOption,
+    QuietOption,
+    check_output,
+    check_picture,
+    option,
+    report_errors,
+    table_format,
+)
+from skysieve.core.files import save_figure, written
 
 from .options import (
     DATA,
-    OUTPUT,
+    PULSE,
     SEARCH,
-    BitOrder,
-    Constant,
-    Count,
-    Detector,
-    Device,
-    DmMax,
-    DmMin,
-    Downsamp,
+    Cleaning,
+    Computation,
+    DataOptions,
+    DetectorOption,
+    DmOptions,
     Files,
-    Ifs,
-    Ignore,
-    Loss,
-    MaskFile,
-    Memory,
-    Method,
-    Methods,
-    Noise,
-    Nsub,
+    FilOutput,
+    MethodOption,
+    NoiseOption,
     PlanFile,
-    Quiet,
+    Reports,
     Requantise,
-    Rfi,
-    Rules,
     Scatter,
-    Series,
-    Step,
-    Threads,
-    Tol,
-    Width,
-    ZeroDm,
-)
-from .work import (
-    bar,
-    check_cutouts,
-    check_places,
-    cleaned,
-    draw_missing,
-    masked,
-    opened,
-    planned,
-    prepared,
-    show,
+    SeriesOption,
+    grouped,
+    output_file,
     speed,
 )
 
-dedisp = typer.Typer(help="Dispersed radio pulses: de-dispersion and single-pulse search.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.dm_plan.plan import DMPlan
+    from skysieve.dedispersion.single_pulse.candidates import Candidates
+
+dedisp = typer.Typer(
+    help="Dispersed radio pulses: de-dispersion and single-pulse search of files and of live streams.\n\n"
+    "Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png",
+    no_args_is_help=True,
+)
+
+PlotFile = Annotated[Path | None, option("--plot", help="Picture to write, such as a.png.", panel=OUTPUT,
+                                         metavar="FILE")]  # fmt: skip
 
 
 @dedisp.command()
-def info(files: Files, bit_order: BitOrder = "little", ifs: Ifs = "sum") -> None:
-    """What files hold: channels, sampling, time, source.
+@grouped
+def info(
+    files: Files,
+    data: DataOptions,
+    as_json: Annotated[bool, option("--json", help="Print JSON instead of a table.", panel=OUTPUT)] = False,
+) -> None:
+    """Show what files hold: channels, sampling, time, source.
 
-    - skysieve dedisp info a.fil
+    Example: skysieve dedisp info a.fil
     """
-    import numpy as np
-
-    with report_errors(), opened(files, bit_order, ifs) as fb:
+    with report_errors(), data.open(files) as fb:
+        if as_json:
+            typer.echo(json.dumps(facts_of(fb), indent=1))
+            return
         o = fb.observation
         rows = [
             ("source", o.source or "unnamed"), ("telescope", o.telescope or "unknown"),
@@ -82,7 +91,7 @@ def info(files: Files, bit_order: BitOrder = "little", ifs: Ifs = "sum") -> None
             ("samples", f"{fb.nsamp} ({fb.duration:.6g} s)"), ("bits", f"{o.nbits} ({fb.dtype.name})"),
         ]  # fmt: skip
         if len(fb.gaps):
-            missing = int(np.diff(fb.gaps).sum())
+            missing = int((fb.gaps[:, 1] - fb.gaps[:, 0]).sum())
             rows.append(("gaps", f"{len(fb.gaps)}, of {missing * o.tsamp:.6g} s in all"))
         if o.dm is not None:
             rows.append(("DM", f"{o.dm:g} (de-dispersed)"))
@@ -90,247 +99,423 @@ def info(files: Files, bit_order: BitOrder = "little", ifs: Ifs = "sum") -> None
             typer.echo(f"{name:14s} {value}")
 
 
-@dedisp.command()
-def plan(
-    files: Files, dm_max: DmMax = None, dm_min: DmMin = 0.0, dm_step: Step = None, num_dms: Count = None,
-    rule: Rules = None, max_loss: Loss = 0.1, tol: Tol = 1.25, width: Width = 40e-6, nsub: Nsub = 0,
-    scattering: Scatter = False, downsamp: Downsamp = None, dm_constant: Constant = None,
-    bit_order: BitOrder = "little", ifs: Ifs = "sum",
-    output: Annotated[Path | None, option("-o", "--output", help="Save it.", panel=OUTPUT, metavar="JSON")] = None,
-    plot: Annotated[Path | None, option("--plot", help="Picture.", panel=OUTPUT, metavar="PNG")] = None,
-) -> None:  # fmt: skip
-    """Choose DMs, time binning and subbands for files.
+def facts_of(fb: Filterbank) -> dict[str, Any]:
+    """What ``info --json`` prints: frequencies in MHz, angles in degrees, times in seconds and MJD; null if unknown."""
+    o = fb.observation
+    numbers = {
+        "ra": o.ra, "dec": o.dec, "tstart": o.tstart, "lowest_frequency": float(o.freqs[-1]),
+        "highest_frequency": o.top, "channel_width": abs(o.foff), "tsamp": o.tsamp, "duration": fb.duration, "dm": o.dm,
+    }  # fmt: skip
+    known = {name: value if value is not None and isfinite(value) else None for name, value in numbers.items()}
+    return {
+        "source": o.source, "telescope": o.telescope, "channels": o.nchan, "samples": fb.nsamp, "bits": o.nbits,
+        "dtype": fb.dtype.name, "evenly_spaced": o.regular, **known, "gaps": fb.gaps.tolist(),
+    }  # fmt: skip
 
-    - skysieve dedisp plan a.fil --dm-max 500 --rule presto --nsub 32 -o a.json --plot a.png
+
+@dedisp.command()
+@grouped
+def plan(
+    files: Files,
+    *,
+    dms: DmOptions,
+    data: DataOptions,
+    output: Annotated[
+        Path | None,
+        option(
+            "-o", "--output", help="Plan to write: .json (for --plan), .csv or .ecsv; '-' is standard output.",
+            panel=OUTPUT, metavar="OUT",
+        ),
+    ] = None,
+    form: FormatOption = None,
+    plot: PlotFile = None,
+    overwrite: OverwriteOption = False,
+    reports: Reports,
+) -> None:  # fmt: skip
+    """Choose the DMs, time binnings and subbands of a search.
+
+    Example: skysieve dedisp plan a.fil --dm-max 500 --rule presto --nsub 32 -o a.json --plot a.png
     """
     from skysieve.core.errors import format_bytes
+    from skysieve.dedispersion.dm_plan.plan import PLAN_FORMATS
 
-    with report_errors(), opened(files, bit_order, ifs) as fb:
-        check_places(output, plot)
-        made = planned(
-            fb, None, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
-            dm_constant,
-        )  # fmt: skip
-        typer.echo(made.describe())
-        parts = made.memory(fb.nsamp)
-        typer.echo(f"{made.adds(fb.nsamp) / 1e9:.4g} G additions by brute force; all series: "
-                   f"{format_bytes(parts['output'])}")  # fmt: skip
+    with report_errors():
+        messages = reports.messages()
+        chosen = "" if output is None else table_format(output, form, PLAN_FORMATS)
+        check_output(output, overwrite)
+        check_picture(plot, overwrite)
+        with data.open(files) as fb:
+            made, nsamp = dms.plan(fb), fb.nsamp
+        if output != STDIO:
+            series = format_bytes(made.memory(nsamp)["output"])
+            typer.echo(made.summary())
+            typer.echo(f"{made.adds(nsamp) / 1e9:.4g} G additions by brute force; all series: {series}")
         if output is not None:
-            made.save(output)
+            write_plan(made, output, chosen)
+            messages.wrote(output, f"{made.ndm} DMs")
         if plot is not None:
             save_figure(made.plot(), plot, dpi=120)
+            messages.wrote(plot)
+
+
+def write_plan(made: DMPlan, path: Path, form: str) -> None:
+    """Write a plan in one of `PLAN_FORMATS`."""
+    with output_file(path, f".{form}") as file:
+        if form == "json":
+            made.save(file)
+        else:
+            with written(file) as part:
+                made.to_table().write(part, format="ascii.csv" if form == "csv" else "ascii.ecsv", overwrite=True)
 
 
 @dedisp.command()
+@grouped
 def dedisperse(
     files: Files,
-    output: Annotated[Path, option("-o", "--output", help="Start of the names.", panel=OUTPUT, metavar="STEM")],
-    dm_max: DmMax = None, dm_min: DmMin = 0.0, dm_step: Step = None, num_dms: Count = None, rule: Rules = None,
-    max_loss: Loss = 0.1, tol: Tol = 1.25, width: Width = 40e-6, nsub: Nsub = 0, scattering: Scatter = False,
-    plan_file: PlanFile = None, downsamp: Downsamp = None, zero_dm: ZeroDm = False, mask: MaskFile = None,
-    rfi: Rfi = False, ignore: Ignore = None, requantise: Requantise = False, bit_order: BitOrder = "little",
-    ifs: Ifs = "sum", method: Methods = Method.auto,
-    dm_constant: Constant = None, device: Device = "auto", threads: Threads = None, memory: Memory = None,
-    form: Annotated[Series, option("--format", help="dat (with .inf), tim (dat).", panel=OUTPUT)] = Series.dat,
-    quiet: Quiet = False,
-) -> None:  # fmt: skip
+    *,
+    dms: DmOptions,
+    plan_file: PlanFile = None,
+    data: DataOptions,
+    cleaning: Cleaning,
+    requantise: Requantise = False,
+    method: MethodOption = "auto",
+    computation: Computation,
+    output: Annotated[
+        Path,
+        option("-o", "--output", help="Start of the names: STEM_DM60.00.dat and so on.", panel=OUTPUT, metavar="STEM"),
+    ],
+    form: SeriesOption = "dat",
+    overwrite: OverwriteOption = False,
+    reports: Reports,
+) -> None:
     """De-disperse files into a time series for each DM.
 
-    - skysieve dedisp dedisperse a.fil --lodm 10 --dmstep 0.5 --numdms 40 -o out/a
+    Example: skysieve dedisp dedisperse a.fil --lodm 10 --dmstep 0.5 --numdms 40 -o out/a
     """
     from skysieve.core.device import resolve
     from skysieve.core.memory import available_host_memory, parse_budget
     from skysieve.dedispersion import api
-    from skysieve.dedispersion.result import name_digits
+    from skysieve.dedispersion.result import name_digits, series_path
 
-    with report_errors(), opened(files, bit_order, ifs) as fb:
-        made = planned(
-            fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
-            dm_constant,
-        )  # fmt: skip
-        if len(set(made.dms.tolist())) < made.ndm:
-            raise ValueError("the plan has a DM in two stages, whose files would have one name")
-        digits = name_digits(made.dms)
-        data = cleaned(fb, requantise, zero_dm, quiet)
-        cut = masked(fb, mask, rfi, ignore, quiet)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        budget = parse_budget(memory, available_host_memory())
-        beside = memory if resolve(device)[0].kind == "cuda" else budget // 2
-        for part in made.split(fb.nsamp, budget // 2):
-            [result] = api.dedisperse(
-                data, part, method=method.value, mask=cut, device=device, threads=threads, memory=beside,
-                progress=bar(quiet),
-            )  # fmt: skip
-            paths = result.write(output, format=form.value, digits=digits)
-            if not quiet:
-                typer.echo(speed(result.rate, result.realtime, result.method, result.device, result.seconds))
-                typer.echo(f"wrote {paths[0]}" + (f" ... {paths[-1].name} ({len(paths)})" if len(paths) > 1 else ""))
+    with report_errors():
+        messages = reports.messages()
+        with data.open(files) as fb:
+            made = dms.plan(fb, plan_file)
+            messages.detail(made.summary())
+            if len(set(made.dms.tolist())) < made.ndm:
+                raise ValueError("the plan has a DM in two stages, whose files would have one name")
+            digits, base = name_digits(made.dms + (fb.observation.dm or 0.0)), fb.observation.dm or 0.0
+            output.parent.mkdir(parents=True, exist_ok=True)
+            for dm in made.dms:
+                check_output(series_path(output, dm + base, digits, form), overwrite)
+            filtered = cleaning.filtered(fb, messages, requantise)
+            mask = cleaning.masked(fb, messages)
+            budget = parse_budget(computation.memory, available_host_memory())
+            gpu = resolve(computation.device)[0].kind == "cuda"
+            for part in made.split(fb.nsamp, budget // 2):
+                [result] = api.dedisperse(
+                    filtered, part, method=method, mask=mask, device=computation.device, threads=computation.threads,
+                    memory=computation.memory if gpu else budget // 2, progress=messages.progress,
+                )  # fmt: skip
+                paths = result.write(output, format=form, digits=digits)
+                messages.say(speed(result.rate, result.realtime, result.method, result.device, result.seconds))
+                last = f"to {paths[-1].name}, {len(paths)} series" if len(paths) > 1 else "1 series"
+                messages.wrote(paths[0], last)
 
 
 @dedisp.command()
+@grouped
 def search(
-    files: Files, dm_max: DmMax = None, dm_min: DmMin = 0.0, dm_step: Step = None, num_dms: Count = None,
-    rule: Rules = None, max_loss: Loss = 0.1, tol: Tol = 1.25, width: Width = 40e-6, nsub: Nsub = 0,
-    scattering: Scatter = False, plan_file: PlanFile = None, downsamp: Downsamp = None, zero_dm: ZeroDm = False,
-    mask: MaskFile = None, rfi: Rfi = False, ignore: Ignore = None, requantise: Requantise = False,
-    bit_order: BitOrder = "little", ifs: Ifs = "sum",
-    threshold: Annotated[float, option("-t", "--threshold", help="S/N (6.5).", panel=SEARCH, metavar="X")] = 6.5,
-    noise: Annotated[Noise, option("--noise", help="robust, moments, clipped (robust).", panel=SEARCH)] = Noise.robust,
-    detector: Annotated[
-        Detector, option("--detector", help="boxcar, threshold (the paper's; boxcar).", panel=SEARCH)
-    ] = Detector.boxcar,
-    buffer: Annotated[int | None, option("--buffer", help="Its samples.", panel=SEARCH, metavar="N")] = None,
-    block: Annotated[float | None, option("--block", help="Noise blocks, s (2).", panel=SEARCH, metavar="S")] = None,
-    method: Methods = Method.auto, dm_constant: Constant = None, device: Device = "auto", threads: Threads = None,
-    memory: Memory = None,
+    files: Files,
+    *,
+    dms: DmOptions,
+    plan_file: PlanFile = None,
+    data: DataOptions,
+    cleaning: Cleaning,
+    requantise: Requantise = False,
+    threshold: Annotated[
+        float, option("-t", "--threshold", help="Least S/N of an event. The default is 6.5.", panel=SEARCH, metavar="X")
+    ] = 6.5,
+    noise: NoiseOption = "robust",
+    detector: DetectorOption = "boxcar",
+    buffer: Annotated[
+        int | None,
+        option(
+            "--buffer", help="Samples of a buffer of --detector threshold. The default is a block.", panel=SEARCH,
+            metavar="N",
+        ),
+    ] = None,
+    block: Annotated[
+        float | None,
+        option(
+            "--block", help="Length of noise blocks in seconds. The default is 2, or longer if pulses need it.",
+            panel=SEARCH, metavar="S",
+        ),
+    ] = None,
+    method: MethodOption = "auto",
+    computation: Computation,
     output: Annotated[
         Path | None,
-        option("-o", "--output", help=".csv .ecsv .parquet .singlepulse .cand", panel=OUTPUT, metavar="OUT"),
+        option(
+            "-o", "--output",
+            help="Candidates: .csv, .ecsv, .json, .parquet, .singlepulse (PRESTO) or .cand (Heimdall); '-' is standard "
+            "output.",
+            panel=OUTPUT, metavar="OUT",
+        ),
     ] = None,
-    plot: Annotated[Path | None, option("--plot", help="Picture of all.", panel=OUTPUT, metavar="PNG")] = None,
+    form: FormatOption = None,
+    plot: PlotFile = None,
     cutouts: Annotated[
         Path | None,
-        option("--cutouts", help="Folder for pictures and HDF5 of the loudest.", panel=OUTPUT, metavar="DIR"),
+        option("--cutouts", help="Folder for pictures and HDF5 files of the loudest.", panel=OUTPUT, metavar="DIR"),
     ] = None,
-    most: Annotated[int, option("--most", help="How many of them (10).", panel=OUTPUT, metavar="N", min=1)] = 10,
-    quiet: Quiet = False,
+    most: Annotated[
+        int, option("--most", help="Number of cut-outs. The default is 10.", panel=OUTPUT, metavar="N", min=1)
+    ] = 10,
+    overwrite: OverwriteOption = False,
+    reports: Reports,
 ) -> None:  # fmt: skip
-    """Search files for dispersed single pulses: from data to candidates and pictures in one command.
+    """Search files for dispersed single pulses: from data to candidates and pictures.
 
-    - skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
+    Example: skysieve dedisp search a.fil --dm-max 500 -o a.csv --plot a.png --cutouts a-pulses
     """
-    from skysieve.dedispersion.single_pulse import search as searching
+    from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
-    from skysieve.dedispersion.single_pulse.files import check_suffix
+    from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
 
-    with report_errors(), opened(files, bit_order, ifs) as fb:
-        if output is not None:
-            check_suffix(output)
-        check_places(output, plot)
-        if cutouts is not None:
-            check_cutouts(cutouts)
-        made = planned(
-            fb, plan_file, dm_min, dm_max, dm_step, num_dms, rule, max_loss, tol, width, nsub, scattering, downsamp,
-            dm_constant,
+    with report_errors(), ExitStack() as stack:
+        messages = reports.messages()
+        chosen = "" if output is None else table_format(output, form, TABLE_FORMATS)
+        check_output(output, overwrite)
+        check_picture(plot, overwrite)
+        check_cutouts(cutouts, overwrite)
+        fb = stack.enter_context(data.open(files))
+        made = dms.plan(fb, plan_file)
+        messages.detail(made.summary())
+        clean, mask, every = cleaning.prepared(fb, messages, requantise)
+        found = single_pulses.search(
+            clean, made, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block, method=method,
+            mask=mask, device=computation.device, threads=computation.threads, memory=computation.memory,
+            progress=messages.progress,
         )  # fmt: skip
-        data, cut, every = prepared(fb, mask, rfi, ignore, requantise, zero_dm, quiet)
-        found = searching.search(
-            data, made, threshold=threshold, noise=noise.value,
-            detector=detector.value, buffer=buffer, block=block, method=method.value, mask=cut, device=device,
-            threads=threads, memory=memory, progress=bar(quiet),
-        )  # fmt: skip
-        if not quiet:
+        if output != STDIO and not messages.quiet:
             show(found)
-            typer.echo(speed(found.rate, found.realtime, found.method, found.device, found.seconds))
+        messages.say(speed(found.rate, found.realtime, found.method, found.device, found.seconds))
         if output is not None:
-            found.write(output)
+            with output_file(output, f".{chosen}") as file:
+                write_candidates(found, file, chosen)
+            messages.wrote(output, f"{len(found)} candidates")
         if plot is not None:
             save_figure(found.plot(), plot, dpi=120)
+            messages.wrote(plot)
         if cutouts is not None:
-            paths = write_cutouts(data, found, cutouts, most=most, mask=every, memory=memory)
-            if not quiet:
-                typer.echo(f"wrote {len(paths)} files into {cutouts}")
+            paths = write_cutouts(clean, found, cutouts, most=most, mask=every, memory=computation.memory)
+            messages.wrote(cutouts, f"{len(paths)} files")
+
+
+def show(found: Candidates, most: int = 10) -> None:
+    """Print the loudest candidates as a table."""
+    typer.echo(f"{len(found)} candidates ({len(found.events)} events above {found.threshold:g} sigma)")
+    if len(found):
+        typer.echo(
+            f"{'S/N':>8} {'DM':>10} {'time, s':>12} {'width, ms':>10} {'members':>8}  MJD at the top of the band"
+        )
+    for i in range(min(most, len(found))):
+        typer.echo(
+            f"{found.snr[i]:8.2f} {found.dm[i]:10.3f} {found.time[i]:12.6f} {found.width[i] * 1e3:10.4g} "
+            f"{found.members[i]:8d}  {found.mjd_top[i]:.9f}"
+        )
+    for line in found.remarks():
+        typer.echo(line)
+
+
+def check_cutouts(folder: Path | None, overwrite: bool) -> None:
+    """Refuse, before any work, a folder that has cut-outs already, and cut-outs whose packages are missing."""
+    check_output(folder, folder=True)
+    if folder is None:
+        return
+    for package in ("h5py", "matplotlib"):
+        importlib.import_module(package)
+    if not overwrite and any(folder.glob("cand_*")):
+        raise FileExistsError(f"{folder}: has cut-outs; use --overwrite to replace them, or another folder")
 
 
 @dedisp.command()
+@grouped
 def fake(
-    output: Annotated[Path, typer.Argument(metavar="OUT.fil", help="File to write.")],
-    dm: Annotated[float, option("--dm", help="DM (75).", panel=DATA, metavar="DM")] = 75.0,
-    period: Annotated[float | None, option("--period", help="Seconds between pulses (1).", panel=DATA)] = None,
-    rate: Annotated[float | None, option("--rate", help="Pulses a second, at random: an RRAT.", panel=DATA)] = None,
-    width: Annotated[float, option("--width", help="Seconds (0.01).", panel=DATA, metavar="S")] = 1e-2,
-    snr: Annotated[float | None, option("--snr", help="S/N of a pulse (62).", panel=DATA, metavar="X")] = None,
-    scatter: Annotated[float, option("--scatter", help="Scattering at mid band, s.", panel=DATA, metavar="S")] = 0.0,
-    duration: Annotated[float, option("--duration", help="Seconds (10).", panel=DATA, metavar="S")] = 10.0,
-    nchan: Annotated[int, option("--nchan", help="Channels (1024).", panel=DATA, metavar="N")] = 1024,
-    fch1: Annotated[float, option("--fch1", help="First channel, MHz (156).", panel=DATA, metavar="F")] = 156.0,
-    foff: Annotated[float, option("--foff", help="Step, MHz (-0.005941).", panel=DATA, metavar="F")] = -5.941e-3,
-    tsamp: Annotated[float, option("--tsamp", help="Sampling, s (1.65e-4).", panel=DATA, metavar="S")] = 165e-6,
-    nbits: Annotated[int, option("--nbits", help="Bits (8).", panel=DATA, metavar="N")] = 8,
-    seed: Annotated[int, option("--seed", help="Seed (0).", panel=DATA, metavar="N")] = 0,
-) -> None:
-    """Make a file of noise and pulses; by default the test signal of the paper's Table 2.
+    output: FilOutput,
+    dm: Annotated[float, option("--dm", help="DM of the pulses. The default is 75.", panel=PULSE, metavar="DM")] = 75.0,
+    period: Annotated[
+        float | None, option("--period", help="Seconds between pulses. The default is 1.", panel=PULSE, metavar="S")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        option("--rate", help="Pulses per second, at random times, instead of --period.", panel=PULSE, metavar="X"),
+    ] = None,
+    width: Annotated[
+        float, option("--width", help="Width of a pulse in seconds. The default is 0.01.", panel=PULSE, metavar="S")
+    ] = 1e-2,
+    snr: Annotated[
+        float | None,
+        option("--snr", help="S/N of a pulse. The default is a height of 0.25 sigma a channel.", panel=PULSE,
+               metavar="X"),
+    ] = None,
+    scatter: Scatter = 0.0,
+    duration: Annotated[
+        float, option("--duration", help="Length in seconds. The default is 10.", panel=DATA, metavar="S")
+    ] = 10.0,
+    nchan: Annotated[int, option("--nchan", help="Channels. The default is 1024.", panel=DATA, metavar="N")] = 1024,
+    fch1: Annotated[
+        float, option("--fch1", help="Centre of the first channel in MHz. The default is 156.", panel=DATA, metavar="F")
+    ] = 156.0,
+    foff: Annotated[
+        float,
+        option("--foff", help="Step from channel to channel in MHz. The default is -0.005941.", panel=DATA,
+               metavar="F"),
+    ] = -5.941e-3,
+    tsamp: Annotated[
+        float, option("--tsamp", help="Sampling time in seconds. The default is 1.65e-4.", panel=DATA, metavar="S")
+    ] = 165e-6,
+    nbits: Annotated[int, option("--nbits", help="Bits of a sample. The default is 8.", panel=DATA, metavar="N")] = 8,
+    seed: Annotated[
+        int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=DATA, metavar="N")
+    ] = 0,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Simulate a file of noise and pulses; by default the test signal of Magro et al. (2011), Table 2.
 
-    - skysieve dedisp fake rrat.fil --rate 0.5 --snr 20 --dm 60 --duration 30
+    Example: skysieve dedisp fake -o rrat.fil --rate 0.5 --snr 20 --dm 60 --duration 30
     """
     from skysieve.dedispersion.data.simulate import fake as make
 
     with report_errors():
         if rate is not None and period is not None:
             raise ValueError("--rate goes without --period: pulses come at random, or evenly")
-        made = make(
-            nchan=nchan, duration=duration, tsamp=tsamp, fch1=fch1, foff=foff, nbits=nbits, dm=dm,
-            period=None if rate is not None else 1.0 if period is None else period, rate=rate, width=width, snr=snr,
-            scatter=scatter, seed=seed, path=output,
-        )  # fmt: skip
-        typer.echo(f"wrote {output}: {made.nchan} channels x {made.nsamp} samples")
+        check_output(output, overwrite)
+        with output_file(output, ".fil") as file:
+            made = make(
+                nchan=nchan, duration=duration, tsamp=tsamp, fch1=fch1, foff=foff, nbits=nbits, dm=dm,
+                period=None if rate is not None else 1.0 if period is None else period, rate=rate, width=width, snr=snr,
+                scatter=scatter, seed=seed, path=file,
+            )  # fmt: skip
+            made.close()
+        Messages(quiet).wrote(output, f"{made.nchan} channels x {made.nsamp} samples")
 
 
 @dedisp.command()
+@grouped
 def inject(
     files: Files,
-    output: Annotated[Path, option("-o", "--output", help="File to write.", panel=OUTPUT, metavar="OUT.fil")],
-    dm: Annotated[float, option("--dm", help="DM.", panel=DATA, metavar="DM")],
-    time: Annotated[float, option("--time", help="Arrival at the top of the band, s.", panel=DATA, metavar="S")],
-    snr: Annotated[float, option("--snr", help="S/N.", panel=DATA, metavar="X")],
-    width: Annotated[float, option("--width", help="Seconds.", panel=DATA, metavar="S")],
-    scatter: Annotated[float, option("--scatter", help="Scattering at mid band, s.", panel=DATA, metavar="S")] = 0.0,
-    bit_order: BitOrder = "little", ifs: Ifs = "sum",
-) -> None:  # fmt: skip
+    output: FilOutput,
+    dm: Annotated[float, option("--dm", help="DM of the pulse.", panel=PULSE, metavar="DM")],
+    time: Annotated[
+        float,
+        option("--time", help="Time in seconds at which it arrives at the top of the band.", panel=PULSE, metavar="S"),
+    ],
+    snr: Annotated[float, option("--snr", help="S/N of the pulse.", panel=PULSE, metavar="X")],
+    width: Annotated[float, option("--width", help="Width of the pulse in seconds.", panel=PULSE, metavar="S")],
+    data: DataOptions,
+    scatter: Scatter = 0.0,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
     """Add a pulse of known S/N to files.
 
-    - skysieve dedisp inject a.fil --dm 100 --time 3.2 --snr 12 --width 0.004 -o b.fil
+    Example: skysieve dedisp inject a.fil --dm 100 --time 3.2 --snr 12 --width 0.004 -o b.fil
     """
     from skysieve.dedispersion.data.simulate import inject as make
     from skysieve.dedispersion.data.write import write_fil
 
-    with report_errors(), opened(files, bit_order, ifs) as fb:
-        if any(output.resolve() == f.resolve() for f in files):
+    with report_errors():
+        if output != STDIO and any(output.resolve() == f.resolve() for f in files):
             raise ValueError(f"{output} is one of the files to read")
-        write_fil(output, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
-        typer.echo(f"wrote {output}")
+        check_output(output, overwrite)
+        with data.open(files) as fb, output_file(output, ".fil") as file:
+            write_fil(file, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
+        Messages(quiet).wrote(output, f"a pulse of DM {dm:g} at {time:g} s")
 
 
 @dedisp.command()
+@grouped
 def plot(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...|DIR", help="Data; or the --out of a stream: what it has not drawn.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE...|DIR",
+            help="The data; or the folder of a stream, whose missing pictures are drawn.",
+            show_default=False,
+        ),
     ],
-    output: Annotated[Path | None, option("-o", "--output", help="Picture.", panel=OUTPUT, metavar="PNG")] = None,
-    dm: Annotated[float | None, option("--dm", help="DM.", panel=DATA, metavar="DM")] = None,
-    time: Annotated[
-        float | None, option("--time", help="Arrival at the top of the band, s.", panel=DATA, metavar="S")
+    data: DataOptions,
+    cleaning: Cleaning,
+    output: Annotated[
+        Path | None, option("-o", "--output", help="Picture to write, such as a.png.", panel=OUTPUT, metavar="FILE")
     ] = None,
-    width: Annotated[float | None, option("--width", help="Width, s.", panel=DATA, metavar="S")] = None,
-    snr: Annotated[float, option("--snr", help="S/N, for the label.", panel=DATA, metavar="X")] = float("nan"),
-    hdf5: Annotated[Path | None, option("--hdf5", help="The cut-out, for FETCH.", panel=OUTPUT, metavar="H5")] = None,
-    zero_dm: ZeroDm = False, mask: MaskFile = None, rfi: Rfi = False, ignore: Ignore = None,
-    bit_order: BitOrder = "little", ifs: Ifs = "sum", memory: Memory = None,
-) -> None:  # fmt: skip
-    """Picture of one pulse: profile, dynamic spectra, bow tie; or those that a stream left undrawn.
+    dm: Annotated[float | None, option("--dm", help="DM of the pulse.", panel=PULSE, metavar="DM")] = None,
+    time: Annotated[
+        float | None,
+        option("--time", help="Time in seconds at which it arrives at the top of the band.", panel=PULSE, metavar="S"),
+    ] = None,
+    width: Annotated[
+        float | None, option("--width", help="Width of the pulse in seconds.", panel=PULSE, metavar="S")
+    ] = None,
+    snr: Annotated[float, option("--snr", help="S/N, for the label.", panel=PULSE, metavar="X")] = float("nan"),
+    hdf5: Annotated[
+        Path | None, option("--hdf5", help="HDF5 file of the cut-out to write, for FETCH.", panel=OUTPUT, metavar="H5")
+    ] = None,
+    memory: MemoryOption = None,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw one pulse: profile, dynamic spectra, bow tie; or all pulses that a stream has not drawn.
 
-    - skysieve dedisp plot a.fil --dm 100 --time 3.2 --width 0.004 -o pulse.png
-    - skysieve dedisp plot night
+    Example: skysieve dedisp plot a.fil --dm 100 --time 3.2 --width 0.004 -o pulse.png
+
+    Example: skysieve dedisp plot night
     """
     from skysieve.dedispersion.single_pulse.cutouts import cutout
 
-    if len(files) == 1 and files[0].is_dir():
-        with report_errors():
-            given = (output, dm, time, width, hdf5, mask, ignore, memory) != (None,) * 8
-            if given or not isnan(snr) or zero_dm or rfi or (bit_order, ifs) != ("little", "sum"):
-                raise ValueError(f"{files[0]} is a folder: its candidates are in its table, no options are needed")
-            draw_missing(files[0])
-        return
     with report_errors():
-        if missing := [str(path) for path in files if not path.exists()]:
+        messages = Messages(quiet)
+        if len(files) == 1 and files[0].is_dir():
+            given = (output, dm, time, width, hdf5, memory) != (None,) * 6
+            if given or not isnan(snr) or cleaning.given() or data != DataOptions():
+                raise ValueError(f"{files[0]} is a folder: its candidates are in its table, no options are needed")
+            draw_missing(files[0], messages)
+            return
+        if missing := [str(path) for path in files if path != STDIO and not path.exists()]:
             raise ValueError(f"{missing[0]}: there is no such file or folder")
         if output is None or dm is None or time is None or width is None:
             raise ValueError("--output, --dm, --time and --width are needed: which pulse, and where its picture goes")
-    with report_errors(), opened(files, bit_order, ifs) as fb:
-        check_places(hdf5, output)
-        data, cut = cleaned(fb, False, zero_dm, quiet=False), masked(fb, mask, rfi, ignore, quiet=False)
-        one = cutout(data, dm=dm, time=time, width=width, snr=snr, mask=cut, memory=memory)
+        check_output(hdf5, overwrite)
+        check_picture(output, overwrite)
+        with data.open(files) as fb:
+            filtered, mask = cleaning.filtered(fb, messages), cleaning.masked(fb, messages)
+            one = cutout(filtered, dm=dm, time=time, width=width, snr=snr, mask=mask, memory=memory)
         save_figure(one.plot(), output, dpi=120)
+        messages.wrote(output)
         if hdf5 is not None:
             one.save(hdf5)
-        typer.echo(f"wrote {output}")
+            messages.wrote(hdf5)
+
+
+def draw_missing(folder: Path, messages: Messages) -> None:
+    """Draw the pictures that a stream has not drawn; a failure costs that picture alone."""
+    from skysieve.core.files import remove_leftovers
+    from skysieve.dedispersion.stream.report.drawing import draw, undrawn
+
+    importlib.import_module("matplotlib")
+    remove_leftovers(folder / "pulses")
+    drawn = failed = 0
+    for task in undrawn(folder):
+        try:
+            draw(task)
+        except (OSError, ValueError, ArithmeticError, MemoryError) as error:
+            failed += 1
+            typer.echo(f"skysieve: {task.samples}: {error}", err=True)
+        else:
+            drawn += 1
+    messages.wrote(folder / "pulses", f"{drawn} pictures")
+    if failed:
+        raise typer.Exit(USER_ERROR)

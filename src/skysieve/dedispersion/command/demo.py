@@ -1,4 +1,4 @@
-"""De-dispersion's part of ``skysieve demo``: a file of a fake RRAT, searched and drawn."""
+"""The part of ``skysieve demo`` for dedispersion: a simulated RRAT is searched and drawn."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ TIMES = (1.3, 4.62, 5.5, 9.87, 13.2)
 TOLERANCE_DM = 1.5
 """Measured: 0.9 at most over ten seeds."""
 LOUD = 8.0
-"""S/N of candidates that must be pulses; below it, wings of a pulse far from its DM may stand alone."""
+"""S/N above which every candidate must be a pulse; below, the wings of a pulse far from its DM may be candidates."""
 
 
 def run(out: Path, console: Console, device: str = "auto", duration: float = 16.0) -> list[str]:
-    """Make the file, search it, print and draw.
+    """Simulate the file, search it, print and draw the result.
 
     Returns
     -------
     list of str
-        What fell short; empty when all is well.
+        Failures; empty if all is as expected.
     """
     console.print()
     console.rule("[bold]A rotating radio transient in a filterbank file", align="left")

@@ -1,88 +1,440 @@
-"""Options of ``skysieve dedisp`` that several commands have."""
+"""Options of ``skysieve dedisp`` in groups that several commands share, and what the options do."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import inspect
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum, StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from skysieve.core.command import option
+from skysieve.core.command import (
+    OUTPUT,
+    STDIO,
+    DeviceOption,
+    MemoryOption,
+    Messages,
+    ProgressOption,
+    QuietOption,
+    ThreadsOption,
+    VerboseOption,
+    number_list,
+    option,
+    write_stdout,
+)
+from skysieve.dedispersion.contract import DETECTORS, NOISE, SUMMATIONS
+from skysieve.dedispersion.data.readers import FILE_FORMATS
+from skysieve.dedispersion.data.sigproc import BIT_ORDERS
+from skysieve.dedispersion.dm_plan.rules import RULES
+from skysieve.dedispersion.result import SERIES_FORMATS
 
-DMS, DATA, SEARCH, OUTPUT = "DMs", "Data", "Search", "Output"
+if TYPE_CHECKING:
+    from skysieve.dedispersion.clean.masks import Mask
+    from skysieve.dedispersion.contract import Detector as DetectorName
+    from skysieve.dedispersion.contract import Method as MethodName
+    from skysieve.dedispersion.contract import Noise as NoiseName
+    from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.data.sigproc import BitOrder as BitOrderName
+    from skysieve.dedispersion.dm_plan.plan import DMPlan
+    from skysieve.dedispersion.dm_plan.rules import Rule as RuleName
+    from skysieve.dedispersion.result import SeriesFormat as SeriesName
+else:
+
+    def _choices(name: str, values: Any) -> type[StrEnum]:
+        return StrEnum(name, {value: value for value in values})
+
+    BitOrderName = _choices("BitOrder", BIT_ORDERS)
+    DetectorName = _choices("Detector", DETECTORS)
+    MethodName = _choices("Method", SUMMATIONS)
+    NoiseName = _choices("Noise", NOISE)
+    RuleName = _choices("Rule", [name for name, rule in RULES.items() if not rule.needs])
+    SeriesName = _choices("Series", SERIES_FORMATS)
+
+DMS, DATA, SEARCH, PULSE = "DMs", "Data", "Search", "Pulse"
+"""Panels of the help screens."""
 
 
-class Rule(StrEnum):
-    """Rules that choose DMs."""
+def listed(registry: Any) -> str:
+    """The entries of a registry for a help text: ``name (help); name (help)``.
 
-    loss = "loss"
-    presto = "presto"
-    tolerance = "tolerance"
-
-
-class Method(StrEnum):
-    """Ways to form the sums."""
-
-    auto = "auto"
-    brute = "brute"
-    exact_subband = "exact-subband"
-    subband = "subband"
-    tree = "tree"
+    >>> listed(BIT_ORDERS).partition(",")[0]
+    'little (the first channel is in the lowest bits of a byte'
+    """
+    return "; ".join(f"{name} ({getattr(entry, 'help', entry)})" for name, entry in registry.items())
 
 
-class Noise(StrEnum):
-    """Level and sigma of a block."""
-
-    robust = "robust"
-    moments = "moments"
-    clipped = "clipped"
-
-
-class Detector(StrEnum):
-    """Detectors."""
-
-    boxcar = "boxcar"
-    threshold = "threshold"
-
-
-class Series(StrEnum):
-    """Files of a series."""
-
-    dat = "dat"
-    tim = "tim"
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...",
+        help=f"The data: {', '.join(f.name for f in FILE_FORMATS)}. Several files are joined by their times; '-' reads "
+        "one from standard input.",
+        show_default=False,
+    ),
+]
+FilOutput = Annotated[
+    Path, option("-o", "--output", help="The .fil to write; '-' is standard output.", panel=OUTPUT, metavar="OUT.fil")
+]
 
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help=".fil, PSRFITS, .dat, .tim; several are joined.")]
-DmMax = Annotated[float | None, option("--dm-max", "--hidm", help="Highest DM.", panel=DMS, metavar="DM")]
-DmMin = Annotated[float, option("--dm-min", "--lodm", help="Lowest DM (0).", panel=DMS, metavar="DM")]
-Step = Annotated[float | None, option("--dm-step", "--dmstep", help="Even spacing.", panel=DMS, metavar="DM")]
-Count = Annotated[int | None, option("--num-dms", "--numdms", help="Number of them.", panel=DMS, metavar="N", min=1)]
-Rules = Annotated[Rule | None, option("--rule", help="loss, presto (DDplan), tolerance (loss).", panel=DMS)]
-Loss = Annotated[float, option("--max-loss", help="S/N lost between two DMs (0.1).", panel=DMS, metavar="X")]
-Tol = Annotated[float, option("--tol", help="Tolerance of --rule tolerance (1.25).", panel=DMS, metavar="X")]
-Width = Annotated[float, option("--width", help="Intrinsic width, s (4e-5).", panel=DMS, metavar="S")]
-Nsub = Annotated[int, option("--nsub", help="Subbands of the two-stage method.", panel=DMS, metavar="N", min=0)]
-Scatter = Annotated[bool, option("--scattering", help="Bhat et al. 2004 limits DM and binning.", panel=DMS)]
-PlanFile = Annotated[Path | None, option("--plan", help="A plan that was saved.", panel=DMS, metavar="JSON")]
-Downsamp = Annotated[int | None, option("--downsamp", help="Samples to add in time.", panel=DATA, metavar="N", min=1)]
-ZeroDm = Annotated[bool, option("--zero-dm", "--zerodm", help="Zero-DM filter.", panel=DATA)]
-MaskFile = Annotated[Path | None, option("--mask", help="rfifind's .mask.", panel=DATA, metavar="FILE")]
-Rfi = Annotated[bool, option("--rfi", help="Mask by channel statistics and spectral kurtosis.", panel=DATA)]
-Ignore = Annotated[
-    str | None,
-    option("--ignore", "--ignorechan", help="Channels, as 0,5:9; 0 is the highest.", panel=DATA, metavar="LIST"),
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters that are dataclasses of options become these options.
+
+    Choices reach the command as plain strings.
+    """
+    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name not in groups:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
+            continue
+        inner = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=inner[f.name])
+            for f in fields(groups[name])
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        plain = {name: value.value if isinstance(value, Enum) else value for name, value in given.items()}
+        made = {
+            name: group(**{f.name: plain.pop(f.name) for f in fields(group)})  # type: ignore[operator]
+            for name, group in groups.items()
+        }
+        command(**plain, **made)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+@dataclass
+class Reports:
+    """What a command prints."""
+
+    quiet: QuietOption = False
+    verbose: VerboseOption = False
+    progress: ProgressOption = None
+
+    def messages(self) -> Messages:
+        """See `Messages`."""
+        return Messages(self.quiet, self.verbose, self.progress)
+
+
+@dataclass
+class Computation:
+    """Where a command computes."""
+
+    device: DeviceOption = "auto"
+    threads: ThreadsOption = None
+    memory: MemoryOption = None
+
+
+@dataclass
+class DataOptions:
+    """How files are read."""
+
+    bit_order: Annotated[
+        BitOrderName,
+        option(
+            "--bit-order",
+            help=f"Order of SIGPROC samples of 1, 2 or 4 bits: {listed(BIT_ORDERS)}. The default is little.",
+            panel=DATA,
+        ),
+    ] = "little"
+    ifs: Annotated[
+        str,
+        option(
+            "--ifs",
+            help="Polarisation to use: sum, or a number from 0. The default is sum.",
+            panel=DATA,
+            metavar="WHICH",
+        ),
+    ] = "sum"
+
+    @contextmanager
+    def open(self, files: list[Path]) -> Iterator[Filterbank]:
+        """The files as one filterbank; standard input is copied to a temporary file first."""
+        from skysieve.dedispersion.data.filterbank import Filterbank
+
+        if self.ifs != "sum" and not self.ifs.isdecimal():
+            raise ValueError(f"--ifs {self.ifs}: expected sum or the number of a polarisation, from 0")
+        with ExitStack() as stack:
+            if STDIO in files:
+                if len(files) > 1:
+                    raise ValueError("'-' (standard input) is read alone, without further files")
+                path = Path(stack.enter_context(TemporaryDirectory(prefix="skysieve-"))) / "stdin.fil"
+                with open(path, "wb") as file:
+                    shutil.copyfileobj(sys.stdin.buffer, file)
+                files = [path]
+            with warnings_as_notes():
+                fb = Filterbank.open(
+                    files[0] if len(files) == 1 else files,
+                    bit_order=self.bit_order,
+                    ifs="sum" if self.ifs == "sum" else int(self.ifs),
+                )
+            yield stack.enter_context(fb)
+
+
+@dataclass
+class Cleaning:
+    """Interference and filters."""
+
+    zero_dm: Annotated[
+        bool,
+        option(
+            "--zero-dm", "--zerodm", help="Subtract the mean over the channels from each sample (zero-DM filter).",
+            panel=DATA,
+        ),
+    ] = False  # fmt: skip
+    mask: Annotated[
+        Path | None, option("--mask", help="Mask that PRESTO's rfifind wrote (.mask).", panel=DATA, metavar="FILE")
+    ] = None
+    rfi: Annotated[
+        bool,
+        option("--rfi", help="Mask interference by mean, standard deviation and spectral kurtosis.", panel=DATA),
+    ] = False
+    ignore: Annotated[
+        str | None,
+        option(
+            "--ignore", "--ignorechan",
+            help="Channels to leave out, such as 0,5:9; channel 0 has the highest frequency.", panel=DATA,
+            metavar="LIST",
+        ),
+    ] = None  # fmt: skip
+
+    def given(self) -> bool:
+        """Whether any of the options was given."""
+        return self != Cleaning()
+
+    def masked(self, fb: Filterbank, messages: Messages) -> Mask | None:
+        """The union of all masks that the options name; None without any."""
+        from skysieve.dedispersion.clean.masks import Mask
+        from skysieve.dedispersion.clean.rfi import read_rfifind, rfi_mask
+
+        parts: list[Mask] = []
+        if self.mask is not None:
+            with warnings_as_notes():
+                parts.append(read_rfifind(self.mask, fb))
+        if self.ignore:
+            parts.append(Mask.channels(fb.nchan, number_list(self.ignore, "--ignore", fb.nchan, "channel numbers")))
+        if self.rfi:
+            parts.append(rfi_mask(fb, block=None if self.mask is None else parts[0].block))
+        if not parts:
+            return None
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole.union(part)
+        messages.say(f"masked: {1 - whole.weight_of(fb.nsamp):.2%} of the data")
+        return whole
+
+    def filtered(self, fb: Filterbank, messages: Messages, to_bytes: bool = False) -> Filterbank:
+        """The data, requantised if ``to_bytes``, less the mean over the channels if the options say so."""
+        from skysieve.dedispersion.clean.rfi import zero_dm
+        from skysieve.dedispersion.data.requantise import LOSS, requantise
+
+        if to_bytes:
+            fb = requantise(fb)
+            messages.say(f"requantised to 8 bits, which costs {LOSS:.2%} of the S/N")
+        return zero_dm(fb) if self.zero_dm else fb
+
+    def prepared(
+        self, fb: Filterbank, messages: Messages, to_bytes: bool
+    ) -> tuple[Filterbank, Mask | None, Mask | None]:
+        """The data to search, the mask that the search needs, and the mask of all that is masked.
+
+        Dropped and masked samples are replaced before the mean over the channels is subtracted, so that they do not
+        change it.
+        """
+        from skysieve.dedispersion.clean.repair import fill_dropped, repaired, split_mask
+        from skysieve.dedispersion.contract import block_samples
+
+        if self.rfi or to_bytes or self.zero_dm:
+            fb = fill_dropped(fb)
+        every = cut = self.masked(fb, messages)
+        if cut is not None and (to_bytes or self.zero_dm):
+            cut, cells = split_mask(cut, fb)
+            if cells is not None:
+                fb = repaired(fb, fb.lost, cells, block_samples(fb.tsamp))
+        return self.filtered(fb, messages, to_bytes), cut, every
+
+
+@dataclass
+class DmOptions:
+    """Which DMs."""
+
+    dm_max: Annotated[float | None, option("--dm-max", "--hidm", help="Highest DM.", panel=DMS, metavar="DM")] = None
+    dm_min: Annotated[
+        float, option("--dm-min", "--lodm", help="Lowest DM. The default is 0.", panel=DMS, metavar="DM")
+    ] = 0.0
+    dm_step: Annotated[
+        float | None,
+        option("--dm-step", "--dmstep", help="Even spacing of the DMs, instead of a rule.", panel=DMS, metavar="DM"),
+    ] = None
+    num_dms: Annotated[
+        int | None,
+        option(
+            "--num-dms", "--numdms", help="Number of DMs, with --dm-step and instead of --dm-max.", panel=DMS,
+            metavar="N", min=1,
+        ),
+    ] = None  # fmt: skip
+    rule: Annotated[
+        RuleName | None,
+        option(
+            "--rule",
+            help="Rule that chooses the DMs: "
+            f"{listed({n: r for n, r in RULES.items() if not r.needs}).replace('`', '')}. The default is loss.",
+            panel=DMS,
+        ),
+    ] = None
+    max_loss: Annotated[
+        float,
+        option(
+            "--max-loss", help="Fraction of the S/N that may be lost between two DMs. The default is 0.1.", panel=DMS,
+            metavar="X",
+        ),
+    ] = 0.1  # fmt: skip
+    tol: Annotated[
+        float, option("--tol", help="Tolerance of --rule tolerance. The default is 1.25.", panel=DMS, metavar="X")
+    ] = 1.25
+    width: Annotated[
+        float,
+        option("--width", help="Intrinsic width of pulses in seconds. The default is 4e-5.", panel=DMS, metavar="S"),
+    ] = 40e-6
+    nsub: Annotated[
+        int,
+        option(
+            "--nsub", help="Subbands of the two-stage method. The default is 0, for none.", panel=DMS, metavar="N",
+            min=0,
+        ),
+    ] = 0  # fmt: skip
+    scattering: Annotated[
+        bool,
+        option("--scattering", help="Limit DMs and binning by the scattering of Bhat et al. (2004).", panel=DMS),
+    ] = False
+    downsamp: Annotated[
+        int | None,
+        option(
+            "--downsamp",
+            help="Samples to add in time. By default the rule decides; with --dm-step it is 1.",
+            panel=DMS,
+            metavar="N",
+            min=1,
+        ),
+    ] = None
+    dm_constant: Annotated[
+        float | None,
+        option(
+            "--dm-constant", help="Dispersion constant, MHz^2 s cm^3/pc. The default is 1/2.41e-4.", panel=DMS,
+            metavar="K",
+        ),
+    ] = None  # fmt: skip
+
+    def plan(self, fb: Filterbank, saved: Path | None = None) -> DMPlan:
+        """The plan of the options, or the one that was saved."""
+        from skysieve.dedispersion.data.observation import DM_CONSTANT
+        from skysieve.dedispersion.dm_plan.plan import DMPlan
+        from skysieve.dedispersion.dm_plan.plan import plan as make
+
+        if saved is not None:
+            ignored = ("max_loss", "tol", "width")
+            if any(getattr(self, f.name) != f.default for f in fields(self) if f.name not in ignored):
+                raise ValueError(
+                    "--plan goes without --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, --scattering, "
+                    "--downsamp and --dm-constant: the plan has them"
+                )
+            return DMPlan.from_json(sys.stdin.read(), "--plan -") if saved == STDIO else DMPlan.load(saved)
+        if self.num_dms is not None and self.dm_max is not None:
+            raise ValueError("--num-dms goes without --dm-max: --dm-min, --dm-step and --num-dms give the highest DM")
+        if self.rule is not None and (self.num_dms is not None or self.dm_step is not None):
+            raise ValueError("--rule goes without --dm-step and --num-dms: it chooses the steps")
+        k = DM_CONSTANT if self.dm_constant is None else self.dm_constant
+        if fb.observation.dm is not None and (self.dm_max, self.num_dms, self.dm_step) == (None,) * 3:
+            return make(fb, dms=[0.0], downsamp=self.downsamp or 1, dm_constant=k)
+        common: dict[str, Any] = {
+            "nsub": self.nsub, "scattering": "bhat2004" if self.scattering else None, "dm_constant": k,
+        }  # fmt: skip
+        if self.num_dms is not None:
+            if self.dm_step is None and self.num_dms > 1:
+                raise ValueError("--num-dms needs --dm-step")
+            values = [round(self.dm_min + i * (self.dm_step or 0.0), 9) for i in range(self.num_dms)]
+            return make(fb, dms=values, downsamp=self.downsamp or 1, **common)
+        if self.dm_max is None:
+            raise ValueError("--dm-max (or --num-dms with --dm-step, or --plan) is needed: how far to search")
+        if self.dm_step is not None:
+            step = self.dm_step
+            return make(fb, self.dm_max, dm_min=self.dm_min, step=step, downsamp=self.downsamp or 1, **common)
+        return make(
+            fb, self.dm_max, dm_min=self.dm_min, rule=self.rule or "loss", max_loss=self.max_loss, tol=self.tol,
+            width=self.width, downsamp="auto" if self.downsamp is None else self.downsamp, **common,
+        )  # fmt: skip
+
+
+PlanFile = Annotated[
+    Path | None,
+    option(
+        "--plan", help="A plan that 'skysieve dedisp plan' saved, instead of a rule; '-' is standard input.", panel=DMS,
+        metavar="JSON",
+    ),
 ]  # fmt: skip
-Requantise = Annotated[bool, option("--requantise", help="8 bits of equal noise in every channel.", panel=DATA)]
-BitOrder = Annotated[str, option("--bit-order", help="little, big (little).", panel=DATA, metavar="ORDER")]
-Ifs = Annotated[str, option("--ifs", help="Polarisation: sum, or a number from 0 (sum).", panel=DATA, metavar="WHICH")]
-Methods = Annotated[Method, option("--method", help="How sums are formed (auto: exact).", panel=SEARCH)]
-Constant = Annotated[
-    float | None, option("--dm-constant", help="MHz^2 s cm^3/pc (1/2.41e-4).", panel=SEARCH, metavar="K")
+Requantise = Annotated[
+    bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
 ]
-Device = Annotated[
-    str, option("--device", help="auto, cpu, cuda, cuda:1, cuda:all (auto).", panel=SEARCH, metavar="DEVICE")
+MethodOption = Annotated[
+    MethodName,
+    option("--method", help=f"How channels are summed: {listed(SUMMATIONS)}. The default is auto.", panel=SEARCH),
 ]
-Threads = Annotated[int | None, option("--threads", help="CPU threads.", panel=SEARCH, metavar="N", min=1)]
-Memory = Annotated[str | None, option("--memory", help="Working memory: 2GiB, 50%.", panel=SEARCH, metavar="SIZE")]
-Quiet = Annotated[bool, option("-q", "--quiet", help="Print errors only.", panel=OUTPUT)]
+NoiseOption = Annotated[
+    NoiseName, option("--noise", help=f"Noise estimator: {listed(NOISE)}. The default is robust.", panel=SEARCH)
+]
+DetectorOption = Annotated[
+    DetectorName, option("--detector", help=f"Detector: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH)
+]
+SeriesOption = Annotated[
+    SeriesName, option("--format", help=f"Format of the series: {listed(SERIES_FORMATS)}. The default is dat.",
+                       panel=OUTPUT)
+]  # fmt: skip
+
+
+Scatter = Annotated[
+    float,
+    option("--scatter", help="Scattering time at mid band in seconds. The default is 0.", panel=PULSE, metavar="S"),
+]
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print warnings of readers as notes, a line each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        typer.echo(f"note: {warning.message}", err=True)
+
+
+@contextmanager
+def output_file(path: Path, suffix: str) -> Iterator[Path]:
+    """A file to write: ``path`` itself, or a temporary one that is copied to standard output at the end."""
+    if path != STDIO:
+        yield path
+        return
+    with TemporaryDirectory(prefix="skysieve-") as folder:
+        file = Path(folder) / f"output{suffix}"
+        yield file
+        write_stdout(file.read_bytes())
+
+
+def speed(rate: float, realtime: float, method: str, device: str, seconds: float) -> str:
+    """Method, device, rate and real-time factor in a line."""
+    return f"{method} on {device}: {seconds:.2f} s, {rate / 1e9:.3g} Gadd/s, {realtime:.3g} x real time"

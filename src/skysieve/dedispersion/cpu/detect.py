@@ -1,11 +1,11 @@
-"""Boxcars over de-dispersed series: noise by anchored blocks, fixed-point samples, peaks (numba).
+"""Boxcars over de-dispersed series: noise of anchored blocks, fixed-point samples, peaks (numba).
 
-Everything after the noise is integer arithmetic: a normalised sample is ``rint(64 (y - level) / sigma)`` clipped to
-+-2**18, prefix sums wrap in 32 bits, and the sum of any window of up to 4096 samples is exact.  Order of summation,
-chunks and vectors cannot change a bit.
+After the noise all arithmetic is in integers.  A normalised sample is ``rint(64 (y - level) / sigma)``, clipped to
++-2**18; prefix sums wrap in 32 bits, and the sum of a window of up to 4096 samples is exact.  The order of summation,
+chunks and vectors change no bit.
 
-Per sample of a series: one histogram count and one load for the noise, one division-free normalisation, and for each
-width a subtraction, a conversion, a multiplication and a comparison; bound by the widths.
+Cost of a sample of a series: one histogram count and one load for the noise, one multiplication to normalise it, and
+for each width a subtraction, a conversion, a multiplication and a comparison.  The widths limit the speed.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ import math
 import numpy as np
 from numba import njit
 
-from skysieve.dedispersion.contract import CLIP, UNIT
+from skysieve.dedispersion.contract import CLIP, NOISE, UNIT
 
 from .simd import WIDE, any_window
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 BINS = 8192
+"""Bins of a histogram of a block."""
 SEGMENT = 2048
-ROBUST, MOMENTS, CLIPPED = 0, 1, 2
-NOISE_KINDS = {"robust": ROBUST, "moments": MOMENTS, "clipped": CLIPPED}
+"""Samples in which windows are examined together."""
+ROBUST, CLIPPED = NOISE["robust"].code, NOISE["clipped"].code
 IQR = 1.3489795003921634
 """Distance of the quartiles of a normal distribution, in sigma."""
 CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826
-"""Rounds of clipping, where, and the standard deviation of a unit normal cut there."""
+"""Rounds of clipping, its limit in sigma, and the standard deviation of a unit normal distribution clipped there."""
 PART = 64
+"""Samples of a partial sum of `moments`."""
 
 
 @njit(**JIT)
 def quartiles(y, first, n, counts, out):
-    """Quartiles of ``n`` integers: within the value that holds one, as if its samples were spread over +-1/2.
+    """Quartiles of ``n`` integers, interpolated as if the samples of each value were spread evenly over +-1/2.
 
-    Counts in bins; bins are made finer around the quartiles until they hold one value each, or until 4096 of them lie
-    between the outer quartiles.
+    Samples are counted in bins.  Bins around the quartiles are made finer until each holds one value, or until 4096
+    bins are between the outer quartiles.
     """
     low = np.int64(y[first])
     high = low
@@ -78,15 +80,15 @@ def quartiles(y, first, n, counts, out):
 
 @njit(**JIT)
 def even_bin(v, low, scale):
-    """Number of the bin of a value; within the bins whatever it is."""
+    """Number of the bin of a value, limited to the bins."""
     return min(max(np.int64((np.float64(v) - low) * scale), 0), BINS - 1)
 
 
 @njit(**JIT)
 def sort_floats(a, n):
-    """Sort the first ``n`` values in place, by a heap: compiled in a tenth of the time of numpy's sort."""
+    """Sort the first ``n`` values in place with a heap; it compiles in a tenth of the time of NumPy's sort."""
     for start in range(n // 2 - 1, -n, -1):
-        if start < 0:  # the heap stands: its largest goes to the end
+        if start < 0:  # the heap is built: move its largest value to the end
             last = n + start
             a[0], a[last] = a[last], a[0]
             i, size = 0, last
@@ -108,9 +110,9 @@ def sort_floats(a, n):
 
 @njit(**JIT)
 def float_ranks(y, first, n, ranks, counts, spare, out):
-    """Values of the given ranks (rising) among ``n`` floats: those that sorting would give.
+    """Values with the given ranks (rising) among ``n`` floats, as sorting would give them.
 
-    Counts in even bins between the ends; then only the bins that hold a rank are sorted.
+    Samples are counted in even bins between their ends; then only the bins that hold a rank are sorted.
     """
     low, high = np.float64(y[first]), np.float64(y[first])
     for i in range(first, first + n):
@@ -148,7 +150,7 @@ def float_ranks(y, first, n, ranks, counts, spare, out):
 
 @njit(**JIT)
 def moments(y, first, n, level, most, out):
-    """Count, mean and variance of the samples within ``most`` of ``level``: sums by 64 samples, in order."""
+    """Count, mean and variance of the samples within ``most`` of ``level``, from sums over 64 samples in order."""
     count, total, square = 0, 0.0, 0.0
     origin = np.float64(y[first])
     for i in range(first, first + n, PART):
@@ -170,7 +172,7 @@ def moments(y, first, n, level, most, out):
 
 @njit(**JIT)
 def block_noise(y, first, n, noise, counts, spare, out):
-    """Level and sigma of one block into ``out[:2]``."""
+    """Write level and sigma of one block to ``out[:2]``."""
     if noise == ROBUST:
         if spare.size:
             float_ranks(y, first, n, (n // 4, n // 2, (3 * n) // 4), counts, spare, out)
@@ -196,7 +198,7 @@ def block_noise(y, first, n, noise, counts, spare, out):
 
 @njit(**JIT)
 def fixed_points(y, first, n, level, sigma, total, prefix, at):
-    """Go on with prefix sums, ``prefix[at]`` being ``total``, over ``n`` samples of a block; the last sum."""
+    """Continue prefix sums, from ``prefix[at] = total``, over ``n`` samples of a block; returns the last sum."""
     scale = UNIT / sigma if sigma > 0 else 0.0
     for i in range(n):
         q = np.rint((np.float64(y[first + i]) - level) * scale)
@@ -208,9 +210,9 @@ def fixed_points(y, first, n, level, sigma, total, prefix, at):
 
 @njit(**JIT)
 def normalise(y, count, origin, block, noise, counts, spare, levels, prefix):
-    """Prefix sums of the fixed-point samples of a row that begins at sample ``origin``, a block's first.
+    """Prefix sums of the fixed-point samples of a row that begins with a block.
 
-    A last block shorter than a quarter takes the noise of the one before.
+    A last block of less than a quarter takes the noise of the block before it.
     """
     out = np.zeros(3)
     prefix[0] = 0
@@ -228,7 +230,7 @@ def normalise(y, count, origin, block, noise, counts, spare, levels, prefix):
 
 @njit(**JIT)
 def boxcars(prefix, count, start, stop, widths, scales, best, which):
-    """Best S/N over the widths for windows centred on ``start : stop``; 0 where no window fits."""
+    """Highest S/N over the widths of the windows centred on samples ``start : stop``; 0 if no window fits."""
     for i in range(stop - start):
         best[i] = np.float32(0)
         which[i] = np.int32(0)
@@ -257,8 +259,8 @@ def boxcars(prefix, count, start, stop, widths, scales, best, which):
 def peaks(best, which, start, low, high, widths, threshold, every, row, found, n_found):
     """Samples of ``low : high`` that reach the threshold and are the highest within half their width; all if ``every``.
 
-    ``best[0]`` belongs to sample ``start``; ties go to the earliest.  Returns the new number found, even if there is no
-    room for all.
+    ``best[0]`` belongs to sample ``start``; of equals the earliest counts.  Returns the new number of events, also if
+    ``found`` is too short for all.
     """
     last = start + len(best)
     for t in range(low, high):
@@ -289,9 +291,9 @@ def peaks(best, which, start, low, high, widths, threshold, every, row, found, n
 
 @njit(**JIT)
 def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold, every, spare, levels, found):
-    """Events of the rows of a tile: windows centred on ``low : high``, columns counted from a block's first sample.
+    """Events in the rows of a tile, for windows centred on columns ``low : high``; column 0 begins a block.
 
-    Row ``i`` has ``valid[i]`` columns that are whole.  ``found`` gets (row, column, width number, S/N).
+    Row ``i`` has ``valid[i]`` columns.  ``found`` gets (row, column, index of the width, S/N); returns their number.
     """
     counts = np.zeros(BINS + 1, np.int64)
     prefix = np.zeros(sums.shape[1] + 1, np.int32)
@@ -306,11 +308,11 @@ def search_rows(sums, valid, low, high, block, noise, widths, scales, threshold,
         normalise(sums[i], count, 0, block, noise, counts, spare, levels[i], prefix)
         for t in range(low, min(high, count), SEGMENT):
             stop = min(high, count, t + SEGMENT)
-            first = t - reach // 2  # windows of any width that are centred here begin there at the earliest
+            first = t - reach // 2  # the earliest start of a window that is centred on t or later
             blocks = (stop - first + WIDE - 1) // WIDE
             inside = first >= 0 and first + blocks * WIDE + reach <= count
             if inside and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
-                continue  # as for most stretches
+                continue  # no window reaches the threshold, as in most segments
             a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
             boxcars(prefix, count, a, b, widths, scales, best, which)
             n = peaks(best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, i, found, n)

@@ -1,4 +1,4 @@
-"""The CPU backend: rows of channels in memory, tiles of DMs as tasks on all cores."""
+"""The CPU backend: rows of channels in memory, and tiles of DMs as tasks of a pool of threads."""
 
 from __future__ import annotations
 
@@ -15,47 +15,56 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.contract import UNIT, Detection, Source, Table, check_events, direction, sum_dtype
 
-from . import detect as cpu_search
-from . import load as cpu_load
-from . import program as cpu_program
+from . import detect, load, program
 from .simd import LANES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = 1024
-"""Samples of a time block: its rows of scratch are 2 KiB."""
+"""Samples of a time block; a row of its scratch memory takes 2 KiB."""
 CANDIDATES = (
     (32, 4, T), (64, 4, T), (64, 8, T), (128, 8, T), (64, 16, T), (128, 16, T), (256, 16, T), (256, 16, T // 2),
     (64, 32, T),
 )  # fmt: skip
-"""DMs of a tile, channels of a group and samples of a time block that are tried."""
+"""Tiles that are tried: DMs, channels of a group, samples of a time block."""
 DEEP = ((64, 64, T), (128, 128, T), (128, 256, T), (256, 256, T))
-"""The same for tables of a tree, whose groups have few patterns however large they are."""
+"""Further tiles for tables of a tree, in which large groups have few patterns, too."""
 FLOAT_GROUP = 16
-"""Channels of a group for float32: part of the order of summation, so fixed."""
+"""Channels of a group for float32; fixed, since the order of summation depends on it."""
 CACHE = 2.3 * 2**20
-"""Bytes of F from which additions take twice as long; this and `STREAM` were fitted to 32 runs on a shared core with
-1 MiB of L2 (four set-ups, tiles of 64 to 256 DMs, groups of 8 to 64 channels)."""
+"""Bytes of the groups' sums from which additions take twice as long.  This and `STREAM` were fitted to 32 runs on a
+shared core with 1 MiB of L2 (four set-ups, tiles of 64 to 256 DMs, groups of 8 to 64 channels)."""
 STREAM = 4.6
-"""Cost of bringing a sample of the input to a tile, in additions."""
+"""Cost of loading a sample of the input for a tile, in additions."""
 SPLIT = 2047
-"""Largest sample that is added as it is (where its binned sums fit 16 bits); above, low and high bytes apart."""
+"""Largest sample that is added as it is, if its binned sums fit 16 bits; low and high bytes of larger ones are added
+separately."""
 KEPT_PROGRAMS = 2**28
-"""Bytes of programs that are kept from chunk to chunk."""
+"""Bytes of programs that stay in memory for the next chunk."""
 READ = 2**21
 """Bytes that are read at a time."""
 ROWS = 16
 """Channels that a task bins."""
 ROOM = 4096
-"""Events of a tile that there is room for at first."""
+"""Events of a tile for which there is memory at first."""
 DIRECT = 1.1
-"""Cost of adding a channel's samples directly, in that of adding two rows."""
+"""Cost of adding the samples of a channel directly, relative to adding two rows."""
 
 
 @dataclass
 class Plane:
-    """Rows of one part of the samples: ``rows`` (channels + 1 row of zeros, samples), worth ``weight`` each."""
+    """All samples, or their low or high bytes.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray, shape (channels + 1, samples)
+        The last row is 0.
+    maximum : int
+        Largest element; 0 for floats.
+    weight : int
+        Factor by which sums of the elements are multiplied.
+    """
 
     rows: NDArray[Any]
     maximum: int
@@ -64,9 +73,22 @@ class Plane:
 
 @dataclass
 class Shape:
-    """How a table is cut: tiles of D DMs, groups of G channels, NB of them added at a time; ``G = 1`` is direct.
+    """How a table is divided.
 
-    ``T``: samples of a time block.
+    Attributes
+    ----------
+    D : int
+        DMs of a tile.
+    G : int
+        Channels of a group; 1 adds the channels directly.
+    NB : int
+        Groups that are added at a time.
+    T : int
+        Samples of a time block.
+    cost : float
+        Of a delay, in additions of the direct sum.
+    programs : dict
+        Programs of tiles that stay in memory.
     """
 
     D: int
@@ -78,7 +100,7 @@ class Shape:
 
 
 class Engine:
-    """De-dispersion on the host's cores; see `contract.Engine`.
+    """De-dispersion on the CPU; see `contract.Engine`.
 
     Parameters
     ----------
@@ -87,13 +109,13 @@ class Engine:
     method : {"brute", "exact-subband", "tree"}
         How sums are formed; the bits are the same.  "tree" tries larger groups.
     capacity : int
-        Most samples, unbinned, that will be loaded at once.
+        Most samples (not binned) that are loaded at once.
     threads : int, optional
         All usable cores by default.
     budget : int, optional
-        Bytes that samples may take; more raises `MemoryBudgetError`.
+        Bytes that samples may take; if they need more, `MemoryBudgetError` is raised.
     span : int, optional
-        Samples, unbinned, that are summed at a time, where they are few: time blocks of their length are taken.
+        Samples (not binned) that are summed at a time, if they are few: time blocks get this length.
     """
 
     def __init__(
@@ -125,29 +147,32 @@ class Engine:
         self._shapes = [self._shape(t) for t in self.tables]
 
     def close(self) -> None:
-        """Give back the threads."""
+        """Free the threads."""
         self.pool.close()
+
+    def rebind(self, source: Source) -> None:
+        """See `contract.Engine.rebind`."""
+        self.source = source
+        self.start = self.stop = 0
+        self._planes.clear()
 
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
-        adds = sum(float(t.delays.size) / t.downsamp for t in self.tables)
-        cost = sum(s.cost * t.delays.size / t.downsamp for s, t in zip(self._shapes, self.tables, strict=True))
         return {
             "device": "cpu", "threads": self.pool.workers, "method": self.method, "bytes": self.bytes,
-            "gain": adds / cost if cost else 1.0,
-            "tiles": [(s.D, s.G, s.T) for s in self._shapes],
+            "costs": [s.cost for s in self._shapes], "tiles": [(s.D, s.G, s.T) for s in self._shapes],
         }  # fmt: skip
 
     # ------------------------------------------------------------------ samples
     def load(self, start: int, stop: int) -> None:
         """See `contract.Engine.load`."""
         if stop - start > self.capacity:
-            raise ValueError(f"samples {start} to {stop}: more than the {self.capacity} there is room for")
+            raise ValueError(f"samples {start} to {stop}: more than the capacity of {self.capacity}")
         have = 0
         if self.start <= start < self.stop:
             have = min(self.stop, stop) - start
             gone = start - self.start
-        self.stop = self.start  # nothing is at hand until all is: an error on the way leaves no half of it
+        self.stop = self.start  # nothing counts as loaded until all is: an error leaves no half of it
         if have:
             for line in self._x if gone else ():
                 line[:have] = line[gone : gone + have]
@@ -156,26 +181,24 @@ class Engine:
         while at < stop - start:
             at = self._take(start + at, min(slice_, stop - start - at), at)
         for row, a, b, value in self.source.fills(start + have, stop - start - have):
-            cpu_load.fill_cells(self._x, row, have + a, have + b, value + self.offset)
+            load.fill_cells(self._x, row, have + a, have + b, value + self.offset)
         self.start, self.stop = start, stop
         self._planes.clear()
 
     def _take(self, start: int, count: int, at: int) -> int:
-        """Read samples into the rows from column ``at`` on; the column after them."""
+        """Read samples to the rows from column ``at`` on; returns the column after them."""
         x, width = self._x.reshape(-1), self._x.shape[1]
         pieces = self.source.packed(start, count)
         if pieces is not None:
             for p in pieces:
                 n, stride = p.data.shape
-                cpu_load.turn_packed(
-                    p.data.reshape(-1), n, stride, x, width, at, self.nchan, p.down, p.bits, p.high_first
-                )
+                load.turn_packed(p.data.reshape(-1), n, stride, x, width, at, self.nchan, p.down, p.bits, p.high_first)
                 at += n
             return at
         for rows, order in self.source.raw(start, count):
             n, way, size = len(rows), direction(order), rows.itemsize
             stored = rows.dtype.str[0] != ">" and size == self._x.itemsize
-            if rows.strides[0] == size and way and n > 1:  # channels lie in memory one after the other
+            if rows.strides[0] == size and way and n > 1:  # each channel is contiguous
                 self._x[: self.nchan, at : at + n] = rows.T[::way]
                 if self.offset:
                     self._x[: self.nchan, at : at + n] += self._x.dtype.type(self.offset)
@@ -183,14 +206,14 @@ class Engine:
                 stride = rows.strides[0] // size
                 flat = np.lib.stride_tricks.as_strided(rows[0], ((n - 1) * stride + self.nchan,), (size,))
                 offset = self._x.dtype.type(self.offset)
-                cpu_load.turn_squares(flat, n, stride, x, width, at, self.nchan, way < 0, offset)
+                load.turn_squares(flat, n, stride, x, width, at, self.nchan, way < 0, offset)
             else:
-                cpu_load.corner_turn(rows, order, self._x, at, self.offset)
+                load.corner_turn(rows, order, self._x, at, self.offset)
             at += n
         return at
 
     def planes(self, downsamp: int) -> tuple[list[Plane], int]:
-        """Rows binned by ``downsamp``, and the binned sample that they begin with."""
+        """Rows binned by ``downsamp``, and the binned sample at which they begin."""
         first = -(-self.start // downsamp)
         with self._lock:
             if 1 not in self._planes:
@@ -210,7 +233,7 @@ class Engine:
             return self._planes[downsamp], first
 
     def _bin(self, rows: NDArray[Any], first: int, count: int, downsamp: int, out: NDArray[Any]) -> None:
-        """Rows binned in time, by all threads."""
+        """Bin rows in time, with all threads."""
         halves = downsamp.bit_length() - 1
         by_halves = self.maximum and downsamp == 1 << halves
         tasks: list[Callable[[], None]] = []
@@ -218,9 +241,9 @@ class Engine:
             stop = min(c + ROWS, self.nchan)
             if by_halves:
                 flat = rows.reshape(-1), rows.shape[1], first, count, halves, out.reshape(-1), out.shape[1]
-                tasks.append(partial(cpu_load.halve_often, *flat, c, stop))
+                tasks.append(partial(load.halve_often, *flat, c, stop))
             else:
-                tasks.append(partial(cpu_load.bin_rows, rows, first, count, downsamp, out, c, stop))
+                tasks.append(partial(load.bin_rows, rows, first, count, downsamp, out, c, stop))
         self.pool.run(tasks)
 
     def _unbinned(self) -> list[Plane]:
@@ -231,17 +254,17 @@ class Engine:
                 self._binned[1, i] = np.zeros(self._x.shape, np.uint8)
         low, high = self._binned[1, 0], self._binned[1, 1]
         raw = self._x.view(np.uint8) if sys.byteorder == "little" else self._x.byteswap().view(np.uint8)
-        split = partial(cpu_load.split_bytes, raw, low, high)
+        split = partial(load.split_bytes, raw, low, high)
         self.pool.run([partial(split, c, min(c + ROWS, self.nchan)) for c in range(0, self.nchan, ROWS)])
         return [Plane(low, 255, 1), Plane(high, self.maximum >> 8, 256)]
 
     def _largest(self, table: Table) -> int:
-        """Largest element of a plane of this table's binning; 0 for floats."""
+        """Largest element of a plane that is binned for this table; 0 for floats."""
         return (255 if _in_bytes(self.maximum, self.tables) else self.maximum) * table.downsamp
 
-    # ------------------------------------------------------------------ how to cut
+    # ------------------------------------------------------------------ tiles
     def _shape(self, table: Table) -> Shape:
-        """The cheapest cut by the cost of a few programs."""
+        """The cheapest shape, from the cost of a few of its programs."""
         ndm = len(table.delays)
         largest = self._largest(table)
         room = 65535 // largest if largest else 2**30
@@ -259,7 +282,7 @@ class Engine:
         return min(found, key=lambda s: s.cost)
 
     def _time(self, table: Table, most: int) -> int:
-        """Samples of a time block, at most so many: whole ones fill the span, with little left over."""
+        """Samples of a time block, at most ``most``, so that whole blocks fill the span with little left over."""
         if self.span is None:
             return most
         count = max(1, self.span // table.downsamp)
@@ -276,20 +299,18 @@ class Engine:
         return shape
 
     def _program(self, table: Table, shape: Shape, m: int, D: int, stride: int) -> tuple[Any, ...]:
-        """Operations of the tile of DMs ``m : m + D``."""
+        """The program of the tile of DMs ``m : m + D``; see `program.make_program`."""
         n, rows = self._padded(table, m, D, shape.G * shape.NB)
         C, levels = n.shape[1], shape.G.bit_length() - 1
         ops = np.empty((D * C, 4), np.int64)
         fin = np.empty(D * C // shape.G, np.int64)
         seg = np.empty((C // shape.G, levels + 1), np.int64)
         need = np.zeros(3, np.int64)
-        k, cost = cpu_program.make_program(
-            n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, ops, fin, seg, need
-        )
+        k, cost = program.make_program(n, rows, shape.G, shape.NB, shape.T, stride, shape.T // 2, ops, fin, seg, need)
         return ops[:k].copy(), fin, seg, need, cost
 
     def _padded(self, table: Table, m: int, D: int, multiple: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Delays of a tile with channels of zeros up to a multiple, and the rows they stand in."""
+        """Delays of a tile, with channels of zeros up to a multiple, and the row of each channel."""
         C = -(-self.nchan // multiple) * multiple
         n = np.empty((D, C), np.int32)
         n[:, : self.nchan] = table.delays[m : m + D]
@@ -312,7 +333,7 @@ class Engine:
         self.pool.run(tasks, units=units, progress=progress)
 
     def _pieces(self, count: int, tiles: int) -> list[tuple[int, int]]:
-        """First sample and length of the pieces that tiles are cut into in time: enough for all threads."""
+        """First sample and length of the pieces in time into which tiles are divided, enough for all threads."""
         pieces = max(1, min(-(-count // (8 * T)), -(-4 * self.pool.workers // tiles)))
         step = -(-count // pieces // T) * T if pieces > 1 else max(1, count)
         return [(at, min(step, count - at)) for at in range(0, count, step)]
@@ -322,7 +343,7 @@ class Engine:
     ) -> NDArray[np.float64]:
         """See `contract.Engine.search`.
 
-        As many tiles at a time as there are threads: all threads add, then all threads look.
+        It works on as many tiles at a time as there are threads: all threads sum, then all threads detect.
         """
         shape, ndm = self._shapes[table], len(self.tables[table].delays)
         planes = self.planes(self.tables[table].downsamp)
@@ -354,19 +375,18 @@ class Engine:
     def _look(
         self, sums: NDArray[Any], m: int, first: int, low: int, high: int, what: Detection
     ) -> NDArray[np.float64]:
-        """Events in the series of the DMs from number ``m`` on, which begin at sample ``first``."""
+        """Events in the series of the DMs from index ``m`` on, which begin at sample ``first``."""
         D, count = sums.shape
         widths = np.array(what.widths, np.int64)
         scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
-        real = self.dtype.kind == "f"
-        spare = np.empty(what.block if real and what.noise == "robust" else 0, np.float32)
         levels = np.empty((D, -(-count // what.block), 2))
         valid = np.clip(what.valid[m : m + D] - first, 0, count)
+        scratch = what.scratch(self.dtype)
         found = self._scratch("found", 4 * ROOM, np.float64).reshape(-1, 4)
         while True:
-            n = cpu_search.search_rows(
-                sums, valid, low - first, high - first, what.block, cpu_search.NOISE_KINDS[what.noise], widths, scales,
-                np.float32(what.threshold), what.every, spare, levels, found,
+            n = detect.search_rows(
+                sums, valid, low - first, high - first, what.block, what.noise_code, widths, scales,
+                np.float32(what.threshold), what.every, scratch, levels, found,
             )  # fmt: skip
             if n <= len(found):
                 break
@@ -380,7 +400,7 @@ class Engine:
         self, table: int, planes: tuple[list[Plane], int], m: int, first: int, count: int, out: NDArray[Any],
         row: int, column: int,
     ) -> None:  # fmt: skip
-        """One tile of DMs over one range of time."""
+        """Sum one tile of DMs over one range of time."""
         tab, shape = self.tables[table], self._shapes[table]
         D = min(shape.D, len(tab.delays) - m)
         parts, origin = planes
@@ -397,7 +417,7 @@ class Engine:
             if shape.G == 1:
                 starts, C = self._starts(tab, shape, m, D, plane.rows.shape[1])
                 per = max(1, whole // shape.NB) * shape.NB
-                cpu_program.run_direct(
+                program.run_direct(
                     x,
                     t0,
                     count,
@@ -417,11 +437,11 @@ class Engine:
                     i == 0,
                 )
                 continue
-            ops, fin, seg, need, _ = self._kept_program(table, shape, m, D, plane.rows.shape[1])
+            ops, fin, seg, need, _ = self._program_of(table, shape, m, D, plane.rows.shape[1])
             even, odd, F = (self._scratch(k, int(v) + LANES, kind) for k, v in zip("abc", need, strict=True))
             groups = len(seg)
             per = max(1, whole // shape.G // shape.NB) * shape.NB
-            cpu_program.run_program(
+            program.run_program(
                 x, t0, count, D, shape.G, shape.NB, shape.T, groups, per, ops, fin, seg, even, odd, F, acc, flat, width,
                 row, column, weight, start, i == 0,
             )  # fmt: skip
@@ -432,7 +452,7 @@ class Engine:
         starts = (n + rows * stride).T.reshape(C // shape.NB, shape.NB, D).transpose(0, 2, 1)
         return np.ascontiguousarray(starts).reshape(-1), C
 
-    def _kept_program(self, table: int, shape: Shape, m: int, D: int, stride: int) -> tuple[Any, ...]:
+    def _program_of(self, table: int, shape: Shape, m: int, D: int, stride: int) -> tuple[Any, ...]:
         key = (m, stride)
         with self._lock:
             made = shape.programs.get(key)
@@ -445,7 +465,7 @@ class Engine:
         return made
 
     def _scratch(self, name: str, size: int, kind: Any) -> NDArray[Any]:
-        """A buffer of this thread, as large as was ever asked for."""
+        """A buffer of this thread with at least ``size`` elements; it grows and is used again."""
         held: dict[Any, NDArray[Any]] = self._local.__dict__
         key = name + np.dtype(kind).char
         if key not in held or held[key].size < size:
@@ -454,7 +474,7 @@ class Engine:
 
 
 def _fitting(nchan: int, G: int, most: int, largest: int) -> int:
-    """Groups added at a time: a power of two within ``most`` that adds little to the number of channels."""
+    """Groups that are added at a time: a power of two up to ``most`` that adds few channels of zeros."""
     NB = largest
     while NB > 1 and (most < NB or -(-nchan // (G * NB)) * G * NB > 1.07 * -(-nchan // G) * G):
         NB //= 2
@@ -462,12 +482,12 @@ def _fitting(nchan: int, G: int, most: int, largest: int) -> int:
 
 
 def _in_bytes(largest: int, tables: Sequence[Table]) -> bool:
-    """Whether low and high bytes are added apart: samples are large, or their binned sums would pass 16 bits."""
+    """Whether low and high bytes are added separately: samples are large, or their binned sums overflow 16 bits."""
     return largest > SPLIT or largest * max((t.downsamp for t in tables), default=1) > 65535
 
 
 def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
-    """Bytes of what `Engine` keeps for ``capacity`` samples: input, binned copies, delays, a slice to read."""
+    """Bytes that an `Engine` needs for ``capacity`` samples: input, binned copies, delays, a slice to read."""
     rows = source.nchan + 1
     wide = 4 if source.dtype.kind == "f" else 2
     top = source.maximum or 256**source.dtype.itemsize - 1

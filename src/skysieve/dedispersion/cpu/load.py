@@ -1,4 +1,4 @@
-"""Samples into rows: the corner turn, time binning, byte planes (numba)."""
+"""Kernels that move samples to rows: transposition, time binning, byte planes (numba)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from .simd import LANES, SIDE, halve_rows, turn_1, turn_2, turn_4, turn_8
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 TILE = 64
+"""Samples and channels of a tile of the transposition."""
 
 
 @njit(**JIT)
 def corner_turn(src, order, out, column, offset):
-    """``out[i, column + t] = src[t, order[i]] + offset``: samples x channels to channels x samples, by tiles."""
+    """``out[i, column + t] = src[t, order[i]] + offset``: transpose samples x channels in tiles."""
     n, C = src.shape
     for t0 in range(0, n, TILE):
         t1 = min(t0 + TILE, n)
@@ -29,10 +30,10 @@ def corner_turn(src, order, out, column, offset):
 
 @njit(**JIT)
 def turn_squares(src, n, stride, out, width, column, rows, down, offset):
-    """`corner_turn` of flat arrays in squares, for rows in the order of the channels or (``down``) against it.
+    """`corner_turn` of flat arrays in squares, for rows in the order of the channels, or in reverse if ``down``.
 
-    ``src`` has ``n`` samples, ``stride`` apart, ``out`` rows of ``width``.  What is left over at the ends is turned one
-    by one.
+    ``src`` has ``n`` samples every ``stride`` elements, ``out`` rows of ``width``.  Samples that fill no square are
+    moved one by one.
     """
     far = -width if down else width
     base = (rows - 1) * width if down else 0
@@ -49,7 +50,10 @@ def turn_squares(src, n, stride, out, width, column, rows, down, offset):
 
 @njit(**JIT)
 def turn_packed(src, n, stride, out, width, column, rows, down, bits, big):
-    """`turn_squares` of samples of 1, 2 or 4 bits: ``stride`` bytes a spectrum, ``big`` with the first one highest."""
+    """`turn_squares` for samples of 1, 2 or 4 bits; a spectrum has ``stride`` bytes.
+
+    If ``big``, the first sample is in the highest bits of a byte.
+    """
     per = 8 // bits
     one = -width if down else width
     base = ((rows - 1) * width if down else 0) + column
@@ -93,9 +97,9 @@ def bin_rows(src, first, count, b, out, start, stop):
 
 @njit(**JIT)
 def halve_often(src, width, first, count, times, out, out_width, start, stop):
-    """`bin_rows` of integers for ``b = 2**times``, by halves; flat arrays, 16-bit sums.
+    """`bin_rows` of integers for ``b = 2**times`` by repeated pairwise sums; flat arrays, 16-bit sums.
 
-    Up to ``2 LANES`` more samples are read and ``LANES`` more sums written.
+    Up to ``2 LANES`` samples beyond the end are read, and up to ``LANES`` sums beyond the end are written.
     """
     spare = np.empty((count << (times - 1)) + 2 * LANES, np.uint16)
     for c in range(start, stop):
@@ -111,7 +115,7 @@ def halve_often(src, width, first, count, times, out, out_width, start, stop):
 
 @njit(**JIT)
 def split_bytes(src, low, high, start, stop):
-    """Low and high bytes of rows of 16 bits, channels ``start : stop``; ``src`` are the rows' bytes."""
+    """Low and high bytes of rows of 16 bits, channels ``start : stop``; ``src`` holds the bytes of the rows."""
     for c in range(start, stop):
         row, below, above = src[c], low[c], high[c]
         for t in range(len(below)):
@@ -121,14 +125,14 @@ def split_bytes(src, low, high, start, stop):
 
 @njit(**JIT)
 def fill_cells(x, row, start, stop, value):
-    """One masked cell."""
+    """Set a masked cell to a value."""
     for t in range(start, stop):
         x[row, t] = value
 
 
 @njit(**JIT)
 def channel_moments(rows, mean, sigma):
-    """Mean and standard deviation of the finite values of each channel of ``rows`` (samples, channels), or NaN."""
+    """Mean and sigma of the finite values of each channel of ``rows`` (samples, channels); NaN without any."""
     n, C = rows.shape
     origin = np.zeros(C)
     count = np.zeros(C, np.int64)
@@ -158,7 +162,7 @@ def channel_moments(rows, mean, sigma):
 
 @njit(**JIT)
 def round_rows(rows, level, scale, middle, out):
-    """``out = rint((rows - level) scale) + middle`` by channel, within 8 bits; ``middle`` for what is not finite."""
+    """``out = rint((rows - level) scale) + middle`` by channel, clipped to 8 bits; ``middle`` if not finite."""
     n, C = rows.shape
     for t in range(n):
         for c in range(C):

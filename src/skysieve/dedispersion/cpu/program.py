@@ -1,17 +1,19 @@
 """Exact de-dispersion as a program of row additions (numba).
 
-The sum ``y[m][t] = sum over c of x[c][t + n(c, m)]`` of a tile of neighbouring DMs repeats itself: over a few
-neighbouring channels the delays *relative to the first of them* take few distinct patterns, because they are whole
-numbers that hardly change from DM to DM.  So channels are joined in pairs, pairs of pairs, ... up to groups of ``G``,
-and at each level every distinct pattern is summed once: one addition of two rows of the level below, shifted.  Then a
-DM is one row from each group.  Nothing is approximated: the integers added are those of the direct sum.
+The sums ``y[m][t] = sum over c of x[c][t + n(c, m)]`` of neighbouring DMs have terms in common: over a few neighbouring
+channels the delays *relative to the first of them* have few distinct patterns, because they are whole numbers that
+hardly change from DM to DM.  Channels are joined in pairs, pairs of pairs, ... up to groups of ``G``, and at each level
+every distinct pattern is summed once, by one addition of two shifted rows of the level below.  Then the sum of a DM is
+that of one row from each group.  Nothing is approximated: the integers that are added are those of the direct sum.
 
-A program is a list of row additions for time blocks of ``T`` samples: level 1 adds two channels of the input (uint8 or
-uint16 to uint16; float32), higher levels add rows of scratch, the last one lands in ``F``, whence `accumulate` adds
-``NB`` groups at a time to the sums of the tile.  16-bit sums are flushed to 32 bits before they can overflow.
+A program is a list of row additions for time blocks of ``T`` samples.  Level 1 adds two channels of the input (uint8 or
+uint16 to uint16; float32), higher levels add rows of scratch memory, and the last level writes to ``F``.  From there
+`accumulate` adds ``NB`` groups at a time to the sums of the tile.  16-bit sums are added to 32-bit sums before they can
+overflow.
 
-Cost of a tile of D DMs, in row additions of T samples: about ``C (P2/2 + P4/4 + P8/8 + ...) + D C / G``, P the patterns
-of a level; brute force is ``D C``.  Bound by reading L2: scratch is kept to a few hundred KiB.
+Cost of a tile of D DMs, in additions of rows of T samples: about ``C (P2/2 + P4/4 + P8/8 + ...) + D C / G``, where P is
+the number of patterns of a level; brute force takes ``D C``.  Reading L2 limits the speed: scratch memory is a few
+hundred KiB.
 """
 
 from __future__ import annotations
@@ -33,25 +35,25 @@ def make_program(n, rows, G, NB, T, stride, most_span, ops, fin, seg, need):
     n : int32 (D, C)
         Delays, not negative; C a multiple of ``G * NB``.
     rows : int64 (C,)
-        Row of the input that holds a channel.
+        Row of the input for each channel.
     G : int
         Channels of a group, a power of two above 1.
     NB : int
-        Groups added at a time.
+        Groups that are added at a time.
     T : int
         Samples of a time block, a multiple of LANES.
     stride : int
         Elements from row to row of the input.
     most_span : int
-        DMs share a pattern only as far as it need not be longer than ``T + most_span``.
+        DMs share a pattern only if its row need not be longer than ``T + most_span``.
     ops : int64 (at least D * C, 4)
-        Out: where to, from where, from where, vectors.
+        Out: starts of the destination and of the two source rows, number of vectors.
     fin : int64 (D * C / G,)
-        Out: where in F the row of a DM and group starts; groups of one addition together.
+        Out: start in F of the row of a DM and group; the groups of one addition are next to each other.
     seg : int64 (C / G, levels + 1)
         Out: first operation of each level of each group.
     need : int64 (3,)
-        Out: elements of the scratch of even levels, of odd levels, of F.
+        Out: elements of the scratch memory of even levels, of odd levels, of F.
     """
     D, C = n.shape
     L = 0
@@ -159,7 +161,7 @@ def add_groups(acc, at, src, starts, s, vectors, NB, fresh):
 def flush(acc, T, out, width, row, column, D, count, weight, start, fresh):
     """Add ``weight * acc`` to the first ``count`` columns of the tile's output (flat, rows of ``width``).
 
-    ``fresh`` begins with ``start``.
+    If ``fresh``, the output is set to ``start`` first.
     """
     vectors = count // LANES
     for d in range(D):
@@ -212,7 +214,7 @@ def run_program(
 
 @njit(**JIT)
 def run_direct(x, t0, n_out, starts, D, C, NB, T, per_flush, acc, out, width, row, column, weight, start, fresh):
-    """The direct sum over ``n_out`` samples: ``starts`` (C / NB, D, NB) holds where each row begins."""
+    """The direct sum over ``n_out`` samples; ``starts`` (C / NB, D, NB) holds the start of each row."""
     vectors = T // LANES
     for block in range((n_out + T - 1) // T):
         t = t0 + block * T

@@ -1,4 +1,4 @@
-"""Events of series that lie on the GPU (``search.cu``)."""
+"""Detection of events in series on the GPU (``search.cu``, ``glance.cu``)."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROOM = 1 << 16
-"""Events that there is room for at first."""
+"""Events for which there is memory at first."""
 BUILDS = {"u": "u32", "i": "i32", "f": "f32"}
-KINDS = {"robust": 0, "moments": 1, "clipped": 2}
+"""Builds of the kernels, by the kind of the sums."""
 NOISE_BYTES = 4 * (8192 + 512)
-"""Shared memory of the kernel that takes the noise: counts, or sums of parts."""
+"""Bytes of shared memory of the kernel ``noise``: counts, or partial sums."""
 SHORT = 12
-"""Windows of fewer samples are looked at one by one."""
+"""Windows of fewer samples are examined one by one."""
 DENSE = (1, 2, 3, 4, 5, 6, 8, 10)
-"""Those of them for which the kernel has a way of its own."""
+"""Widths below `SHORT` for which the kernel has special code."""
 MOST_KEPT = 160 * 1024
-"""Shared memory that a block of samples may be kept in."""
+"""Most bytes of shared memory for the samples of a block."""
 GLANCE = {"block": 32_736, "widest": 1024, "widths": 64, "least": 4 * (8192 + 512), "counts": 4 * (4096 + 8)}
-"""Of the kernel ``glance``: most samples of a block, longest window, most windows; shared memory; that of counts."""
+"""Limits of the kernel ``glance``: samples of a block, widest window, number of widths; and its bytes of shared memory,
+at least and for counts."""
 LONG = 20_000
-"""Unsigned samples of blocks that take 512 threads."""
+"""Unsigned samples of a block from which the kernel ``glance`` uses 512 threads."""
 PIECES = 16
-"""Blocks of threads a multiprocessor that look at the pieces on a list."""
+"""Blocks of threads for each multiprocessor that examine the pieces on a list."""
 EDGES = 4
-"""Edges of blocks that a block of threads looks at."""
+"""Edges of noise blocks that a block of threads examines."""
 EVENT = np.dtype([("row", np.int32), ("column", np.int32), ("width", np.int32), ("snr", np.float32)])
 JOB = np.dtype(
     [
@@ -52,7 +53,24 @@ JOB = np.dtype(
 
 @dataclass(frozen=True)
 class Search:
-    """What lies ready for one launch: the job, windows, columns of every series, room for noise, pieces, events."""
+    """What the launches of a search share: the struct ``Job``, and arrays on the device.
+
+    Attributes
+    ----------
+    job : numpy.ndarray of JOB, shape (1,)
+    what : Detection
+    constants : tuple
+        Widths, their scales, and by width the sums that reach the threshold: of fixed-point samples, and in sigma
+        before they are rounded.
+    held : array
+        Columns of every series; then the number of events and the number of pieces on the list.
+    levels : array
+        Level and scale of every block.
+    lists : tuple
+        Pieces that are flagged, and marks of blocks.
+    found : array
+        Events.
+    """
 
     job: NDArray[Any]
     what: Detection
@@ -64,15 +82,23 @@ class Search:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """All of it, in order."""
+        """All attributes, in order."""
         return self.job, self.what, self.constants, self.held, self.levels, self.lists, self.found
 
 
 class Detector:
-    """Noise and boxcars of one type of sums on one GPU."""
+    """Noise and boxcars of one type of sums on one GPU.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    kind : str
+        Kind of the sums: "u", "i" or "f".
+    narrow : bool
+        Whether the samples that were summed have 8 bits, so that the sums of a block rarely spread over 16 bits.
+    """
 
     def __init__(self, runtime: Runtime, kind: str, narrow: bool) -> None:
-        """``narrow``: whether the samples summed have 8 bits, so that a block's sums rarely spread over 16."""
         self.runtime, self.narrow = runtime, narrow and kind != "f"
         self.module = runtime.module(PACKAGE, "search.cu", BUILDS[kind])
         self.kind = kind
@@ -81,12 +107,12 @@ class Detector:
     def begin(
         self, lane: Lane, pitch: int, valid: NDArray[np.int64], count: int, low: int, high: int, what: Detection
     ) -> Search:
-        """Bring what is needed to the device, behind the kernel that sums the series: nothing here waits for it."""
+        """Copy the arguments to the device, after the kernel that sums the series; the host does not wait."""
         rows, widest = len(valid), what.widths[-1]
         j = np.zeros(1, JOB)
         j["pitch"], j["rows"], j["columns"] = pitch, rows, count
         j["block"], j["blocks"] = what.block, -(-count // what.block)
-        j["noise"], j["every"], j["low"], j["high"] = KINDS[what.noise], what.every, low, high
+        j["noise"], j["every"], j["low"], j["high"] = what.noise_code, what.every, low, high
         j["look"], j["widths"], j["widest"] = max(1, widest // 2), len(what.widths), widest
         j["segment"], j["threshold"] = 4080 if widest <= 1024 else 1024, what.threshold
         j["shorter"] = sum(w < SHORT for w in what.widths)
@@ -118,7 +144,7 @@ class Detector:
         return Search(j, what, self._constants[key], held, levels, (listed, marks), found)
 
     def _glances(self, what: Detection, dense: bool) -> bool:
-        """Whether a first look chooses the pieces."""
+        """Whether the kernel ``glance`` can select the pieces that are examined."""
         widest = what.widths[-1]
         fits = glance_bytes(what) <= self.runtime.device.shared_per_block - 2048
         known = 4 * widest <= what.block <= GLANCE["block"] and widest <= GLANCE["widest"]
@@ -126,7 +152,7 @@ class Detector:
         return self.narrow and dense and fits and known and few and what.noise == "robust" and what.threshold > 0
 
     def start(self, lane: Lane, sums: Any, search: Search) -> None:
-        """Launch all that looks for events in series; columns are counted from a block's first sample."""
+        """Launch all kernels that look for events in series; column 0 begins a noise block."""
         j, what, constants, held, levels, lists, found = search.parts
         rows, blocks, subs = (int(j[name][0]) for name in ("rows", "blocks", "subs"))
         widths, _, reached, needed = constants
@@ -149,7 +175,7 @@ class Detector:
         self._detect(lane, sums, search, found, ROOM)
 
     def _detect(self, lane: Lane, sums: Any, search: Search, found: Any, room: int) -> None:
-        """Look exactly at the pieces, and start to bring home how many events there are."""
+        """Examine the pieces exactly, and start to copy the number of events to the host."""
         j, what, constants, held, levels, lists, _ = search.parts
         rows, blocks, subs, segment = (int(j[name][0]) for name in ("rows", "blocks", "subs", "segment"))
         widths, scales, reached, _ = constants
@@ -165,7 +191,7 @@ class Detector:
             lane.to_host(lane.pinned("number", 1, np.uint32), number[:1])
 
     def finish(self, lane: Lane, sums: Any, search: Search) -> NDArray[np.float64]:
-        """Wait; events: (row, column, width number, S/N), sorted."""
+        """Wait for the events: (row, column, index of the width, S/N), sorted by row and column."""
         found, room = search.found, ROOM
         while True:
             lane.synchronize()
@@ -181,27 +207,27 @@ class Detector:
         if not n:
             return np.empty((0, 4))
         with lane:
-            home = lane.pinned("events", 4 * n, np.int32)
-            lane.to_host(home, found[: 4 * n])
+            on_host = lane.pinned("events", 4 * n, np.int32)
+            lane.to_host(on_host, found[: 4 * n])
             lane.synchronize()
-        events = home.view(EVENT)
+        events = on_host.view(EVENT)
         events = events[np.lexsort((events["column"], events["row"]))]
         return np.stack([events[name].astype(np.float64) for name in ("row", "column", "width", "snr")], axis=1)
 
 
 def glance_room(what: Detection) -> tuple[int, int]:
-    """Pairs of stretches that there is room for, and bytes before a block's samples."""
+    """Of the kernel ``glance``: pairs of stretches for which there is memory, and bytes before the samples."""
     pairs = -(-(what.block // 32 + what.widths[-1] // 32 + 4) // 4) * 4
     return pairs, -(-max(GLANCE["counts"], 24 * pairs) // 16) * 16
 
 
 def glance_bytes(what: Detection) -> int:
-    """Shared memory of the kernel ``glance``."""
+    """Bytes of shared memory of the kernel ``glance``."""
     return max(GLANCE["least"], glance_room(what)[1] + 2 * (what.block + 80))
 
 
 def sums_reached(scales: NDArray[np.float32], threshold: float) -> NDArray[np.int32]:
-    """The smallest sum of each width's window whose S/N, as float32 gives it, reaches the threshold."""
+    """By width, the smallest window sum whose S/N, computed in float32, reaches the threshold."""
     wanted, most = np.float32(threshold), 2**31 - 1
     found = []
     for scale in scales:

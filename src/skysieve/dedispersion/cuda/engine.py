@@ -1,8 +1,8 @@
-"""De-dispersion and single-pulse search on NVIDIA GPUs; the DM range is dealt over them.
+"""The CUDA backend: de-dispersion and search on one GPU or several, which share the DMs.
 
-``Engine`` is the twin of ``cpu.Engine`` (see ``contract.Engine``) and gives its bits.  Sums run on the sparse integer
-tensor cores (``tensor.cu``), or with packed integers on cards that have none (``direct.cu``); detection follows
-on the device (``search.cu``), so that nothing but events crosses the bus.
+``Engine`` gives the bits of ``cpu.engine.Engine`` (see ``contract.Engine``).  Sums run on the sparse integer tensor
+cores (``tensor.cu``), or with packed integers on cards without them (``direct.cu``).  Events are found on the device
+(``search.cu``), so that nothing but events is copied to the host.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class Engine:
     source : Source
     tables : sequence of Table
     method : str
-        As for the CPU; the sums are direct ones, whatever it says.
+        As for the CPU, but the sums are always direct ones.
     capacity : int
-        Most samples, unbinned, that will be loaded at once.
+        Most samples (not binned) that are loaded at once.
     devices : sequence of Device
         GPUs, from `skysieve.core.device.resolve`.
     budget : int, optional
-        Bytes of each GPU's memory; 80% of what is free by default.
+        Bytes of the memory of each GPU; 80% of what is free by default.
     runtimes : sequence of Runtime, optional
-        Instead of ``devices``: where the kernels run.
+        Where the kernels run, instead of ``devices``.
 
     Raises
     ------
     MemoryBudgetError
-        When samples, plans and a few series do not fit.
+        Samples, plans and a few series do not fit.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Engine:
         self._bytes = sum(w.nbytes for w in self.workers)
 
     def close(self) -> None:
-        """Give back threads and the devices' memory."""
-        if self._pool is not None:  # first: nobody works on what is given back
+        """Free threads and the memory of the devices."""
+        if self._pool is not None:  # first, so that no thread uses memory that is freed
             self._pool.shutdown(wait=True)
         for worker in self.workers:
             with _current(worker.runtime):
@@ -110,6 +110,14 @@ class Engine:
                 with _current(runtime):
                     runtime.xp.get_default_memory_pool().free_all_blocks()
 
+    def rebind(self, source: Source) -> None:
+        """See `contract.Engine.rebind`."""
+        self._each(lambda i: self.workers[i].store.wait())
+        self.source = source
+        for worker in self.workers:
+            worker.source = worker.store.source = source
+            worker.store.stop = worker.store.start
+
     def describe(self) -> dict[str, Any]:
         """See `contract.Engine.describe`."""
         names = [str(r.device) for r in self.runtimes]
@@ -118,25 +126,25 @@ class Engine:
             "method": "brute",
             "kernels": self._kernels,
             "bytes": self._bytes,
-            "gain": 1.0,
+            "costs": [1.0] * len(self.tables),
         }
 
     # ------------------------------------------------------------------ samples
     def load(self, start: int, stop: int) -> None:
         """See `contract.Engine.load`."""
         if stop - start > self.capacity:
-            raise ValueError(f"samples {start} to {stop}: more than the {self.capacity} there is room for")
+            raise ValueError(f"samples {start} to {stop}: more than the capacity of {self.capacity}")
         try:
             self._load(start, stop)
         except BaseException:
-            for worker in self.workers:  # an error on the way leaves no half of it at hand
+            for worker in self.workers:  # after an error nothing counts as loaded
                 worker.store.stop = worker.store.start
             raise
 
     def _load(self, start: int, stop: int) -> None:
         have = min(self._each(lambda i: self.workers[i].store.begin(start, stop)))
         most = max(128, READ // (self.source.nchan * self.source.dtype.itemsize) // 128 * 128)
-        resident = getattr(self.source, "resident", None)  # what lies on a GPU, where a source has that
+        resident = getattr(self.source, "resident", None)  # only some sources have samples on a GPU
         at = have
         while at < stop - start:
             count = min(most, stop - start - at)
@@ -184,13 +192,13 @@ class Engine:
         for i, worker in enumerate(self.workers):
             valid = what.valid[edges[i] : edges[i + 1]]
             steps.append(worker.searching(table, first, count, low, high, what, valid))
-        # One thread starts the first sums of every GPU: threads that take turns at the interpreter start them later.
+        # One thread starts the first sums on every GPU: several threads would wait for the interpreter's lock.
         try:
             for runtime, step in zip(self.runtimes, steps, strict=True):
                 with _current(runtime):
                     next(step)
         except BaseException:
-            self._each(lambda i: self.workers[i].store.wait())  # what has begun has ended
+            self._each(lambda i: self.workers[i].store.wait())  # until all work has ended
             raise
 
         def part(i: int) -> NDArray[np.float64]:
@@ -203,7 +211,7 @@ class Engine:
             progress(edges[-1], edges[-1])
         return found
 
-    # ------------------------------------------------------------------ sharing out
+    # ------------------------------------------------------------------ shares of the GPUs
     def _edges(self, table: int) -> list[int]:
         """First DM of each worker, and the number of DMs."""
         ndm, n = len(self.tables[table].delays), len(self.runtimes)
@@ -218,24 +226,24 @@ class Engine:
         return parts
 
     def _each(self, work: Callable[[int], R]) -> list[R]:
-        """``work(i)`` of every worker, each in a thread of its own where there are several.
+        """``work(i)`` for every worker, on its device; with several, each in a thread of its own.
 
-        All have ended when an error of one is raised: what it gives back is in nobody's use.
+        An error is raised after all have ended, so that no thread uses memory that is freed then.
         """
 
-        def there(i: int) -> R:
+        def on_device(i: int) -> R:
             with _current(self.runtimes[i]):
                 return work(i)
 
         if self._pool is None:
-            return [there(i) for i in range(len(self.runtimes))]
-        waiting = [self._pool.submit(there, i) for i in range(len(self.runtimes))]
+            return [on_device(i) for i in range(len(self.runtimes))]
+        waiting = [self._pool.submit(on_device, i) for i in range(len(self.runtimes))]
         wait(waiting)
         return [w.result() for w in waiting]
 
 
 class _current:
-    """Makes a runtime's device the current one."""
+    """Makes the device of a runtime the current one, for the length of a block."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._device = None if runtime.xp is np else runtime.xp.cuda.Device(runtime.device.index)
@@ -250,12 +258,12 @@ class _current:
 
 
 def room(shape: tuple[int, int], dtype: np.dtype[Any], index: int) -> Any:
-    """An array on a GPU for the result.
+    """An array for the result in the memory of a GPU.
 
     Raises
     ------
     MemoryBudgetError
-        When it does not fit.
+        It does not fit.
     """
     import cupy
 
@@ -269,5 +277,5 @@ def room(shape: tuple[int, int], dtype: np.dtype[Any], index: int) -> Any:
 
 
 def free_memory(devices: Sequence[Device]) -> int:
-    """Bytes free on the fullest of some GPUs."""
+    """Free bytes of the GPU that has the fewest."""
     return min(d.free_memory for d in devices)

@@ -1,4 +1,4 @@
-"""Samples on the GPU: planes of bytes (or rows of float32) by channel, filled through pinned buffers."""
+"""Samples on the GPU: planes of bytes (or rows of float32) by channel, copied through pinned buffers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 READ = 2**25
-"""Bytes that are read and sent at a time."""
+"""Bytes that are read and copied at a time."""
 ALIGN = REREAD
-"""Samples that a kernel's first one is a multiple of."""
+"""The number of the first sample of a kernel is a multiple of this."""
 TAIL = 2048
-"""Bytes of a row beyond its samples at least: kernels read, but do not use, up to a piece more."""
+"""Least bytes of a row after its samples: kernels read up to a piece beyond them, without using it."""
 BUILDS = {"uint8": "u8", "int8": "i8", "uint16": "u16", "int16": "i16", "float32": "f32"}
+"""Builds of ``load.cu``, by the type of the samples."""
 OFFSETS = {"int8": 128, "int16": 32768}
-"""Added to signed samples, so that bytes hold them."""
+"""Added to signed samples, so that unsigned bytes hold them."""
 ROWS = np.dtype([("x", np.uint64), ("stride", np.int64), ("plane", np.int64), ("planes", np.int32)], align=True)
 """``struct Rows``."""
 
 
 def planes_for(source: Source, downsamp: int) -> int:
-    """Planes of bytes that hold sums of ``downsamp`` samples; 0 for float32."""
+    """Number of planes of bytes that hold sums of ``downsamp`` samples; 0 for float32."""
     if source.dtype.kind == "f":
         return 0
     top = source.maximum if source.dtype.kind == "u" and source.maximum else 256**source.dtype.itemsize - 1
@@ -39,7 +40,7 @@ def planes_for(source: Source, downsamp: int) -> int:
 
 
 def row_stride(source: Source, samples: int, tail: int) -> int:
-    """Elements from row to row."""
+    """Elements from one row to the next."""
     front = 0 if source.dtype.kind == "f" else FRONT + 12
     return -(-(front + samples + max(tail, TAIL)) // 128) * 128
 
@@ -52,7 +53,18 @@ def bytes_of(source: Source, samples: int, downsamp: int, tail: int) -> int:
 
 @dataclass
 class Planes:
-    """Rows of one binning on the device."""
+    """Rows of one binning on the device.
+
+    Attributes
+    ----------
+    data : array
+    stride, plane : int
+        Elements from row to row, and from plane to plane.
+    planes : int
+        Planes of bytes; 0 for float32.
+    first : int
+        Binned sample at which the rows begin.
+    """
 
     data: Any
     stride: int
@@ -68,12 +80,12 @@ class Planes:
         return s[0]
 
     def part(self, i: int) -> Any:
-        """Plane ``i`` from the place of the first sample on."""
+        """Plane ``i`` from its first sample on."""
         return self.data if not self.planes else self.data[i * self.plane + FRONT :]
 
 
 class Store:
-    """The samples at hand on one GPU, and their binned copies."""
+    """The samples that are loaded on one GPU, and their binned copies."""
 
     def __init__(
         self, runtime: Runtime, source: Source, binnings: Sequence[int], capacity: int, tails: dict[int, int],
@@ -88,7 +100,7 @@ class Store:
         self._pieces = 0
         self._ready: set[int] = set()
         self.piece = min(READ, max(1, capacity) * source.nchan * source.dtype.itemsize)
-        for lane in lanes:  # now, so that what does not fit is told before any work
+        for lane in lanes:  # now, so that an error for lack of memory comes before any work
             lane.array("piece", self.piece, np.uint8)
         self.planes = {b: self._allocate(b, capacity, tails.get(b, 0)) for b in sorted({1, *binnings})}
 
@@ -99,9 +111,9 @@ class Store:
         kind = np.uint8 if planes else np.float32
         return Planes(self.runtime.xp.empty(plane * max(1, planes), kind), stride, plane, planes)
 
-    # ------------------------------------------------------------------ filling
+    # ------------------------------------------------------------------ loading
     def begin(self, start: int, stop: int) -> int:
-        """Make ``start : stop`` the samples at hand; how many of the first are kept from before."""
+        """Begin to load samples ``start : stop``; returns how many of the first are loaded already."""
         have = 0
         if self.start <= start < self.stop:
             have = (min(self.stop, stop) - start) // ALIGN * ALIGN
@@ -115,7 +127,7 @@ class Store:
         return have
 
     def put(self, rows: NDArray[Any] | Resident, order: NDArray[np.int64], column: int) -> None:
-        """Samples x channels as the source gives them, from a sample of those at hand on."""
+        """Copy samples x channels of the source to the rows, from ``column`` on."""
         if isinstance(rows, Resident):
             self.put_resident(rows, order, column)
             return
@@ -133,27 +145,28 @@ class Store:
             self.turn(piece, n, channels, by_time, self._inverse(order), column, lane.stream)
 
     def put_resident(self, rows: Resident, order: NDArray[np.int64], column: int) -> None:
-        """Samples x channels that lie on this GPU, or on another one (then one after the other)."""
+        """Copy samples x channels that are on this GPU, or on another one, to the rows."""
         lane = self.lanes[self._pieces % len(self.lanes)]
         self._pieces += 1
         n, channels = rows.data.shape
         data, size = rows.data, rows.data.dtype.itemsize
         with lane:
             if rows.index != self.runtime.device.index:
-                data, there = lane.array("piece", n * channels, data.dtype).reshape(n, channels), rows.data
-                if not there.flags.c_contiguous:
+                data, on_peer = lane.array("piece", n * channels, data.dtype).reshape(n, channels), rows.data
+                if not on_peer.flags.c_contiguous:
                     with self.runtime.xp.cuda.Device(rows.index):
-                        there = self.runtime.xp.ascontiguousarray(there)
+                        on_peer = self.runtime.xp.ascontiguousarray(on_peer)
                         self.runtime.xp.cuda.get_current_stream().synchronize()
-                lane.from_peer(data, there, rows.index)
-                lane.synchronize()  # before what was made contiguous is let go
+                lane.from_peer(data, on_peer, rows.index)
+                lane.synchronize()  # before the contiguous copy is freed
             ts, cs = (data.strides[0] // size, data.strides[1] // size)
-            by_time = cs == 1 and ts == channels and address(data) % 4 == 0  # words are read; a view may begin anywhere
+            # kernels read words, and a view may begin anywhere
+            by_time = cs == 1 and ts == channels and address(data) % 4 == 0
             strides = None if by_time else (ts, cs)
             self.turn(data, n, channels, by_time, self._inverse(order), column, lane.stream, strides)
 
     def put_packed(self, packed: Packed, column: int) -> None:
-        """Samples of fewer than 8 bits, from a sample of those at hand on."""
+        """Copy samples of fewer than 8 bits to the rows, from ``column`` on."""
         lane = self.lanes[self._pieces % len(self.lanes)]
         self._pieces += 1
         lane.synchronize()
@@ -166,7 +179,7 @@ class Store:
             self.unpack(packed, piece, column, lane.stream)
 
     def unpack(self, packed: Packed, piece: Any, column: int, stream: Any = None) -> None:
-        """Samples of fewer than 8 bits, ``piece`` on the device, into rows."""
+        """Unpack samples of fewer than 8 bits, which are in ``piece`` on the device, to the rows."""
         n, stride = packed.data.shape
         args = (
             piece, np.int32(n), np.int32(stride), np.int32(self.source.nchan), np.int32(packed.bits),
@@ -178,7 +191,7 @@ class Store:
         self, piece: Any, n: int, channels: int, by_time: bool, inverse: Any, column: int, stream: Any = None,
         strides: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        """The corner turn of a piece on the device; ``strides``: elements from sample to sample, channel to channel."""
+        """Transpose a piece on the device; ``strides`` are elements from sample to sample and channel to channel."""
         to = self.planes[1]
         if by_time and self.source.dtype.itemsize == 1 and channels % 4 == 0 and column % 4 == 0:
             flip = np.uint32(0x80808080 if self.offset else 0)
@@ -194,7 +207,7 @@ class Store:
         self.module.launch("turn", (-(-n // 32), -(-channels // 32)), (256,), args, stream=stream)
 
     def fill(self, cells: NDArray[Any]) -> None:
-        """Masked cells: rows (row, first sample at hand, last + 1, value)."""
+        """Fill masked cells, each (row, first column, last + 1, value)."""
         self.wait()
         real = self.source.dtype.kind == "f"
         kind = [
@@ -214,12 +227,12 @@ class Store:
         lane.synchronize()
 
     def wait(self) -> None:
-        """Until every piece is where it belongs."""
+        """Wait until every piece is in the rows."""
         for lane in self.lanes:
             lane.synchronize()
 
     def rows(self, downsamp: int) -> Planes:
-        """Rows of a binning; ``first`` is the binned sample that they begin with."""
+        """Rows of a binning; their ``first`` is the binned sample at which they begin."""
         to = self.planes[downsamp]
         to.first = -(-self.start // downsamp)
         if downsamp not in self._ready:
@@ -235,7 +248,7 @@ class Store:
         return to
 
     def _inverse(self, order: NDArray[np.int64]) -> Any:
-        """Row of each of the source's channels."""
+        """The row of each channel of the source."""
         key = order.tobytes()
         if key not in self._orders:
             inverse = np.empty(len(order), np.int32)
@@ -246,5 +259,5 @@ class Store:
 
 
 def address(array: Any) -> int:
-    """Where an array lies, on the device or (in tests) on the host."""
+    """The address of an array on the device or (in tests) on the host."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

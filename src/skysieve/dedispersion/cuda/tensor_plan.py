@@ -1,6 +1,7 @@
-"""How a table of delays is cut for the tensor cores, and its lists of words (``plan.cu``, ``tensor.cu``).
+"""How a table of delays is divided for the tensor cores, and its lists of words (``plan.cu``, ``tensor.cu``).
 
-A cut is chosen on the host from a few tiles of 8 DMs by the cost of the kernel's parts; the lists are made on the GPU.
+A cut is chosen on the host: the cost of the parts of the kernel is estimated from a few tiles of 8 DMs.  The lists are
+made on the GPU.
 """
 
 from __future__ import annotations
@@ -20,29 +21,30 @@ if TYPE_CHECKING:
 
 PACKAGE = "skysieve.dedispersion.cuda"
 TILE, PIECE, WARPS, FRONT, BLOCK_WORDS = 8, 256, 16, 256, 72
-"""As in ``common.cuh`` and ``tensor.cu``: DMs of a tile, samples and warps of a block, bytes before a row,
+"""As in ``common.cuh`` and ``tensor.cu``: DMs of a tile, samples and warps of a block of threads, bytes before a row,
 words of a block of the plan."""
 MOST_CHANNELS = 128
-"""Channels of a chunk: one for each thread that plans it."""
+"""Most channels of a chunk: one for each thread that plans it."""
 SPARE = 64
-"""Bytes of a staged row beyond its samples and the spread of its delays: alignment, phases."""
+"""Bytes of a row in shared memory beyond its samples and the spread of its delays, for alignment and phases."""
 TURN = {"plain": 4 * 16 * 8 * 164, "groups": 4 * 16 * 2 * 164}
-"""Bytes of shared memory in which sums are turned: "plain" after the rows are done with, "groups" beside them."""
+"""Bytes of shared memory in which sums are transposed: "plain" in place of the rows at the end, "groups" beside
+them."""
 BARRIERS = 32
-"""Bytes of shared memory for barriers of chunks that are copied and done with."""
+"""Bytes of shared memory for the barriers of chunks that are being copied and of chunks that are summed."""
 SPREADS = (4, 6, 8, 12, 16, 24, 32)
-"""Samples by which delays of a tile may spread inside a group of channels."""
+"""Samples by which the delays of a tile may spread inside a group of channels; these values are tried."""
 WIDE = (1, 2, 4, 8)
-"""Tiles of a block of threads."""
+"""Tiles of a block of threads; these values are tried."""
 FEW_WORDS = 3.5
 """Words of a channel up to which groups are not tried."""
 SHARES = (1.0, 0.88, 0.75, 0.6, 0.45)
-"""Parts of the staging buffers that are counted on, until the lists fit."""
+"""Fractions of the staging buffers that rows may fill; they are tried in turn until the lists fit."""
 PER_BLOCK, PER_GROUP, PER_CHUNK = 62.0, 520.0, 210.0
-"""What 16 words cost, the end of a group, and a chunk with what its lists leave empty (a fit to 35 cuts of four set-ups
+"""Cost of 16 words, of the end of a group, and of a chunk with its partly empty lists (a fit to 35 cuts of four set-ups
 on an H100, within 6%)."""
 PAIRED = 0.9
-"""Part of a tile's words that is left when pairs may be a word on for the second quad."""
+"""Fraction of a tile's words that is left if the second quad of a pair may use the next word."""
 CHUNK = np.dtype([("first", np.int32), ("count", np.int32), ("pitch", np.int32), ("group", np.int32)])
 SHAPE = np.dtype(
     [
@@ -59,7 +61,21 @@ SHAPE = np.dtype(
 
 @dataclass(frozen=True)
 class Cut:
-    """How to cut: ``wd`` tiles and ``16 / wd`` pieces a block; channels by chunks and groups."""
+    """A division of a table.
+
+    Attributes
+    ----------
+    wd : int
+        Tiles of a block of threads, which has ``16 / wd`` pieces.
+    chunks : numpy.ndarray of CHUNK
+        Channels whose rows are in shared memory together.
+    origins : numpy.ndarray of int32
+        First channels of groups; -1 without groups.
+    cost : float
+        Estimated cost of a channel.
+    words : float
+        Words of a channel that a tile needs, on average.
+    """
 
     wd: int
     chunks: NDArray[Any]
@@ -75,7 +91,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """A table, ready for the tensor cores; arrays lie on the device."""
+    """A table that is prepared for the tensor cores; its arrays are on the device."""
 
     cut: Cut
     nchan: int
@@ -91,7 +107,7 @@ class TensorPlan:
 
     @property
     def samples(self) -> int:
-        """Samples that a block of threads advances by."""
+        """Samples of a block of threads."""
         return PIECE * WARPS // self.cut.wd
 
     @property
@@ -103,7 +119,7 @@ class TensorPlan:
         self, module: Any, x: Any, stride: int, first: int, y: Any, ypitch: int, count: int, rows: tuple[int, int],
         weight: int, start: int, fresh: bool, stream: Any,
     ) -> None:  # fmt: skip
-        """Sum DMs ``rows`` (from a multiple of `dms`) of one plane into ``y``; ``first`` is a multiple of 16."""
+        """Start to sum DMs ``rows`` (from a multiple of `dms`) of one plane to ``y``; ``first`` is a multiple of 16."""
         s = np.zeros(1, SHAPE)
         a, cut = self.arrays, self.cut
         grouped = cut.build == "groups"
@@ -132,7 +148,7 @@ def lists_bytes(cut: Cut) -> int:
 
 
 def sampled_tiles(delays: NDArray[np.int32], count: int = 8) -> NDArray[np.int32]:
-    """Delays of some tiles, from the first to the last: shape (tiles, 8, channels)."""
+    """Delays of some tiles, evenly from the first to the last, shape (tiles, 8, channels)."""
     tiles = -(-len(delays) // TILE)
     chosen = np.unique(np.linspace(0, tiles - 1, min(count, tiles)).astype(np.int64))
     rows = np.minimum(TILE * chosen[:, None] + np.arange(TILE), len(delays) - 1)
@@ -140,7 +156,7 @@ def sampled_tiles(delays: NDArray[np.int32], count: int = 8) -> NDArray[np.int32
 
 
 def group_starts(tiles: NDArray[np.int32], most: int) -> NDArray[np.int32]:
-    """First channels of groups inside which the delays of a tile spread by at most ``most`` beyond their shifts."""
+    """First channels of groups in which the delays of a tile, less their shifts, spread by at most ``most``."""
     nchan, starts, a = tiles.shape[2], [], 0
     while a < nchan:
         starts.append(a)
@@ -157,7 +173,7 @@ def group_starts(tiles: NDArray[np.int32], most: int) -> NDArray[np.int32]:
 
 
 def mean_words(tiles: NDArray[np.int32], starts: NDArray[np.int32] | None) -> float:
-    """Words that a tile needs of a channel, on average; delays between a tile's extremes count as needed."""
+    """Words of a channel that a tile needs, on average; all delays between the extremes of a tile count."""
     relative = tiles
     if starts is not None:
         channels = np.arange(tiles.shape[2])
@@ -169,7 +185,7 @@ def mean_words(tiles: NDArray[np.int32], starts: NDArray[np.int32] | None) -> fl
 def make_chunks(
     spread: NDArray[np.int32], starts: NDArray[np.int32] | None, samples: int, room: int, plan: float
 ) -> Any:
-    """Chunks of channels; None where a row alone does not fit.
+    """Chunks of channels; None if a single row does not fit.
 
     Parameters
     ----------
@@ -180,7 +196,7 @@ def make_chunks(
     samples : int
         Samples of a block.
     room : int
-        Bytes of a staging buffer: the rows of a chunk and its part of the plan.
+        Bytes of a staging buffer, which holds the rows of a chunk and its part of the plan.
     plan : float
         Bytes of plan for a channel.
     """
@@ -195,7 +211,7 @@ def make_chunks(
         if not fits.size:
             return None
         count = int(fits[-1]) + 1
-        left = end - a  # even parts, as far as the rows are alike
+        left = end - a  # even parts, if the rows have similar lengths
         count = min(count, -(-left // -(-left // count)))
         found.append((a, count, int(widest[count - 1]) // 4, group))
         a += count
@@ -205,18 +221,18 @@ def make_chunks(
 
 @dataclass(frozen=True)
 class Grouping:
-    """A way to cut the channels in groups (None: one group without shifts); words of a channel that a tile needs."""
+    """Groups of channels (``starts``; None without groups), and the words of a channel that a tile needs then."""
 
     starts: NDArray[np.int32] | None
     words: float
 
     def least(self, nchan: int) -> float:
-        """What its cuts cost at least."""
+        """Lower bound of the cost of its cuts."""
         groups = 0 if self.starts is None else len(self.starts)
         return PAIRED * self.words / 16 * PER_BLOCK + groups * PER_GROUP / nchan
 
     def cut(self, nchan: int, spread: NDArray[np.int32], wd: int, room: int) -> Cut | None:
-        """Its cut for ``wd`` tiles a block and ``room`` bytes of a staging buffer; None where no row fits."""
+        """Its cut for ``wd`` tiles a block and ``room`` bytes of a staging buffer; None if no row fits."""
         samples = PIECE * WARPS // wd
         chunks = make_chunks(spread[WIDE.index(wd)], self.starts, samples, room, plan_bytes(self.words, wd))
         if chunks is None:
@@ -227,7 +243,7 @@ class Grouping:
 
 
 def groupings(delays: NDArray[np.int32]) -> list[Grouping]:
-    """Ways to cut the channels of a table in groups, as some of its tiles need."""
+    """Groupings of the channels of a table, found from some of its tiles."""
     tiles = sampled_tiles(delays)
     found = [Grouping(None, mean_words(tiles, None))]
     if found[0].words >= FEW_WORDS:
@@ -238,7 +254,7 @@ def groupings(delays: NDArray[np.int32]) -> list[Grouping]:
 
 
 def cuts(delays: NDArray[np.int32], spreads: NDArray[np.int32], shared: int) -> Iterator[Cut]:
-    """Cuts of a table, the cheapest first; one after which another is asked for may come again with smaller chunks.
+    """Cuts of a table, the cheapest first; a cut that the caller rejects may come again with smaller chunks.
 
     Parameters
     ----------
@@ -252,7 +268,7 @@ def cuts(delays: NDArray[np.int32], spreads: NDArray[np.int32], shared: int) -> 
         return
     ndm, nchan = delays.shape
     options = [(g, wd) for g in groupings(delays) for wd in WIDE if -(-ndm // TILE) > wd // 2]
-    # a cut is made when what it costs at least is below what all others cost
+    # a cut is made only when the lower bound of its cost is below the costs of all others
     ways: list[tuple[float, int, int, Cut | None]] = [(g.least(nchan), i, 0, None) for i, (g, _) in enumerate(options)]
     heapq.heapify(ways)
     while ways:
@@ -270,25 +286,25 @@ def cuts(delays: NDArray[np.int32], spreads: NDArray[np.int32], shared: int) -> 
 
 
 def plan_bytes(words: float, wd: int) -> float:
-    """Bytes of plan that a block of threads stages for a channel; a tenth more than its tiles need on average."""
+    """Bytes of the plan for a channel in shared memory; a tenth more than the tiles need on average."""
     return 4 * BLOCK_WORDS * wd * (1.1 * words / 16 + 0.02)
 
 
 def make_plan(
     runtime: Runtime, delays: NDArray[np.int32], on_device: Any, budget: int | None = None, cut: Cut | None = None
 ) -> TensorPlan | None:
-    """Cut a table and list its words; None where delays spread so far that no row fits shared memory.
+    """Divide a table and list its words; None if delays spread so far that no row fits shared memory.
 
     Parameters
     ----------
     runtime : Runtime
     delays : numpy.ndarray of int32, shape (ndm, nchan)
     on_device : array of the runtime
-        The same.
+        The same delays.
     budget : int, optional
-        Bytes that the lists may take.
+        Most bytes of the lists.
     cut : Cut, optional
-        Instead of the one chosen.
+        The cut to use; by default the cheapest one that fits.
     """
     ndm, nchan = delays.shape
     if cut is not None:
@@ -306,7 +322,7 @@ def make_plan(
 def _fill_plan(
     runtime: Runtime, on_device: Any, ndm: int, nchan: int, cut: Cut, budget: int | None
 ) -> TensorPlan | None:
-    """Lists of a cut; None where it does not fit shared memory, or shifts reach before the rows."""
+    """Lists of a cut; None if it does not fit shared memory, or shifts reach before the rows."""
     xp, module = runtime.xp, runtime.module(PACKAGE, "plan.cu")
     counts = (np.int32(nchan), np.int32(ndm))
     tiles, groups = -(-ndm // TILE), len(cut.origins)
@@ -362,5 +378,5 @@ def _fill_plan(
 
 
 def to_numpy(array: Any) -> NDArray[Any]:
-    """A host copy, where it lies elsewhere."""
+    """The array itself, or a copy on the host if it is on a device."""
     return array if isinstance(array, np.ndarray) else array.get()

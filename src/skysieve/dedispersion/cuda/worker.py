@@ -1,4 +1,4 @@
-"""One GPU with its share of the DMs: samples, plans, sums, events."""
+"""The work of one GPU on its share of the DMs: samples, plans, sums, events."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ logger = logging.getLogger("skysieve")
 R = TypeVar("R")
 
 SLAB_ROWS, SLAB_COLUMNS = 256, 1 << 17
-"""Series and samples that are summed at a time on their way to the host."""
+"""Series, and samples of each, that are summed at a time if they are copied to the host."""
 LEAST_COLUMNS = 4096
-"""Samples that are summed at a time at least."""
+"""Fewest samples that are summed at a time."""
 SEARCH_BYTES = 4 << 30
 """Most bytes of series that are searched at a time."""
 LEAST_SHARED = 1 << 23
-"""Samples of all series from which both lanes search."""
+"""Samples of all series from which the two lanes share a search."""
 PLAN_BYTES = 20.0
-"""Bytes of plan for a delay (measured: 10 to 18 for delays that fit the tensor cores best)."""
+"""Bytes of a plan for each delay (measured: 10 to 18 for delays that fit the tensor cores best)."""
 PACKED = {"dms": 32, "samples": 512, "rows": 16}
-"""Of the kernel ``packed``: DMs and samples of a block, most rows staged at a time."""
+"""Of the kernel ``packed``: DMs and samples of a block of threads, and most rows in shared memory at a time."""
 DIRECT = np.dtype(
     [
         ("stride", np.int64), ("ypitch", np.int64), ("nchan", np.int32), ("ndm", np.int32), ("first", np.int32),
@@ -47,7 +47,7 @@ DIRECT = np.dtype(
 
 
 def bytes_needed(source: Source, tables: Sequence[Table], samples: int) -> int:
-    """Bytes of a GPU's memory for ``samples`` samples at hand: rows, binned rows, plans, series on their way."""
+    """Bytes of a GPU's memory for ``samples`` loaded samples: rows, binned rows, plans, series that are copied."""
     total = sum(bytes_of(source, samples, b, 4 * TAIL) for b in {1, *(t.downsamp for t in tables)})
     for t in tables:
         total += int(t.delays.size * (4 + PLAN_BYTES))
@@ -57,7 +57,19 @@ def bytes_needed(source: Source, tables: Sequence[Table], samples: int) -> int:
 
 
 class Worker:
-    """One GPU; ``tables`` are its parts of the tables, None where it has no DMs of one."""
+    """One GPU.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    source : Source
+    tables : sequence of Table or None
+        The parts of the tables that it works on; None for a table of which it has no DMs.
+    capacity : int
+        Most samples (not binned) that are loaded at once.
+    budget : int
+        Bytes.
+    """
 
     def __init__(
         self, runtime: Runtime, source: Source, tables: Sequence[Table | None], capacity: int, budget: int
@@ -78,7 +90,7 @@ class Worker:
                 runtime, source, [t.downsamp for t in tables if t is not None], capacity, self._plan(), self.lanes,
                 self.copier,
             )  # fmt: skip
-            runtime.synchronize()  # the lanes' streams do not wait for the one that brought the delays
+            runtime.synchronize()  # the streams of the lanes do not wait for the one that copied the delays
         except BaseException:
             for lane in self.lanes:
                 lane.free()
@@ -87,7 +99,7 @@ class Worker:
             raise
 
     def _plan(self) -> dict[int, int]:
-        """Bring the delays and plan each table; bytes that its kernels read beyond the samples, by binning."""
+        """Copy the delays and plan each table; returns by binning the bytes that kernels read beyond the samples."""
         device = self.runtime.device
         tensor = not self.real and device.compute_capability >= (8, 0) and device.shared_per_block > TURN["plain"]
         tails: dict[int, int] = {}
@@ -113,13 +125,13 @@ class Worker:
         return rows + sum(p.nbytes for p in self.plans if p is not None)
 
     def kernel(self, table: int) -> str:
-        """What adds up a table."""
+        """The kernel that sums a table."""
         if self.real:
             return "floats"
         return "tensor" if self.plans[table] is not None else "packed" if self.words[table] else "direct"
 
     def close(self) -> None:
-        """Give back the device's memory."""
+        """Free the memory of the device."""
         for lane in self.lanes:
             lane.free()
         self.copier.close()
@@ -128,7 +140,7 @@ class Worker:
         self.store.planes.clear()
 
     def _packed_words(self, delays: NDArray[np.int32]) -> int:
-        """Words of a staged row of the kernel ``packed``; 0 where none fits."""
+        """Words of a row in shared memory of the kernel ``packed``; 0 if no row fits."""
         starts = np.arange(0, len(delays), PACKED["dms"])
         spread = int((np.maximum.reduceat(delays, starts) - np.minimum.reduceat(delays, starts)).max())
         words = -(-(PACKED["samples"] + spread + 2) // 8) * 4
@@ -138,7 +150,7 @@ class Worker:
     def _launch(
         self, table: int, planes: Planes, first: int, y: Any, pitch: int, count: int, rows: tuple[int, int], stream: Any
     ) -> None:
-        """Sum DMs ``rows`` from column ``first`` (a multiple of 16) of the rows on into ``y``."""
+        """Start to sum DMs ``rows`` from column ``first`` of the samples (a multiple of 16) on, to ``y``."""
         given = self.tables[table]
         assert given is not None
         nchan, plan = self.source.nchan, self.plans[table]
@@ -169,12 +181,12 @@ class Worker:
             self.runtime.module(PACKAGE, name).launch(kernel, grid, (block,), args, shared_mem=shared, stream=stream)
 
     def _multiple(self, table: int) -> int:
-        """DMs that a launch begins at a multiple of."""
+        """The first DM of a launch is a multiple of this."""
         plan = self.plans[table]
         return plan.dms if plan is not None else PACKED["dms"]
 
     def sums(self, table: int, first: int, count: int, out: Any, column: int) -> None:
-        """Series of this worker's DMs into the rows of ``out``, an array of the host or of a GPU."""
+        """Write the series of this worker's DMs to the rows of ``out``, an array of the host or of a GPU."""
         given = self.tables[table]
         if given is None:
             return
@@ -185,9 +197,9 @@ class Worker:
         waiting: list[tuple[Any, NDArray[Any], int, int, int, int]] = []
 
         def finish() -> None:
-            lane, home, m, at, n, lead = waiting.pop(0)
+            lane, pinned, m, at, n, lead = waiting.pop(0)
             lane.synchronize()
-            self.copier.copy([(out[m : m + len(home), column + at : column + at + n], home[:, lead : lead + n])])
+            self.copier.copy([(out[m : m + len(pinned), column + at : column + at + n], pinned[:, lead : lead + n])])
 
         turn = 0
         for at in range(0, count, wide):
@@ -206,33 +218,33 @@ class Worker:
                     y = lane.array("sums", size, self.dtype)
                     self._launch(table, planes, x0 - lead, y, pitch, n + lead, rows, lane.stream)
                     if not isinstance(out, np.ndarray):
-                        there = out[rows[0] : rows[1], column + at : column + at + n]
-                        self._hand_over(lane, y.reshape(-1, pitch)[:, lead : lead + n], there)
+                        target = out[rows[0] : rows[1], column + at : column + at + n]
+                        self._copy_to_gpu(lane, y.reshape(-1, pitch)[:, lead : lead + n], target)
                         continue
-                    home = lane.pinned("sums", size, self.dtype)
-                    lane.to_host(home, y)
-                waiting.append((lane, home.reshape(-1, pitch), m, at, n, lead))
+                    pinned = lane.pinned("sums", size, self.dtype)
+                    lane.to_host(pinned, y)
+                waiting.append((lane, pinned.reshape(-1, pitch), m, at, n, lead))
         while waiting:
             finish()
-        for lane in self.lanes:  # what went to a GPU's array has arrived
+        for lane in self.lanes:  # copies to a GPU's array have ended, too
             lane.synchronize()
 
-    def _hand_over(self, lane: Lane, sums: Any, there: Any) -> None:
-        """Start copying series into a GPU's array; where that is another GPU, they have arrived."""
-        xp, index = self.runtime.xp, int(there.device.id)
+    def _copy_to_gpu(self, lane: Lane, sums: Any, target: Any) -> None:
+        """Start to copy series to an array of this GPU, or copy them to one of another GPU."""
+        xp, index = self.runtime.xp, int(target.device.id)
         if index == self.runtime.device.index:
-            there[...] = sums
+            target[...] = sums
             return
         ready = xp.ascontiguousarray(sums)
         lane.synchronize()
         with xp.cuda.Device(index):
             moved = xp.empty(ready.shape, ready.dtype)
             xp.cuda.runtime.memcpyPeer(moved.data.ptr, index, ready.data.ptr, self.runtime.device.index, ready.nbytes)
-            there[...] = moved
+            target[...] = moved
             xp.cuda.get_current_stream().synchronize()
 
     def _room(self, rows: int, columns: int) -> int:
-        """Columns of which the lanes hold ``rows``: fewer where memory is short."""
+        """Columns that the lanes can hold of ``rows`` series: fewer than ``columns`` if memory is short."""
         while True:
             try:
                 for lane in self.lanes:
@@ -243,18 +255,18 @@ class Worker:
                     what = f"{rows} series of {columns} samples on {self.runtime.device}"
                     raise MemoryBudgetError(what, 8 * rows * columns, self.runtime.device.free_memory) from error
                 columns = max(LEAST_COLUMNS, columns // 2)
-                logger.warning("%s is out of memory: going on with %d samples at a time", self.runtime.device, columns)
+                logger.warning("%s is out of memory: using %d samples at a time", self.runtime.device, columns)
 
     def search(
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, valid: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Events of this worker's DMs, numbered from its first; see `contract.Engine.search`."""
+        """Events of this worker's DMs, with indices from its first DM; see `contract.Engine.search`."""
         return ended(self.searching(table, first, count, low, high, what, valid))
 
     def searching(
         self, table: int, first: int, count: int, low: int, high: int, what: Detection, valid: NDArray[np.int64]
     ) -> Generator[None, None, NDArray[np.float64]]:
-        """`search` in two steps: it pauses once, when the first sums run on the GPU."""
+        """`search` in two steps: the generator pauses once, when the first sums run on the GPU."""
         given = self.tables[table]
         if given is None:
             yield
@@ -268,7 +280,7 @@ class Worker:
         pitch = -(-(count + lead) // 32) * 32
         room = min(SEARCH_BYTES, (self.budget - self.nbytes) // 2) // len(self.lanes)
         step = max(unit, room // (4 * pitch) // unit * unit)
-        if ndm * count >= LEAST_SHARED:  # so that what one lane leaves idle at its end the other one takes
+        if ndm * count >= LEAST_SHARED:  # two parts, so that one uses the GPU while the other ends
             step = min(step, -(-ndm // len(self.lanes) // unit) * unit)
         found: list[NDArray[np.float64]] = []
         waiting: list[tuple[Lane, Any, Search, int]] = []
@@ -295,7 +307,7 @@ class Worker:
                         series = f"{rows[1] - rows[0]} series of {count} samples on {self.runtime.device}"
                         raise MemoryBudgetError(series, 4 * pitch * step, self.budget) from error
                     step = step // 2 // unit * unit or unit
-                    logger.warning("%s is out of memory: going on with %d series at a time", self.runtime.device, step)
+                    logger.warning("%s is out of memory: using %d series at a time", self.runtime.device, step)
                     continue
                 self._launch(table, planes, x0 - lead, y, pitch, count + lead, rows, lane.stream)
             if turn == 0:
@@ -312,7 +324,7 @@ class Worker:
 
 
 def ended(steps: Generator[None, None, R]) -> R:
-    """What work in steps gives back at its end."""
+    """Run a generator to its end; what it returns."""
     while True:
         try:
             next(steps)
@@ -322,5 +334,5 @@ def ended(steps: Generator[None, None, R]) -> R:
 
 
 def out_of_memory(runtime: Runtime) -> tuple[type[BaseException], ...]:
-    """What the device's arrays raise when they do not fit."""
+    """Errors that arrays on the device raise if they do not fit."""
     return () if runtime.xp is np else (runtime.xp.cuda.memory.OutOfMemoryError,)

@@ -1,10 +1,10 @@
-"""The mathematics on small arrays: delays, smearing, scattering, what a wrong DM costs.  float64 throughout."""
+"""Delays, smearing, scattering, and the loss of S/N at a wrong DM; all in float64."""
 
 from __future__ import annotations
 
 import math
 import reprlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,9 @@ BHAT = (-6.46, 0.154, 1.07, 3.86)
 """Bhat et al. 2004, eq. 8: log10 tau[ms] = a + b log10 DM + c (log10 DM)^2 - alpha log10 f[GHz]."""
 LOSS = 6.91e-3
 """Cordes & McLaughlin 2003, eq. 13."""
+Reference = Literal["top", "centre", "bottom", "infinity"]
 REFERENCES = ("top", "centre", "bottom", "infinity")
+"""Frequencies of the band at which arrival times can be given: names of `Reference`."""
 
 
 def numbers(name: str, given: object) -> NDArray[np.float64]:
@@ -30,7 +32,7 @@ def numbers(name: str, given: object) -> NDArray[np.float64]:
     Raises
     ------
     TypeError
-        When it holds anything but real numbers.
+        It holds anything but real numbers.
     """
     try:
         found: NDArray[np.float64] = to_host(as_float64(given, name))
@@ -100,7 +102,7 @@ def sample_delays(
     Raises
     ------
     ValueError
-        When a delay is beyond 2**30 samples.
+        A delay is beyond 2**30 samples.
 
     Examples
     --------
@@ -142,8 +144,8 @@ def scattering(dm: Any, freq: float) -> Any:
     return np.where(d > 0, tau, 0.0)
 
 
-def kept(dm_error: Any, bandwidth: float, centre: float, width: Any) -> Any:
-    """Part of the S/N that is left at a wrong DM (Cordes & McLaughlin 2003, eq. 12): ``sqrt(pi)/2 erf(z)/z``.
+def snr_kept(dm_error: Any, bandwidth: float, centre: float, width: Any) -> Any:
+    """Fraction of the S/N that is left at a wrong DM (Cordes & McLaughlin 2003, eq. 12): ``sqrt(pi)/2 erf(z)/z``.
 
     Parameters
     ----------
@@ -156,7 +158,7 @@ def kept(dm_error: Any, bandwidth: float, centre: float, width: Any) -> Any:
 
     Examples
     --------
-    >>> [round(float(kept(z, 1.0, 1000.0, 6.91e-6)), 3) for z in (0.25, 0.5, 1, 2, 5)]
+    >>> [round(float(snr_kept(z, 1.0, 1000.0, 6.91e-6)), 3) for z in (0.25, 0.5, 1, 2, 5)]
     [0.98, 0.923, 0.747, 0.441, 0.177]
     """
     from scipy.special import erf
@@ -168,7 +170,7 @@ def kept(dm_error: Any, bandwidth: float, centre: float, width: Any) -> Any:
 
 
 def error_for_loss(max_loss: float, bandwidth: float, centre: float, width: float) -> float:
-    """Largest DM error that costs no more than ``max_loss``: the inverse of `kept`.
+    """Largest DM error that costs no more than ``max_loss``: the inverse of `snr_kept`.
 
     >>> round(error_for_loss(0.253, 1.0, 1000.0, 6.91e-6), 2)
     1.0
@@ -176,43 +178,5 @@ def error_for_loss(max_loss: float, bandwidth: float, centre: float, width: floa
     from scipy.optimize import brentq
 
     unit = width * 1e3 * (centre / 1e3) ** 3 / (LOSS * bandwidth)
-    root: float = brentq(lambda z: float(kept(z * unit, bandwidth, centre, width)) - (1 - max_loss), 1e-4, 1e4)
+    root: float = brentq(lambda z: float(snr_kept(z * unit, bandwidth, centre, width)) - (1 - max_loss), 1e-4, 1e4)
     return root * unit
-
-
-def tolerance_dms(
-    dm_min: float, dm_max: float, tsamp: float, width: float, top: float, foff: float, nchan: int, tol: float
-) -> NDArray[np.float64]:
-    """DM list of dedisp and Heimdall: neighbours at which the smearing has grown by a factor of ``tol``.
-
-    Parameters
-    ----------
-    tsamp, width : float
-        Seconds: sampling time and intrinsic width.
-    top, foff : float
-        Centre of the highest channel and step (either sign), MHz.
-    tol : float
-        Above 1.
-
-    Notes
-    -----
-    From DM, the next is the larger root of a quadratic in it with ``a = 8.3 df / f_c^3`` (us, MHz, GHz),
-    ``b = a^2 nchan^2 / 16``, ``c = (tsamp^2 + width^2)(tol^2 - 1)`` (Barsdell et al. 2012).
-
-    Examples
-    --------
-    >>> tolerance_dms(0, 8, 1.26646875e-3, 4e-5, 1465.0, -1.0, 336, 1.25).round(4).tolist()
-    [0.0, 2.9772, 5.9541, 8.9309]
-    """
-    centre = (top - (nchan / 2 - 0.5) * abs(foff)) * 1e-3
-    a2 = (8.3 * abs(foff) / centre**3) ** 2
-    b = a2 * nchan**2 / 16
-    c = ((tsamp * 1e6) ** 2 + (width * 1e6) ** 2) * (tol**2 - 1)
-    dms = [float(dm_min)]
-    while dms[-1] < dm_max:
-        d = dms[-1]
-        k = c + tol**2 * a2 * d * d
-        dms.append((b * d + math.sqrt(-a2 * b * d * d + (a2 + b) * k)) / (a2 + b))
-        if len(dms) > 10**7:
-            raise ValueError(f"tol={tol!r}: more than 10 million DMs up to {dm_max:g}")
-    return np.array(dms)

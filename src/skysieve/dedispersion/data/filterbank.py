@@ -1,65 +1,36 @@
-"""`Filterbank`: channels x samples from files or an array, read in blocks when they are wanted."""
+"""`Filterbank`: channels x samples from files or an array, read in blocks when they are needed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from skysieve.core.arrays import as_array, is_device_array, to_host
 
-from .observation import Observation, check_tsamp, regular_freqs
-from .sigproc import BadFile
+from .observation import Observation, check_freqs, check_tsamp, regular_freqs
+from .readers import Reader, gaps_of, lost_of, open_reader
+from .sigproc import BadFile, BitOrder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.contract import Packed, Resident
 
-    Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
 __all__ = ["Filterbank"]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A file, or several that follow each other in time."""
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "float32")
 LARGEST_SLIP = 0.5
-"""Samples that the start of a file may lie off the end of the one before, where header times are that exact."""
+"""Samples between the end of a file and the start of the next one, at most; beside the rounding of header times."""
 MJD_STEP = 1.1e-11 * 86400
-"""Seconds between neighbouring float64 MJDs of our days, with a little to spare."""
-
-
-class Reader(Protocol):
-    """What gives samples: a file or an array.
-
-    One that lacks some of its samples says so by ``gaps``; see `Filterbank`.  One that holds fewer than 8 bits a sample
-    may say so by ``packs``, and give them by ``packed(start, count)``; see `contract.Packed`.
-    """
-
-    observation: Observation
-    order: NDArray[np.int64]
-    dtype: np.dtype[Any]
-    maximum: int
-    nsamp: int
-
-    def read(self, start: int, count: int) -> NDArray[Any]:
-        """Samples ``start : start + count``, shape (count, nchan), channels in the order of the source."""
-
-    def close(self) -> None:
-        """Let go of the source."""
-
-
-def gaps_of(reader: Reader) -> NDArray[np.int64]:
-    """Ranges of samples that a reader does not hold, shape (n, 2)."""
-    found: NDArray[np.int64] = getattr(reader, "gaps", np.empty((0, 2), np.int64))
-    return found
-
-
-def lost_of(reader: Reader) -> NDArray[np.int64]:
-    """Rectangles in which a reader has replaced dropped samples, shape (n, 4)."""
-    found: NDArray[np.int64] = getattr(reader, "lost", np.empty((0, 4), np.int64))
-    return found
+"""Seconds between neighbouring float64 MJDs of our days, rounded up."""
 
 
 class ArrayReader:
@@ -70,26 +41,26 @@ class ArrayReader:
         self.dtype, self.nsamp = x.dtype, x.shape[1]
 
     def read(self, start: int, count: int) -> NDArray[Any]:
-        """A view."""
+        """Samples ``start : start + count``, shape (count, nchan); a view."""
         return self.x[:, start : start + count].T
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class DeviceReader(ArrayReader):
-    """An array in the memory of a GPU, channels x samples; what works on the host gets copies."""
+    """An array in the memory of a GPU, channels x samples; `read` copies to the host."""
 
     def __init__(self, x: Any, obs: Observation, order: NDArray[np.int64], maximum: int) -> None:
         super().__init__(x, obs, order, maximum)
         self.index = int(x.device.id)
 
     def read(self, start: int, count: int) -> NDArray[Any]:
-        """A copy on the host."""
+        """Samples ``start : start + count``, shape (count, nchan); a copy on the host."""
         return to_host(self.x[:, start : start + count]).T
 
     def resident(self, start: int, count: int) -> Resident:
-        """A view on the GPU; what was begun on the caller's stream has ended."""
+        """A view on the GPU; waits for work on the caller's stream, which may still write the samples."""
         import cupy
 
         from skysieve.dedispersion.contract import Resident
@@ -102,13 +73,13 @@ class DeviceReader(ArrayReader):
 class Filterbank:
     """Channels x samples of one observation, from one file, several, or an array.
 
-    Rows of what it gives are channels in falling order of frequency, whatever the order of the source.
-    Made by `open` and `from_array`; a context manager, to close the files.
+    The rows of its arrays are channels in falling order of frequency, whatever the order of the source.
+    `open` and `from_array` make one; it is a context manager that closes the files.
 
     Attributes
     ----------
     observation : Observation
-        Channels, sampling, place, time.
+        Channels, sampling, position, time.
     nchan, nsamp : int
     freqs : numpy.ndarray of float64
         Centres of the channels, MHz, falling.
@@ -117,9 +88,9 @@ class Filterbank:
     dtype : numpy.dtype
         uint8, int8, uint16, int16 or float32.
     maximum : int
-        Largest value that unsigned integer samples can take; 0 where it is not known.
+        Largest value that unsigned integer samples can have; 0 if it is not known.
     gaps : numpy.ndarray of int64, shape (n, 2)
-        Samples that the source does not hold: first, and last + 1.  The mean of what came before stands there.
+        Samples that the source lacks: first, and last + 1.  They are replaced by the mean of samples before them.
     lost : numpy.ndarray of int64, shape (n, 4)
         Dropped data that `fill_dropped` has replaced: first sample, last + 1, first row, last + 1.
 
@@ -143,16 +114,16 @@ class Filterbank:
         each = zip(self.readers, self.starts, strict=False)
         self.lost = np.concatenate([lost_of(r) + np.array([start, start, 0, 0]) for r, start in each])
 
-    # ---------------------------------------------------------------- making one
+    # ---------------------------------------------------------------- construction
     @classmethod
-    def open(cls, path: Paths, *, bit_order: str = "little", ifs: str | int = "sum") -> Filterbank:
+    def open(cls, path: Paths, *, bit_order: BitOrder = "little", ifs: Literal["sum"] | int = "sum") -> Filterbank:
         """Open a file, or several that follow each other in time.
 
         Parameters
         ----------
         path : path or sequence of paths
             SIGPROC ``.fil`` or ``.tim``, PSRFITS in search mode, PRESTO ``.dat`` with its ``.inf`` beside it.
-            The content decides, not the suffix (but for ``.dat``, which has none to tell it by).
+            The format is found from the content, and for ``.dat``, which has no header, from the suffix.
         bit_order : {"little", "big"}
             SIGPROC samples of 1, 2 and 4 bits: whether the first channel lies in the lowest bits of a byte.
         ifs : {"sum"} or int
@@ -161,18 +132,16 @@ class Filterbank:
         Raises
         ------
         ValueError
-            (`BadFile`) for a file that is not what it claims, or files that do not follow each other.
+            (`BadFile`) A file is damaged or of no known format, or files do not follow each other.
         OSError
-            When it cannot be read.
+            A file cannot be read.
 
         Notes
         -----
-        The number of samples is that found when the file is opened: a file that grows meanwhile keeps it, one that
-        is cut off meanwhile raises when the missing part is read.  Part of a spectrum at the end is dropped with a
+        The number of samples is found when the file is opened.  It stays the same if the file grows later; if the file
+        is cut off later, reading the missing part raises an error.  Part of a spectrum at the end is dropped with a
         warning.
         """
-        from .readers import open_reader
-
         if isinstance(path, (str, os.PathLike)):
             return cls([open_reader(path, bit_order, ifs)])
         paths = list(path)
@@ -207,8 +176,8 @@ class Filterbank:
         Parameters
         ----------
         x : array_like, shape (channels, samples)
-            uint8, int8, uint16, int16 or float32 (float64 is made float32, bool uint8); not copied where it
-            has such a type.  An array of a GPU (CuPy) stays there: `dedisperse` and `search` read it on its GPU.
+            uint8, int8, uint16, int16 or float32, which are not copied; float64 becomes float32, bool uint8.  An array
+            of a GPU (CuPy) stays on it: `dedisperse` and `search` read it there.
         fch1, foff : float
             Centre of the first row and step to the next, MHz.
         freqs : array_like, optional
@@ -219,7 +188,7 @@ class Filterbank:
             MJD of the first sample.
         source, telescope : str
         nbits : int, optional
-            Bits that the values need, where fewer than the type has (narrow data are added faster).
+            Bits that the values need, if fewer than the type has: narrow data are added faster.
 
         Raises
         ------
@@ -242,8 +211,6 @@ class Filterbank:
                 raise ValueError("fch1 and foff, or freqs, are needed: which frequencies the rows have, in MHz")
             f = regular_freqs(float(fch1), -1.0 if foff is None else float(foff), len(a))
         else:
-            from .observation import check_freqs
-
             f = np.array(freqs, np.float64)
             if f.shape != (len(a),):
                 raise ValueError(f"freqs has shape {f.shape}, expected ({len(a)},): one for each row of x")
@@ -261,7 +228,7 @@ class Filterbank:
         maximum = 2**bits - 1 if a.dtype.kind == "u" else 0
         return cls([(DeviceReader if is_device_array(a) else ArrayReader)(a, obs, order, maximum)])
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- properties
     @property
     def nchan(self) -> int:
         """Number of channels."""
@@ -291,19 +258,19 @@ class Filterbank:
 
     # ---------------------------------------------------------------- data
     def raw(self, start: int, count: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Pieces of ``start : start + count`` as (samples x channels in the source's order, the order of rows)."""
+        """Samples ``start : start + count`` in pieces; see `contract.Source`."""
         for i, first, n in self._ranges(start, count):
             yield self.readers[i].read(first, n), self.readers[i].order
 
     def packed(self, start: int, count: int) -> Iterator[Packed] | None:
-        """The same in fewer than 8 bits, as the files hold it; None where one of them does not."""
+        """The same samples in fewer than 8 bits, as the files hold them; None if one of the files holds wider ones."""
         holders: list[Any] = [reader for reader in self.readers if getattr(reader, "packs", False)]
         if len(holders) < len(self.readers):
             return None
         return (holders[i].packed(first, n) for i, first, n in self._ranges(start, count))
 
     def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
-        """The same as they lie on a GPU; None where they do not."""
+        """The same samples in the memory of a GPU; None if some are not on a GPU."""
         holders = [reader for reader in self.readers if isinstance(reader, DeviceReader)]
         if len(holders) < len(self.readers):
             return None
@@ -311,12 +278,12 @@ class Filterbank:
 
     @property
     def gpu(self) -> int | None:
-        """Number of the GPU that all samples lie on; None where they do not."""
+        """Number of the GPU that holds all samples; None if no single GPU does."""
         found = {reader.index if isinstance(reader, DeviceReader) else None for reader in self.readers}
         return found.pop() if len(found) == 1 else None
 
     def _ranges(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Readers that a range of samples lies in: number, first sample there, samples."""
+        """Parts of a range of samples by reader: number of the reader, first sample in it, number of samples."""
         self._check(start, count)
         i = int(np.searchsorted(self.starts, start, side="right")) - 1
         while count:
@@ -330,12 +297,12 @@ class Filterbank:
         Returns
         -------
         numpy.ndarray, shape (nchan, count)
-            Highest frequency first; may be a view of the source: not to be written to.
+            Highest frequency first; may be a view of the source, so do not write to it.
 
         Raises
         ------
         ValueError
-            When the range does not lie within the data.
+            The range reaches beyond the data.
         """
         parts = [rows.T if _is_sorted(order) else rows.T[order] for rows, order in self.raw(start, count)]
         if len(parts) == 1:
@@ -343,9 +310,9 @@ class Filterbank:
         return np.concatenate(parts, axis=1) if parts else np.empty((self.nchan, 0), self.dtype)
 
     def blocks(self, count: int, overlap: int = 0) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Blocks of ``count`` samples one after the other, each with the first sample's number.
+        """Blocks of ``count`` samples, each with the number of its first sample.
 
-        Neighbours share ``overlap`` samples; the last block may be shorter.
+        Neighbouring blocks share ``overlap`` samples; the last block may be shorter.
         """
         if not 0 <= overlap < count:
             raise ValueError(f"overlap={overlap}: expected 0 to count - 1 = {count - 1}")
@@ -377,12 +344,33 @@ class Filterbank:
         self.close()
 
 
+def as_filterbank(data: Filterbank | Paths) -> Filterbank:
+    """`data` itself if it is a `Filterbank`, else the files that it names, opened."""
+    if isinstance(data, Filterbank):
+        return data
+    several = isinstance(data, Sequence) and len(data) > 0 and all(isinstance(d, str | os.PathLike) for d in data)
+    if not (isinstance(data, str | os.PathLike) or several):
+        raise TypeError(f"data is a {type(data).__name__}, expected a Filterbank or the path of a file")
+    return Filterbank.open(data)
+
+
+@contextmanager
+def opened(data: Filterbank | Paths) -> Iterator[Filterbank]:
+    """`as_filterbank`, for the length of a block: files that were opened for it are closed at its end."""
+    fb = as_filterbank(data)
+    try:
+        yield fb
+    finally:
+        if fb is not data:
+            fb.close()
+
+
 def _is_sorted(order: NDArray[np.int64]) -> bool:
     return bool((np.diff(order) == 1).all())
 
 
 def joined(readers: list[Reader], names: list[str]) -> list[Reader]:
-    """Readers in the order of their start times, if together they are one observation without gaps."""
+    """Readers in the order of their start times; an error if they are not one observation without gaps."""
     by_time = sorted(range(len(readers)), key=lambda i: readers[i].observation.tstart)
     for before, after in pairwise(by_time):
         a, b = readers[before], readers[after]

@@ -1,4 +1,4 @@
-"""What a filterbank is beyond its numbers: channels, sampling, time and place.  Checked once, here."""
+"""`Observation`: channels, sampling, time and position of a filterbank, and the checks of them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TELESCOPES = {
     0: "Fake", 1: "Arecibo", 2: "Ooty", 3: "Nancay", 4: "Parkes", 5: "Jodrell", 6: "GBT", 7: "GMRT", 8: "Effelsberg",
     9: "ATA", 10: "SRT", 11: "LOFAR", 12: "VLA", 20: "CHIME", 64: "MeerKAT", 65: "KAT-7",
 }  # fmt: skip
-"""Telescopes by SIGPROC's number."""
+"""Names of telescopes by their number in SIGPROC."""
 
 GHZ_BELOW = 10.0
-"""Band tops below this many MHz are most likely meant in GHz: no telescope on the ground looks lower."""
+"""A band that ends below this frequency (MHz) is most likely given in GHz: the ionosphere blocks lower frequencies."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Channels, sampling, place and time of a filterbank.
+    """Channels, sampling, time and position of a filterbank.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class Observation:
         Time of the first sample at the top of the band, MJD.
     source, telescope : str
     ra, dec : float
-        Degrees; NaN where unknown.
+        Degrees; NaN if unknown.
     dm : float or None
-        DM that the data have been de-dispersed at; None for a filterbank.
+        DM at which the data were de-dispersed; None for a filterbank.
     bandwidth : float or None
-        MHz, where there is one channel and it is not ``freqs``' spacing (time series).
+        MHz; of a single channel, as in a time series, whose width does not follow from ``freqs``.
     extra : dict
-        What the file's header says beyond this.
+        Further entries of the header of the file.
     """
 
     freqs: NDArray[np.float64]
@@ -81,7 +81,7 @@ class Observation:
 
     @property
     def foff(self) -> float:
-        """Mean channel spacing, MHz; negative.  A single channel has its bandwidth, or -1."""
+        """Mean channel spacing, MHz; negative.  For a single channel it is minus its bandwidth, or -1."""
         if self.nchan < 2:
             return -self.bandwidth if self.bandwidth else -1.0
         return float(self.freqs[-1] - self.freqs[0]) / (self.nchan - 1)
@@ -102,12 +102,12 @@ class Observation:
 
 
 def regular_freqs(fch1: float, foff: float, nchan: int) -> NDArray[np.float64]:
-    """Channel centres ``fch1 + i foff`` in the file's order, MHz.
+    """Channel centres ``fch1 + i foff`` in the order of the file, MHz.
 
     Raises
     ------
     ValueError
-        When they are not the frequencies of a band.
+        They are not the frequencies of a band.
 
     Examples
     --------
@@ -123,20 +123,20 @@ def regular_freqs(fch1: float, foff: float, nchan: int) -> NDArray[np.float64]:
     return freqs
 
 
-def check_freqs(freqs: NDArray[np.float64], said: str) -> None:
-    """Refuse frequencies that cannot be channels."""
+def check_freqs(freqs: NDArray[np.float64], name: str) -> None:
+    """Refuse frequencies that cannot be channels; errors call them `name`."""
     if len(freqs) == 0:
         raise ValueError("nchan=0: expected at least one channel")
     if not (np.isfinite(freqs).all() and (freqs > 0).all()):
-        raise ValueError(f"{said} reaches {freqs.min():g} MHz: expected frequencies above 0")
+        raise ValueError(f"{name} reaches {freqs.min():g} MHz: expected frequencies above 0")
     if freqs.max() < GHZ_BELOW:
-        raise ValueError(f"{said}: the band ends at {freqs.max():g} MHz; frequencies are wanted in MHz, not GHz")
+        raise ValueError(f"{name}: the band ends at {freqs.max():g} MHz; frequencies are wanted in MHz, not GHz")
     if len(np.unique(freqs)) != len(freqs):
-        raise ValueError(f"{said}: two channels have the same frequency")
+        raise ValueError(f"{name}: two channels have the same frequency")
 
 
 def check_tsamp(tsamp: float) -> float:
-    """``tsamp`` in seconds, if it can be one."""
+    """``tsamp``, if it can be a sampling time in seconds; ValueError otherwise."""
     if not (math.isfinite(tsamp) and tsamp > 0):
         raise ValueError(f"tsamp={tsamp!r}: expected a sampling time in seconds, above 0")
     return float(tsamp)
@@ -161,13 +161,13 @@ def degrees_to_packed(value: float) -> float:
     >>> degrees_to_packed(-12.5)
     -123000.0
     """
-    tenths = round(abs(value) * 3600 * 1e7)  # of a microarcsecond: no 60.0 seconds by rounding
+    tenths = round(abs(value) * 3600 * 1e7)  # in 1e-7 seconds, so that rounding gives no 60.0 seconds
     minutes, rest = divmod(tenths, 60 * 10**7)
     return math.copysign(minutes // 60 * 10000 + minutes % 60 * 100 + rest / 1e7, value)
 
 
 def epoch_of(mjd: float) -> int:
-    """Nanoseconds since 1970 of an MJD; 0 for MJD 0, which means not known.
+    """Nanoseconds since 1970 of an MJD; 0 for MJD 0, which means that the time is not known.
 
     >>> epoch_of(60000.5)
     1677326400000000000

@@ -1,4 +1,4 @@
-"""PRESTO's time series: ``.dat`` (raw float32) beside ``.inf`` (text)."""
+"""PRESTO's time series: ``.dat`` (raw float32) with ``.inf`` (text)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ON_OFF = re.compile(r"On/Off bin pair")
 MOST_PAIRS = 39
-"""On/off pairs that PRESTO's ``readinf`` takes: with 40 it ends the program."""
+"""Most on/off pairs that PRESTO's ``readinf`` accepts; 40 end the program."""
 NAMES = {
     "source": "Object being observed",
     "telescope": "Telescope used",
@@ -38,17 +38,17 @@ NAMES = {
 
 
 def read_inf(path: Path) -> tuple[Observation, int]:
-    """An ``.inf`` file as an `Observation` of one channel, and its number of samples that are data.
+    """An ``.inf`` file as an `Observation` of one channel, and the number of samples without padding.
 
-    PRESTO pads a series to a good length and says so by breaks: what lies after the first gap that reaches
-    the end is padding.
+    PRESTO pads a series to a convenient length and marks the padding by on/off pairs: it begins with the gap that
+    reaches the end.
     """
     found: dict[str, str] = {}
     pairs: list[tuple[int, int]] = []
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        raise BadFile(f"{path} is missing: a .dat file says nothing without it") from None
+        raise BadFile(f"{path} is missing: a .dat file cannot be read without it") from None
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if not equals:
@@ -109,9 +109,9 @@ def _sexagesimal(text: str | None) -> float:
 
 
 def on_off(gaps: NDArray[np.int64], n: int) -> list[tuple[int, int]]:
-    """First and last sample of each stretch of a series of ``n`` that lies outside its gaps; PRESTO's pairs.
+    """PRESTO's on/off pairs: first and last sample of each stretch of a series of ``n`` samples between gaps.
 
-    PRESTO closes a list with the last sample, where the series ends in a gap.
+    If the series ends in a gap, the last pair is the last sample, as PRESTO writes it.
 
     >>> on_off(np.array([[3, 5], [8, 10]]), 10)
     [(0, 2), (5, 7), (9, 9)]
@@ -125,9 +125,17 @@ def on_off(gaps: NDArray[np.int64], n: int) -> list[tuple[int, int]]:
 
 
 def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArray[np.int64] | None = None) -> None:
-    """The ``.inf`` of a series of ``n`` samples; ``obs`` is that of the filterbank it came from, with its ``dm``.
+    """Write the ``.inf`` of a series of ``n`` samples.
 
-    ``gaps``: samples of the series that hold no data, rising ranges (first, last + 1), shape (count, 2).
+    Parameters
+    ----------
+    path : pathlib.Path
+    obs : Observation
+        Of the filterbank, with the DM of the series.
+    n : int
+    notes : str
+    gaps : numpy.ndarray of int64, shape (count, 2), optional
+        Samples without data: rising ranges (first, last + 1).
     """
 
     def sexagesimal(degrees: float) -> str:
@@ -180,17 +188,17 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArr
 
 
 class DatReader:
-    """Samples of a ``.dat`` file as one channel; breaks that PRESTO padded are gaps."""
+    """Samples of a ``.dat`` file as one channel; the stretches between on/off pairs are gaps."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.observation, said = read_inf(self.path.with_suffix(".inf"))
+        self.observation, claimed = read_inf(self.path.with_suffix(".inf"))
         size = self.path.stat().st_size
-        self.nsamp = min(said, size // 4)
+        self.nsamp = min(claimed, size // 4)
         if self.nsamp == 0:
             raise BadFile(f"{self.path}: holds no samples")
-        if size // 4 < said:
-            raise BadFile(f"{self.path}: {size // 4} samples, but its .inf claims {said}; it has been cut off")
+        if size // 4 < claimed:
+            raise BadFile(f"{self.path}: {size // 4} samples, but its .inf claims {claimed}; it has been cut off")
         self.order = np.zeros(1, np.int64)
         self.dtype: np.dtype[Any] = np.dtype("<f4")
         self.nchan, self.maximum, self.signed = 1, 0, False
@@ -200,7 +208,7 @@ class DatReader:
         self.gaps = np.array(holes, np.int64).reshape(-1, 2)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: the file is not kept open."""
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, 1)."""

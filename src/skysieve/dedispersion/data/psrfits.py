@@ -1,4 +1,4 @@
-"""PSRFITS search mode: the SUBINT table, scaled and unscaled, lazily."""
+"""PSRFITS files in search mode: the SUBINT table, scaled or not, read when it is needed."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 JITTER = 0.6
-"""Part of a row that OFFS_SUB may be off without a meaning: some writers take it from a clock."""
+"""Fraction of a row by which OFFS_SUB may differ from the end of the row before: some writers take it from a clock."""
 MOST_MISSING = 10
-"""Gaps may be this many times as long as the data."""
+"""Total length of gaps, at most, relative to the length of the data."""
 SUMMED = ("AABB", "XXYY", "RRLL", "LLRR", "YYXX", "BBAA")
-"""Starts of POL_TYPE whose first two polarisations add up to the total power."""
+"""Beginnings of POL_TYPE whose first two polarisations add up to the total power."""
 STOKES = ("IQUV", "STOKES", "STOKE", "IQ", "IV")
-"""POL_TYPE whose first polarisation is the total power."""
+"""Values of POL_TYPE whose first polarisation is the total power."""
 COLUMNS = ("DAT_FREQ", "DAT_WTS", "DAT_OFFS", "DAT_SCL", "DATA")
 
 
 class PsrfitsReader:
-    """Samples of one PSRFITS file in search mode, channels in the file's order.
+    """Samples of one PSRFITS file in search mode, channels in the order of the file.
 
-    Values are ``((raw - ZERO_OFF) DAT_SCL + DAT_OFFS) DAT_WTS``; where scales and weights are all 1 and offsets 0,
-    the integers themselves.  Samples narrower than a byte have the first channel in the highest bits.  Samples are at
-    the times that OFFS_SUB gives: where rows are missing there is a gap, in which the means of the row before stand.
-    The last row ends where NSTOT says.
+    Values are ``((raw - ZERO_OFF) DAT_SCL + DAT_OFFS) DAT_WTS``, or the integers themselves if all scales and weights
+    are 1 and all offsets 0.  Samples of fewer than 8 bits have the first channel in the highest bits.  OFFS_SUB gives
+    the times of rows: missing rows are a gap, which is filled with the means of the row before it.  The last row ends
+    where NSTOT says.
 
     Parameters
     ----------
     path : path
     ifs : {"sum"} or int
-        "sum" adds the first two polarisations where POL_TYPE begins with AABB, XXYY, RRLL or the like, and takes the
-        first of Stokes parameters (I); other kinds of several polarisations are refused.  A number picks one.
+        "sum" adds the first two polarisations if POL_TYPE begins with AABB, XXYY, RRLL or the like, and takes the first
+        of Stokes parameters (I); other values are refused for several polarisations.  A number picks one.
     """
 
     def __init__(self, path: str | os.PathLike[str], ifs: str | int = "sum") -> None:
@@ -119,7 +119,7 @@ class PsrfitsReader:
         )  # fmt: skip
 
     def _adds(self, kind: str) -> bool:
-        """Whether the first two polarisations are to be added; otherwise the first is the total power."""
+        """Whether the first two polarisations must be added; if not, the first is the total power."""
         name = "".join(c for c in kind.upper() if c.isalnum())
         if "+" not in kind and name.startswith(SUMMED):
             return True
@@ -132,7 +132,7 @@ class PsrfitsReader:
         )
 
     def _number(self, header: Any, key: str, default: float | None = None) -> float:
-        """A number of a header; ``default`` where it is left out, empty or "*", PSRFITS' word for "not filled in"."""
+        """A number of a header; ``default`` if it is missing, empty or "*", which means "not filled in"."""
         value = header.get(key)
         if value is None or (isinstance(value, str) and value.strip() in ("", "*")):
             if default is None:
@@ -147,22 +147,22 @@ class PsrfitsReader:
         return number
 
     def _whole(self, header: Any, key: str) -> int:
-        """A whole number that must be there."""
+        """A whole number of a header, which must be present."""
         number = self._number(header, key)
         if number != int(number):
             raise BadFile(f"{self.path}: {key}={number!r}; expected a whole number")
         return int(number)
 
     def _place(self, head: Any, tsamp: float) -> None:
-        """The sample that each row begins at, the gaps between rows, the samples in all.
+        """Find the first sample of each row, the gaps between rows, and the number of samples.
 
-        Rows are where ``OFFS_SUB`` says, if that differs from one after the other by more than `JITTER` of a row.
+        A row begins at its ``OFFS_SUB`` if that differs from the end of the row before by more than `JITTER` of a row.
         """
         rows = len(self._rows)
         self.starts = np.arange(rows, dtype=np.int64) * self.nsblk
         if "OFFS_SUB" in self._rows.names:
             offsets = np.asarray(self._rows["OFFS_SUB"], np.float64) / tsamp
-            if np.diff(offsets).any():  # all equal: the file does not say
+            if np.diff(offsets).any():  # equal values are not filled in
                 late = offsets - offsets[0] - self.starts
                 held = 0
                 for i in range(1, rows):
@@ -186,26 +186,26 @@ class PsrfitsReader:
             )
         if missing:
             warnings.warn(
-                f"{self.path}: {len(at)} gaps of {missing * tsamp:.6g} s in all; channel means stand there",
+                f"{self.path}: {len(at)} gaps of {missing * tsamp:.6g} s in all, filled with channel means",
                 stacklevel=4,
             )
 
     def _last_row(self, head: Any, rows: int) -> int:
-        """Samples of the last row: NSTOT tells where it is not full."""
-        said = head.get("NSTOT")
-        if not isinstance(said, int) or isinstance(said, bool) or said <= 1:
+        """Samples of the last row; NSTOT is the number of all samples, also if the last row is not full."""
+        total = head.get("NSTOT")
+        if not isinstance(total, int) or isinstance(total, bool) or total <= 1:
             return self.nsblk  # not filled in
-        last = said - (rows - 1) * self.nsblk
+        last = total - (rows - 1) * self.nsblk
         if not 1 <= last <= self.nsblk:
             warnings.warn(
-                f"{self.path}: NSTOT={said}, but {rows} rows of {self.nsblk} samples; all of these are used",
+                f"{self.path}: NSTOT={total}, but {rows} rows of {self.nsblk} samples; all of these are used",
                 stacklevel=5,
             )
             return self.nsblk
         return last
 
     def _read_scales(self) -> None:
-        """Scales of every row, small beside the data; ``scaled`` is false where they do nothing."""
+        """Read the scales of all rows; ``scaled`` is False if they change nothing."""
         rows, width = len(self._rows), self.nchan * self.npol
         for name, wide in (("DAT_WTS", self.nchan), ("DAT_SCL", width), ("DAT_OFFS", width)):
             if self._rows[name].size != rows * wide:
@@ -245,7 +245,7 @@ class PsrfitsReader:
         return out
 
     def packed(self, start: int, count: int) -> Packed:
-        """The same samples as the file holds them."""
+        """The same samples, in the bits of the file; see `contract.Packed`."""
         rows = range(start // self.nsblk, (start + count - 1) // self.nsblk + 1 if count else 0)
         parts = [self._bytes(row).reshape(self.nsblk, -1) for row in rows]
         whole = np.concatenate(parts) if parts else np.empty((0, self.nchan * self.nbits // 8), np.uint8)

@@ -1,4 +1,4 @@
-"""Floating-point, scaled or wide samples as 8-bit integers of equal noise in every channel."""
+"""Floating-point, scaled or wide samples as 8-bit integers with equal noise in every channel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .filterbank import Filterbank
+from .filterbank import Filterbank, Paths, as_filterbank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 __all__ = ["requantise"]
 
 LEVEL, COUNTS = 64.0, 10.0
-"""Count of a channel's mean, and counts of its sigma: 8 bits reach from -6.4 to 19.1 sigma."""
+"""Counts of the mean and of one sigma in the result: 8 bits reach from -6.4 to 19.1 sigma."""
 LOSS = 1 - 1 / math.sqrt(1 + 1 / (12 * COUNTS**2))
-"""Part of the S/N that rounding costs: it adds a variance of 1/12 count^2 to one of ``COUNTS**2``."""
+"""Fraction of the S/N that rounding costs: it adds a variance of 1/12 count^2 to one of ``COUNTS**2``."""
 MOST_LEVEL, MOST_SCALE = 0.5, 1.25
-"""A channel keeps its level and scale until its mean is off by so many sigma, or its sigma by such a factor."""
+"""A channel keeps its level and scale until its mean has moved by so many sigma, or its sigma by such a factor."""
 BLOCK_SECONDS, PARTS = 2.0, 16
+"""Length of a block, and parts of it whose statistics are compared."""
 BLOCK_VALUES = 2**24
-"""Most values of a block: statistics are kept a block at a time."""
+"""Most samples x channels of a block."""
 LEAST_BLOCK = 1024
+"""Fewest samples of a block."""
 
 
 class RequantisedReader:
-    """Another filterbank's samples, rounded to 8 bits at ``COUNTS`` a sigma; see `requantise`."""
+    """The samples of a filterbank, rounded to 8 bits with ``COUNTS`` counts a sigma; see `requantise`."""
 
     def __init__(self, fb: Filterbank, block: int) -> None:
         self.fb, self.block, self.nsamp, self.gaps, self.lost = fb, block, fb.nsamp, fb.gaps, fb.lost
@@ -39,11 +41,11 @@ class RequantisedReader:
         self._held = np.zeros(fb.nchan), np.zeros(fb.nchan)
 
     def close(self) -> None:
-        """Close what lies below."""
+        """Close the filterbank."""
         self.fb.close()
 
     def levels(self, number: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Level and scale of the channels in a block; those before are looked at first, if they were not yet."""
+        """Level and scale of the channels in a block; those of earlier blocks are computed first."""
         while len(self._levels) <= number:
             start = len(self._levels) * self.block
             self._levels.append(self._next(start, min(self.block, self.nsamp - start)))
@@ -86,7 +88,7 @@ class RequantisedReader:
 
 
 def _median(parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Medians of (parts, 2, channels) over the parts whose sigma is above 0; NaN where there are none."""
+    """Medians of (parts, 2, channels) over the parts whose sigma is above 0; NaN if there are none."""
     values = np.sort(np.where(parts[:, 1:] > 0, parts, np.nan), axis=0)  # NaN last
     count = np.isfinite(values[:, :1]).sum(axis=0, keepdims=True)
     low, high = (np.take_along_axis(values, np.maximum(i, 0), axis=0)[0] for i in ((count - 1) // 2, count // 2))
@@ -95,22 +97,22 @@ def _median(parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def _rows(fb: Filterbank, start: int, count: int) -> NDArray[Any]:
-    """Samples x channels, in falling order of frequency, one after the other in memory."""
+    """A contiguous array of samples x channels, in falling order of frequency."""
     return np.ascontiguousarray(fb.block(start, count).T)
 
 
-def requantise(fb: Filterbank) -> Filterbank:
-    """8-bit integers in place of other samples, with the same noise in every channel: a flat bandpass.
+def requantise(data: Filterbank | Paths) -> Filterbank:
+    """Samples as 8-bit integers, with the same noise in every channel: a flat bandpass.
 
-    Each channel less its mean, in units of a tenth of its sigma, around 64: rounding costs 0.04% of the S/N (the
-    returned ``observation.extra["requantise_loss"]``) and what lies beyond -6.4 or 19.1 sigma is clipped.  Integers are
-    searched several times faster than float32, and exactly.  Channels get equal noise, where the data may have had
-    unequal noise: sums are weighted by the inverse of each channel's sigma.
+    The samples of a channel are taken relative to its mean, in units of a tenth of its sigma, and centred on 64.
+    Rounding costs 0.04% of the S/N (``observation.extra["requantise_loss"]`` of the result), and samples below -6.4 or
+    above 19.1 sigma are clipped.  Integers are searched several times faster than float32, and exactly.  All channels
+    have equal noise then, so that sums are weighted by the inverse sigma that each channel had before.
 
     Parameters
     ----------
-    fb : Filterbank
-        Of any type; left as it is.
+    data : Filterbank, path or sequence of paths
+        Samples of any type; the data are not changed.
 
     Returns
     -------
@@ -118,10 +120,10 @@ def requantise(fb: Filterbank) -> Filterbank:
 
     Notes
     -----
-    Mean and sigma are the medians of those of 16 parts of a block (2 s, or less for very many channels), so that a
-    pulse or a burst of interference does not enter.  A channel keeps them until its mean has moved by half a sigma or
-    its sigma by a factor 1.25: stationary data have one scale throughout, with no steps.  Blocks are anchored at sample
-    0 and depend on none after them.  Values that are not finite, and constant channels, take 64.
+    Mean and sigma are medians over 16 parts of a block (2 s, or less for very many channels), so that a pulse or a
+    burst of interference does not change them.  A channel keeps them until its mean has moved by half a sigma or its
+    sigma by a factor of 1.25: stationary data have one scale, without steps.  Blocks are anchored at sample 0 and do
+    not depend on later ones.  Values that are not finite, and constant channels, become 64.
 
     Examples
     --------
@@ -131,7 +133,6 @@ def requantise(fb: Filterbank) -> Filterbank:
     >>> y.dtype.name, float(y.mean().round()), float(y.std().round())
     ('uint8', 64.0, 10.0)
     """
-    if not isinstance(fb, Filterbank):
-        raise TypeError(f"fb is a {type(fb).__name__}, expected a Filterbank")
+    fb = as_filterbank(data)
     longest = max(LEAST_BLOCK, BLOCK_VALUES // fb.nchan)
     return Filterbank([RequantisedReader(fb, min(longest, max(LEAST_BLOCK, round(BLOCK_SECONDS / fb.tsamp))))])

@@ -7,10 +7,11 @@ import os
 import struct
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.dedispersion.contract import Packed, direction
 
 from .observation import (
@@ -37,16 +38,22 @@ DOUBLES = (
 )  # fmt: skip
 STRINGS = ("source_name", "rawdatafile")
 BYTES = ("signed",)
+BitOrder = Literal["little", "big"]
+BIT_ORDERS = {
+    "little": "the first channel is in the lowest bits of a byte, as SIGPROC writes",
+    "big": "the first channel is in the highest bits of a byte",
+}
+"""Orders of samples of fewer than 8 bits in a byte: names of `BitOrder`."""
 FILTERBANK, TIME_SERIES, SUBBANDS = 1, 2, 6
 LONGEST_WORD = 255
 MOST_CHANNELS = 2**22
 SHORT_HEADER = 2**16
 LONG_HEADER = SHORT_HEADER + 20 * MOST_CHANNELS
-"""Bytes that a header may have: a listed channel takes 20."""
+"""Most bytes of a header: a channel in a list takes 20."""
 
 
 class BadFile(ValueError):
-    """A file that is not what it claims to be; the message names what is wrong."""
+    """A file is damaged, or not of the format that it seems to be; the message names the problem."""
 
 
 def read_header(data: bytes, path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
@@ -55,14 +62,14 @@ def read_header(data: bytes, path: str | os.PathLike[str]) -> tuple[dict[str, An
     Parameters
     ----------
     data : bytes
-        The start of the file.
+        The beginning of the file.
     path : path
-        For the messages.
+        For error messages.
 
     Raises
     ------
     BadFile
-        For anything that is no such header: cut off, with unknown keys, with absurd lengths.
+        The header is cut off, has unknown keys, or impossible lengths.
     """
     at = 0
     keys: dict[str, Any] = {}
@@ -108,7 +115,7 @@ def read_header(data: bytes, path: str | os.PathLike[str]) -> tuple[dict[str, An
 
 
 def observation(keys: dict[str, Any], path: str | os.PathLike[str]) -> tuple[Observation, NDArray[np.int64]]:
-    """A header as an `Observation`, and the file's channel behind each of its rows."""
+    """A header as an `Observation`, and the channel of the file for each of its rows."""
     one = keys.get("nchans", 1) == 1
     series = keys.get("data_type", FILTERBANK) == TIME_SERIES or (one and "refdm" in keys)
     needed = ["nbits", "tsamp"]
@@ -160,16 +167,16 @@ def observation(keys: dict[str, Any], path: str | os.PathLike[str]) -> tuple[Obs
 
 
 class SigprocReader:
-    """Samples of one ``.fil`` or ``.tim``, in the file's order of channels.
+    """Samples of one ``.fil`` or ``.tim``, channels in the order of the file.
 
     Parameters
     ----------
     path : path
     bit_order : {"little", "big"}
-        Which bits of a byte hold the first channel where samples are narrower than a byte: the lowest
-        (SIGPROC), or the highest.
+        For samples of fewer than 8 bits: whether the lowest bits of a byte hold the first channel (SIGPROC), or the
+        highest.
     ifs : {"sum"} or int
-        "sum" adds the first two IFs (both polarisations; one IF alone stays as it is); a number picks one.
+        "sum" adds the first two IFs (both polarisations; a single IF is not changed); a number picks one.
     """
 
     def __init__(self, path: str | os.PathLike[str], bit_order: str = "little", ifs: str | int = "sum") -> None:
@@ -194,7 +201,7 @@ class SigprocReader:
         self.signed = bool(keys.get("signed", 0)) and self.nbits in (8, 16)
         self.row_bits = self.nbits * self.nchan * self.nifs
         if self.row_bits % 8:
-            raise BadFile(f"{self.path}: a spectrum of {self.row_bits} bits does not end with a byte")
+            raise BadFile(f"{self.path}: a spectrum of {self.row_bits} bits does not fill whole bytes")
         self.row_bytes = self.row_bits // 8
         size = os.fstat(self._file.fileno()).st_size - self.start
         self.nsamp, rest = divmod(size, self.row_bytes)
@@ -202,10 +209,10 @@ class SigprocReader:
             raise BadFile(f"{self.path}: holds no whole spectrum ({size} bytes; one takes {self.row_bytes})")
         if rest:
             warnings.warn(f"{self.path}: the last {rest} bytes are part of a spectrum and are dropped", stacklevel=4)
-        said = int(keys.get("nsamples", 0))
-        if said > self.nsamp:
+        claimed = int(keys.get("nsamples", 0))
+        if claimed > self.nsamp:
             warnings.warn(
-                f"{self.path}: the header claims {said} samples, the file holds {self.nsamp}; those are used",
+                f"{self.path}: the header claims {claimed} samples, the file holds {self.nsamp}; those are used",
                 stacklevel=4,
             )
         if self.nbits == 32:
@@ -216,11 +223,11 @@ class SigprocReader:
             self.dtype = np.dtype(np.int8 if self.signed else np.uint8)
         one = 2**self.nbits - 1 if self.nbits < 32 else 0
         self.maximum = one * len(self.ifs)
-        """Largest sample of unsigned data after the IFs are added; 0 for floats."""
+        """Largest value of unsigned samples after the IFs are added; 0 for floats."""
         self.packs = self.nbits < 8 and self.nifs == 1 and direction(self.order) != 0
 
     def _head(self) -> bytes:
-        """The start of the file: more of it where a list of uneven channels makes the header long."""
+        """The beginning of the file; more of it if a list of channels makes the header long."""
         head = self._file.read(SHORT_HEADER)
         if b"HEADER_END" not in head and b"FREQUENCY_START" in head:
             head += self._file.read(LONG_HEADER - len(head))
@@ -231,7 +238,7 @@ class SigprocReader:
         self._file.close()
 
     def read(self, start: int, count: int) -> NDArray[Any]:
-        """Samples ``start : start + count``, shape (count, nchan), channels in the file's order."""
+        """Samples ``start : start + count``, shape (count, nchan), channels in the order of the file."""
         raw = self._bytes(start, count)
         if self.lut is not None:
             values = unpacked(raw, self.lut).reshape(count, self.nifs, self.nchan)
@@ -242,7 +249,7 @@ class SigprocReader:
         return add_ifs(values[:, self.ifs[0]], values[:, self.ifs[1]])
 
     def packed(self, start: int, count: int) -> Packed:
-        """The same samples as the file holds them."""
+        """The same samples, in the bits of the file; see `contract.Packed`."""
         data = self._bytes(start, count).reshape(count, self.row_bytes)
         return Packed(data, direction(self.order) < 0, self.nbits, self.high_first)
 
@@ -262,8 +269,7 @@ class SigprocReader:
 
 def unpack_table(nbits: int, bit_order: str) -> NDArray[np.uint8]:
     """The samples in each of the 256 bytes, shape (256, 8 // nbits)."""
-    if bit_order not in ("little", "big"):
-        raise ValueError(f"bit_order={bit_order!r}: expected 'little' (first channel in the lowest bits) or 'big'")
+    one_of("bit_order", bit_order, BIT_ORDERS)
     shifts = np.arange(0, 8, nbits)
     if bit_order == "big":
         shifts = shifts[::-1]
@@ -271,7 +277,7 @@ def unpack_table(nbits: int, bit_order: str) -> NDArray[np.uint8]:
 
 
 def unpacked(raw: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Samples of bytes: all of a byte's at once."""
+    """Samples of bytes, looked up in the table of `unpack_table`, all samples of a byte at once."""
     words = table.view(f"u{table.shape[1]}")[:, 0]
     found: NDArray[np.uint8] = words[raw].view(np.uint8)
     return found
@@ -287,7 +293,7 @@ def choose_ifs(ifs: str | int, nifs: int) -> tuple[int, ...]:
 
 
 def add_ifs(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Sum of two polarisations in a type that holds it."""
+    """Sum of two polarisations, in a type that is wide enough."""
     wider = {"u1": np.uint16, "i1": np.int16, "u2": np.float32, "i2": np.float32, "f4": np.float32}
     total: NDArray[Any] = np.add(a, b, dtype=wider[f"{a.dtype.kind}{a.dtype.itemsize}"])
     return total
@@ -297,7 +303,7 @@ def add_ifs(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
 
 
 def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FILTERBANK, note: str = "") -> bytes:
-    """The header of a file whose channels lie in falling order of frequency."""
+    """The header of a file whose channels are in falling order of frequency."""
     numbers = {name: number for number, name in TELESCOPES.items()}
 
     def text(word: str) -> bytes:
@@ -342,7 +348,7 @@ def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FI
 
 
 def pack(rows: NDArray[Any], nbits: int) -> NDArray[Any]:
-    """Samples (n, nchan) as they lie in a file: narrow ones packed, the first channel in the lowest bits."""
+    """Samples (n, nchan) as a file holds them; of fewer than 8 bits with the first channel in the lowest bits."""
     if nbits >= 8:
         return rows
     per = 8 // nbits

@@ -1,4 +1,4 @@
-"""Made data: the paper's test signal, pulsars, RRATs, scattered pulses; pulses added to data with a known S/N."""
+"""Simulated data: the test signal of the paper, pulsars, RRATs, scattered pulses; pulses added to data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .delays import delay_seconds
-from .filterbank import Filterbank, Reader, gaps_of, lost_of
+from .filterbank import Filterbank, Paths, as_filterbank
 from .observation import DM_CONSTANT, Observation, check_tsamp, regular_freqs
+from .readers import Reader, gaps_of, lost_of
 from .write import write_fil
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["fake", "inject"]
 
 NOISE_BLOCK = 4096
-"""Samples that are drawn at a time: the noise of a block depends on the seed and its number alone."""
+"""Samples that are drawn at a time: the noise of such a block depends only on the seed and the number of the block."""
 LEVELS = {1: (0.5, 1.0), 2: (1.5, 1.0), 4: (6.0, 2.0), 8: (96.0, 16.0), 16: (4096.0, 256.0), 32: (0.0, 1.0)}
-"""Mean and standard deviation of the noise in a file's units, by bits."""
+"""Mean and standard deviation of the noise in counts, by the number of bits."""
 
 
 class NoiseReader:
-    """Gaussian noise that is made when it is read."""
+    """Gaussian noise, drawn when it is read."""
 
     def __init__(self, obs: Observation, nsamp: int, seed: int, level: float, sigma: float) -> None:
         self.observation, self.nsamp, self.seed, self.level, self.sigma = obs, nsamp, seed, level, sigma
@@ -35,14 +36,14 @@ class NoiseReader:
         self.dtype: np.dtype[Any] = np.dtype({16: np.uint16, 32: np.float32}.get(obs.nbits, np.uint8))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing."""
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan)."""
         return quantise(self.values(start, count), self.observation.nbits, self.dtype)
 
     def values(self, start: int, count: int) -> NDArray[np.float32]:
-        """The same before they are rounded and clipped."""
+        """The samples of `read` before they are rounded and clipped."""
         out = np.empty((count, self.observation.nchan), np.float32)
         at = start
         while at < start + count:
@@ -58,17 +59,22 @@ class NoiseReader:
 
 
 def quantise(values: NDArray[np.float32], nbits: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Rounded and clipped to the range of the bits; floats as they are."""
+    """Values, rounded and clipped to the range of the bits; 32-bit values are not changed."""
     if nbits == 32:
         return values
     return np.clip(np.rint(values), 0, 2**nbits - 1).astype(dtype)
 
 
 class PulseReader:
-    """Pulses added to another reader's samples.
+    """The samples of another reader with pulses.
 
-    ``pulses`` are lists of (row, first sample, values to add) by channel.  With ``analog`` they are added before the
-    noise is rounded, else afterwards, clipped to the type's range.
+    Parameters
+    ----------
+    base : Reader
+    pulses : list of (first sample of each row, values to add in each row)
+    analog : bool
+        Whether pulses are added before the noise of a `NoiseReader` is rounded; otherwise they are added to the
+        samples, which are then clipped to the range of their type.
     """
 
     def __init__(self, base: Reader, pulses: list[tuple[NDArray[np.int64], NDArray[Any]]], analog: bool) -> None:
@@ -78,7 +84,7 @@ class PulseReader:
         self.lost = lost_of(base)
 
     def close(self) -> None:
-        """Close what lies below."""
+        """Close the other reader."""
         self.base.close()
 
     def read(self, start: int, count: int) -> NDArray[Any]:
@@ -105,10 +111,10 @@ class PulseReader:
 def _shape(
     obs: Observation, dm: float, t0: float, width: float, scatter: float, alpha: float, dm_constant: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """A unit pulse: where each channel's begins, and its mean height in each sample, shape (nchan, samples).
+    """A unit pulse: its first sample in each channel, and its mean height in each sample, shape (nchan, samples).
 
-    A top hat of ``width`` that arrives at the top of the band at ``t0``, its middle; with ``scatter`` seconds of
-    exponential tail at mid band that grow as ``f^-alpha``.
+    The pulse is a top hat of ``width`` whose middle arrives at the top of the band at ``t0``.  ``scatter`` is the time
+    constant of an exponential tail at mid band, which grows as ``f^-alpha``.
     """
     begin = (t0 - width / 2 + delay_seconds(obs.freqs, dm, obs.top, dm_constant)) / obs.tsamp
     w = width / obs.tsamp
@@ -118,7 +124,7 @@ def _shape(
     edges = np.arange(length + 1)[None, :] - (begin - first)[:, None]
 
     def area(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Integral up to ``x`` of the top hat that starts at 0, scattered."""
+        """Integral up to ``x`` of the scattered top hat that starts at 0."""
         if not scatter:
             return np.clip(x, 0, w)
         t = tau[:, None]
@@ -246,7 +252,7 @@ def fake(
 
 
 def inject(
-    fb: Filterbank,
+    data: Filterbank | Paths,
     *,
     dm: float,
     time: float,
@@ -259,21 +265,21 @@ def inject(
 ) -> Filterbank:
     """Add a pulse of known S/N to data.
 
-    The counts added sum to what the S/N asks for, to half a count: fractions are carried on from sample to sample and
-    channel to channel, not rounded away.  Only where the data clip is less added.
+    The counts that are added sum to those of the S/N within half a count: fractions are carried from sample to sample
+    and from channel to channel.  Less is added only where samples are clipped.
 
     Parameters
     ----------
-    fb : Filterbank
-        Left as it is.
+    data : Filterbank, path or sequence of paths
+        The data are not changed.
     dm, time : float
-        pc / cm^3; arrival of the middle of the pulse at the top of the band, seconds.
+        pc / cm^3; time in seconds at which the middle of the pulse arrives at the top of the band.
     snr : float
-        Of the window that holds the pulse, with all channels lined up; before scattering widens it.
+        S/N of the window that holds the de-dispersed pulse, before scattering widens it.
     width : float
         Seconds.
     scatter, alpha : float
-        As for `fake`.
+        See `fake`.
     sigma : array_like, optional
         Noise of each channel, in counts; by default measured around the pulse (quartiles of up to 16384 samples).
     dm_constant : float
@@ -281,12 +287,12 @@ def inject(
     Returns
     -------
     Filterbank
-        The data with the pulse, which is added whenever they are read.
+        The data with the pulse, which is added when samples are read.
 
     Raises
     ------
     ValueError
-        When the pulse does not lie within the data, or these have no noise.
+        The pulse reaches beyond the data, or the data have no noise.
 
     Examples
     --------
@@ -302,6 +308,7 @@ def inject(
         if not math.isfinite(value):
             raise ValueError(f"{name}={value!r}: expected a finite number")
     _scatter_arguments(scatter, alpha)
+    fb = as_filterbank(data)
     obs = fb.observation
     first, unit = _shape(obs, dm, time, width, scatter, alpha, dm_constant)
     if first.min() < 0 or int(first.max()) + math.ceil(width / obs.tsamp) > fb.nsamp:
@@ -329,7 +336,7 @@ def inject(
 
 
 def _scatter(values: NDArray[Any]) -> float:
-    """Sigma by the quartiles, or where these are equal by the standard deviation; 0 without values."""
+    """Sigma from the quartiles, or from the standard deviation if these are equal; 0 without values."""
     if not values.size:
         return 0.0
     low, high = np.percentile(values, [25, 75])

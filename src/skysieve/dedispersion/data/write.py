@@ -1,4 +1,4 @@
-"""Filterbanks and time series out to files.  Every file appears under its name only when it is whole."""
+"""Writers of filterbanks and time series.  A file appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from skysieve.core.arrays import to_host
 from skysieve.core.files import written
 
-from .filterbank import Filterbank
+from .filterbank import Filterbank, Paths, opened
 from .observation import DM_CONSTANT, SAMPLE_BITS, Observation
 from .presto import write_inf
 from .sigproc import TIME_SERIES, header_bytes, pack
@@ -24,22 +24,23 @@ __all__ = ["write_dat", "write_fil", "write_tim"]
 BLOCK_BYTES = 2**24
 
 
-def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None = None) -> None:
-    """Write a filterbank as a SIGPROC ``.fil``, highest frequency first, a block at a time.
+def write_fil(path: str | os.PathLike[str], data: Filterbank | Paths, *, nbits: int | None = None) -> None:
+    """Write data as a SIGPROC ``.fil``, highest frequency first, a block at a time.
 
     Parameters
     ----------
     path : path
-    fb : Filterbank
-        Left as it is; signed integers keep their sign.
+        The file to write.
+    data : Filterbank, path or sequence of paths
+        Signed integers keep their sign.
     nbits : {1, 2, 4, 8, 16, 32}, optional
-        Bits of a sample in the file; by default those of ``fb``, or more where spectra of these would not fill whole
-        bytes.  Values are not scaled.
+        Bits of a sample in the file; by default those of the data, or more if a spectrum would not fill whole bytes.
+        Values are not scaled.
 
     Raises
     ------
     ValueError
-        When values do not fit, or ``nbits`` is none of these.
+        Values do not fit, or ``nbits`` is none of these.
 
     Examples
     --------
@@ -49,6 +50,11 @@ def write_fil(path: str | os.PathLike[str], fb: Filterbank, *, nbits: int | None
     >>> bool((Filterbank.open("eye.fil").read() == fb.read()).all())
     True
     """
+    with opened(data) as fb:
+        _write_fil(path, fb, nbits)
+
+
+def _write_fil(path: str | os.PathLike[str], fb: Filterbank, nbits: int | None) -> None:
     kind = fb.dtype.kind
     bits = fb.observation.nbits if nbits is None else nbits
     if nbits is None and 8 * fb.dtype.itemsize != bits:
@@ -94,15 +100,16 @@ def write_tim(
     series : array_like, shape (n,)
         Sums; exact in float32 up to 2**24.
     observation : Observation
-        That of the filterbank.
+        The observation of the filterbank.
     dm : float
         pc / cm^3.
     tsamp : float, optional
-        Seconds, where samples were added.
+        Seconds, if samples were added in time.
     dm_constant : float
-        The constant used, MHz^2 s cm^3 / pc: goes into the header's ``rawdatafile``, as SIGPROC has no key for it.
+        The constant that was used, MHz^2 s cm^3 / pc.  It is written to ``rawdatafile`` of the header, since SIGPROC
+        has no key for it.
     ref_freq : float, optional
-        MHz, where times are not those at the top of the band: goes there too.
+        MHz, if times are not those at the top of the band; also written there.
 
     Examples
     --------
@@ -114,7 +121,7 @@ def write_tim(
     """
     obs = _series_observation(observation, dm, tsamp).replace(freqs=observation.freqs[:1])
     with written(path) as part, open(part, "wb") as file:
-        file.write(header_bytes(obs, 32, signed=False, data_type=TIME_SERIES, note=said(dm_constant, ref_freq)))
+        file.write(header_bytes(obs, 32, signed=False, data_type=TIME_SERIES, note=delay_note(dm_constant, ref_freq)))
         file.write(_series(series).tobytes())
 
 
@@ -134,16 +141,16 @@ def write_dat(
     Parameters
     ----------
     path : path
-        The ``.dat``; its ``.inf`` gets the same name.
+        The ``.dat``; the ``.inf`` has the same name.
     series, observation, dm, tsamp
-        As for `write_tim`.
+        See `write_tim`.
     dm_constant : float
-        The constant used, MHz^2 s cm^3 / pc: goes into the notes.
+        The constant that was used, MHz^2 s cm^3 / pc; written to the notes.
     ref_freq : float, optional
-        MHz, where times are not those at the top of the band: goes there too.
+        MHz, if times are not those at the top of the band; also written there.
     gaps : array_like of int, shape (n, 2), optional
-        Samples of the series that hold no data, rising: first, and last + 1.  The ``.inf`` lists what lies between them
-        as on/off pairs: at most 39, what PRESTO reads; the shortest gaps beyond are left out, with a warning.
+        Samples of the series without data, rising: first, and last + 1.  The ``.inf`` lists the stretches between them
+        as on/off pairs.  PRESTO reads at most 39; the shortest further gaps are left out, with a warning.
 
     Examples
     --------
@@ -159,15 +166,15 @@ def write_dat(
     obs = _series_observation(observation, dm, tsamp)
     with written(target) as part, written(target.with_suffix(".inf")) as text:
         part.write_bytes(values.tobytes())
-        write_inf(text, obs, len(values), said(dm_constant, ref_freq), holes)
+        write_inf(text, obs, len(values), delay_note(dm_constant, ref_freq), holes)
         body = text.read_text(encoding="utf-8")
         text.write_text(body.replace(text.with_suffix("").name, target.with_suffix("").name), encoding="utf-8")
 
 
-def said(dm_constant: float, ref_freq: float | None) -> str:
-    """What outputs say of the delays that were taken off: short, as SIGPROC reads 80 characters.
+def delay_note(dm_constant: float, ref_freq: float | None) -> str:
+    """A note for files on the delays that were removed; short, since SIGPROC reads 80 characters.
 
-    >>> said(4149.0, None)
+    >>> delay_note(4149.0, None)
     'DM constant 4149.0 MHz^2 s cm^3 / pc'
     """
     times = "" if ref_freq is None else f", arrival times at {ref_freq:g} MHz"

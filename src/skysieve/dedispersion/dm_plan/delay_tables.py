@@ -1,4 +1,4 @@
-"""From DMs to tables of whole-sample delays: exact ones, and the two-stage subband's."""
+"""Tables of delays in whole samples, from DMs: exact ones, and those of the approximate methods."""
 
 from __future__ import annotations
 
@@ -17,18 +17,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DEFAULT_WIDTH = 10
-"""Samples of the pulse that a loss is stated for, where no width is given."""
+"""Width in samples of the pulse for which a loss is stated, if no width is given."""
 SUBBANDS = 32
+"""Default number of subbands."""
 BLOCK_VALUES = 2**17
-"""Delays that are worked out at a time, in float64."""
+"""Delays that are computed at a time, in float64."""
 
 
 @dataclass(frozen=True)
 class Tabled:
-    """A table with what is known of its errors.
+    """A table and its errors.
 
-    ``start`` is the first binned sample at the reference frequency that has all channels: 0 unless the reference lies
-    below the top of the band or at infinity.
+    Attributes
+    ----------
+    table : Table
+    method : str
+        "exact", "subband" or "tree".
+    start : int
+        First binned sample, at the reference frequency, for which all channels have data: 0 if the reference is the top
+        of the band.
+    delay_error : float
+        Largest error of a delay, binned samples.
+    loss : float
+        Fraction of the S/N that is lost beyond the exact delays.
     """
 
     table: Table
@@ -52,17 +63,17 @@ def make_table(
 ) -> Tabled:
     """Delays of every DM and channel, in binned samples.
 
-    With ``nsub`` and ``per_call``: those of the two-stage subband method (section 3.2 of Magro et al. 2011, as PRESTO):
-    ``per_call`` neighbouring DMs share the delays inside subbands, which are those of their mean DM, relative to the
-    top of the subband, rounded by themselves.  Summing by such a table *is* that method.
-    With ``tree``: the delays of `tree_delays`.
+    With ``nsub`` and ``per_call`` the delays are those of the two-stage subband method (section 3.2 of Magro et al.
+    2011; PRESTO): ``per_call`` neighbouring DMs share the delays inside subbands, which are those of their mean DM
+    relative to the top of the subband, rounded separately.  Sums with such a table are those of the two stages.  With
+    ``tree`` they are those of `tree_delays`.
     """
     tsamp = obs.tsamp * downsamp
     ref = reference_frequency(obs.freqs, ref_freq)
     method = "subband" if nsub and per_call else "tree" if tree else "exact"
     group = per_call if method == "subband" else 1
     step = max(1, BLOCK_VALUES // (obs.nchan * group)) * group
-    samples = DEFAULT_WIDTH if width is None else max(1.0, width / tsamp)  # a narrower pulse fills a sample
+    samples = DEFAULT_WIDTH if width is None else max(1.0, width / tsamp)  # a narrower pulse is one sample wide
     free = available_host_memory()
     if 4 * len(dms) * obs.nchan > free // 2:
         raise MemoryBudgetError(f"delays of {len(dms)} DMs x {obs.nchan} channels", 4 * len(dms) * obs.nchan, free // 2)
@@ -91,7 +102,7 @@ def _subband_delays(
     obs: Observation, dms: NDArray[np.float64], tsamp: float, exact: NDArray[np.int32], nsub: int, per_call: int,
     dm_constant: float,
 ) -> NDArray[np.int32]:  # fmt: skip
-    """Exact delays of the tops of the subbands; inside them those of the mean DM of each ``per_call``."""
+    """Exact delays of the tops of the subbands, plus delays inside them for the mean of each ``per_call`` DMs."""
     edges = np.linspace(0, obs.nchan, nsub + 1).round().astype(int)[:-1]
     band_of = np.searchsorted(edges, np.arange(obs.nchan), side="right") - 1
     tops = obs.freqs[edges][band_of]
@@ -109,10 +120,10 @@ def tree_delays(
 ) -> NDArray[np.int32]:
     """Delays of a tree (FDMT, Zackay & Ofek 2017): whole samples are split in two, again and again.
 
-    The delay across the band is rounded once; a node of ``2^l`` channels hands its samples on to its halves, the upper
-    one taking the nearest whole number to its share by the dispersion law.  So the sums of a node depend on one whole
-    number only, and are shared by all DMs that have it.  ``start`` is the delay of the first channel (samples, not
-    rounded).
+    The delay across the band is rounded once.  A node of ``2^l`` channels divides its delay between its halves; the
+    upper half gets its share by the dispersion law, rounded to whole samples.  So the sums of a node depend on one
+    whole number only, and all DMs with that number share them.  ``start`` is the delay of the first channel in samples,
+    not rounded.
     """
     nchan = obs.nchan
     last = 2 * obs.freqs[-1] - obs.freqs[-2] if nchan > 1 else obs.freqs[-1]
@@ -138,7 +149,7 @@ def tree_delays(
 
 
 def _kept(error: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """Part of a top-hat pulse of ``width`` samples that stays within a box of that width, by DM."""
+    """By DM, the fraction of a top-hat pulse of ``width`` samples that is inside a box of that width."""
     kept: NDArray[np.float64] = np.clip(1 - np.abs(error) / width, 0, 1).mean(axis=1)
     return kept
 
@@ -147,7 +158,7 @@ def widest_call(
     obs: Observation, dms: NDArray[np.float64], downsamp: int, nsub: int, max_loss: float, width: float | None,
     dm_constant: float,
 ) -> int:  # fmt: skip
-    """Most DMs that may share subbands for a loss of at most ``max_loss``; 0 where not even two may."""
+    """Most DMs that may share subbands with a loss of at most ``max_loss``; 0 if not even two may."""
     found, per_call = 0, 2
     sample = dms if len(dms) <= 512 else dms[-512:]
     while per_call <= len(dms):

@@ -1,4 +1,4 @@
-"""`plan`: which DMs, with which time binning; and `DMPlan`, what it gives."""
+"""`plan`, which chooses DMs and time binnings, and its result `DMPlan`."""
 
 from __future__ import annotations
 
@@ -8,44 +8,55 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from skysieve.core.checks import one_of
 from skysieve.core.files import written
-from skysieve.dedispersion.data.delays import delay_seconds, kept, numbers, scattering, smearing, tolerance_dms
-from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.core.result import Result
+from skysieve.dedispersion.data.delays import delay_seconds, numbers, scattering, smearing, snr_kept
+from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 
-from .presto_rules import Band, Stage, check_count, loss_stages, presto_stages, survey_stages
+from .rules import RULES, Band, Rule, Stage, check_count, loss_stages, presto_stages, survey_stages, tolerance_dms
 
 if TYPE_CHECKING:
+    from astropy.table import Table
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
 __all__ = ["DMPlan", "plan"]
 
-METHODS = ("loss", "presto", "tolerance", "survey", "list")
+SCATTERING = {"bhat2004": "scattering time by DM of Bhat et al. 2004"}
+"""Models of scattering."""
+PLAN_FORMATS = {
+    "json": "all of the plan, for --plan and DMPlan.load",
+    "csv": "a row for each stage",
+    "ecsv": "a row for each stage, with units",
+}
+"""Formats in which the command writes a plan."""
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
-FORMAT = "skysieve.dedispersion.plan 1"
+"""Binnings that the rules choose from by default."""
+FORMAT = "skysieve.dedispersion.plan 2"
 
 
-@dataclass(frozen=True)
-class DMPlan:
+@dataclass(frozen=True, repr=False)
+class DMPlan(Result):
     """DMs in stages, for one band and sampling time.
 
     Attributes
     ----------
     stages : tuple of Stage
-        Each with ``dms``, ``step``, ``downsamp`` (samples added) and ``per_call`` (DMs to a nominal DM; 0 without
-        subbands).
+        Each with ``dms``, ``step``, ``downsamp`` (samples that are added in time) and ``per_call`` (DMs that share
+        subbands; 0 without subbands).
     top, bottom, centre, bandwidth : float
         MHz: centres of the highest and lowest channel, middle and width of the band.
     nchan : int
     tsamp : float
         Seconds.
-    method : str
+    rule : str
+        The rule that chose the DMs, a name of `RULES`.
     nsub : int
         Subbands of the two-stage method; 0 for none.
     dm_constant : float
@@ -61,7 +72,7 @@ class DMPlan:
     bandwidth: float
     nchan: int
     tsamp: float
-    method: str
+    rule: str
     nsub: int = 0
     dm_constant: float = DM_CONSTANT
     notes: tuple[str, ...] = ()
@@ -123,8 +134,8 @@ class DMPlan:
                 parts.append(replace(self, stages=(some,)))
         return parts
 
-    def kept(self, dm: Any, width: float) -> Any:
-        """Part of the S/N that a pulse of this DM keeps in the nearest series of the plan.
+    def snr_kept(self, dm: Any, width: float) -> Any:
+        """Fraction of the S/N that a pulse of this DM keeps in the nearest series of the plan.
 
         For a pulse of ``width`` seconds, broadened by smearing in a channel and by the sampling time.
         """
@@ -133,24 +144,42 @@ class DMPlan:
         i = np.clip(np.searchsorted(dms, d), 1, max(1, len(dms) - 1))
         near = np.minimum(np.abs(dms[np.minimum(i, len(dms) - 1)] - d), np.abs(dms[i - 1] - d))
         channel = smearing(d, self.bandwidth / self.nchan, self.centre)
-        return kept(near, self.bandwidth, self.centre, np.sqrt(width**2 + self.tsamp**2 + channel**2))
+        return snr_kept(near, self.bandwidth, self.centre, np.sqrt(width**2 + self.tsamp**2 + channel**2))
 
-    def describe(self) -> str:
-        """A table, one line a stage."""
+    def __repr__(self) -> str:
+        return f"<DMPlan {self.ndm} DMs up to {self.dms.max():g} in {len(self.stages)} stages ({self.rule})>"
+
+    def summary(self) -> str:
+        """A table with one line for each stage."""
         lines = [f"{'low DM':>10} {'high DM':>10} {'step':>9} {'bin':>4} {'DMs':>7} {'calls':>6}"]
         for s in self.stages:
-            calls = math.ceil(len(s.dms) / s.per_call) if s.per_call else 1
             high = float(s.dms[-1]) + s.step
-            lines.append(f"{s.dms[0]:10.3f} {high:10.3f} {s.step:9.4f} {s.downsamp:4d} {len(s.dms):7d} {calls:6d}")
-        lines.append(f"{self.ndm} DMs ({self.method}), longest shift {self.maxshift()} samples")
+            lines.append(f"{s.dms[0]:10.3f} {high:10.3f} {s.step:9.4f} {s.downsamp:4d} {len(s.dms):7d} {s.calls:6d}")
+        lines.append(f"{self.ndm} DMs ({self.rule}), longest shift {self.maxshift()} samples")
         return "\n".join([*lines, *self.notes])
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as JSON; `load` gives the same bits back."""
+    def to_table(self) -> Table:
+        """A row for each stage: lowest and highest DM, step, binning, number of DMs, sets of subbands."""
+        from astropy.table import Table
+
+        rows = [(float(s.dms[0]), float(s.dms[-1]), s.step, s.downsamp, len(s.dms), s.calls) for s in self.stages]
+        dm = "pc / cm3"
+        return Table(
+            rows=rows, names=("dm_low", "dm_high", "step", "downsamp", "dms", "calls"),
+            units={"dm_low": dm, "dm_high": dm, "step": dm},
+            meta={"rule": self.rule, "nsub": self.nsub, "dm_constant": self.dm_constant, "notes": list(self.notes)},
+        )  # fmt: skip
+
+    def to_json(self) -> str:
+        """The plan as JSON, as `save` writes it."""
         facts = asdict(self)
         facts["stages"] = [{**asdict(s), "dms": s.dms.tolist()} for s in self.stages]
+        return json.dumps({"format": FORMAT, **facts})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON; `load` reads the same bits."""
         with written(path) as part:
-            part.write_text(json.dumps({"format": FORMAT, **facts}), encoding="utf-8")
+            part.write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DMPlan:
@@ -159,10 +188,15 @@ class DMPlan:
         Raises
         ------
         ValueError
-            When the file is none.
+            The file holds something else.
         """
+        return cls.from_json(Path(path).read_bytes(), os.fspath(path))
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str = "text") -> DMPlan:
+        """The plan that `to_json` made `text` of; errors call it `name`."""
         try:
-            facts = json.loads(Path(path).read_text(encoding="utf-8"))
+            facts = json.loads(text)
             if facts.pop("format") != FORMAT:
                 raise ValueError("another format")
             stages = [Stage(np.array(s.pop("dms"), np.float64), **s) for s in facts.pop("stages")]
@@ -170,7 +204,7 @@ class DMPlan:
             made._check_loaded()
             return made
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: is no de-dispersion plan ({error})") from None
+            raise ValueError(f"{name}: is no de-dispersion plan ({error})") from None
 
     def _check_loaded(self) -> None:
         if not self.stages:
@@ -183,11 +217,17 @@ class DMPlan:
         if not (math.isfinite(self.dm_constant) and self.dm_constant > 0):
             raise ValueError(f"dm_constant={self.dm_constant!r}")
 
-    def plot(self) -> Figure:
-        """Smearing by cause against DM, and the step of each stage."""
+    def plot(self, **options: Any) -> Figure:
+        """Smearing by cause against DM, and the step of each stage.
+
+        Parameters
+        ----------
+        **options
+            Options of `matplotlib.figure.Figure`.
+        """
         from skysieve.dedispersion.dm_plan.plot import plan_figure
 
-        return plan_figure(self)
+        return plan_figure(self, **options)
 
     def check(self, obs: Observation) -> None:
         """Refuse an observation that the plan was not made for."""
@@ -205,11 +245,11 @@ class DMPlan:
 
 
 def plan(
-    data: Filterbank | Observation,
+    data: Filterbank | Observation | Paths,
     dm_max: float | None = None,
     *,
     dm_min: float = 0.0,
-    method: str | None = None,
+    rule: Rule | None = None,
     max_loss: float = 0.1,
     tol: float = 1.25,
     width: float = 40e-6,
@@ -217,9 +257,9 @@ def plan(
     step: float | None = None,
     stages: Any = None,
     nsub: int = 0,
-    downsamp: int | str | Sequence[int] = "auto",
+    downsamp: int | Literal["auto"] | Sequence[int] = "auto",
     resolution: float = 0.0,
-    scattering: str | None = None,
+    scattering: Literal["bhat2004"] | None = None,
     longest: float = 0.1,
     dm_constant: float = DM_CONSTANT,
 ) -> DMPlan:
@@ -227,14 +267,15 @@ def plan(
 
     Parameters
     ----------
-    data : Filterbank or Observation
+    data : Filterbank, Observation, path or sequence of paths
+        The channels and the sampling time; of a file its header.
     dm_max, dm_min : float
         Range, pc / cm^3.
-    method : {"loss", "presto", "tolerance", "survey", "list"}, optional
+    rule : {"loss", "presto", "tolerance", "survey", "list"}, optional
         "loss": a pulse between two DMs loses at most ``max_loss`` of its S/N (Cordes & McLaughlin 2003).
-        "presto": the rules of PRESTO's DDplan.  "tolerance": those of dedisp and Heimdall, no binning.
+        "presto": the rules of PRESTO's DDplan.  "tolerance": those of dedisp and Heimdall, without binning.
         "survey": the rows of ``stages``.  "list": ``dms``, or an even ``step``.
-        By default what the arguments given mean, else "loss".
+        By default "survey" with ``stages``, "list" with ``dms`` or ``step``, and else "loss".
     max_loss : float
         Between 0 and 1.
     tol : float
@@ -250,12 +291,12 @@ def plan(
     nsub : int
         Subbands of the two-stage method.
     downsamp : int, "auto" or sequence of int
-        Time binning: fixed, powers of two as they fit, or those allowed (rising, from 1).
+        Time binning: a fixed one, powers of two where they fit, or a list of those that are allowed (rising, from 1).
     resolution : float
-        "presto": smearing that is acceptable throughout, seconds.
+        "presto": smearing that is acceptable at all DMs, seconds.
     scattering : {None, "bhat2004"}
-        Lower ``dm_max`` to where the expected scattering at mid band reaches ``longest``, and let scattering count
-        as width where binning is chosen ("loss").
+        "bhat2004" lowers ``dm_max`` to the DM at which the expected scattering at mid band reaches ``longest``; the
+        rule "loss" also adds the scattering to the width when it chooses binnings.
     longest : float
         Longest pulses of interest, seconds.
     dm_constant : float
@@ -274,14 +315,16 @@ def plan(
     >>> import numpy as np
     >>> from skysieve.dedispersion import Observation
     >>> obs = Observation(308 - np.arange(1024) / 64, 64e-6)
-    >>> survey = plan(obs, 150.66, method="presto", nsub=32)
+    >>> survey = plan(obs, 150.66, rule="presto", nsub=32)
     >>> [(len(s.dms), s.step, s.downsamp, s.per_call) for s in survey.stages]
     [(1782, 0.03, 1, 22), (696, 0.05, 2, 24), (624, 0.1, 4, 24)]
     """
-    obs = data.observation if isinstance(data, Filterbank) else data
-    if not isinstance(obs, Observation):
-        raise TypeError(f"data is a {type(data).__name__}, expected a Filterbank or an Observation")
-    chosen = _method(method, dms, step, stages)
+    if isinstance(data, Observation):
+        obs = data
+    else:
+        with opened(data) as fb:
+            obs = fb.observation
+    chosen = _rule(rule, dms, step, stages)
     if chosen != "list" or dms is None:
         check_series(obs, np.inf)
     _check_numbers(dm_min=dm_min, width=width, resolution=resolution)
@@ -300,8 +343,7 @@ def plan(
     band = Band(obs.centre, obs.band, obs.nchan, obs.tsamp)
     notes: list[str] = []
     if scattering is not None:
-        if scattering != "bhat2004":
-            raise ValueError(f"scattering={scattering!r}: expected None or 'bhat2004'")
+        one_of("scattering", scattering, SCATTERING)
         dm_max = _scattering_limit(dm_max, obs.centre, longest, notes)
     if chosen == "survey":
         made = survey_stages(stages)
@@ -324,9 +366,9 @@ def plan(
 
 
 def check_series(obs: Observation, dms: Any) -> None:
-    """Refuse DMs for a time series: one channel has no delays that would tell one DM from another.
+    """Refuse DMs for a time series: one channel has no delays by which DMs could differ.
 
-    ``dms`` count from the DM that the series was de-dispersed at, so that 0 is that DM.
+    ``dms`` are relative to the DM at which the series was de-dispersed: 0 is that DM.
     """
     if obs.nchan == 1 and np.any(np.asarray(dms) != 0):
         own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:g}"
@@ -336,29 +378,30 @@ def check_series(obs: Observation, dms: Any) -> None:
         )
 
 
-def _method(method: str | None, dms: Any, step: float | None, stages: Any) -> str:
+def _rule(rule: str | None, dms: Any, step: float | None, stages: Any) -> str:
+    """The rule that is asked for, or that the arguments need."""
     given = {"list": dms is not None or step is not None, "survey": stages is not None}
-    if method is None:
-        meant = [name for name, there in given.items() if there]
-        if len(meant) > 1:
+    if rule is None:
+        needed = [name for name, present in given.items() if present]
+        if len(needed) > 1:
             raise ValueError("dms or step and stages are given: expected one of them")
-        return meant[0] if meant else "loss"
-    one_of("method", method, METHODS)
-    for name, there in given.items():
-        if there != (method == name):
-            wants = "dms or step" if name == "list" else "stages"
-            raise ValueError(f"method={method!r}: {wants} {'makes no sense with it' if there else 'is needed'}")
-    return method
+        return needed[0] if needed else "loss"
+    one_of("rule", rule, RULES)
+    for name, present in given.items():
+        if present != (rule == name):
+            problem = "cannot be combined with it" if present else "is needed"
+            raise ValueError(f"rule={rule!r}: {RULES[name].needs} {problem}")
+    return rule
 
 
 def _check_meant(chosen: str, dms: Any, downsamp: int | str | Sequence[int], scattering: str | None) -> None:
-    """Refuse arguments that the rule would pass over."""
+    """Refuse arguments that the rule would ignore."""
     whole = isinstance(downsamp, int) or downsamp == "auto"
     if chosen == "list" and not whole:
         raise ValueError(f"downsamp={downsamp!r}: a list of DMs has one binning, expected a whole number")
     if chosen in ("tolerance", "survey") and downsamp not in ("auto", 1):
         has = "no binning" if chosen == "tolerance" else "the binnings of its stages"
-        raise ValueError(f"downsamp={downsamp!r}: method={chosen!r} has {has}; expected 'auto'")
+        raise ValueError(f"downsamp={downsamp!r}: rule={chosen!r} has {has}; expected 'auto'")
     if scattering is not None and (chosen == "survey" or dms is not None):
         raise ValueError(f"scattering={scattering!r}: it limits dm_max; the DMs are given")
 
@@ -407,7 +450,7 @@ def _list_stages(
 
 
 def _scattering_limit(dm_max: float | None, centre: float, longest: float, notes: list[str]) -> float | None:
-    """The DM where scattering reaches ``longest``, if that is below ``dm_max``."""
+    """The DM at which scattering reaches ``longest``, if that is below ``dm_max``."""
     trial = np.geomspace(1, 1e5, 20001)
     beyond = trial[scattering(trial, centre) > longest]
     if len(beyond) == 0 or (dm_max is not None and beyond[0] >= dm_max):

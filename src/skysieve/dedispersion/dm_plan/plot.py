@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from .plan import DMPlan
 
 
-def plan_figure(plan: DMPlan) -> Figure:
-    """Smearing by cause against DM, one panel; the steps and binnings in the other."""
+def plan_figure(plan: DMPlan, **options: Any) -> Figure:
+    """Two panels against DM: smearing by cause; steps and binnings."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 6), layout="constrained")
+    figure = Figure(**{"figsize": (7, 6), "layout": "constrained", **options})
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     dms = plan.dms
     grid = np.linspace(float(dms.min()), float(dms.max()), 500)
@@ -36,7 +36,7 @@ def plan_figure(plan: DMPlan) -> Figure:
             upper.plot([low, high], [inside] * 2, color="#e9a03b", lw=2, label="subband" if i == 0 else None)
         lower.plot([low, high], [stage.step] * 2, color="#d1495b", lw=3)
         lower.annotate(f"x{stage.downsamp}", (low, stage.step), textcoords="offset points", xytext=(2, 4), fontsize=8)
-    upper.set(yscale="log", ylabel="smearing [ms]", title=f"{plan.ndm} DMs, {plan.method}")
+    upper.set(yscale="log", ylabel="smearing [ms]", title=f"{plan.ndm} DMs, {plan.rule}")
     upper.set_ylim(bottom=plan.tsamp * 1e3 / 30)
     lower.set(xlabel="DM [pc cm$^{-3}$]", ylabel="DM step (binning)", yscale="log")
     upper.legend(frameon=False, fontsize=8)

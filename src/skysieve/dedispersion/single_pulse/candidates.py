@@ -1,20 +1,23 @@
-"""What a search gives back: events, and the candidates they belong to."""
+"""`Candidates`, the result of a search, its columns, and the events that the candidates consist of."""
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from skysieve.core.result import Result
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.result import load_fields, save_fields
 
 from .grouping import friends
 
 if TYPE_CHECKING:
+    from astropy.table import Table
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -23,12 +26,12 @@ __all__ = ["Candidates", "Events"]
 
 @dataclass(frozen=True)
 class Events:
-    """Windows that reach the threshold, one array a column, in the order of DM, time and width.
+    """Windows that reach the threshold, one array for each column, sorted by DM, time and width.
 
     Attributes
     ----------
     dm_index : int64
-        Number of the DM in the rising list of all DMs searched.
+        Index of the DM in the rising list of all DMs that were searched.
     dm : float64
         pc / cm^3.
     snr : float32
@@ -37,10 +40,11 @@ class Events:
     width : float64
         Seconds.
     sample : int64
-        First sample of the window, unbinned.
+        First sample of the window, not binned.
     width_samples : int64
-        Its length, in binned samples.
+        Length of the window in binned samples.
     downsamp : int64
+        Samples that were added in time.
     """
 
     dm_index: NDArray[np.int64]
@@ -57,62 +61,89 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """Candidates of a search, the loudest first.
+class Column:
+    """A column of candidates.
 
     Attributes
     ----------
-    snr, dm, time, width : numpy.ndarray
-        Of the loudest member, never an average: S/N, pc / cm^3, seconds (centre of the window at the reference
-        frequency), seconds.
-    mjd_top, mjd_infinite : numpy.ndarray of float64
-        Its time as MJD at the top of the band and at infinite frequency.
-    sample, width_samples, downsamp : numpy.ndarray of int64
-        Its window: first sample (unbinned), length in binned samples, binning.
-    members : numpy.ndarray of int64
-        Events of the group.
-    dm_low, dm_high, time_first, time_last : numpy.ndarray of float64
-        Span of the group.
+    name, help : str
+    dtype : str
+    unit : str
+        As astropy writes it; "" for none.
+    text : str
+        Format of a number in text tables.
+    """
+
+    name: str
+    dtype: str
+    unit: str
+    text: str
+    help: str
+
+
+def _column(dtype: str, unit: str, text: str, help: str) -> dict[str, str]:
+    return {"dtype": dtype, "unit": unit, "text": text, "help": help}
+
+
+@dataclass(frozen=True, repr=False)
+class Candidates(Result):
+    """Candidates of a search, the loudest first.
+
+    The fields up to ``time_last`` are columns with one number for each candidate, listed in ``COLUMNS``.  S/N, DM, time
+    and width are those of the loudest event of a candidate, never an average.  Times are in seconds from the start of
+    the data, at the reference frequency.
+
+    Attributes
+    ----------
     events : Events
-        All of them.
+        All events.
     group : numpy.ndarray of int64
-        Candidate that each event belongs to.
+        Index of the candidate that each event belongs to.
     dms : numpy.ndarray
-        All DMs searched, rising.
+        All DMs that were searched, rising.
     threshold : float
     noise, detector, method, device : str
     dm_constant, ref_freq : float
     searched : float
         Seconds of data.
     seconds : float
-        Time it took, files included.
+        Time that the search took, files included.
     adds : float
         Channels x DMs x samples.
     live : float
-        Part of the data that was not masked.
+        Fraction of the data that was not masked, missing or dropped.
     observation : Observation
     dropped : numpy.ndarray of int64, shape (n, 4)
-        Dropped data that noise stands in for: first sample, last + 1, first channel (0 has the highest frequency),
+        Dropped data, which were replaced by noise: first sample, last + 1, first channel (0 has the highest frequency),
         last + 1.
     until : numpy.ndarray of float64
-        Seconds at which the search of each of ``dms`` ends: a pulse that arrives later leaves the data before it has
-        reached the bottom of the band.
+        Time in seconds at which the search of each of ``dms`` ends: the data end before a pulse that arrives later
+        reaches the bottom of the band.
     """
 
-    snr: NDArray[np.float32]
-    dm: NDArray[np.float64]
-    time: NDArray[np.float64]
-    width: NDArray[np.float64]
-    mjd_top: NDArray[np.float64]
-    mjd_infinite: NDArray[np.float64]
-    sample: NDArray[np.int64]
-    width_samples: NDArray[np.int64]
-    downsamp: NDArray[np.int64]
-    members: NDArray[np.int64]
-    dm_low: NDArray[np.float64]
-    dm_high: NDArray[np.float64]
-    time_first: NDArray[np.float64]
-    time_last: NDArray[np.float64]
+    COLUMNS: ClassVar[tuple[Column, ...]]
+    """The columns, in the order of tables."""
+
+    snr: NDArray[np.float32] = field(metadata=_column("float32", "", ".4f", "signal-to-noise ratio"))
+    dm: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9g", "dispersion measure"))
+    time: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "centre of the window"))
+    width: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "width of the window"))
+    mjd_top: NDArray[np.float64] = field(
+        metadata=_column("float64", "d", ".12f", "arrival time at the top of the band, MJD")
+    )
+    mjd_infinite: NDArray[np.float64] = field(
+        metadata=_column("float64", "d", ".12f", "arrival time at infinite frequency, MJD")
+    )
+    sample: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "first sample of the window, not binned"))
+    width_samples: NDArray[np.int64] = field(
+        metadata=_column("int64", "", "d", "width of the window in binned samples")
+    )
+    downsamp: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "samples that were added in time"))
+    members: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "number of events of the candidate"))
+    dm_low: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9f", "lowest DM of its events"))
+    dm_high: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9f", "highest DM of its events"))
+    time_first: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "start of its first window"))
+    time_last: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "end of its last window"))
     events: Events
     group: NDArray[np.int64]
     dms: NDArray[np.float64]
@@ -140,16 +171,16 @@ class Candidates:
 
     @property
     def realtime(self) -> float:
-        """Seconds of data for a second of work."""
+        """Real-time factor: seconds of data per second of work."""
         return self.searched / max(self.seconds, 1e-9)
 
     @property
     def rate(self) -> float:
-        """Channels x DMs x samples a second."""
+        """Channels x DMs x samples per second of work."""
         return self.adds / max(self.seconds, 1e-9)
 
-    def describe(self) -> str:
-        """What was searched and what was not: dropped data, and the end of the data at each DM."""
+    def summary(self) -> str:
+        """What was found, and what was not searched: dropped data, and the end of the data at each DM."""
         lines = [
             f"{len(self)} candidates ({len(self.events)} events above {self.threshold:g} sigma)",
             *self.remarks(),
@@ -157,7 +188,7 @@ class Candidates:
         return "\n".join(lines)
 
     def remarks(self) -> list[str]:
-        """Dropped data and the end of the search, a sentence each; nothing where all was searched."""
+        """Sentences on dropped data and on the end of the search; none if everything was searched."""
         found = []
         if len(self.dropped):
             found.append(dropped_text(self.dropped, self.observation))
@@ -169,29 +200,75 @@ class Candidates:
             )
         return found
 
+    def facts(self) -> dict[str, str | float]:
+        """What tables say beside their columns."""
+        found: dict[str, str | float] = {
+            "dm_constant": self.dm_constant, "threshold": self.threshold, "noise": self.noise,
+            "detector": self.detector, "method": self.method, "source": self.observation.source,
+            "reference_frequency_mhz": self.ref_freq,
+        }  # fmt: skip
+        if remarks := self.remarks():
+            found["remarks"] = "; ".join(remarks)
+        return found
+
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The candidates as columns, in the order of a table."""
-        names = (
-            "snr", "dm", "time", "width", "mjd_top", "mjd_infinite", "sample", "width_samples", "downsamp", "members",
-            "dm_low", "dm_high", "time_first", "time_last",
+        """The columns in the order of a table; see ``COLUMNS``."""
+        return {column.name: getattr(self, column.name) for column in self.COLUMNS}
+
+    def to_table(self) -> Table:
+        """A row for each candidate, with units and descriptions."""
+        from astropy.table import Table
+
+        return Table(
+            self.columns(), units={c.name: c.unit for c in self.COLUMNS if c.unit},
+            descriptions={c.name: c.help for c in self.COLUMNS}, meta=self.facts(),
         )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write ``.csv``, ``.ecsv``, ``.parquet``, ``.singlepulse`` (PRESTO; every event) or ``.cand`` (Heimdall)."""
+        """Write a table for other programs; the suffix is one of `files.TABLE_FORMATS`.
+
+        ``.csv``, ``.ecsv`` and ``.parquet`` have a row for each candidate, ``.singlepulse`` (PRESTO) one for each
+        event, ``.cand`` (Heimdall) one for each candidate.  `save` writes all of the result.
+        """
         from .files import write_candidates
 
         write_candidates(self, path)
 
-    def plot(self) -> Figure:
-        """S/N against time and DM, and the DM-time plane: figure 5 of Magro et al. 2011."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result, events included, to an ``.npz`` file that `load` reads."""
+        save_fields(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Candidates:
+        """Read a result that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file holds something else.
+        """
+        return cls(**load_fields(cls, path, {"events": Events, "observation": Observation}))
+
+    def plot(self, **options: Any) -> Figure:
+        """S/N against time and DM, and the DM-time plane: figure 5 of Magro et al. 2011.
+
+        Parameters
+        ----------
+        **options
+            Options of `matplotlib.figure.Figure`.
+        """
         from .plot import search_figure
 
-        return search_figure(self)
+        return search_figure(self, **options)
+
+
+Candidates.COLUMNS = tuple(Column(name=f.name, **f.metadata) for f in fields(Candidates) if f.metadata)
+TEXT = {column.name: column.text for column in Candidates.COLUMNS}
+"""Formats of the numbers in text tables, by column."""
 
 
 def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) -> str:
-    """A sentence on dropped data.
+    """A sentence on dropped data, with the ``most`` longest stretches.
 
     >>> from skysieve.dedispersion.data.observation import Observation
     >>> obs = Observation(np.array([1500.0, 1499.0]), 1e-3)
@@ -218,17 +295,17 @@ def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) ->
 def group_events(
     events: Events, obs: Observation, ref_freq: float, dm_constant: float, link_dm: int, link_time: float
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-    """Columns of the candidates, loudest first, and the candidate of each event."""
+    """The columns of the candidates, loudest first, and the candidate that each event belongs to."""
     group = friends(events.dm_index, events.time, events.width, link_dm, link_time)
     count = int(group.max()) + 1 if len(group) else 0
-    # of equals the lowest DM, then the earliest
+    # of events with the same S/N, the one with the lowest DM, then the earliest, is the loudest
     order = np.lexsort((events.time, events.dm_index, -events.snr))
     best = np.full(count, -1)
     best[group[order[::-1]]] = order[::-1]
     rank = np.lexsort((events.time[best], events.dm_index[best], -events.snr[best]))
-    place = np.empty(count, np.int64)
-    place[rank] = np.arange(count)
-    group, best = place[group], best[rank]
+    number = np.empty(count, np.int64)
+    number[rank] = np.arange(count)
+    group, best = number[group], best[rank]
 
     def extreme(values: NDArray[np.float64], lowest: bool) -> NDArray[np.float64]:
         out = np.full(count, math.inf if lowest else -math.inf)

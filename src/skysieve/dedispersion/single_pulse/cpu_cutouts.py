@@ -1,4 +1,4 @@
-"""Dynamic spectra of a cut-out, a slice of time after the other (numba)."""
+"""Kernel that adds slices of time to the dynamic spectra of a cut-out (numba)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 @njit(**JIT)
 def add_slice(rows, at, delays, b, lined, span, raw):
-    """Add samples ``at : at + len(rows)`` of a stretch to its pictures.
+    """Add samples ``at : at + len(rows)`` of a stretch to its two dynamic spectra.
 
     Parameters
     ----------
     rows : float32 (samples, channels)
     at : int
     delays : int64 (channels,)
-        Samples by which each channel is late.
+        Delay of each channel in samples.
     b : int
         Samples of a bin of ``lined``.
     lined : float64 (bins, channels)
-        Channels lined up, by whole samples.
+        The de-dispersed spectrum, by whole samples.
     span : int
-        Samples that the bins of ``raw`` share evenly; a sample may lie in two.
+        Samples that the bins of ``raw`` divide evenly; a sample may belong to two bins.
     raw : float64 (bins, channels)
+        The spectrum as observed.
     """
     n, C = rows.shape
     bins = len(raw)

@@ -1,4 +1,4 @@
-"""Groups of events by joining trees (numba): memory for the events alone, however many of them are friends."""
+"""Kernel that groups events by joining trees (numba); its memory does not depend on the number of friends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 @njit(**JIT)
 def top_of(root, i):
-    """The event that a group is called by; the way there is halved."""
+    """The root of the tree that holds event ``i``; halves the path to it."""
     while root[i] != i:
         root[i] = root[root[i]]
         i = root[i]
@@ -18,16 +18,16 @@ def top_of(root, i):
 
 @njit(**JIT)
 def join(dms, starts, time, width, link_dm, link_time, root):
-    """Join events whose DMs are at most ``link_dm`` and whose windows at most ``link_time`` apart.
+    """Join events that are friends; see `grouping.friends`.
 
     Parameters
     ----------
     dms : int64 (rows,)
-        DM numbers that have events, rising.
+        Numbers of the DMs that have events, rising.
     starts : int64 (rows + 1,)
         First event of each.
     time, width : float64 (n,)
-        By DM, then time.
+        Events, sorted by DM, then time.
     root : int64 (n,)
         In: 0, 1, ...; out: one number for each group.
     """

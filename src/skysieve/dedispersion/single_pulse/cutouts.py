@@ -1,4 +1,4 @@
-"""The data around a candidate: raw and de-dispersed spectra, profile, bow tie; HDF5 as `your` and FETCH lay it out."""
+"""The data around a candidate: dynamic spectra, profile, bow tie; HDF5 files in the layout of `your` and FETCH."""
 
 from __future__ import annotations
 
@@ -9,48 +9,50 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.files import written
+from skysieve.core.files import save_figure, written
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.dedispersion.api import dedisperse
 from skysieve.dedispersion.clean.masks import Mask, check_mask
 from skysieve.dedispersion.data.delays import delay_seconds, sample_delays
-from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from .candidates import Candidates
+
 __all__ = ["Cutout", "cutout"]
 
 SLICE = 2**22
-"""Values that are read at a time."""
+"""Samples x channels that are read at a time."""
 PART, PARTS = 16, 64
-"""Samples of a piece, and pieces, that medians are taken from."""
+"""Medians are taken from so many pieces of so many samples: ``PARTS`` pieces of ``PART``."""
 SIDE = 256
-"""Samples, channels and DMs of the images, which is what FETCH takes."""
+"""Samples, channels and DMs of the images; the size that FETCH expects."""
 
 
 @dataclass(frozen=True)
 class Cutout:
-    """One candidate's data.
+    """The data around one candidate.
 
     Attributes
     ----------
     raw, dedispersed : numpy.ndarray of float32, shape (channels, samples)
         Dynamic spectra, each channel less its median; 256 x 256 at most.
     bowtie : numpy.ndarray of float32, shape (256, samples)
-        De-dispersed series at DMs from 0 to twice the candidate's, in sigma.
+        De-dispersed series at DMs from 0 to twice that of the candidate, in sigma.
     profile : numpy.ndarray of float32
-        The series at its DM, in sigma.
+        The series at the DM of the candidate, in sigma.
     times : numpy.ndarray
-        Seconds from the candidate, of the columns of ``dedispersed``, ``bowtie`` and ``profile``.
+        Seconds from the candidate for the columns of ``dedispersed``, ``bowtie`` and ``profile``.
     raw_times : numpy.ndarray
-        Those of ``raw``, which spans the delay across the band.
+        Seconds from the candidate for the columns of ``raw``, which spans the delay across the band.
     freqs, dms : numpy.ndarray
-        Of the rows: MHz, falling; pc / cm^3.
+        Frequencies of the rows of the spectra (MHz, falling), and DMs of those of ``bowtie`` (pc / cm^3).
     snr, dm, time, width : float
-        The candidate.
+        Of the candidate.
     observation : Observation
     name : str
     dm_constant : float
@@ -80,9 +82,9 @@ class Cutout:
         return cutout_figure(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write HDF5: ``data_freq_time`` (time, frequency), ``data_dm_time`` (DM, time), attributes as `your` has.
+        """Write HDF5: ``data_freq_time`` (time, frequency), ``data_dm_time`` (DM, time), and the attributes of `your`.
 
-        Both are 256 x 256, as FETCH wants them: fewer channels are repeated.
+        Both are 256 x 256, as FETCH expects; fewer channels are repeated.
         """
         try:
             import h5py
@@ -108,27 +110,28 @@ class Cutout:
 
 
 def cutout(
-    fb: Filterbank, *, dm: float, time: float, width: float, snr: float = float("nan"),
+    data: Filterbank | Paths, *, dm: float, time: float, width: float, snr: float = float("nan"),
     dm_constant: float = DM_CONSTANT, mask: Mask | None = None, memory: str | float | None = None,
 ) -> Cutout:  # fmt: skip
     """The data around one pulse.
 
     Parameters
     ----------
-    fb : Filterbank
+    data : Filterbank, path or sequence of paths
     dm, time, width : float
-        pc / cm^3; seconds from the start to its arrival at the top of the band; seconds.
+        pc / cm^3; seconds from the start of the data to its arrival at the top of the band; seconds.
     snr : float, optional
+        S/N, for the label.
     dm_constant : float
     mask : Mask, optional
     memory : str or float, optional
-        As for `dedisperse`: however long the delay across the band is.
+        As for `dedisperse`; any delay across the band fits.
 
     Returns
     -------
     Cutout
-        Time is binned to half the width.  What is masked, lies outside of the data or is not finite takes the
-        channels' medians.
+        Time is binned to half the width.  Samples that are masked, beyond the data or not finite are replaced by the
+        median of their channel.
 
     Examples
     --------
@@ -140,6 +143,14 @@ def cutout(
     """
     if not (np.isfinite(dm) and dm >= 0):
         raise ValueError(f"dm={dm!r}: expected a DM of at least 0")
+    with opened(data) as fb:
+        return _cutout(fb, dm, time, width, snr, dm_constant, mask, memory)
+
+
+def _cutout(
+    fb: Filterbank, dm: float, time: float, width: float, snr: float, dm_constant: float, mask: Mask | None,
+    memory: str | float | None,
+) -> Cutout:  # fmt: skip
     if not 0 <= time <= fb.duration:
         raise ValueError(f"time={time!r}: the data last {fb.duration:g} s")
     if not (np.isfinite(width) and width > 0):
@@ -156,14 +167,14 @@ def cutout(
     delays = sample_delays(fb.freqs, np.array([dm]), tsamp, "top", dm_constant)[0]
     span = n + int(delays.max())
     budget = parse_budget(memory, available_host_memory())
-    from . import cpu_cutouts as cpu_cutout
+    from . import cpu_cutouts
 
     window = WindowReader(fb, mask, centre - half, n + int(late.max()))
     step = max(64, min(SLICE, budget // 32) // fb.nchan)
     count = min(SIDE, span)
     lined, raw = np.zeros((SIDE, fb.nchan)), np.zeros((count, fb.nchan))
     for at in range(0, span, step):
-        cpu_cutout.add_slice(window.read(at, min(step, span - at)), at, delays.astype(np.int64), b, lined, span, raw)
+        cpu_cutouts.add_slice(window.read(at, min(step, span - at)), at, delays.astype(np.int64), b, lined, span, raw)
     edges = np.linspace(0, span, count + 1)
     bowtie = _bowtie(window, dms, late, n, b, dm_constant, budget)
     times = ((np.arange(SIDE, dtype=np.float64) + 0.5) * b - half) * tsamp + centre * tsamp - time
@@ -178,32 +189,32 @@ def cutout(
 
 
 def write_cutouts(
-    fb: Filterbank, found: Any, folder: str | os.PathLike[str], *, most: int = 20, hdf5: bool = True,
+    data: Filterbank | Paths, found: Candidates, folder: str | os.PathLike[str], *, most: int = 20, hdf5: bool = True,
     plots: bool = True, mask: Mask | None = None, memory: str | float | None = None,
 ) -> list[Path]:  # fmt: skip
-    """Cut-outs of the loudest candidates of a search into a folder: ``.h5`` and ``.png``."""
-    home = Path(folder)
-    home.mkdir(parents=True, exist_ok=True)
+    """Write cut-outs of the loudest candidates of a search to a folder, as ``.h5`` and ``.png``; the files written."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
     paths = []
-    for i in range(min(most, len(found))):
-        late = delay_seconds(found.observation.top, float(found.dm[i]), found.ref_freq, found.dm_constant)
-        top = float(found.time[i]) + float(late)
-        one = cutout(
-            fb, dm=float(found.dm[i]), time=min(max(top, 0.0), fb.duration), width=float(found.width[i]),
-            snr=float(found.snr[i]), dm_constant=found.dm_constant, mask=mask, memory=memory,
-        )  # fmt: skip
-        if hdf5:
-            paths.append(home / f"{one.name}.h5")
-            one.save(paths[-1])
-        if plots:
-            paths.append(home / f"{one.name}.png")
-            with written(paths[-1]) as part:
-                one.plot().savefig(part, dpi=110)
+    with opened(data) as fb:
+        for i in range(min(most, len(found))):
+            late = delay_seconds(found.observation.top, float(found.dm[i]), found.ref_freq, found.dm_constant)
+            top = float(found.time[i]) + float(late)
+            one = cutout(
+                fb, dm=float(found.dm[i]), time=min(max(top, 0.0), fb.duration), width=float(found.width[i]),
+                snr=float(found.snr[i]), dm_constant=found.dm_constant, mask=mask, memory=memory,
+            )  # fmt: skip
+            if hdf5:
+                paths.append(target / f"{one.name}.h5")
+                one.save(paths[-1])
+            if plots:
+                paths.append(target / f"{one.name}.png")
+                save_figure(one.plot(), paths[-1], dpi=110)
     return paths
 
 
 class WindowReader:
-    """A stretch of a filterbank as float32, which may reach past its ends; medians where nothing is to be believed."""
+    """A stretch of a filterbank as float32, which may reach beyond its ends; missing samples are medians."""
 
     def __init__(self, fb: Filterbank, mask: Mask | None, start: int, nsamp: int) -> None:
         if mask is not None:
@@ -213,7 +224,7 @@ class WindowReader:
         self._middle = self._medians()
 
     def close(self) -> None:
-        """The filterbank stays open."""
+        """Does nothing: the filterbank stays open."""
 
     def read(self, start: int, count: int) -> NDArray[np.float32]:
         """Samples ``start : start + count`` of the stretch, shape (count, nchan)."""
@@ -222,11 +233,11 @@ class WindowReader:
         at = self.start + start
         low, high = max(0, at), min(self.fb.nsamp, at + count)
         if high > low:
-            inside = self._believed(low, high - low)
+            inside = self._good(low, high - low)
             out[low - at : high - at] = np.where(np.isfinite(inside), inside, self._middle)
         return out
 
-    def _believed(self, start: int, count: int) -> NDArray[np.float32]:
+    def _good(self, start: int, count: int) -> NDArray[np.float32]:
         """Samples of the filterbank, NaN where masked: shape (count, nchan)."""
         x = self.fb.block(start, count).T.astype(np.float32)
         if self.mask is not None:
@@ -234,10 +245,10 @@ class WindowReader:
         return x
 
     def _medians(self) -> NDArray[np.float32]:
-        """Of each channel, from some 1024 samples spread evenly; 0 where none is to be believed."""
+        """Median of each channel, from about 1024 evenly spread samples; 0 for a channel without good samples."""
         low, high = max(0, self.start), min(self.fb.nsamp, self.start + self.nsamp)
         step = max(PART, (high - low) // PARTS)
-        parts = [self._believed(at, min(PART, high - at)) for at in range(low, high, step)]
+        parts = [self._good(at, min(PART, high - at)) for at in range(low, high, step)]
         values = np.concatenate(parts) if parts else np.empty((0, self.fb.nchan), np.float32)
         found = np.zeros(self.fb.nchan, np.float32)
         good = np.isfinite(values)
@@ -254,7 +265,7 @@ def _bowtie(
     window: WindowReader, dms: NDArray[np.float64], late: NDArray[np.int32], n: int, b: int, dm_constant: float,
     budget: int,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """The first ``n`` samples of the series at some DMs, added by ``b``; as many DMs at a time as fit."""
+    """The first ``n`` samples of the series at some DMs, binned by ``b``; as many DMs at a time as fit."""
     out = np.empty((len(dms), n // b))
     each = max(1, min(len(dms), budget // 2 // (12 * n)))
     for m in range(0, len(dms), each):
@@ -266,7 +277,7 @@ def _bowtie(
 
 
 def _resample(x: NDArray[Any], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means of rows between edges, which may lie within samples."""
+    """Means of rows between edges, which may be fractions of samples."""
     running = np.concatenate([np.zeros((len(x), 1)), np.cumsum(x, axis=1, dtype=np.float64)], axis=1)
     whole = np.minimum(edges.astype(np.int64), x.shape[1] - 1)
     at = running[:, whole] + (edges - whole) * x[:, whole]
@@ -274,7 +285,7 @@ def _resample(x: NDArray[Any], edges: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _shrink(x: NDArray[Any], nchan: int) -> NDArray[np.float64]:
-    """At most `SIDE` rows."""
+    """`x` with at most `SIDE` rows."""
     if nchan <= SIDE:
         return np.asarray(x, np.float64)
     return _resample(np.asarray(x, np.float64).T, np.linspace(0, nchan, SIDE + 1)).T
@@ -285,7 +296,7 @@ def _level(x: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def _sigma(x: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Rows in sigma over their median."""
+    """Rows relative to their median, in sigma."""
     low, middle, high = np.percentile(x, [25, 50, 75], axis=1, keepdims=True)
     spread = (high - low) / 1.349
     return np.where(spread > 0, (x - middle) / np.where(spread > 0, spread, 1), 0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Friends of friends: events that belong to one pulse."""
+"""Groups of events that belong to one pulse, by friends of friends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def friends(
 ) -> NDArray[np.int64]:
     """Number of the group that each event belongs to: 0, 1, ... in the order of the groups' first events.
 
-    Two events are friends when their DMs are at most ``link_dm`` apart in the list and their times no further than half
-    the sum of their widths, or ``link_time``; groups are what friends of friends reach.
+    Two events are friends if their DMs differ by at most ``link_dm`` places in the list of DMs and their times by at
+    most half the sum of their widths, or by ``link_time`` if that is more.  A group is a set of events that are
+    connected by friends.
 
     Parameters
     ----------

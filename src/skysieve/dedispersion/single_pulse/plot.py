@@ -1,4 +1,4 @@
-"""Pictures: a plan's smearing, and what a search has found."""
+"""Figures of a search and of a cut-out."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from .cutouts import Cutout
 
 QUICK_PNG: dict[str, Any] = {"dpi": 100, "pil_kwargs": {"compress_level": 1}}
-"""How pictures are written while a stream goes on: twice as fast as by default, and 6% larger."""
+"""Options with which a stream saves pictures: twice as fast as the defaults, and files are 6% larger."""
 MOST_POINTS = 100_000
-"""Events drawn at most: the loudest."""
+"""Most events that are drawn; the loudest."""
 
 
-def search_figure(found: Candidates) -> Figure:
+def search_figure(found: Candidates, **options: Any) -> Figure:
     """Figure 5 of Magro et al. 2011: S/N against time, S/N against DM, DM against time; sizes and colours by S/N."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 7.5), layout="constrained")
+    figure = Figure(**{"figsize": (9, 7.5), "layout": "constrained", **options})
     cells = figure.add_gridspec(2, 3)
     top, left, plane = (figure.add_subplot(c) for c in (cells[0, :], cells[1, 0], cells[1, 1:]))
     e = found.events
@@ -54,7 +54,7 @@ def search_figure(found: Candidates) -> Figure:
 
 
 def _plain(text: str) -> str:
-    """Words of a file's header, which are no formula."""
+    """Text of a file's header, in which a dollar sign does not begin a formula."""
     return text.replace("$", r"\$")
 
 
@@ -62,7 +62,7 @@ def cutout_figure(c: Cutout) -> Figure:
     """Profile over the de-dispersed dynamic spectrum and the bow tie; the raw dynamic spectrum beside them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 7))  # margins are given: to find them takes as long as to draw
+    figure = Figure(figsize=(10, 7))  # fixed margins: to compute them takes as long as to draw
     cells = figure.add_gridspec(
         3, 2, height_ratios=(1, 2, 2), left=0.09, right=0.985, bottom=0.075, top=0.98, wspace=0.24, hspace=0.07
     )

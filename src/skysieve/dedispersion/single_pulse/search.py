@@ -1,4 +1,4 @@
-"""`search`: from a filterbank and a plan to candidates, a chunk of anchored blocks at a time."""
+"""`search` and `SearchPlan`: from data and DMs to candidates, a chunk of anchored blocks at a time."""
 
 from __future__ import annotations
 
@@ -7,82 +7,84 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
-from skysieve.core.progress import Reporter
+from skysieve.core.plan import Plan
+from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
-from skysieve.dedispersion.api import (
-    Place,
-    check_binning,
-    chosen_device,
-    engine_that_fits,
-    find_place,
-    make_engine,
-    reporting,
-    stages_of,
-    tabled,
-)
+from skysieve.dedispersion.api import plan_facts
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
-from skysieve.dedispersion.contract import METHODS, MOST_WIDTH, NOISE, Detection, Engine, check_events
-from skysieve.dedispersion.data.delays import reference_frequency
-from skysieve.dedispersion.data.filterbank import Filterbank
+from skysieve.dedispersion.contract import (
+    BLOCK_SECONDS,
+    DETECTORS,
+    METHODS,
+    MOST_WIDTH,
+    NOISE,
+    Detection,
+    Detector,
+    Engine,
+    Method,
+    Noise,
+    Table,
+    check_events,
+)
+from skysieve.dedispersion.data.delays import Reference, reference_frequency
+from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.dispatch import Kind, Target, device_for, engine_that_fits, find_target, make_engine
+from skysieve.dedispersion.dm_plan.arguments import Stages, check_binning, stages_of, tabled
 from skysieve.dedispersion.dm_plan.delay_tables import Tabled
 from skysieve.dedispersion.dm_plan.plan import DMPlan, check_series
 
 from .candidates import Candidates, Events, group_events
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["WIDTHS", "search"]
+__all__ = ["WIDTHS", "SearchPlan", "search"]
 
 R = TypeVar("R")
 
 WIDTHS = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 48, 58, 70, 84, 101, 122, 147, 177, 213, 256, 308,
 )  # fmt: skip
-"""Boxcars, binned samples: neighbours within a factor 1.21 (from 5 on), so that a top-hat pulse loses at most 5%."""
-DETECTORS = ("boxcar", "threshold")
-BLOCK_SECONDS = 2.0
+"""Boxcars, binned samples: from 5 on each is at most 1.21 times the one before; a top-hat pulse loses at most 5%."""
 LEAST_BLOCK = 1024
-"""Samples of a noise block at least: quartiles of fewer say little."""
+"""Fewest samples of a noise block: quartiles of fewer are uncertain."""
 EVENT_BYTES = 320
-"""Memory for an event, while candidates are made of them."""
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Blocks of a search, unbinned samples."""
-
-    block: int
-    chunk_blocks: int
+"""Bytes of memory for each event, while candidates are made of them."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A search whose arguments are checked and whose delays are known: what a file and a stream share.
+    """A search whose arguments are checked and whose delays are known; used for files and for streams.
 
     Attributes
     ----------
-    stages : list of (DMs, binning, subbands, DMs a call)
+    stages : list of (DMs, binning, subbands, DMs that share subbands)
     made : list of Tabled
+        Delays of each stage.
     dm_constant, threshold, link_time, tsamp : float
     boxes : tuple of int
+        Widths of the boxcars, binned samples.
     noise : str
     every : bool
-    link_dm, length : int
-        ``length``: unbinned samples of a noise block.
+        See `contract.Detection`.
+    link_dm : int
+    length : int
+        Samples of a noise block, not binned.
     """
 
-    stages: list[tuple[NDArray[np.float64], int, int, int]]
+    stages: Stages
     made: list[Tabled]
     dm_constant: float
     threshold: float
@@ -96,16 +98,16 @@ class Job:
 
     @property
     def overlap(self) -> int:
-        """Unbinned samples that the highest DM reaches beyond a block."""
+        """Samples, not binned, by which the highest DM reaches beyond a block."""
         return max(t.table.maxshift * t.table.downsamp for t in self.made)
 
     @property
     def how(self) -> str:
-        """Method of the engine, where "brute" is not asked for."""
+        """Method of the engine, unless "brute" is asked for."""
         return "tree" if all(t.method == "tree" for t in self.made) else "exact-subband"
 
     def detections(self, nsamp: int) -> list[Detection]:
-        """What each table's series of data of a length are searched for."""
+        """What the series of each table are searched for, in data of ``nsamp`` samples."""
         found = []
         for t in self.made:
             table = t.table
@@ -117,11 +119,12 @@ class Job:
 
     def look(
         self, engine: Engine, looked: list[Detection], low: int, step: int, nsamp: int,
-        told: Callable[[int], object] | None = None,
+        report: Callable[[int], object] | None = None,
     ) -> list[NDArray[np.float64]]:  # fmt: skip
-        """Events centred on samples ``low : low + step`` of data of ``nsamp``, by table; ``low`` begins a block.
+        """Events of each table that are centred on samples ``low : low + step`` of ``nsamp``; ``low`` begins a block.
 
-        Reads from the block before ``low`` to the block after ``low + step`` and the highest DM's delay beyond.
+        Loads the samples from the block before ``low`` to the end of the block after ``low + step``, plus the delay of
+        the highest DM.  ``report`` is called with the number of DMs of each table that is done.
         """
         first = max(0, low - self.length)
         stop = min(nsamp, low + step + self.length)
@@ -133,12 +136,12 @@ class Job:
             high = min(low + step, nsamp) // b
             some = count > 0 and high > low // b
             parts.append(engine.search(i, first // b, count, low // b, high, what) if some else np.empty((0, 4)))
-            if told is not None:
-                told(len(t.table.delays))
+            if report is not None:
+                report(len(t.table.delays))
         return parts
 
     def events(self, raw: list[NDArray[np.float64]], obs: Observation) -> tuple[Events, NDArray[np.float64]]:
-        """Events of all tables with their DMs, times and widths; and all DMs, rising."""
+        """The events of all tables with their DMs, times and widths; and all DMs, rising."""
         base = obs.dm or 0.0
         every = np.concatenate([dms for dms, *_ in self.stages])
         dms_all, rank = np.unique(every, return_inverse=True)
@@ -160,48 +163,263 @@ class Job:
 
 
 def prepare(
-    fb: Filterbank, plan: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
+    fb: Filterbank, dms: DMPlan | Any, *, widths: Sequence[int] | None, threshold: float, noise: str, detector: str,
     buffer: int | None, block: float | None, link_dm: int, link_time: float | None, method: str, max_loss: float,
     ref_freq: str | float, dm_constant: float | None, usual_block: float = BLOCK_SECONDS,
 ) -> Job:  # fmt: skip
-    """The arguments of `search` checked, and the delays; no data are read.
+    """Check the arguments of `search` and make the tables of delays; no data are read.
 
-    A ``block`` that is too short is refused; where none is given, ``usual_block`` becomes longer where that is needed.
+    A ``block`` that is too short is refused.  If it is None, the block lasts ``usual_block`` seconds, or longer if it
+    has to.
     """
-    stages, constant = stages_of(fb, plan, dm_constant, name="plan")
-    check_series(fb.observation, np.concatenate([dms for dms, *_ in stages]))
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    stages, constant = stages_of(fb, dms, dm_constant)
+    check_series(fb.observation, np.concatenate([listed for listed, *_ in stages]))
+    one_of("method", method, METHODS)
     boxes, kind = _check(widths, threshold, noise, detector, link_dm, link_time)
     common = math.lcm(*(binning for _, binning, _, _ in stages))
     length = _block_length(fb, block, buffer, detector, common, boxes, max(b for _, b, _, _ in stages),
                            usual_block)  # fmt: skip
     made = []
-    for dms, binning, nsub, call in stages:
+    for listed, binning, nsub, call in stages:
         check_binning(fb, binning)
-        made.append(tabled(fb, dms, binning, method, max_loss, None, nsub, call, ref_freq, constant))
+        made.append(tabled(fb, listed, binning, method, max_loss, None, nsub, call, ref_freq, constant))
     gap = 3 * fb.tsamp if link_time is None else float(link_time)
     return Job(
-        stages, made, constant, float(threshold), boxes, kind, detector == "threshold", int(link_dm), gap, length,
+        stages, made, constant, float(threshold), boxes, kind, DETECTORS[detector].every, int(link_dm), gap, length,
         fb.tsamp,
     )  # fmt: skip
 
 
+class SearchPlan(Plan):
+    """A search of many data of one kind: delays, engine and memory are set up once.
+
+    Parameters
+    ----------
+    data : Filterbank, path or sequence of paths
+        The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.  A
+        plan that is to be pickled needs a path.
+    dms, widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
+        As for `search`.
+    device, memory, threads
+        As for `search`.
+
+    Raises
+    ------
+    ValueError, TypeError, MemoryBudgetError
+        As `search`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skysieve.dedispersion import fake
+    >>> band = {"nchan": 64, "duration": 4, "tsamp": 1e-3, "fch1": 1500, "foff": -4}
+    >>> nights = [fake(times=[t], dm=200, width=4e-3, snr=20, seed=1, **band) for t in (1.5, 2.5)]
+    >>> with SearchPlan(nights[0], np.arange(100, 300, 4), threads=1) as plan:
+    ...     [len(plan.execute(night)) for night in nights]
+    [1, 1]
+    """
+
+    def __init__(
+        self,
+        data: Filterbank | Paths,
+        dms: ArrayLike | DMPlan,
+        *,
+        widths: Sequence[int] | None = None,
+        threshold: float = 6.5,
+        noise: Noise = "robust",
+        detector: Detector = "boxcar",
+        buffer: int | None = None,
+        block: float | None = None,
+        link_dm: int = 5,
+        link_time: float | None = None,
+        method: Method = "auto",
+        max_loss: float = 0.0,
+        ref_freq: Reference | float = "top",
+        dm_constant: float | None = None,
+        device: str = "auto",
+        memory: str | float | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._engine: Engine | None = None
+        self._lock = Lock()
+        with opened(data) as fb:
+            self._job = job = prepare(
+                fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
+                link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
+                dm_constant=dm_constant,
+            )  # fmt: skip
+            self._detector, self._ref_freq, self._threads = detector, ref_freq, threads
+            self._most = parse_budget(memory, available_host_memory()) // EVENT_BYTES
+            self._looked(fb)
+            self._kind = Kind.of(fb)
+            self._target = find_target(device_for(fb, device), memory)
+            workers = usable_cores() if threads is None else max(1, threads)
+            source, tables = Cleaned(fb, None, job.length), [t.table for t in job.made]
+            step = _chunk_blocks(source, tables, job, self._target, workers) * job.length
+
+            def make(step: int) -> Engine:
+                capacity = step + 2 * job.length + job.overlap
+                how = "brute" if method == "brute" else job.how
+                return make_engine(
+                    source, tables, method=how, device=self._target, capacity=capacity, threads=threads
+                )  # fmt: skip
+
+            self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)
+
+    def execute(
+        self,
+        data: Filterbank | Paths,
+        *,
+        mask: Mask | None = None,
+        losses: Losses | None = None,
+        progress: bool | Callable[[int, int], None] = False,
+    ) -> Candidates:
+        """Search data.
+
+        Parameters
+        ----------
+        data : Filterbank, path or sequence of paths
+            Of any length; otherwise as the data that the plan was made for.
+        mask, losses, progress
+            As for `search`.
+
+        Returns
+        -------
+        Candidates
+        """
+        began = time.perf_counter()
+        with self._lock, opened(data) as fb:
+            self._open_engine()
+            self._kind.check(fb, self._target)
+            _check_given(fb, mask, losses)
+            found = self._execute(fb, mask, losses, progress)
+        return replace(found, seconds=time.perf_counter() - began)
+
+    def _open_engine(self) -> Engine:
+        if self._engine is None:
+            raise ValueError("the plan is closed; make a new one")
+        return self._engine
+
+    def _looked(self, fb: Filterbank) -> list[Detection]:
+        """What each table's series of some data are searched for; an error if the delay of a DM is too long."""
+        found = [replace(what, most=self._most) for what in self._job.detections(fb.nsamp)]
+        _check_reach(fb, self._job, found)
+        return found
+
+    def _execute(
+        self,
+        fb: Filterbank,
+        mask: Mask | None,
+        losses: Losses | None,
+        progress: bool | Callable[[int, int], None],
+    ) -> Candidates:
+        job, length, made = self._job, self._job.length, self._job.made
+        looked = self._looked(fb)
+        whole, cells = (None, None) if mask is None else split_mask(mask, fb)
+
+        def run(data: Filterbank, watch: Watch | None = None) -> list[NDArray[np.float64]]:
+            return self._run(data, Cleaned(data, whole, length, watch), looked, progress)
+
+        if losses is not None:
+            filled = FilledReader(fb, losses, length)
+            dropped, lost, joins = NO_RECTANGLES, filled.losses, filled.joins
+            data = Filterbank([filled])
+            raw = run(data if cells is None else repaired(data, NO_RECTANGLES, cells, length))
+        else:
+            clean = None
+            if cells is None and fb.gpu is None and not len(fb.gaps) and not len(fb.lost):
+                clean, dropped = _optimistic(fb, run, self._threads)
+            else:
+                dropped = fb.lost if len(fb.lost) else dropped_in(fb)
+            lost, joins = Losses(np.concatenate([dropped, full(fb.gaps, fb.nchan)])), []
+            if clean is None:
+                data = fb
+                if cells is not None or len(dropped) > len(fb.lost):
+                    data = repaired(fb, dropped, cells, length)
+                elif len(fb.gaps) and not len(fb.lost):
+                    filled = FilledReader(fb, lost, length)
+                    data, lost, joins = Filterbank([filled]), filled.losses, filled.joins
+                clean = run(data)
+            raw = clean
+        if losses is not None or len(lost.rects):
+            raw = kept_events(made, raw, job.boxes, lost, length, joins, looked)
+        events, dms_all = job.events(raw, fb.observation)
+        ref = reference_frequency(fb.freqs, self._ref_freq)
+        columns, group = group_events(events, fb.observation, ref, job.dm_constant, job.link_dm, job.link_time)
+        adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
+        live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
+        size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
+        live *= 1 - float(size) / fb.nsamp / fb.nchan
+        facts = self.describe()
+        return Candidates(
+            **columns, events=events, group=group, dms=dms_all, threshold=job.threshold, noise=job.noise,
+            detector=self._detector, method=facts["method"], device=facts["device"], dm_constant=job.dm_constant,
+            ref_freq=ref, searched=fb.duration, seconds=0.0, adds=adds, live=live, observation=fb.observation,
+            dropped=dropped, until=_until(job, looked),
+        )  # fmt: skip
+
+    def _run(
+        self, fb: Filterbank, source: Cleaned, looked: list[Detection], progress: bool | Callable[[int, int], None]
+    ) -> list[NDArray[np.float64]]:
+        """Events of every table, chunk after chunk."""
+        engine = self._open_engine()
+        engine.rebind(source)
+        tables = [t.table for t in self._job.made]
+        found: list[list[NDArray[np.float64]]] = [[] for _ in tables]
+        events = 0
+        with reporting(progress, "single pulses") as report:
+            reporter = Reporter(report, sum(len(t.delays) for t in tables) * -(-fb.nsamp // self._step))
+            for low in range(0, fb.nsamp, self._step):
+                new = self._job.look(engine, looked, low, self._step, fb.nsamp, reporter.add)
+                for parts, rows in zip(found, new, strict=True):
+                    parts.append(rows)
+                    events += len(rows)
+                check_events(events, looked[0])
+        return [np.concatenate(parts) for parts in found]
+
+    def describe(self) -> dict[str, Any]:
+        """What the plan does and where.
+
+        Returns
+        -------
+        dict
+            ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``seconds``
+            (None: times are not predicted), ``dms`` (their number), ``chunk`` (samples at a time), ``block`` (samples
+            of a noise block), ``noise``, ``detector``, ``widths``.
+        """
+        job = self._job
+        facts = plan_facts(self._open_engine(), job.made, self._kind, self._step)
+        return {
+            **facts, "block": job.length, "noise": job.noise, "detector": self._detector, "widths": job.boxes
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Free threads and memory; the plan cannot be used any more."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._engine is None else ""
+        count = sum(len(listed) for listed, *_ in self._job.stages)
+        return f"<SearchPlan {count} DMs, S/N above {self._job.threshold:g}, {self._kind}{state}>"
+
+
 def search(
-    fb: Filterbank,
-    plan: DMPlan | Any,
+    data: Filterbank | Paths,
+    dms: ArrayLike | DMPlan,
     *,
     widths: Sequence[int] | None = None,
     threshold: float = 6.5,
-    noise: str = "robust",
-    detector: str = "boxcar",
+    noise: Noise = "robust",
+    detector: Detector = "boxcar",
     buffer: int | None = None,
     block: float | None = None,
     link_dm: int = 5,
     link_time: float | None = None,
-    method: str = "auto",
+    method: Method = "auto",
     max_loss: float = 0.0,
-    ref_freq: str | float = "top",
+    ref_freq: Reference | float = "top",
     dm_constant: float | None = None,
     mask: Mask | None = None,
     losses: Losses | None = None,
@@ -214,37 +432,38 @@ def search(
 
     Parameters
     ----------
-    fb : Filterbank
-    plan : DMPlan or array_like
-        DMs and binnings, from `plan`; or DMs.
+    data : Filterbank, path or sequence of paths
+        The data; several files follow each other in time.
+    dms : DMPlan or array_like
+        DMs and binnings, from `plan`; or DMs, pc / cm^3.
     widths : sequence of int, optional
         Boxcars in binned samples, rising, at most 4096 and half a block; by default 26 from 1 to 308.
     threshold : float
-        S/N from which an event counts.
+        Least S/N of an event.
     noise : {"robust", "moments", "clipped"}
-        Level and sigma of each block of each series: median and quartiles; mean and standard deviation; these of the
-        samples within 3 sigma, five times over.
+        How level and sigma of each block of each series are estimated: median and quartiles; mean and standard
+        deviation; mean and standard deviation of the samples within 3 sigma, five times over.
     detector : {"boxcar", "threshold"}
-        "threshold" is the paper's: every sample that lies ``threshold`` sigma over the mean of its ``buffer``; no
-        boxcars, ``noise="moments"``.
+        "threshold" is that of the paper: every sample that lies ``threshold`` sigma above the mean of its ``buffer``.
+        It has no boxcars, and ``noise="moments"``.
     buffer : int, optional
-        Samples of its buffers (unbinned); by default those of ``block``.
+        Samples (not binned) of the buffers of the threshold detector; by default those of ``block``.
     block : float, optional
-        Seconds of the blocks that noise is taken from.  They are anchored at sample 0 of the data.  At least 1024
-        samples and twice the widest boxcar, binned as the coarsest stage is; by default 2 s, or this minimum where it
-        is longer.
+        Seconds of the blocks from which noise is estimated.  Blocks are anchored at sample 0 of the data.  A block has
+        at least 1024 samples and twice the widest boxcar, as binned in the coarsest stage.  The default is 2 s, or this
+        minimum if it is longer.
     link_dm : int
-        Events belong together that are at most so many DMs apart ...
+        Events belong to one candidate if their DMs are at most so many places apart in the list of DMs ...
     link_time : float, optional
-        ... and whose windows overlap or lie within so many seconds (3 samples by default).
-    losses : Losses, optional
-        Samples that count as missing: noise of their channel's level and scatter stands in for them, and windows of
-        which less than half is there are no events.  It is what a stream that lost them gives.  By default the gaps
-        of the files and dropped data: stretches of equal samples that noise does not have (see `find_dropped`), which
-        the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
+        ... and their windows overlap or are at most so many seconds apart (3 samples by default).
     mask : Mask, optional
         Cells to leave out.  Channels that are masked throughout add nothing; other cells are replaced by values drawn
         from the good samples of their channel and block.
+    losses : Losses, optional
+        Samples that count as missing.  They are replaced by noise of the level and scatter of their channel.  Windows
+        of which less than half is present are not events.  A stream that lost these samples finds the same.  By
+        default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
+        (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
     method, max_loss, ref_freq, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
 
@@ -255,20 +474,24 @@ def search(
     Raises
     ------
     ValueError, TypeError
-        For arguments that do not fit.
+        An argument is wrong.
     MemoryBudgetError
-        When one block and the delay of the highest DM do not fit.
+        One block and the delay of the highest DM do not fit.
+
+    See Also
+    --------
+    SearchPlan : the same for many data, with one set-up
 
     Notes
     -----
-    The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of each sample's
-    own block, so that w binned samples have the S/N of the unbinned window.  Normalised samples are rounded to 1/64
-    sigma and held within 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
-    among those centred within half its width.  At each DM the series ends where its lowest channel does, so that a
-    pulse at the end of the file is found at the DMs whose delay the file holds.  DMs of a time series count from
-    its own.  Masked channels add no noise: sigma is that of the live ones.  Nothing depends on chunks, threads, or
-    the data's length (but that a last block of less than a quarter takes the noise of the one before); an event is
-    final one block after its own, plus the DM's delay.
+    The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of the block of each
+    sample, so that w binned samples have the S/N of the window that is not binned.  Normalised samples are rounded to
+    1/64 sigma and limited to 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
+    among those that are centred within half its width.  At each DM the series ends where its lowest channel does, so
+    that a pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
+    to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
+    depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
+    the noise of the one before it.  An event is final one block after its own, plus the delay of its DM.
 
     Examples
     --------
@@ -280,71 +503,30 @@ def search(
     (True, True)
     """
     began = time.perf_counter()
-    job = prepare(
-        fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
-        link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
-        dm_constant=dm_constant,
-    )  # fmt: skip
-    constant, made, length = job.dm_constant, job.made, job.length
-    budget = parse_budget(memory, available_host_memory())
-    looked = [replace(what, most=budget // EVENT_BYTES) for what in job.detections(fb.nsamp)]
-    _check_reach(fb, job, looked)
+    with opened(data) as fb:
+        _check_given(fb, mask, losses)
+        with SearchPlan(
+            fb, dms, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
+            link_dm=link_dm, link_time=link_time, method=method, max_loss=max_loss, ref_freq=ref_freq,
+            dm_constant=dm_constant, device=device, memory=memory, threads=threads,
+        ) as plan:  # fmt: skip
+            found = plan.execute(fb, mask=mask, losses=losses, progress=progress)
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def _check_given(fb: Filterbank, mask: Mask | None, losses: Losses | None) -> None:
     if losses is not None and not isinstance(losses, Losses):
         raise TypeError(f"losses is a {type(losses).__name__}, expected Losses")
     if mask is not None:
         check_mask(mask, fb)
-    whole, cells = (None, None) if mask is None else split_mask(mask, fb)
-    workers = usable_cores() if threads is None else max(1, threads)
-    place = find_place(chosen_device(fb, device), memory)
-
-    def run(data: Filterbank, watch: Watch | None = None) -> tuple[list[NDArray[np.float64]], str, str]:
-        source = Cleaned(data, whole, length, watch)
-        layout = _layout(data, source, made, length, place, workers)
-        return _run(data, source, job, looked, layout, method, place, threads, progress)
-
-    if losses is not None:
-        filled = FilledReader(fb, losses, length)
-        dropped, lost, joins = NO_RECTANGLES, filled.losses, filled.joins
-        data = Filterbank([filled])
-        raw, ran, where = run(data if cells is None else repaired(data, NO_RECTANGLES, cells, length))
-    else:
-        clean = None
-        if cells is None and fb.gpu is None and not len(fb.gaps) and not len(fb.lost):
-            clean, dropped = _optimistic(fb, run, threads)
-        else:
-            dropped = fb.lost if len(fb.lost) else dropped_in(fb)
-        lost, joins = Losses(np.concatenate([dropped, full(fb.gaps, fb.nchan)])), []
-        if clean is None:
-            data = fb
-            if cells is not None or len(dropped) > len(fb.lost):
-                data = repaired(fb, dropped, cells, length)
-            elif len(fb.gaps) and not len(fb.lost):
-                filled = FilledReader(fb, lost, length)
-                data, lost, joins = Filterbank([filled]), filled.losses, filled.joins
-            clean = run(data)
-        raw, ran, where = clean
-    if losses is not None or len(lost.rects):
-        raw = kept_events(made, raw, job.boxes, lost, length, joins, looked)
-    events, dms_all = job.events(raw, fb.observation)
-    ref = reference_frequency(fb.freqs, ref_freq)
-    columns, group = group_events(events, fb.observation, ref, constant, link_dm, job.link_time)
-    adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
-    live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
-    live *= 1 - float(((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()) / fb.nsamp / fb.nchan
-    return Candidates(
-        **columns, events=events, group=group, dms=dms_all, threshold=float(threshold), noise=job.noise,
-        detector=detector, method=ran, device=where, dm_constant=constant, ref_freq=ref, searched=fb.duration,
-        seconds=time.perf_counter() - began, adds=adds, live=live,
-        observation=fb.observation, dropped=dropped, until=_until(job, looked),
-    )  # fmt: skip
 
 
 def _optimistic(
     fb: Filterbank, run: Callable[[Filterbank, Watch], R], threads: int | None
 ) -> tuple[R | None, NDArray[np.int64]]:
-    """What ``run`` gives and no rectangles; or None and the dropped data.
+    """What ``run`` returns, and no rectangles; or None, and the dropped data.
 
-    The samples are watched as they are read, so that data without dropouts are read once.
+    `Watch` looks at the samples while ``run`` reads them, so that data without dropouts are read once.
     """
     watch = Watch(fb, threads)
     found = None
@@ -357,12 +539,12 @@ def _optimistic(
         dropped = dropped_in(fb, watch)
     finally:
         watch.close()
-    nothing = dropped.tolist() == [[0, fb.nsamp, 0, fb.nchan]]  # no sample is left to be searched again
+    nothing = dropped.tolist() == [[0, fb.nsamp, 0, fb.nchan]]  # all is dropped: a second search would find the same
     return (None if len(dropped) and not nothing else found), dropped
 
 
 def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
-    """Seconds at which the search of each DM ends, in the rising list of all DMs."""
+    """Seconds at which the search of each DM ends, for the rising list of all DMs."""
     rank = np.unique(np.concatenate([dms for dms, *_ in job.stages]), return_inverse=True)[1]
     ends = [(w.valid.clip(0) + t.start) * t.table.downsamp * job.tsamp for t, w in zip(job.made, looked, strict=True)]
     found = np.full(int(rank.max()) + 1, -np.inf)
@@ -373,21 +555,19 @@ def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
 def _check(
     widths: Sequence[int] | None, threshold: float, noise: str, detector: str, link_dm: int, link_time: float | None
 ) -> tuple[tuple[int, ...], str]:
-    """Checked widths and noise."""
+    """Check arguments; the widths and the noise estimator."""
     if not (math.isfinite(threshold) and threshold > 0):
         raise ValueError(f"threshold={threshold!r}: expected a number above 0")
-    if noise not in NOISE:
-        raise ValueError(f"noise={noise!r}: expected one of {', '.join(map(repr, NOISE))}")
-    if detector not in DETECTORS:
-        raise ValueError(f"detector={detector!r}: expected one of {', '.join(map(repr, DETECTORS))}")
+    one_of("noise", noise, NOISE)
+    one_of("detector", detector, DETECTORS)
     if not isinstance(link_dm, (int, np.integer)) or link_dm < 0:
         raise ValueError(f"link_dm={link_dm!r}: expected a whole number of at least 0")
     if link_time is not None and not (math.isfinite(link_time) and link_time >= 0):
         raise ValueError(f"link_time={link_time!r}: expected seconds, at least 0")
-    if detector == "threshold":
+    if (only := DETECTORS[detector].noise) is not None:
         if widths is not None:
             raise ValueError("widths: the threshold detector has no boxcars")
-        return (1,), "moments"
+        return (1,), only
     boxes = WIDTHS if widths is None else tuple(int(w) for w in widths)
     whole = widths is None or list(boxes) == list(widths)
     if not whole or not boxes or list(boxes) != sorted(set(boxes)) or boxes[0] < 1 or boxes[-1] > MOST_WIDTH:
@@ -396,7 +576,7 @@ def _check(
 
 
 def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
-    """Refuse DMs whose delay the data do not hold: nothing would be searched there."""
+    """Refuse DMs whose delay is longer than the data: nothing would be searched there."""
     dms = np.concatenate([dms for dms, *_ in job.stages])
     fits = np.concatenate([what.valid >= 1 for what in looked])
     if not fits.all():
@@ -411,7 +591,7 @@ def _block_length(
     fb: Filterbank, given: float | None, buffer: int | None, detector: str, common: int, boxes: tuple[int, ...],
     most: int, usual: float,
 ) -> int:  # fmt: skip
-    """Unbinned samples of a block: a multiple of every binning."""
+    """Samples of a block, not binned: a multiple of every binning."""
     if detector == "threshold" and buffer is not None:
         if buffer < 2 or buffer % common:
             raise ValueError(f"buffer={buffer}: expected at least 2 samples, a multiple of the binnings ({common})")
@@ -429,54 +609,19 @@ def _block_length(
     return int(length)
 
 
-def _layout(fb: Filterbank, source: Cleaned, made: list[Tabled], length: int, place: Place, workers: int) -> _Layout:
-    """As many blocks in a chunk as fit: input, binned copies, and a tile of series for each thread."""
-    tables = [t.table for t in made]
-    overlap = max(t.maxshift * t.downsamp for t in tables)
+def _chunk_blocks(source: Cleaned, tables: list[Table], job: Job, target: Target, workers: int) -> int:
+    """Blocks of a chunk, as many as fit: input, binned copies, and a tile of series for each thread."""
+    nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:
         samples = (blocks + 2) * length
-        series = 0 if place.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
-        return place.bytes_needed(source, tables, samples + overlap) + series
+        series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
+        return target.bytes_needed(source, tables, samples + job.overlap) + series
 
-    blocks = max(1, -(-fb.nsamp // length))
-    while blocks > 1 and need(blocks) > place.budget:
+    blocks = max(1, -(-nsamp // length))
+    while blocks > 1 and need(blocks) > target.budget:
         blocks -= max(1, blocks // 8)
-    if need(blocks) > place.budget:
-        raise MemoryBudgetError(f"a block of {length} samples, its neighbours and the highest DM's delay of {overlap}",
-                                need(blocks), place.budget)  # fmt: skip
-    return _Layout(length, blocks)
-
-
-def _run(
-    fb: Filterbank, source: Cleaned, job: Job, looked: list[Detection], layout: _Layout, method: str,
-    place: Place, threads: int | None, progress: bool | Callable[[int, int], None],
-) -> tuple[list[NDArray[np.float64]], str, str]:  # fmt: skip
-    """Events of every table, chunk after chunk; method and device that made them."""
-    tables = [t.table for t in job.made]
-    how = "brute" if method == "brute" else job.how
-
-    def make(step: int) -> Engine:
-        capacity = min(step + 2 * layout.block, fb.nsamp) + job.overlap
-        return make_engine(source, tables, method=how, device=place, capacity=capacity, threads=threads)
-
-    step = layout.chunk_blocks * layout.block
-    engine, step = engine_that_fits(make, step, layout.block, layout.block, place)
-    found: list[list[NDArray[np.float64]]] = [[] for _ in tables]
-    events = 0
-    try:
-        with reporting(progress, "single pulses") as report:
-            told = Reporter(report, sum(len(t.delays) for t in tables) * -(-fb.nsamp // step))
-            for low in range(0, fb.nsamp, step):
-                for parts, rows in zip(found, job.look(engine, looked, low, step, fb.nsamp, told.add), strict=True):
-                    parts.append(rows)
-                    events += len(rows)
-                check_events(events, looked[0])
-        facts = engine.describe()
-        ran = facts["method"]
-    finally:
-        engine.close()
-    used = sorted({t.method for t in job.made} - {"exact"})
-    if used:
-        ran = " and ".join(used)
-    return [np.concatenate(parts) for parts in found], ran, facts["device"]
+    if need(blocks) > target.budget:
+        what = f"a block of {length} samples, its neighbours and the highest DM's delay of {job.overlap}"
+        raise MemoryBudgetError(what, need(blocks), target.budget)
+    return blocks

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from skysieve.core.checks import one_of
 from skysieve.dedispersion.data.observation import mjd_of
+from skysieve.dedispersion.single_pulse.candidates import Candidates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -97,7 +98,7 @@ class Column:
     ----------
     name, help : str
     unit : str
-        As VOEvents and astropy have it; empty for a pure number.
+        As astropy writes it; empty for a pure number.
     format : str
         Of floating-point numbers in CSV files.
     ucd : str
@@ -118,23 +119,25 @@ class Column:
         return format(value, self.format) if isinstance(value, float) else str(value)
 
 
+VOEVENT_UCDS = {
+    "snr": "stat.snr", "dm": "phys.dispMeasure", "time": "", "width": "time.duration", "mjd_infinite": "time.epoch",
+    "members": "",
+}  # fmt: skip
+"""Columns of a search that VOEvents hold, and their unified content descriptors."""
 CANDIDATE_COLUMNS = (
     Column("beam", "Number of the beam.", voevent=True),
     Column("segment", "Number of the segment: 0, and one more each time the sender starts again."),
-    Column("snr", "Signal-to-noise ratio.", format=".4f", ucd="stat.snr", voevent=True),
-    Column("dm", "Dispersion measure.", "pc/cm^3", ".9g", "phys.dispMeasure", True),
-    Column("time", "Arrival at the reference frequency, since sample 0.", "s", voevent=True),
-    Column("width", "Width of the window.", "s", ucd="time.duration", voevent=True),
-    Column("mjd_top", "Arrival at the top of the band.", "d", ".12f"),
-    Column("mjd_infinite", "Arrival at infinite frequency.", "d", ".12f", "time.epoch", True),
-    Column("sample", "First sample of the window."),
-    Column("width_samples", "Binned samples of the window."),
-    Column("downsamp", "Samples per binned sample."),
-    Column("members", "Events of the group.", voevent=True),
-    Column("dm_low", "Lowest DM of the group.", "pc/cm^3"),
-    Column("dm_high", "Highest DM of the group.", "pc/cm^3"),
-    Column("time_first", "Start of the group's first window.", "s"),
-    Column("time_last", "End of the group's last window.", "s"),
+    *(
+        Column(
+            c.name,
+            f"{c.help[0].upper()}{c.help[1:]}.",
+            c.unit,
+            c.text,
+            VOEVENT_UCDS.get(c.name, ""),
+            c.name in VOEVENT_UCDS,
+        )
+        for c in Candidates.COLUMNS
+    ),
     Column("live", "Fraction of the window's samples that arrived.", format=".4f", voevent=True),
     Column("beams", "Beams that saw it at the same time."),
     Column("flagged", "1 if enough beams saw it at the same time to mark it as interference, else 0."),

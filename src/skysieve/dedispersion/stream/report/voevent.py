@@ -50,7 +50,11 @@ def voevent(
     what = ET.SubElement(root, "What")
     for column in CANDIDATE_COLUMNS:
         if column.voevent and column.name in columns:
-            facts = {"name": column.name, "value": repr(columns[column.name]), "unit": column.unit}
+            facts = {
+                "name": column.name,
+                "value": repr(columns[column.name]),
+                "unit": column.unit.replace(" / cm3", "/cm^3"),
+            }
             if column.ucd:
                 facts["ucd"] = column.ucd
             ET.SubElement(what, "Param", facts)

@@ -64,8 +64,10 @@ class StreamCandidates(Result):
         """The candidates as an astropy table, one row each."""
         from astropy.table import Table
 
-        units = {name: _COLUMNS[name].unit.replace("^", "") for name in self.columns if _COLUMNS[name].unit}
-        return Table(self.columns, units={name: unit.replace("/", " / ") for name, unit in units.items()})
+        known = [_COLUMNS[name] for name in self.columns]
+        return Table(
+            self.columns, units={c.name: c.unit for c in known if c.unit}, descriptions={c.name: c.help for c in known}
+        )
 
     def plot(self, **options: Any) -> Figure:
         """Draw the events in the plane of time and DM, and the candidates on top of them.

@@ -16,17 +16,17 @@ from scipy.ndimage import minimum_filter1d
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
 from skysieve.core.plan import Plan
-from skysieve.dedispersion.api import find_place, make_engine
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.contract import REREAD
+from skysieve.dedispersion.contract import BLOCK_SECONDS, REREAD
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
 from skysieve.dedispersion.data.observation import Observation
+from skysieve.dedispersion.dispatch import find_target, make_engine
 from skysieve.dedispersion.single_pulse.candidates import Events, group_events
 from skysieve.dedispersion.single_pulse.grouping import friends
-from skysieve.dedispersion.single_pulse.search import BLOCK_SECONDS, prepare
+from skysieve.dedispersion.single_pulse.search import prepare
 
 from .history import ENDLESS, History, LiveSource
 from .result import StreamCandidates, merge_events, select_events
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.core.device import Device
-    from skysieve.dedispersion.contract import Detection
+    from skysieve.dedispersion.contract import Detection, Detector, Method, Noise
     from skysieve.dedispersion.dm_plan.plan import DMPlan
 
 __all__ = ["StreamSearch"]
@@ -128,14 +128,14 @@ class StreamSearch(Plan):
         history: int = 0,
         widths: Sequence[int] | None = None,
         threshold: float = 6.5,
-        noise: str = "robust",
-        detector: str = "boxcar",
+        noise: Noise = "robust",
+        detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
         usual_block: float = BLOCK_SECONDS,
         link_dm: int = 5,
         link_time: float | None = None,
-        method: str = "auto",
+        method: Method = "auto",
         max_loss: float = 0.0,
         ref_freq: str | float = "top",
         dm_constant: float | None = None,
@@ -179,7 +179,7 @@ class StreamSearch(Plan):
         self.live_channels = 1 - len(set(ignore)) / observation.nchan
         tables = [t.table for t in self.job.made]
         how = "brute" if method == "brute" else self.job.how
-        place = find_place(device, memory)
+        place = find_target(device, memory)
         pace = self._pace(step)
         self._ranges = [] if place.gpu else dm_ranges(tables, observation.tsamp)
         pieces = [one.delays(tables[one.table]) for one in self._ranges] or tables

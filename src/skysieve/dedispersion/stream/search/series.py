@@ -239,15 +239,13 @@ class RunningSeries:
         what: Detection,
     ) -> NDArray[np.float64]:  # fmt: skip
         """The events of some rows, with the noise of new blocks."""
-        from skysieve.dedispersion.cpu.detect import NOISE_KINDS
-
         from . import cpu_series
 
         sums, levels = k.rows[row:stop], k.levels[row:stop]
-        spare = np.empty(k.block if sums.dtype.kind == "f" and what.noise == "robust" else 0, np.float32)
+        spare = what.scratch(sums.dtype)
         for number in range(k.newest + 1, newest + 1):
             cpu_series.noise_of_block(
-                sums, valid[row:stop], k.origin, number, k.block, k.begin, NOISE_KINDS[what.noise], spare, levels
+                sums, valid[row:stop], k.origin, number, k.block, k.begin, what.noise_code, spare, levels
             )
         begin = max(k.begin * k.block, low - 2 * k.reach)
         widths = np.array(what.widths, np.int64)

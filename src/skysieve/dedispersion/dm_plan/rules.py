@@ -1,10 +1,10 @@
-"""Choosing DMs, time binning and subbands: PRESTO's DDplan rules, and the bound on lost S/N."""
+"""The rules that choose DMs, time binnings and subbands."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -13,19 +13,57 @@ from skysieve.dedispersion.data.delays import error_for_loss, numbers, scatterin
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Rule = Literal["loss", "presto", "tolerance", "survey", "list"]
+
+
+@dataclass(frozen=True)
+class RuleKind:
+    """A rule that chooses DMs.
+
+    Attributes
+    ----------
+    help : str
+    needs : str
+        The arguments of `plan` that it needs; "" if it chooses DMs up to ``dm_max``.
+    """
+
+    help: str
+    needs: str = ""
+
+
+RULES = {
+    "loss": RuleKind(
+        "a pulse of `width` between two DMs loses at most `max_loss` of its S/N (Cordes & McLaughlin 2003)"
+    ),
+    "presto": RuleKind("PRESTO's DDplan: steps and binnings from the smearing in channels, subbands and band"),
+    "tolerance": RuleKind("dedisp and Heimdall: the smearing grows by `tol` from DM to DM; no binning"),
+    "survey": RuleKind("rows of low DM, high DM, step, binning, nominal spacing", needs="stages"),
+    "list": RuleKind("DMs, or an even step", needs="dms or step"),
+}
+"""Rules: names of `Rule`."""
 STEPS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.0)
+"""Steps in DM of the rule "presto"."""
 SOFT = 1.2
 """Two times within this factor count as equal."""
 SUBBAND_SHARE = 0.8
-"""Smearing inside subbands stays below this part of the smaller of the two others."""
+"""Largest smearing inside a subband, as a fraction of the smearing by the DM step or of the sampling time."""
 MOST_DMS = 2_000_000
+"""Longest list of DMs; a longer one is a mistake."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """DMs searched with one step, one time binning and one spacing of nominal DMs.
+    """DMs that have one step, one time binning and one spacing of nominal DMs.
 
-    ``per_call`` DMs share one set of subbands (0: no subbands).
+    Attributes
+    ----------
+    dms : numpy.ndarray of float64
+    step : float
+        pc / cm^3.
+    downsamp : int
+        Samples that are added in time.
+    per_call : int
+        DMs that share one set of subbands; 0 without subbands.
     """
 
     dms: NDArray[np.float64]
@@ -33,10 +71,15 @@ class Stage:
     downsamp: int = 1
     per_call: int = 0
 
+    @property
+    def calls(self) -> int:
+        """Sets of subbands; 1 without subbands."""
+        return math.ceil(len(self.dms) / self.per_call) if self.per_call else 1
+
 
 @dataclass(frozen=True)
 class Band:
-    """What the rules need of an observation: MHz and seconds."""
+    """The properties of an observation that the rules use, in MHz and seconds."""
 
     centre: float
     width: float
@@ -44,7 +87,7 @@ class Band:
     tsamp: float
 
     def smear(self, dm: float, part: int = 1) -> float:
-        """Smearing over ``1 / part`` of the band, seconds."""
+        """Smearing by ``dm`` over the fraction ``1 / part`` of the band, seconds."""
         return float(smearing(dm, self.width / part, self.centre))
 
 
@@ -53,19 +96,19 @@ def presto_stages(
 ) -> list[Stage]:
     """Stages by PRESTO's rules.
 
-    The first step smears over the band, for half of it, by the effective sampling time; a stage ends where smearing in
-    a channel is twice all other smearing, in quadrature; the next bins time further and takes the largest listed
-    step that smears no more than the new sampling time, both softened by 1.2.  With subbands, a call has the largest
-    even number of DMs for which the smearing inside a subband is the least.
+    In each stage the step is the largest of `STEPS` with which an error of half a step smears a pulse over the band by
+    less than 1.2 times the effective sampling time.  The stage ends at the DM at which the smearing in a channel is
+    twice all other smearing, added in quadrature; the next one bins time further.  With subbands, as many DMs (an even
+    number) share subbands as keep the smearing inside a subband below `SUBBAND_SHARE`.
 
     Parameters
     ----------
     nsub : int
         Subbands; 0 for none.
     downsamps : tuple of int
-        Binnings that may be used, rising from 1.
+        Allowed binnings, rising from 1.
     resolution : float
-        Smearing that is acceptable throughout, seconds.
+        Smearing that is acceptable at all DMs, seconds.
     """
     i = 0
     while i + 1 < len(downsamps) and downsamps[i + 1] * band.tsamp * SOFT < resolution:
@@ -102,7 +145,8 @@ def loss_stages(
 ) -> list[Stage]:
     """DMs at which a pulse of ``width`` seconds between two of them loses no more than ``max_loss`` of its S/N.
 
-    The width grows with the DM by smearing in channels (and scattering); time is binned where two bins still fit it.
+    The width grows with the DM by smearing in channels (and, if ``scatter``, scattering).  Time is binned if the width
+    still holds two bins.
     """
     found: list[tuple[int, float]] = []
     dm = dm_min
@@ -123,8 +167,46 @@ def loss_stages(
     return stages
 
 
+def tolerance_dms(
+    dm_min: float, dm_max: float, tsamp: float, width: float, top: float, foff: float, nchan: int, tol: float
+) -> NDArray[np.float64]:
+    """DM list of dedisp and Heimdall: neighbours at which the smearing has grown by a factor of ``tol``.
+
+    Parameters
+    ----------
+    tsamp, width : float
+        Seconds: sampling time and intrinsic width.
+    top, foff : float
+        Centre of the highest channel and step (either sign), MHz.
+    tol : float
+        Above 1.
+
+    Notes
+    -----
+    From DM, the next is the larger root of a quadratic in it with ``a = 8.3 df / f_c^3`` (us, MHz, GHz),
+    ``b = a^2 nchan^2 / 16``, ``c = (tsamp^2 + width^2)(tol^2 - 1)`` (Barsdell et al. 2012).
+
+    Examples
+    --------
+    >>> tolerance_dms(0, 8, 1.26646875e-3, 4e-5, 1465.0, -1.0, 336, 1.25).round(4).tolist()
+    [0.0, 2.9772, 5.9541, 8.9309]
+    """
+    centre = (top - (nchan / 2 - 0.5) * abs(foff)) * 1e-3
+    a2 = (8.3 * abs(foff) / centre**3) ** 2
+    b = a2 * nchan**2 / 16
+    c = ((tsamp * 1e6) ** 2 + (width * 1e6) ** 2) * (tol**2 - 1)
+    dms = [float(dm_min)]
+    while dms[-1] < dm_max:
+        d = dms[-1]
+        k = c + tol**2 * a2 * d * d
+        dms.append((b * d + math.sqrt(-a2 * b * d * d + (a2 + b) * k)) / (a2 + b))
+        if len(dms) > 10**7:
+            raise ValueError(f"tol={tol!r}: more than 10 million DMs up to {dm_max:g}")
+    return np.array(dms)
+
+
 def survey_stages(rows: object) -> list[Stage]:
-    """Stages of a table as the paper's Table 1: rows of low DM, high DM, step, binning and spacing of nominal DMs."""
+    """Stages of a table like Table 1 of the paper: low DM, high DM, step, binning and spacing of nominal DMs."""
     table = np.atleast_2d(numbers("stages", rows))
     if table.ndim != 2 or table.shape[1] not in (4, 5):
         raise ValueError("stages: expected rows of low DM, high DM, step, binning and (with subbands) nominal spacing")
@@ -145,7 +227,7 @@ def survey_stages(rows: object) -> list[Stage]:
 
 
 def check_count(count: int) -> None:
-    """Refuse DM lists that no search could mean."""
+    """Refuse lists of DMs that are too long to be meant."""
     if count > MOST_DMS:
         raise ValueError(f"dm_max: the plan would have more than {MOST_DMS} DMs; are the band and tsamp right?")
 
