@@ -23,7 +23,7 @@ import numpy as np
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.clean.missing import Losses, live_of
-from skysieve.dedispersion.stream.command.emulate import Faults, emulate, stretch
+from skysieve.dedispersion.stream.command.emulate import Faults, emulate, piece_samples
 from skysieve.dedispersion.stream.command.warm_up import warm
 from skysieve.dedispersion.stream.intake import Feed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
@@ -74,7 +74,7 @@ def received(fb: Filterbank, faults: Faults) -> tuple[np.ndarray[Any, Any], int,
     """Packets that are placed; how many are double, late, sent."""
     g = source_geometry(fb, PACKET)
     whole = fb.nsamp // g.nsamp * g.nsamp
-    starts = [(a, min(stretch(g), whole - a)) for a in range(0, whole, stretch(g))]
+    starts = [(a, min(piece_samples(g), whole - a)) for a in range(0, whole, piece_samples(g))]
     orders = [o + a // g.nsamp for (a, _), (o, *_) in zip(starts, faults.departures(g, starts), strict=True)]
     order = np.concatenate(orders)
     highest = np.maximum.accumulate(order)
@@ -117,11 +117,11 @@ class GivenFeed(Feed):
         """See `Feed.feed`."""
         g = source_geometry(self.fb, PACKET)
         whole = self.fb.nsamp // g.nsamp * g.nsamp
-        starts = [(a, min(stretch(g), whole - a)) for a in range(0, whole, stretch(g))]
+        starts = [(a, min(piece_samples(g), whole - a)) for a in range(0, whole, piece_samples(g))]
         is_full, count = False, 0
         for faults in self.faults:
             before = count
-            pieces = source_steps(self.fb, g, stretch(g), 1)
+            pieces = source_steps(self.fb, g, piece_samples(g), 1)
             for (start, steps), (order, *_) in zip(pieces, faults.departures(g, starts), strict=True):
                 queue = packets(g, steps, start)[order]
                 for at in range(0, len(queue), BATCH):
@@ -153,7 +153,7 @@ def soak(seconds: float, rate: float | None, folder: Path) -> Outcome:
                       policy="block" if rate is None else "drop")  # fmt: skip
     warm(options)
     said: list[str] = []
-    sink = Sink(folder, pictures=False, raw=True, say=said.append, least=25.0)
+    sink = Sink(folder, pictures=False, raw=True, say=said.append, min_snr=25.0)
     intake = Intake(SkysieveParser(), options, say=said.append)
     memory: list[int] = []
     disk = FullDisk(folder)

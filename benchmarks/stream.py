@@ -29,7 +29,7 @@ from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive.dada_file import write_dada
-from skysieve.dedispersion.stream.receive.file_source import opened_source
+from skysieve.dedispersion.stream.receive.file_source import open_source
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
 from skysieve.dedispersion.stream.records import Options
@@ -143,11 +143,11 @@ def _timed(segment: Segment, clock: dict[str, float], now: Callable[[], float]) 
         watch(segment.chain, "begin", "unpack")
         watch(segment.chain, "end", "channelise, power")
     watch(search.engine, "load", "corner turn")
-    if search.kept is None:
+    if search.series is None:
         watch(search.engine, "search", "de-dispersion")
     else:
         watch(search.engine, "sums", "de-dispersion")
-        watch(search.kept, "look", "de-dispersion")
+        watch(search.series, "look", "de-dispersion")
 
 
 def live(report: Report, case: str, file: Path, options: Options, seconds: float, folder: Path, wanted: str,
@@ -157,7 +157,7 @@ def live(report: Report, case: str, file: Path, options: Options, seconds: float
     ``most``: seconds to a candidate, at most; ``least``: Mbit of samples in a second of the clock.
     """
     intake = Intake(SkysieveParser(), replace(options, policy="block"))  # once as a file: every kernel is loaded then
-    feed = FileFeed(intake, opened_source(file))
+    feed = FileFeed(intake, open_source(file))
     Pipeline(intake, feed, Sink(folder / "file", pictures=False, raw=False), nice=0).run()
     sink = Sink(folder, pictures=False, raw=False)
     intake = Intake(SkysieveParser(), options)

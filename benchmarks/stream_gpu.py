@@ -42,8 +42,9 @@ GEOMETRY = Geometry(VOLTAGE, 8, 1, 16, NSUB, 1, 10**18, TSAMP, FCH1, FOFF)
 SECONDS = BUFFER * TSAMP
 SENDER = """
 import sys
-from skysieve.dedispersion.stream.command.emulate import emulate, opened_source
-emulate(opened_source(sys.argv[1]), "127.0.0.1", int(sys.argv[2]), repeat=0, seconds=float(sys.argv[3]))
+from skysieve.dedispersion.stream.command.emulate import emulate
+from skysieve.dedispersion.stream.receive.file_source import open_source
+emulate(open_source(sys.argv[1]), "127.0.0.1", int(sys.argv[2]), repeat=0, seconds=float(sys.argv[3]))
 """
 
 
@@ -73,7 +74,7 @@ class Stages:
         level = runtime.xp.ones(self.c.nchan, np.float32)
         self.chain._levels = [level, level]
         with self.lane:
-            self.raw, self.there = self.chain._send(self.lane, self.loan)
+            self.raw, self.received = self.chain._send(self.lane, self.loan)
             self.room = self.lane.array("voltages", 2 * n * self.chain.line, self.chain.value)
         runtime.synchronize()
 
@@ -86,7 +87,7 @@ class Stages:
         self.done(lambda: self.chain._send(self.lane, self.loan))
 
     def unpack(self) -> None:
-        self.done(lambda: self.chain._unpack(self.loan, self.raw, self.there, self.room, self.lane))
+        self.done(lambda: self.chain._unpack(self.loan, self.raw, self.received, self.room, self.lane))
 
     def power(self) -> None:
         self.done(lambda: self.chain._channelise(self.lane, self.room, self.rows))

@@ -31,7 +31,8 @@ ORDER = {
         "command",
     ),
     "dedispersion.stream": (
-        "records", "receive", "channelise", "search", "beams", "intake", "report", "pipeline", "web", "command",
+        "records", "metrics", "receive", "channelise", "search", "beams", "intake", "report", "pipeline", "web",
+        "command",
     ),
     "fstat": (
         "inputs", "sfts", "archive", "contract", "precision", "timing", "cpu|cuda", "result", "api", "template_search",

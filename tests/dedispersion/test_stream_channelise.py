@@ -1,4 +1,4 @@
-"""Channelisers against numpy's FFT and each other; nothing depends on how the voltages are cut."""
+"""Channelisers against numpy's FFT and each other; the length of the pieces does not matter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def voltages():
 
 
 def run(x, cuts, start=0, missing=(), **options):
-    """Rows of voltages that come in pieces of the lengths of ``cuts``, again and again."""
+    """Channelise voltages in pieces whose lengths repeat those of ``cuts``."""
     c = Channeliser(1400.0, options.pop("foff", -1.0), NSUB, POLS, TSAMP, **options)
     parts, rects, at, i = [], [], 0, 0
     missing = np.asarray(missing, np.int64).reshape(-1, 4)
@@ -59,7 +59,7 @@ def test_fft_is_numpys(voltages, channels, foff):
     assert np.abs(rows - expected).max() < 1e-5 * expected.max()  # measured: 5e-7; float32
 
 
-def test_a_tone_lies_where_it_should():
+def test_a_tone_is_in_the_right_channel():
     """A tone 0.25 MHz above the centre of subband 2; sidebands mirror it; filter banks leak less than FFTs."""
     t = np.arange(4096)
     leak = {}
@@ -75,7 +75,7 @@ def test_a_tone_lies_where_it_should():
     assert leak[8] < 1e-3 * leak[1]
 
 
-def test_polyphase_is_its_sum(voltages):
+def test_polyphase_filter_is_its_definition(voltages):
     N, taps = 8, 4
     _, _, rows, _ = run(voltages, [5003], channels=N, taps=taps, stokes=1, nbits=32)
     h = prototype(N, taps, "hamming").ravel().astype(np.float64)
@@ -93,7 +93,7 @@ def test_polyphase_is_its_sum(voltages):
     [{"channels": 8}, {"channels": 8, "taps": 4, "window": "hann"}, {"channels": 8, "integrate": 3}, {"channels": 100},
      {"channels": 8, "nbits": 32, "stokes": 0}],
 )  # fmt: skip
-def test_no_bit_depends_on_cuts(voltages, options):
+def test_pieces_of_any_length_give_the_same_bits(voltages, options):
     options = {"calibrate": 200e-6 * options.get("integrate", 1), **options}
     for start in (0, 37):
         missing = np.array([[700, 760, 0, NSUB], [1001, 1002, 2, 4], [3000, 3000 + 64, 1, 2]])
@@ -119,8 +119,8 @@ def grid(rects, first, shape):
 
 
 @pytest.mark.parametrize("taps", [1, 4])
-def test_what_misses_one_sample_is_missing(voltages, taps):
-    """Spectra that use a missing voltage, and no other, are missing."""
+def test_a_spectrum_without_one_sample_is_missing(voltages, taps):
+    """Exactly the spectra that use a missing voltage are missing."""
     N = 8
     missing = np.array([[801, 802, 2, 3], [1600, 1608, 0, NSUB]])
     rows = []
@@ -138,7 +138,7 @@ def test_what_misses_one_sample_is_missing(voltages, taps):
     assert c.freqs.shape == (NSUB * N,)
 
 
-def test_bytes_have_their_mean_and_scatter(voltages):
+def test_bytes_have_the_documented_mean_and_scatter(voltages):
     c, _, rows, _ = run(voltages, [640], channels=8, calibrate=5e-3)
     assert rows.dtype == np.uint8
     assert abs(rows.mean() - 96) < 0.5
@@ -148,7 +148,7 @@ def test_bytes_have_their_mean_and_scatter(voltages):
 
 @pytest.mark.parametrize("begins", [0, 100, 460, 700, 1700])
 def test_a_subband_that_begins_late_has_its_own_level(voltages, begins):
-    """Of half a second (here 500 rows) a quarter gives its level, and up to four such times are waited for."""
+    """A quarter of half a second (here 500 rows) gives the level; up to four such periods are waited for."""
     x = np.tile(voltages, (4, 1, 1))[:16000]  # 2000 rows of 8 channels
     x[: 8 * begins, :, 2] = 0
     lost = [(0, 8 * begins, 2, 3)] if begins else []
@@ -182,7 +182,7 @@ def test_a_subband_that_begins_too_late_is_missing(voltages, begins):
 
 
 def covered(rects, shape):
-    """Where rectangles lie; none twice."""
+    """Which cells the rectangles cover; they may not overlap."""
     found = np.zeros(shape, int)
     for a, b, c0, c1 in rects:
         found[a:b, c0:c1] += 1
@@ -217,7 +217,7 @@ def test_bad_channelisers(options, message):
 # ---------------------------------------------------------------- PSRDADA
 
 
-def test_dada_there_and_back(tmp_path):
+def test_dada_files_are_read_as_written(tmp_path):
     rng = np.random.default_rng(1)
     x = rng.integers(-128, 128, (50, 2, 4, 2), dtype=np.int8)
     path = tmp_path / "a.dada"
@@ -226,7 +226,7 @@ def test_dada_there_and_back(tmp_path):
     d = DadaFile(path)
     assert (d.nsamp, d.nchan, d.npol, d.complex, d.tstart) == (50, 4, 2, True, 60000.25)
     assert (d.fch1, d.foff, d.tsamp) == (1402.0, -1.0, pytest.approx(1e-6))
-    assert np.array_equal(np.concatenate([s for _, s in d.pieces(7)]).view(np.int8).reshape(50, 2, 4, 2), x)
+    assert np.array_equal(d.steps(0, 50).view(np.int8).reshape(50, 2, 4, 2), x)
     assert d.geometry(64).packet_bytes == 64
 
 

@@ -1,4 +1,4 @@
-"""PSRDADA rings: what lies where, transfers, full rings, readers that are killed, what is no ring."""
+"""PSRDADA rings: layout, transfers, full rings, readers that are killed, other memory with the key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, data, rows_of
 from tests.dedispersion.test_stream_sink import wait_for
 
 from skysieve.dedispersion import Filterbank, search, write_fil
-from skysieve.dedispersion.stream.command.emulate_dada import emulate_ring
+from skysieve.dedispersion.stream.command.emulate_dada import emulate_ring, wait_until_read
 from skysieve.dedispersion.stream.intake import DadaFeed
 from skysieve.dedispersion.stream.receive import dada_ipc
 from skysieve.dedispersion.stream.receive.dada_file import DadaFile, DadaHeader, header_text, write_dada
@@ -47,7 +47,7 @@ KEYS = iter(range(0x10000000, 0x70000000, 0x01000000))
 
 @contextmanager
 def rings(**options):
-    """Rings of a key that no other process of these tests has."""
+    """Rings with a key that no other process of these tests uses."""
     key = next(KEYS) + 2 * (os.getpid() % 0x7FFF)
     with DadaRings(key, **options) as made:
         yield made
@@ -64,11 +64,11 @@ def body(fb, nsamp=None):
 
 
 def stop_after(count):
-    """Stops a pipeline when so many transfers have been searched."""
+    """Stop a pipeline after this many transfers."""
 
     def watch(pipeline):
         try:
-            wait_for(lambda: sum(beam.made for beam in pipeline.intake.beams.values()) >= count)
+            wait_for(lambda: sum(beam.next_segment for beam in pipeline.intake.beams.values()) >= count)
             wait_for(lambda: not any(beam.segments for beam in pipeline.intake.beams.values()))
         finally:
             pipeline.stop()
@@ -80,7 +80,7 @@ def stop_after(count):
 
 
 def test_the_structures_are_those_of_psrdada():
-    """Places that the C structures have on 64-bit machines, worked out by hand from their public declarations."""
+    """Offsets in the C structures on 64-bit machines, derived by hand from their public declarations."""
     head = {"semkey_connect": 0, "semkey_data": 4, "nbufs": 40, "bufsz": 48}
     rest = {
         "w_buf": 56, "w_state": 64, "w_xfer": 72, "r_bufs": 80, "r_states": 144, "r_xfers": 176, "n_readers": 240,
@@ -116,7 +116,7 @@ def test_a_new_ring_looks_like_one_of_dada_db():
 
 @pytest.mark.parametrize("layout", [OldSync, Sync, NewSync])
 def test_rings_of_every_version(layout):
-    """They are told apart by the size of the structure; what follows it lies where that ends."""
+    """They are recognised by the size of the structure; the rest of the memory follows it."""
     with rings(nbufs=2, bufsz=64, layout=layout) as made:
         assert made.data._segment.size == ctypes.sizeof(layout) + 5 * 2
         with DadaWriter(made.key) as writer, DadaReader(made.key) as reader:
@@ -135,7 +135,7 @@ def test_rings_of_every_version(layout):
 
 
 def test_transfers_of_every_length():
-    """More transfers than are remembered (8), shorter and longer than blocks and than the ring; two readers."""
+    """More transfers than the structure describes (8), shorter and longer than blocks and the ring; two readers."""
     rng = np.random.default_rng(1)
     sizes = [0, 1, 63, 64, 65, 128, 200, 256, 257, 1000, 64, 0, 5]
     sent = [rng.bytes(n) for n in sizes]
@@ -190,7 +190,7 @@ def test_a_writer_waits_for_a_full_ring():
 
 
 def test_the_search_of_a_ring_is_that_of_the_file(data, tmp_path):
-    """Blocks that end within samples; two transfers, the second of which is shorter and began later."""
+    """Blocks that end within samples; two transfers, of which the second is shorter and begins later."""
     later = Filterbank.from_array(data.fb.block(0, 6000), freqs=data.fb.freqs, tsamp=5e-4, tstart=60001.25)
     heads = [header(data.fb), header(later).rstrip(b"\0")]
     heads[1] = heads[1].replace(b"MJD_START 60001.25", b"UTC_START 2023-02-26-06:00:00")
@@ -211,13 +211,13 @@ def test_the_search_of_a_ring_is_that_of_the_file(data, tmp_path):
     assert summary["counts"]["changed"] == summary["counts"]["restarts"] == 0
 
 
-def test_a_bad_header_costs_its_transfer_alone(data, tmp_path):
+def test_a_bad_header_costs_its_transfer_only(data, tmp_path):
     with rings(nbufs=2, bufsz=4096) as made, DadaWriter(made.key) as writer:
 
         def send():
             writer.send(header(data.fb).replace(b"NBIT", b"XBIT"), [bytes(20_000)], timeout=120)
             other = Filterbank.from_array(data.fb.block(0, 500)[:16], freqs=data.fb.freqs[:16], tsamp=5e-4)
-            writer.send(header(other), [body(other)], timeout=120)  # not what the plan is for
+            writer.send(header(other), [body(other)], timeout=120)  # does not match the plan
             writer.send(header(data.fb), [body(data.fb)], timeout=120)
 
         threading.Thread(target=send, daemon=True).start()
@@ -230,7 +230,7 @@ def test_a_bad_header_costs_its_transfer_alone(data, tmp_path):
 
 
 def test_a_reader_that_is_killed_leaves_the_ring_to_the_next(data, tmp_path):
-    """kill -9 in the middle of a transfer: the next reader goes on at the true sample, and the transfer ends."""
+    """After kill -9 in a transfer the next reader continues at the right sample, to the end of the transfer."""
     code = """if True:
         import os, sys
         from skysieve.dedispersion.stream.receive.dada_ring import DadaReader
@@ -240,7 +240,7 @@ def test_a_reader_that_is_killed_leaves_the_ring_to_the_next(data, tmp_path):
             assert len(reader.data.next(60)) == 7000
             reader.data.done()
         assert len(reader.data.next(60)) == 7000
-        print("there", flush=True)
+        print("ready", flush=True)
         os.read(0, 1)
     """
     raw = body(data.fb)
@@ -249,7 +249,7 @@ def test_a_reader_that_is_killed_leaves_the_ring_to_the_next(data, tmp_path):
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(made.key)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert process.stdout.readline() == "there\n"
+        assert process.stdout.readline() == "ready\n"
         with pytest.raises(RingError, match=r"all readers of the ring .* are connected"):
             DadaReader(made.key)
         process.send_signal(signal.SIGKILL)
@@ -274,7 +274,7 @@ def test_a_reader_that_is_killed_leaves_the_ring_to_the_next(data, tmp_path):
 # ---------------------------------------------------------------- what is no ring
 
 
-def test_what_is_no_ring(tmp_path):
+def test_memory_that_is_not_a_ring(tmp_path):
     with pytest.raises(RingError, match="there is no shared memory with the key 7fee0002"):
         DadaReader(0x7FEE0001)
     key = 0x70000000 + os.getpid() % 0x10000 * 0x100
@@ -285,16 +285,16 @@ def test_what_is_no_ring(tmp_path):
         (520 + 15, struct.pack("=Q", 3)),
         (520 + 15, struct.pack("=Q", 2**40)),
     ):
-        segment = dada_ipc.Segment(dada_ipc.call("shmget", key + 1, size, flags))
+        segment = dada_ipc.SharedMemory(dada_ipc.call("shmget", key + 1, size, flags))
         segment.bytes[40 : 40 + len(change)] = np.frombuffer(change, np.uint8)
         try:
-            with pytest.raises(RingError, match="is no ring of PSRDADA, or of a version that is not known"):
+            with pytest.raises(RingError, match="is not a PSRDADA ring of a known version"):
                 DadaReader(key)
         finally:
             dada_ipc.call("shmctl", segment.identifier, dada_ipc.IPC_RMID, None)
             segment.detach()
     with rings(nbufs=2, bufsz=8) as made:
-        with DadaWriter(made.key), pytest.raises(RingError, match="another writer has the ring"):
+        with DadaWriter(made.key), pytest.raises(RingError, match="has another writer"):
             DadaWriter(made.key)
         with pytest.raises(RingError, match="cannot be used: File exists"):
             DadaRings(made.key)
@@ -306,7 +306,7 @@ def test_what_is_no_ring(tmp_path):
             assert reader.header(0.01) is None
             made.data.sync.s_byte[0] = 2**60
             made.data.change(made.data.sets[0], (FULL, 1))
-            with pytest.raises(RingError, match="tells of bytes"):
+            with pytest.raises(RingError, match="is corrupt: bytes"):
                 reader.data.next(1)
     with pytest.raises(ValueError, match="--dada-key xyz"):
         key_of("xyz")
@@ -315,12 +315,12 @@ def test_what_is_no_ring(tmp_path):
 
 
 def test_a_ring_that_is_removed(data, tmp_path):
-    """Between transfers that ends the run; within one it is an error, and what has come is searched."""
+    """Between transfers this ends the run; in a transfer it is an error, and the data that arrived are searched."""
     made = DadaRings(next(KEYS) + 2 * (os.getpid() % 0x7FFF), nbufs=2, bufsz=64)
     with DadaReader(made.key) as reader:
         made.close()
         summary, said = run_feed(lambda i: DadaFeed(i, reader), data.options, tmp_path)
-    assert any("has gone" in line and line.endswith("; the run ends") for line in said)
+    assert any("was removed" in line and line.endswith("; the run ends") for line in said)
     assert summary["counts"]["accepted"] == 0
     made = DadaRings(next(KEYS) + 2 * (os.getpid() % 0x7FFF), nbufs=4, bufsz=4096 * 32)
     with DadaWriter(made.key) as writer, DadaReader(made.key) as reader:
@@ -331,7 +331,7 @@ def test_a_ring_that_is_removed(data, tmp_path):
             wait_for(lambda: pipeline.intake.counts()["accepted"] == 256)
             made.close()
 
-        with pytest.raises(RingGone, match="has gone"):
+        with pytest.raises(RingGone, match="was removed"):
             run_feed(lambda i: DadaFeed(i, reader, 512), data.options, tmp_path, before=remove)
     assert rows_of(tmp_path)
 
@@ -341,23 +341,32 @@ def test_the_command_reads_a_ring(data, tmp_path):
     common = ["stream", "-o", tmp_path / "out", "--plan", tmp_path / "a.json", "--no-plots", "--no-raw"]
     for arguments, message in [
         (["--dada-key", "7fee0001"], "there is no shared memory with the key 7fee0002"),
-        (["--dada-key", "dada", "--listen", "0"], "one of --listen, --from and --dada-key is needed"),
+        (["--dada-key", "dada", "--listen", "0"], "expected one of --listen, --from and --dada-key"),
         (["--dada-key", "ring"], "--dada-key ring: expected a hexadecimal key"),
     ]:
         done = command(*common, *arguments)
         assert done.exit_code == 2, done.output
         assert message in done.output
-    with rings(nbufs=4, bufsz=7001) as made, DadaWriter(made.key) as writer:
-        threading.Thread(target=writer.send, args=(header(data.fb), [body(data.fb)], 120), daemon=True).start()
-        done = command(*common, "--dada-key", f"{made.key:x}", "--block", 0.6, "-t", 7, "--threads", 1, "--seconds", 4)
-        assert done.exit_code == 0, done.output
+    made = DadaRings(next(KEYS) + 2 * (os.getpid() % 0x7FFF), nbufs=4, bufsz=7001)
+
+    def send():
+        with DadaWriter(made.key) as writer:
+            writer.send(header(data.fb), [body(data.fb)], timeout=120)
+        wait_until_read(made)
+        made.close()  # which ends the run
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    done = command(*common, "--dada-key", f"{made.key:x}", "--block", 0.6, "-t", 7, "--threads", 1)
+    assert done.exit_code == 0, done.output
+    sender.join(120)
     nsamp = 8000 // 256 * 256
     whole = Filterbank.from_array(data.fb.block(0, nsamp), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
     same_as_file(rows_of(tmp_path / "out"), search(whole, data.plan, **SEARCH))
 
 
 def test_a_file_emulated_into_a_ring(data, tmp_path, monkeypatch):
-    """Rings that are not there are made, read, and removed; voltages arrive as they are in their file."""
+    """A ring that does not exist is made, read and removed; voltages arrive as they are in the file."""
     key = next(KEYS) + 2 * (os.getpid() % 0x7FFF)
     write_fil(tmp_path / "a.fil", data.fb)
     results = []
@@ -374,7 +383,7 @@ def test_a_file_emulated_into_a_ring(data, tmp_path, monkeypatch):
         run_feed(lambda i: DadaFeed(i, reader, 512), data.options, tmp_path / "out", before=stop_after(1))
     sender.join(120)
     assert results[0].exit_code == 0, results[0].output
-    assert results[0].output.startswith("sent 41 blocks in ")  # of 0.1 s, and the end
+    assert "sent 41 blocks in " in results[0].output  # of 0.1 s, and the end
     same_as_file(rows_of(tmp_path / "out"), search(data.fb, data.plan, **SEARCH))
     with pytest.raises(RingError, match="there is no shared memory"):
         DadaReader(key)
@@ -392,7 +401,7 @@ def test_a_file_emulated_into_a_ring(data, tmp_path, monkeypatch):
         assert b"".join(parts) == 2 * np.ascontiguousarray(x.transpose(0, 2, 1, 3)).tobytes()
     monkeypatch.setattr("skysieve.dedispersion.stream.command.emulate_dada.PATIENCE", 0.05)
     for arguments, message in [
-        (["--to", f"dada:{key:x}", "--loss", "0.1"], "a ring loses nothing"),
+        (["--to", f"dada:{key:x}", "--loss", "0.1"], "a ring loses no data"),
         (["--to", "dada:x"], "--to x: expected a hexadecimal key"),
         (["--to", f"dada:{key:x}", "--rate", "max"], "no block of the ring"),
     ]:
@@ -402,7 +411,7 @@ def test_a_file_emulated_into_a_ring(data, tmp_path, monkeypatch):
 
 
 def test_headers():
-    """What files and rings have in common: where the first sample lies in time, orders, what cannot be."""
+    """Headers of files and rings: time of the first sample, order of samples, impossible values."""
     text = header_text(2, 4, tsamp=1e-3, fch1=1402.0, foff=-1.0, tstart=60000.5)
     assert DadaHeader(text.replace(b"OBS_OFFSET 0", b"OBS_OFFSET 16000"), "a").tstart == 60000.5 + 1.0 / 86400
     utc = text.replace(b"MJD_START 60000.5", b"UTC_START 2023-02-25-12:00:00\nPICOSECONDS 500000000000")

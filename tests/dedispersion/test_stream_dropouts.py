@@ -1,6 +1,8 @@
-"""Equal samples in a stream: they count as lost, whatever they are, however the stream is cut."""
+"""Equal samples in a stream count as lost, with any value and in pieces of any length."""
 
 from __future__ import annotations
+
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ def bank(x, **options):
 
 
 def noise(kind, seed, pulses=True):
-    """Samples of noise with pulses, shape (samples, channels), and the largest value, where it is known."""
+    """Samples of noise with pulses, shape (samples, channels), and the largest value, 0 if unknown."""
     x = np.random.default_rng(seed).normal(size=(NCHAN, NSAMP)).astype(np.float32)
     for t in TIMES if pulses else ():
         x = inject(bank(x), dm=150, time=t, snr=26, width=6e-3).read()
@@ -89,10 +91,19 @@ WHERE = {
     "edges of blocks": (slice(6000, 7500), EVERY, 0),
     "end": (slice(11000, NSAMP), EVERY, 0),
 }  # fmt: skip
+CASES = [(kind, name) for name in WHERE for kind in ("1", "8", "float32")]
+CASES += [(kind, name) for name in ("held", "few") for kind in ("2", "int8", "uint16")]
+"""All places with the narrowest, the usual and the widest type; two of them with the other types."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", WHERE)
+@cache
+def undisturbed(kind):
+    """Samples with pulses, their largest value, and the candidates in them."""
+    x, most = noise(kind, 2)
+    return x, most, columns(stream(x, most)[0])
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
 def test_noise_with_equal_samples_has_no_candidates(kind, name):
     where, rows, value = WHERE[name]
     x, most = noise(kind, 1, pulses=False)
@@ -101,13 +112,11 @@ def test_noise_with_equal_samples_has_no_candidates(kind, name):
     assert columns(found)["snr"].tolist() == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", WHERE)
+@pytest.mark.parametrize(("kind", "name"), CASES)
 def test_pulses_outside_are_found_as_before(kind, name):
-    """In blocks without dropped data the S/N is the same within 3%; what is dropped is what was put in."""
+    """In blocks without dropped data the S/N agrees within 3%; the dropped samples are those that were replaced."""
     where, rows, value = WHERE[name]
-    x, most = noise(kind, 2)
-    before = columns(stream(x, most)[0])
+    x, most, before = undisturbed(kind)
     assert len(before["snr"]) == 3
     y = x.copy()
     y[where, rows] = x[where.start, rows] if value == "hold" else value
@@ -116,7 +125,7 @@ def test_pulses_outside_are_found_as_before(kind, name):
     swept = 0.25
     for i, t in enumerate(TIMES):
         if where.start * TSAMP - swept < t < -(-where.stop // BLOCK) * BLOCK * TSAMP:
-            continue  # its samples, or its level and noise, are touched
+            continue  # its samples, or its level and noise, change
         near = np.flatnonzero(np.abs(found["time"] - t) < 0.3)
         assert len(near) == 1, t
         assert found["snr"][near[0]] == pytest.approx(before["snr"][i], rel=0.03), t
@@ -127,13 +136,13 @@ def test_pulses_outside_are_found_as_before(kind, name):
     truth = np.zeros(x.shape, bool)
     truth[where, rows] = True
     wrong = cells(dropped, x.shape) ^ truth
-    # chance moves edges of single channels; of one bit by two samples (Q is 0.5) in some of them
+    # edges of single channels move by chance; with one bit by two samples in some channels
     assert wrong.sum() <= 0.01 * truth.sum() + 5
 
 
 @pytest.mark.parametrize("kind", ["1", "8", "float32"])
 def test_the_bits_are_those_of_a_file_with_these_losses(kind):
-    """The stretches that the stream finds, given to `search` as losses, give the same candidates."""
+    """The rectangles that the stream finds, given to `search` as losses, give the same candidates."""
     x, most = noise(kind, 3)
     x[5800:7900, 10:50] = 0
     x[8300:8340] = 1
@@ -171,7 +180,7 @@ def test_any_pieces_give_the_same_bits(gulps, kind, first, a, n, low, lost):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_clean_streams_are_searched_as_they_are(kind):
+def test_clean_streams_lose_nothing(kind):
     x, most = noise(kind, 5)
     found, dropped, _ = stream(x, most)
     assert len(dropped) == 0
@@ -182,8 +191,8 @@ def test_clean_streams_are_searched_as_they_are(kind):
         assert np.array_equal(np.sort(mine[name]), np.sort(getattr(offline, name))), name
 
 
-def test_lost_packets_are_no_equal_samples():
-    """Lost samples are zeros in the packets' place: they are counted once, and break runs."""
+def test_lost_packets_do_not_count_as_equal_samples():
+    """Lost samples are zeros in the stream: they are counted once, and interrupt runs."""
     x, _ = noise("8", 6)
     rng = np.random.default_rng(0)
     missing = [[a, a + 20, 0, NCHAN] for a in np.flatnonzero(rng.random(NSAMP // 20) < 0.3) * 20]
@@ -205,7 +214,7 @@ def test_bright_pulses_that_saturate_are_kept():
     assert columns(found)["snr"].max() > 40
 
 
-def test_a_clipped_channel_is_no_dropped_data_and_a_frozen_one_is():
+def test_a_frozen_channel_is_dropped_data_and_a_clipped_one_is_not():
     x, _ = noise("8", 8)
     x[6000:6040, 40] = 0
     x[6500:6900, 90] = 0
@@ -214,7 +223,7 @@ def test_a_clipped_channel_is_no_dropped_data_and_a_frozen_one_is():
     assert np.argwhere(cells(stream(x, 255)[1], x.shape)).tolist() == [[t, 40] for t in range(9000, 9040)]
 
 
-def test_a_stream_of_one_value_has_nothing():
+def test_a_stream_of_one_value_has_no_candidates():
     for dtype, most in (("uint8", 255), ("uint8", 1), ("float32", 0)):
         found, _, live = stream(np.full((NSAMP, NCHAN), 1, dtype), most)
         assert found == []
@@ -233,8 +242,8 @@ def test_channels_that_never_change_stay_in_the_search():
     assert (columns(found)["live"] == 1).all()
 
 
-def test_candidates_do_not_wait_for_longer():
-    """Samples without runs are decided within two pieces and a few samples."""
+def test_candidates_are_not_delayed():
+    """Samples without runs are searched within two pieces and a few samples."""
     x, most = noise("8", 10)
     with StreamSearch(bank(x.T).observation, DMS, maximum=most, **OPTIONS) as live:
         live.feed(0, x[: 2 * BLOCK])

@@ -1,4 +1,4 @@
-"""Packets: formats there and back, hostile datagrams, the ring's order and counts."""
+"""Packets: formats, hostile datagrams, the order and counts of the ring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse(rows, parser=PARSER, lengths=None):
 
 
 def place(ring, sent, order=None):
-    """Packets into a ring, through the parser."""
+    """Put packets into a ring, through the parser."""
     sent = sent if order is None else sent[order]
     found = parse(sent)
     good = np.flatnonzero(found.status == 0)
@@ -51,7 +51,7 @@ def drained(ring, count):
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("foff", [-1.0, 1.0])
-def test_power_there_and_back(bits, foff):
+def test_power_is_read_as_sent(bits, foff):
     fb = fake(nchan=16, duration=0.1, tsamp=1e-3, fch1=1500.0, foff=-1.0, nbits=bits, seed=1)
     of_file = source_geometry(fb, 64)
     g = replace(of_file, fch1=1500.0 if foff < 0 else 1485.0, foff=foff)
@@ -71,7 +71,7 @@ def test_power_there_and_back(bits, foff):
 
 @pytest.mark.parametrize("bits", [4, 8, 32])
 @pytest.mark.parametrize("pols", [1, 2])
-def test_voltages_there_and_back(bits, pols):
+def test_voltages_are_read_as_sent(bits, pols):
     rng = np.random.default_rng(bits)
     g = replace(G, kind=VOLTAGE, bits=bits, pols=pols)
     most = 7 if bits == 4 else 127
@@ -89,7 +89,7 @@ def test_voltages_there_and_back(bits, pols):
     assert np.array_equal(got, (x[..., 0] + 1j * x[..., 1]).astype(np.complex64))
 
 
-def test_vdif_there_and_back():
+def test_vdif_is_read_as_sent():
     rng = np.random.default_rng(1)
     x = rng.integers(-128, 128, (2, 3, 8, 4, 2))  # threads, frames, samples, channels, parts
     frames = [
@@ -132,7 +132,7 @@ def test_epochs():
 @example(data=b"", at=10, byte=0, cut=200, whole=True)
 @example(data=b"", at=20, byte=0, cut=200, whole=True)
 def test_no_datagram_reaches_beyond_its_end(parser, data, at, byte, cut, whole):
-    """Whatever arrives is either malformed, or lies within what was received and a ring of its geometry."""
+    """Any datagram is either faulty, or within the received bytes and a ring of its geometry."""
     if parser is PARSER:
         good = packets(G, np.zeros((4, 1, 16), np.uint8), 100)[0]
     else:
@@ -158,14 +158,14 @@ def test_no_datagram_reaches_beyond_its_end(parser, data, at, byte, cut, whole):
      (12, 15, "fields"), (16, 4, "fields"), (16, 16, "fields"), (20, 0, "fields"), (24, 1, "fields"),
      (31, 255, "fields"), (47, 255, "fields"), (10, 2, "length")],
 )  # fmt: skip
-def test_each_field_is_looked_at(at, value, reason):
+def test_each_field_is_checked(at, value, reason):
     made = packets(G, np.zeros((4, 1, 16), np.uint8), 100)[:1]
     assert parse(made).status[0] == 0
     made[0, at] = value
     assert REASONS[parse(made).status[0]] == reason
 
 
-def test_lengths_are_looked_at():
+def test_lengths_are_checked():
     made = packets(G, np.zeros((4, 1, 16), np.uint8), 100)[:1]
     longer = np.pad(made, ((0, 0), (0, 9)))
     for length, reason in [
@@ -185,7 +185,7 @@ def test_lengths_are_looked_at():
 
 
 def truth(order, chunks, window, total):
-    """Counts by the words of the documentation, packet by packet."""
+    """Counts from the definitions in the documentation, packet by packet."""
     highest, have, late, double = -1, set(), 0, 0
     for i in order:
         n = i // chunks
@@ -200,8 +200,8 @@ def truth(order, chunks, window, total):
     return len(have), late, double, (highest + 1 - start) * chunks - len(have)
 
 
-def test_places_are_those_of_the_datagrams_that_are_good():
-    """A datagram that is none, among good ones, shifts nobody's place, chunk or offset."""
+def test_bad_datagrams_do_not_shift_good_ones():
+    """Bad datagrams among good ones do not change their place, chunk or offset."""
     steps = np.arange(40 * 16, dtype=np.uint32).astype(np.uint8).reshape(40, 1, 16)
     made = packets(G, steps, 0)
     mixed = np.insert(made, [0, 3, 3, 11], 0, axis=0)
@@ -219,7 +219,7 @@ def test_places_are_those_of_the_datagrams_that_are_good():
     batch=st.integers(1, 50), first=st.integers(0, 10**12), pause=st.integers(0, 20),
 )  # fmt: skip
 def test_counts_and_samples_are_exact(seed, loss, reorder, duplicate, reach, window, gulp, batch, first, pause):
-    """``pause`` batches come while nobody takes: into a small ring that grows, and shrinks when that is over."""
+    """``pause`` batches arrive while nothing is taken, in a small ring that grows, and shrinks afterwards."""
     rng = np.random.default_rng(seed)
     steps = rng.integers(0, 256, (240, 1, 16), dtype=np.uint8)
     made = packets(G, steps, first * 4)
@@ -297,8 +297,8 @@ def taken(ring, out):
             return
 
 
-def test_what_is_whole_waits_for_nobody():
-    """After the first samples only missing packets are awaited, as long as they are not late."""
+def test_complete_samples_do_not_wait():
+    """After the first samples only missing packets are waited for, until they are late."""
     made = packets(G, np.zeros((400, 1, 16), np.uint8), 0)
     ring = Ring(G, seconds=1.0, window=8)
     place(ring, made[:16])  # numbers 0 to 7, of two packets each
@@ -322,8 +322,8 @@ def test_what_is_whole_waits_for_nobody():
     assert (counts["accepted"], counts["duplicate"], counts["late"]) == (58, 2, 2)
 
 
-def test_a_ring_grows_while_a_search_is_made_and_shrinks_after():
-    """Nothing is taken meanwhile and nothing dropped; then it is as small as before, or stays where a GPU reads it."""
+def test_a_ring_grows_while_a_search_is_set_up_and_shrinks_afterwards():
+    """Nothing is dropped; afterwards it has its first size, or keeps its memory if a GPU reads it."""
     steps = np.arange(4000 * 16, dtype=np.uint32).astype(np.uint8).reshape(4000, 1, 16)
     made = packets(G, steps, 0)
     for fixed in (False, True):
@@ -348,7 +348,7 @@ def test_a_ring_grows_while_a_search_is_made_and_shrinks_after():
         assert np.array_equal(np.concatenate([unpack.power(g) for g in gulps]), steps[:, 0])
 
 
-def test_overflow_is_dropped_and_counted_or_waits():
+def test_packets_without_room_are_counted_or_wait():
     made = packets(G, np.zeros((400, 1, 16), np.uint8), 0)
     ring = Ring(G, seconds=0.1, window=2)
     place(ring, made)
@@ -406,7 +406,7 @@ def test_bad_formats():
 
 
 def test_a_gap_longer_than_the_ring_costs_no_packet():
-    """With "drop" too: packets after it wait for the gap to be taken, they are not dropped for want of room."""
+    """With "drop" too: packets after the gap wait until it has been taken."""
     made = packets(G, np.zeros((4000, 1, 16), np.uint8), 0)
     ring = Ring(G, seconds=0.4, policy="drop")
     gulps = []
@@ -424,8 +424,8 @@ def test_a_gap_longer_than_the_ring_costs_no_packet():
     assert sum(g.count for g in gulps) == 4000
 
 
-def test_voltages_that_are_no_numbers_are_none():
-    """Power of NaN or 1e30 would be the level of its channel from then on."""
+def test_voltages_that_are_not_finite_are_zero():
+    """A power of NaN or 1e30 would stay in the level of its channel."""
     g = replace(G, kind=VOLTAGE, bits=32)
     sent = np.arange(40 * 32, dtype="<f4").reshape(40, 1, 32)
     sent[3, 0, 5], sent[9, 0, 0], sent[20, 0, 31], sent[21, 0, 30] = np.nan, np.inf, -np.inf, 1e30

@@ -1,4 +1,4 @@
-"""Samples and pictures of a stream's candidates where something is in their way."""
+"""Samples and pictures of a stream's candidates when something goes wrong."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import threading
 import pytest
 from tests.dedispersion.test_stream_sink import fb, row, wait_for
 
-from skysieve.dedispersion.stream.report.drawing import Painter
+from skysieve.dedispersion.stream.report.drawing import PictureProcess
 from skysieve.dedispersion.stream.report.sink import Sink
 
 __all__ = ["fb"]
 
 
-def test_a_folder_with_modules_names_in_it(fb, tmp_path, monkeypatch):
-    """The process that draws imports nothing from the folder where the command was given."""
+def test_files_named_like_modules_are_not_imported(fb, tmp_path, monkeypatch):
+    """The drawing process imports nothing from the current folder."""
     pytest.importorskip("matplotlib")
     (tmp_path / "select.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,7 @@ def test_samples_that_a_disk_takes_too_long_for_are_counted(fb, tmp_path, monkey
     sink = Sink(tmp_path, pictures=False, say=said.append)
     for i in range(3):
         sink.add(row(fb, raw=fb.block(1000, 400).T.copy(), mjd_infinite=60001.0 + i))
-    wait_for(lambda: sink.drawing._rows.qsize() == 2)
+    wait_for(lambda: sink.drawing._candidates.qsize() == 2)
     sink.close(grace=0.0)
     assert sink.counts["pictures_skipped"] == 2
     assert sum("could not be written in time" in line for line in said) == 1
@@ -43,26 +43,26 @@ def test_samples_that_a_disk_takes_too_long_for_are_counted(fb, tmp_path, monkey
     assert sink._raw_bytes == 0
 
 
-def test_half_files_of_a_run_that_was_killed_go(tmp_path):
+def test_unfinished_files_of_a_killed_run_are_removed(tmp_path):
     (tmp_path / "pulses").mkdir()
     old = [tmp_path / "pulses" / ".60001.5_dm56.771_beam0-01234abc.fil", tmp_path / ".summary-01234abc.json"]
     others = [tmp_path / "pulses" / ".mine.fil", tmp_path / "pulses" / ".60001.5_dm56.771_beam0-01234abd.png"]
     for path in (*old, *others):
         path.touch()
-        if path is not others[1]:  # this one may be in the making
+        if path is not others[1]:  # this one may still be written
             os.utime(path, (0, 0))
     Sink(tmp_path).close()
     assert not any(path.exists() for path in old)
     assert all(path.exists() for path in others)
 
 
-def test_a_signal_while_the_end_is_waited_for_leaves_no_process(fb, tmp_path, monkeypatch):
-    """A first close that is interrupted leaves threads at work: the process that draws ends with the second one."""
+def test_a_signal_at_the_end_leaves_no_process(fb, tmp_path, monkeypatch):
+    """If closing is interrupted, threads continue; the drawing process ends when it is closed again."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(Painter, "draw", lambda painter, task, over: wait_for(over))
+    monkeypatch.setattr(PictureProcess, "draw", lambda painter, task, over: wait_for(over))
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=fb.block(1000, 400).T.copy()))
-    wait_for(lambda: sink.drawing.painter is not None)
+    wait_for(lambda: sink.drawing.process is not None)
     ended, signals = sink.drawing._threads[1].ended, [KeyboardInterrupt]
     wait = ended.wait
 
@@ -75,5 +75,5 @@ def test_a_signal_while_the_end_is_waited_for_leaves_no_process(fb, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         sink.close(grace=60.0)
     sink.close(5.0, 0.0)
-    assert sink.drawing.painter._process.poll() is not None
+    assert sink.drawing.process._process.poll() is not None
     assert sink.counts["pictures_later"] == 1

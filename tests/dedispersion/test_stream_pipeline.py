@@ -1,4 +1,4 @@
-"""The whole pipeline: sockets, files, beams, faults of senders and disks, what is announced and how."""
+"""The whole pipeline: sockets, files, beams, faults of senders and disks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def packets_of(fb, packet_bytes=512, **changes):
 
 
 class ListFeed(FileFeed):
-    """Batches of datagrams."""
+    """Feeds batches of datagrams."""
 
     def __init__(self, intake, batches):
         super(FileFeed, self).__init__(intake)
@@ -96,7 +96,7 @@ def test_a_file_streamed_is_the_file_searched(data, tmp_path):
     assert summary["data_seconds"] == pytest.approx(8000 // 21 * 21 * 5e-4)
 
 
-def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(data, tmp_path):
+def test_faults_of_a_socket_are_counted_and_searched_as_losses_of_a_file(data, tmp_path):
     sent = []
 
     def send(pipeline):
@@ -106,7 +106,11 @@ def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(dat
 
     with UdpReceiver("127.0.0.1", 0) as receiver:
         summary, _ = run_feed(
-            lambda i: SocketFeed(i, [receiver]), data.options, tmp_path, receivers=[receiver], before=send
+            lambda i: SocketFeed(i, [receiver]),
+            replace(data.options, window=500),
+            tmp_path,
+            receivers=[receiver],
+            before=send,
         )
     counts, result = summary["counts"], sent[0]
     assert counts["kernel_drops"] == 0
@@ -125,7 +129,7 @@ def test_a_socket_with_faults_counts_each_and_finds_what_the_masked_file_has(dat
 
 
 def test_voltages_to_candidates(tmp_path):
-    """A burst in subband voltages is found where it is; stream and file give the same."""
+    """A burst in subband voltages is found at its time; stream and file give the same candidates."""
     rng = np.random.default_rng(1)
     nsub, tsamp, dm = 16, 8e-6, 60.0
     f = 1400.0 - np.arange(nsub) / 8
@@ -153,7 +157,7 @@ def test_voltages_to_candidates(tmp_path):
 
 
 def test_beams_and_interference(data, tmp_path, monkeypatch):
-    """What all three beams see is flagged; what one sees is not; a fourth beam is too many."""
+    """A pulse in all three beams is flagged, a pulse in one is not; a fourth beam is refused."""
     monkeypatch.setattr("skysieve.dedispersion.stream.search.coincidence.HOLD", 1e9)
     quiet = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=100, times=[], width=4e-3, seed=9)
     made = [packets_of(fb)[1] for fb in (data.fb, quiet, quiet, quiet)]
@@ -180,8 +184,8 @@ def test_beams_and_interference(data, tmp_path, monkeypatch):
     assert any("more than 3 beams" in line for line in said)
 
 
-def test_nothing_hostile_passes(data, tmp_path):
-    """Noise, other versions, changed and absurd headers amid the good: counted, and the candidates are the same."""
+def test_hostile_packets_are_counted_and_dropped(data, tmp_path):
+    """Noise, other versions, changed and absurd headers among good packets do not change the candidates."""
     rng = np.random.default_rng(5)
     g, good = packets_of(data.fb)
     batches = []
@@ -206,7 +210,7 @@ def test_nothing_hostile_passes(data, tmp_path):
     same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
 
 
-def test_a_feed_that_fails_ends_it(data, tmp_path):
+def test_a_feed_that_fails_ends_the_run(data, tmp_path):
     class Broken(FileFeed):
         def feed(self):
             raise OSError("unplugged")
@@ -218,8 +222,8 @@ def test_a_feed_that_fails_ends_it(data, tmp_path):
 @pytest.mark.parametrize(
     "changes", [{"kind": 1, "tsamp": 5e-324}, {"kind": 1, "tsamp": 1e-310}, {"fch1": 1e300}, {"tsamp": 1e300}]
 )
-def test_absurd_headers_of_one_beam_end_nothing(data, tmp_path, changes):
-    """Without a plan too, where nothing says what the headers should be."""
+def test_absurd_headers_of_one_beam_do_not_end_the_run(data, tmp_path, changes):
+    """Also without a plan, with which headers could be compared."""
     g, good = packets_of(data.fb)
     other = replace(g, nsamp=8, **changes)
     bad = packets(other, np.zeros((8, 1, other.step_bytes), np.uint8), 0, 3)
@@ -230,8 +234,8 @@ def test_absurd_headers_of_one_beam_end_nothing(data, tmp_path, changes):
     assert len(rows_of(tmp_path)) >= 4
 
 
-def test_beams_and_rubbish_in_one_batch(data, tmp_path):
-    """As one socket gives them: any order, any beam, with datagrams between that are none."""
+def test_beams_and_noise_in_one_batch(data, tmp_path):
+    """As from one socket: in any order, of any beam, with random datagrams between them."""
     rng = np.random.default_rng(6)
     _, first = packets_of(data.fb)
     shifted = Filterbank.from_array(
@@ -255,8 +259,8 @@ def test_beams_and_rubbish_in_one_batch(data, tmp_path):
     same_as_file([r for r in rows if r["beam"] == "1"], search(shifted, data.plan, **SEARCH))
 
 
-def test_a_parser_that_is_wrong_breaks_nothing(data, tmp_path):
-    """Places outside of the ring or the datagram are counted and not used."""
+def test_a_wrong_parser_does_no_harm(data, tmp_path):
+    """Places outside the ring or the datagram are counted and not used."""
 
     class Wrong(SkysieveParser):
         def parse(self, buffers, lengths):
@@ -278,7 +282,7 @@ def test_a_parser_that_is_wrong_breaks_nothing(data, tmp_path):
 
 
 def test_a_beam_that_cannot_be_searched_is_refused(data, tmp_path, monkeypatch):
-    """It is told once, its packets are counted, and the other beam's candidates are what they were."""
+    """It is reported once, its packets are counted, and the candidates of the other beam do not change."""
     from skysieve.dedispersion.stream.beams import Segment
 
     prepare = Segment.prepare
@@ -310,7 +314,7 @@ def test_a_beam_that_cannot_be_searched_is_refused(data, tmp_path, monkeypatch):
 
 
 def test_samples_around_candidates_are_those_of_the_file(data, tmp_path):
-    """Each candidate gets them, those at the end what there is; its latency is told when it is."""
+    """Each candidate gets samples, at the end of the data those that exist; each has a latency."""
     said = []
     intake = Intake(SkysieveParser(), replace(data.options, cutouts=True), say=said.append)
     sink = Sink(tmp_path, pictures=False, say=said.append)
@@ -330,7 +334,7 @@ def test_samples_around_candidates_are_those_of_the_file(data, tmp_path):
 
 @pytest.mark.parametrize("policy", ["block", "drop"])
 def test_gulps_larger_than_the_ring(data, tmp_path, policy):
-    """A gulp that the ring cannot hold would be waited for without end."""
+    """The pipeline does not wait for a gulp that the ring cannot hold."""
     options = replace(data.options, ring=0.01, gulp=3.0, policy=policy)
     summary, _ = run_feed(lambda i: FileFeed(i, data.fb, 512), options, tmp_path)
     counts = summary["counts"]
@@ -342,12 +346,12 @@ def test_gulps_larger_than_the_ring(data, tmp_path, policy):
 
 @pytest.mark.parametrize("name", ["ring", "gulp", "longest_gap", "dm_max"])
 @pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
-def test_options_are_looked_at_before_packets_come(name, value):
+def test_options_are_checked_before_packets_arrive(name, value):
     with pytest.raises(ValueError, match=f"{name}="):
         Options(**{name: value})
 
 
-def test_an_error_of_the_sink_ends_it(data, tmp_path):
+def test_an_error_of_the_sink_ends_the_run(data, tmp_path):
     intake = Intake(SkysieveParser(), data.options)
     sink = Sink(tmp_path, pictures=False, raw=False)
     pipeline = Pipeline(intake, FileFeed(intake, data.fb), sink, nice=0)
@@ -356,7 +360,7 @@ def test_an_error_of_the_sink_ends_it(data, tmp_path):
         pipeline.run()
 
 
-def test_a_terminal_that_has_gone_away(monkeypatch):
+def test_a_closed_terminal(monkeypatch):
     from skysieve.dedispersion.stream.command.commands import Screen
 
     class Gone:
@@ -364,15 +368,15 @@ def test_a_terminal_that_has_gone_away(monkeypatch):
             raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(sys, "stderr", Gone())
-    screen = Screen(False)
+    screen = Screen(progress=True)
     screen.say("a")
     screen.line("b")
     screen.end()
     assert screen.count == 1
 
 
-def test_a_signal_while_pictures_are_waited_for_keeps_the_summary(data, tmp_path, monkeypatch):
-    """All is searched by then."""
+def test_a_signal_during_the_wait_for_pictures_keeps_the_summary(data, tmp_path, monkeypatch):
+    """Everything has been searched by then."""
     close, given = Sink.close, []
 
     def interrupted(sink, seconds, grace):

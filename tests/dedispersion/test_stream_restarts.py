@@ -1,24 +1,29 @@
-"""Streams that begin in the middle: receivers that join late, senders that start anew, runs after a killed one."""
+"""Streams that begin in the middle: late receivers, senders that start again, runs after a killed one."""
 
 from __future__ import annotations
 
 import csv
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.dedispersion.test_stream_commands import start_stream, wait_for
-from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, run_feed
+from tests.dedispersion.test_stream_commands import command, start_stream, wait_for
+from tests.dedispersion.test_stream_pipeline import SEARCH, TIMES, ListFeed, data, packets_of, rows_of, run_feed
 
-from skysieve.dedispersion import Filterbank, fake, search
+from skysieve.dedispersion import Filterbank, fake, search, write_fil
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import RESTART, Intake
-from skysieve.dedispersion.stream.receive.packets import SkysieveParser
-from skysieve.dedispersion.stream.records import Mark
-from skysieve.dedispersion.stream.report.earlier import Earlier, Gap
+from skysieve.dedispersion.stream.pipeline import Pipeline
+from skysieve.dedispersion.stream.receive.file_source import source_steps
+from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, Mark
+from skysieve.dedispersion.stream.report.previous_run import GAP_COLUMNS, Gap, PreviousRun
+from skysieve.dedispersion.stream.report.sink import Sink
+from skysieve.dedispersion.stream.report.status import StatusFile
 
 __all__ = ["data"]
 
@@ -48,8 +53,8 @@ def test_a_receiver_that_joins_late(data, tmp_path, first, block):
 
 
 @pytest.mark.parametrize("size", [64, 37, 1500])
-def test_a_sender_that_starts_anew(data, tmp_path, size):
-    """Another epoch, then the same again from sample 0: three segments with all their packets and their own times.
+def test_a_sender_that_starts_again(data, tmp_path, size):
+    """Another epoch, then the same one again from sample 0: three segments with all packets and right times.
 
     The packets that it takes to believe it are searched too, in reads of any size.
     """
@@ -69,7 +74,7 @@ def test_a_sender_that_starts_anew(data, tmp_path, size):
     for number in "012":
         assert sorted(int(r["sample"]) for r in rows if r["segment"] == number) == sorted(offline.sample.tolist())
     assert {r["segment"] for r in rows} == {"0", "1", "2"}
-    assert sum("started anew" in line for line in said) == 2
+    assert sum("started again" in line for line in said) == 2
     for r in rows:
         began = 60000.5 + (1000 / 86400 if r["segment"] != "0" else 0)
         assert float(r["mjd_top"]) == pytest.approx(began + float(r["time"]) / 86400, abs=1e-10)
@@ -83,7 +88,7 @@ def counts_of(intake, *parts, size=100):
 
 
 def test_packets_of_both_streams_at_a_restart(data):
-    """Packets of the old stream that come late, and another crash of the sender, spoil neither stream."""
+    """Late packets of the old stream, and another crash of the sender, do not affect either stream."""
     g, old = packets_of(data.fb)
     new = packets_of(data.fb, epoch=g.epoch + 10**12)[1]
 
@@ -103,7 +108,7 @@ def test_packets_of_both_streams_at_a_restart(data):
     one = intake()
     counts = counts_of(one, old[:400], new[:100], old[400:402], new[:300])
     assert (counts["accepted"], counts["changed"], counts["duplicate"]) == (402 + 300, 100, 0)
-    # a gap longer than what is believed: the packets after it are another segment, at their own numbers
+    # a gap longer than the limit: the packets after it are another segment
     far = packets_of(data.fb)[1]
     far[:, 24:32] = (far[:, 24:32].copy().view("<u8") + np.uint64(g.nsamp * 10**6)).view(np.uint8)
     one = intake()
@@ -115,8 +120,8 @@ def test_packets_of_both_streams_at_a_restart(data):
 
 @settings(max_examples=10, deadline=None)
 @given(data_=st.data(), size=st.integers(1, 700))
-def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, size):
-    """Runs of this stream and of another one, of any length, from any place: segments and counts are one."""
+def test_counts_do_not_depend_on_the_size_of_reads(data, data_, size):
+    """With pieces of three streams, of any length and from any place, segments and counts are the same."""
     g, first = packets_of(data.fb)
     streams = [first, *(packets_of(data.fb, epoch=g.epoch + k * 10**12)[1] for k in (1, 2))]
     runs = st.tuples(st.integers(0, 2), st.integers(0, 499), st.integers(1, 400))
@@ -134,8 +139,8 @@ def test_what_becomes_of_packets_is_the_same_in_reads_of_any_size(data, data_, s
     assert become(size) == become(1)
 
 
-def test_senders_that_take_turns_fill_no_memory(data, monkeypatch):
-    """Each that is believed has a ring of its own until it is searched; no more of them wait than a few."""
+def test_senders_that_take_turns_do_not_fill_the_memory(data, monkeypatch):
+    """Each segment has its own ring until it is searched; only a few may wait."""
     from skysieve.dedispersion.stream import intake as module
 
     monkeypatch.setattr(module, "MOST_SEGMENTS", 3)
@@ -146,8 +151,8 @@ def test_senders_that_take_turns_fill_no_memory(data, monkeypatch):
         some = packets_of(data.fb, epoch=g.epoch + turn * 10**12)[1][: RESTART + 10]
         intake.take(some, np.full(len(some), some.shape[1]))
     assert len(intake.beams[0].segments) == 3
-    assert intake.bad["restarts"] == 2
-    assert said[-1] == "beam 0: 3 streams wait for their search; no other is begun now"
+    assert intake.tally["restarts"] == 2
+    assert said[-1] == "beam 0: 3 segments wait for their search; no other one is begun now"
     counts = intake.counts()
     assert counts["changed"] + counts["accepted"] == counts["packets"] == 6 * (RESTART + 10)
 
@@ -159,31 +164,40 @@ def mark_of(folder):
         return None
 
 
-def test_the_run_after_one_that_was_killed(data, tmp_path):
-    """It names what was not searched, goes on with the numbers of segments, and leaves all that is there as it is."""
+def test_runs_after_one_that_was_killed(data, tmp_path):
+    """What was announced is on the disk; later runs name the gap, continue the segments and replace nothing."""
     data.plan.save(tmp_path / "a.json")
     out = tmp_path / "out"
     process, port = start_stream(tmp_path)
     emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
+    announced = [next(line for line in process.stderr if line.startswith("S/N"))]
     wait_for(lambda: (mark := mark_of(out)) and mark["seconds"] > 1.5 and any((out / "pulses").glob("[0-9]*")))
     process.kill()
+    announced += [line for line in process.stderr.read().splitlines() if line.startswith("S/N")]
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
     mark, before = mark_of(out), (out / "candidates.csv").read_text()
     assert mark["sample"] * 5e-4 == pytest.approx(mark["seconds"], abs=5e-4)
     assert mark["seconds"] <= 4.0
     files = {path: path.read_bytes() for path in (out / "pulses").glob("[0-9]*")}
     rows = rows_of(out)
+    assert len(rows) >= len(announced) >= 1
+    assert all(len(r) == len(CANDIDATE_COLUMNS) and None not in r.values() for r in rows)
     # every pulse before the mark is in the table
-    for t in (t for t in (0.4, 1.3, 2.4, 3.1) if t < mark["seconds"]):
+    for t in (t for t in TIMES if t < mark["seconds"]):
         assert any(abs(float(r["time"]) - t) < 0.01 for r in rows)
-    first = 19984  # of a sender that has gone on meanwhile: 5.99 s later
+
+    # a run in this process, of a sender that has continued meanwhile: 5.99 s later
+    first = 19984
     said = []
-    process, port = start_stream(tmp_path, said=said)
-    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512, first=first)
-    wait_for(lambda: len(rows_of(out)) > len(rows) + 1)
-    process.terminate()
-    err = process.communicate(timeout=300)[1]
-    assert process.returncode == 0, err
+    sink = Sink(out, pictures=False, raw=False, say=said.append)
+    previous = PreviousRun.read(out, sink.table.segments)
+    intake = Intake(SkysieveParser(), data.options, next_segment=previous.next_segment)
+    g = packets_of(data.fb)[0]
+    ((_, steps),) = source_steps(data.fb, g, data.fb.nsamp, 1)
+    pipeline = Pipeline(intake, ListFeed(intake, [packets(g, steps, first)]), sink, previous=previous, nice=0)
+    with StatusFile(out, pipeline.state, {}, streams=pipeline.streams):
+        pipeline.save_summary(pipeline.run())
     assert (out / "candidates.csv").read_text().startswith(before)
     assert {path: path.read_bytes() for path in files} == files
     assert {r["segment"] for r in rows} == {"0"}
@@ -195,29 +209,30 @@ def test_the_run_after_one_that_was_killed(data, tmp_path):
     assert gap["seconds"] == pytest.approx((gap["sample_to"] - mark["sample"]) * 5e-4, abs=1e-3)
     with open(out / "gaps.csv", encoding="ascii") as file:
         (kept,) = csv.DictReader(file)
+    assert list(kept) == [c.name for c in GAP_COLUMNS]
     assert float(kept["seconds"]) == pytest.approx(gap["seconds"], abs=1e-6)
-    (words,) = [line for line in (*said, *err.splitlines()) if "a gap of" in line]
-    assert "the run before in this folder was killed at MJD 60000.5" in words
-    # a third run, after one that has ended well, begins before its end
-    said = []
-    process, port = start_stream(tmp_path, said=said)
+    (message,) = [line for line in said if "a gap of" in line]
+    assert "the previous run in this folder was killed at MJD 60000.5" in message
+
+    # the command, after a run that has ended, with data from before its end
     count = len(rows_of(out))
-    emulate(data.fb, "127.0.0.1", port, rate=8.0, packet_bytes=512)
-    wait_for(lambda: len(rows_of(out)) > count)
-    process.terminate()
-    err = process.communicate(timeout=300)[1]
+    write_fil(tmp_path / "a.fil", data.fb)
+    done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", out, "--no-plots",
+                   "--block", 0.6, "--threads", 1)  # fmt: skip
+    assert done.exit_code == 0, done.output
     assert {r["segment"] for r in rows_of(out)[count:]} == {"2"}
-    assert any("ended at MJD" in line and "may be there twice" in line for line in err.splitlines())
+    assert "the previous run in this folder ended at MJD" in done.output
+    assert "may be listed twice" in done.output
     assert {path: path.read_bytes() for path in files} == files
     assert json.loads((out / "summary-1.json").read_text())["gaps"] == [gap]
 
 
 @pytest.mark.parametrize("state", ["", "{", "[]", "null", '{"running": true, "streams": {"x": 1}}',
                                    '{"running": true, "streams": {"0": {"made": 1e400, "mark": {}}}}'])  # fmt: skip
-def test_a_state_that_cannot_be_read_tells_nothing(tmp_path, state):
+def test_a_state_that_cannot_be_read_is_ignored(tmp_path, state):
     (tmp_path / "status.json").write_text(state)
-    found = Earlier.read(tmp_path, {0: 4, 3: 0})
-    assert found.made == {0: 5, 3: 1}
+    found = PreviousRun.read(tmp_path, {0: 4, 3: 0})
+    assert found.next_segment == {0: 5, 3: 1}
     assert found.marks == {}
 
 
@@ -227,14 +242,14 @@ def test_gaps_between_runs():
     for after, seconds, words in (
         (Mark(4, epoch, 12.5, 12_500), 2.5, "a gap of 2.500 s, up to MJD 60000.500144676, is not searched"),
         (Mark(4, epoch + 60 * 10**9, 1.0, 1000), 51.0, "a gap of 51.000 s"),
-        (Mark(4, epoch, 2.0, 2000), -8.0, "8.000 s after the start of this one"),
-        (Mark(4, 0, 2.0, 2000), None, "one of the two epochs is not known"),
+        (Mark(4, epoch, 2.0, 2000), -8.0, "8.000 s after the start of this run"),
+        (Mark(4, 0, 2.0, 2000), None, "the epoch of one of them is not known"),
     ):
         gap = Gap(2, before, after, True)
         assert gap.seconds == seconds
-        assert words in gap.words
-        assert gap.words.startswith("beam 2: the run before in this folder was killed at MJD 60000.5001157")
-        assert (gap.columns["sample_from"] == 10_000) == (after.epoch == epoch)
+        assert words in gap.message
+        assert gap.message.startswith("beam 2: the previous run in this folder was killed at MJD 60000.5001157")
+        assert (gap.row["sample_from"] == 10_000) == (after.epoch == epoch)
     unknown = Gap(0, Mark(0, 0, 10.0, 10_000), Mark(1, 0, 12.5, 12_500), False)
-    assert unknown.words == "beam 0: the run before in this folder ended at 10.000 s: a gap of 2.500 s, up to " \
+    assert unknown.message == "beam 0: the previous run in this folder ended at 10.000 s: a gap of 2.500 s, up to " \
         "12.500 s, is not searched"  # fmt: skip

@@ -1,4 +1,4 @@
-"""A stream gives what a file gives: every bit, however it is cut, wherever it starts, whatever was lost."""
+"""A stream gives the bits of a file, for any pieces, any start and any losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fb():
 
 
 def stream(fb, dms, gulps, *, losses=None, first=0, fill=0, **options):
-    """Events and candidates of a stream of pieces of the lengths of ``gulps``, again and again."""
+    """Search a stream in pieces whose lengths repeat those of ``gulps``."""
     x = fb.read().T
     found, at, i = [], first, 0
     with StreamSearch(fb.observation, dms, dtype=fb.dtype.name, **{**OPTIONS, **options}) as live:
@@ -141,9 +141,9 @@ def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "float32"])
-@pytest.mark.parametrize("after", [0, 1, 2, 7, 40, 200, 600, 1099])
+@pytest.mark.parametrize("after", [0, 1, 7, 200, 1099])
 def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
-    """A receiver joins ``after`` samples before the end of a noise block, and stays for a moment or for seconds."""
+    """A receiver joins ``after`` samples before the end of a noise block, for a moment or for seconds."""
     rng = np.random.default_rng(after)
     for count in (1, 3, 100, after + 60, after + 3000):
         first = 1100 * int(rng.integers(1, 2000)) - after
@@ -153,7 +153,7 @@ def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
 @pytest.mark.parametrize("dm", [40.0, 100.0, 300.0])
 @pytest.mark.parametrize("after", [0, 5, 90, 800])
 def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
-    """The pulse comes in the second block after the start; of a file from sample 0 it would be the same pulse."""
+    """The pulse is in the second block after the start; a file from sample 0 would give the same pulse."""
     first, at = 44 * 1100 - after, 1.7 + after * TSAMP
     made = fake(nchan=NCHAN, duration=6, tsamp=TSAMP, fch1=1500, foff=-4, dm=dm, times=[at], width=8e-3, snr=25,
                 seed=int(dm) + after)  # fmt: skip
@@ -165,13 +165,13 @@ def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
     assert abs(time - (first * TSAMP + at)) < 8e-3
 
 
-@pytest.mark.parametrize("joins", [30, 1050, 1150, 1600, 2100, 2190, 3000, 4000])
+@pytest.mark.parametrize("joins", [30, 1050, 1150, 2190, 4000])
 @pytest.mark.parametrize(("low", "high"), [(0, 32), (32, 64), (60, 64)])
 def test_a_subband_that_joins_late_makes_no_candidates(joins, low, high):
-    """The packets of some channels begin later: noise stays noise, a pulse after that is found at its DM."""
+    """If the packets of some channels begin later, noise gives no candidates, and a pulse has the right DM."""
     rng = np.random.default_rng(joins + low)
     lost = [(0, joins, low, high)]
-    edge = -(-joins // 1100) * 1100  # its level is known there, or a block later
+    edge = -(-joins // 1100) * 1100  # its level is known at this sample, or a block later
     for count in (7000, edge + 60, edge + 900, edge + 1200, edge + 2000):
         assert live_candidates(noise(rng, count), 0, np.arange(0, 1001, 50.0), 1.1, rects=lost) == [], count
     made = fake(nchan=NCHAN, duration=9, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, times=[7.2], width=8e-3, snr=25,
@@ -195,7 +195,7 @@ def test_a_subband_that_joins_late_is_as_in_the_file(fb, first, joins):
     packet=st.integers(1, 40), part=st.sampled_from([0.0, 0.01, 0.2]), seed=st.integers(0, 99),
     end=st.integers(2600, 6000), step=st.integers(1, 3),
 )  # fmt: skip
-def test_any_cut_any_loss(gulps, first, packet, part, seed, end, step):
+def test_any_pieces_and_any_losses(gulps, first, packet, part, seed, end, step):
     made = fake(
         nchan=NCHAN, duration=6, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, width=8e-3, snr=25, seed=3,
         times=[0.4, 2.2, 2.55, 3.3],
@@ -225,7 +225,7 @@ def test_a_gap_makes_no_candidates_and_keeps_time():
 
 
 def test_a_pulse_that_lost_some_of_its_samples(fb):
-    """S/N falls with the samples that are left, and the candidate says how many those are."""
+    """The S/N is that of the samples that arrived, and the candidate says which fraction that is."""
     whole = search(fb, DMS, **OPTIONS)
     sample = int(whole.sample[0])
     losses = Losses([[sample, sample + 22, 0, 16]])  # the delay across these channels is 19 samples
@@ -238,7 +238,7 @@ def test_a_pulse_that_lost_some_of_its_samples(fb):
 
 
 def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
-    """A plan cut into parts by its delays: the same candidates, those of DM 100 long before DM 1000's delay is over."""
+    """A plan in ranges of similar delays: candidates of DM 100 come long before the delay of DM 1000 has passed."""
     from skysieve.dedispersion.stream.search import series
 
     monkeypatch.setattr(series, "LEAST_ROWS", 8)
@@ -248,7 +248,7 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     x = fb.read().T
     found, at = [], []
     with StreamSearch(fb.observation, p, threads=1, **options) as live:
-        assert len(live._parts) > 5
+        assert len(live._ranges) > 5
         for start in range(0, fb.nsamp, 100):
             some = live.feed(start, x[start : start + 100])
             found += some
@@ -285,7 +285,7 @@ def test_bad_input(fb):
 
 
 def test_a_storm_of_events_is_bounded(fb, monkeypatch):
-    """More events than may wait: the loudest are kept, groups that go on for too long are given out in pieces."""
+    """Of too many events the loudest are used, and groups that last too long are returned in pieces."""
     from skysieve.dedispersion.stream.search import search as module
 
     monkeypatch.setattr(module, "MOST_WAITING", 40)

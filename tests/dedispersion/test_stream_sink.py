@@ -1,4 +1,4 @@
-"""Where candidates go: the table and a full disk, triggers, pictures, what all beams see."""
+"""Where candidates go: table, full disk, triggers, pictures; coincidence of beams."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, fake
-from skysieve.dedispersion.stream.records import Cut, Row
-from skysieve.dedispersion.stream.report.drawing import Painter, undrawn
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, Candidate, CandidateSamples
+from skysieve.dedispersion.stream.report.drawing import PictureProcess, undrawn
 from skysieve.dedispersion.stream.report.sink import Sink
-from skysieve.dedispersion.stream.report.tables import COLUMNS
+from skysieve.dedispersion.stream.report.triggers import Trigger, make_trigger
 from skysieve.dedispersion.stream.search.coincidence import Coincidence
 
 
@@ -39,11 +39,11 @@ def rows_of(folder):
 
 
 def row(fb, snr=9.0, time=1.3, beam=0, raw=None, **more):
-    columns = dict.fromkeys(COLUMNS, 0) | {
+    columns = dict.fromkeys((c.name for c in CANDIDATE_COLUMNS), 0) | {
         "snr": snr, "dm": 100.0, "time": time, "width": 4e-3, "mjd_top": 60000.5, "mjd_infinite": 60000.5, "beam": beam,
         "latency": 0.5, "live": 1.0, "dm_low": 90.0, "dm_high": 110.0, "time_first": 1.0, "time_last": 2.0, **more,
     }  # fmt: skip
-    return Row(columns, fb.observation, time, raw, 0)
+    return Candidate(columns, fb.observation, time, raw, 0)
 
 
 def command(*arguments):
@@ -58,7 +58,7 @@ def wait_for(condition, seconds=120.0):
 
 
 def test_a_full_disk_loses_nothing(fb, tmp_path):
-    """While the table is a device that is full, candidates wait; none is announced before its line is on the disk."""
+    """While the disk is full, candidates wait; none is announced before its line is on the disk."""
     said = []
     sink = Sink(tmp_path, pictures=False, raw=False, say=said.append)
     sink.add(row(fb, 9.0))
@@ -90,19 +90,20 @@ def test_a_table_is_continued_not_overwritten(fb, tmp_path):
     Sink(tmp_path, pictures=False, raw=False).close()
     assert len(rows_of(tmp_path)) == 2
     (tmp_path / "candidates.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="is no table of candidates"):
+    with pytest.raises(ValueError, match="is not a table of this version"):
         Sink(tmp_path)
-    for options, message in [
-        ({"url": "file:///x"}, "url='file:"),
-        ({"command": ""}, "command=''"),
-        ({"command": "no-such-program -x"}, "no program of the name no-such-program"),
+    for trigger, message in [
+        ("voevent:file:///x", "voevent='file:"),
+        ("command:", "command=''"),
+        ("command:no-such-program -x", "there is no program no-such-program"),
+        ("mail:a@b", "expected command:PROGRAM or voevent:URL"),
     ]:
         with pytest.raises(ValueError, match=message):
-            Sink(tmp_path / "other", **options)
+            make_trigger(trigger)
 
 
 def test_triggers(fb, tmp_path):
-    """A command and a VOEvent for each candidate that is loud enough and no interference; failures are counted."""
+    """A command and a VOEvent for each candidate that is loud enough and not flagged; failures are counted."""
     got = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -118,9 +119,16 @@ def test_triggers(fb, tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     said = []
     sink = Sink(
-        tmp_path, pictures=False, raw=False, least=8.0, command=f"tee -a {tmp_path}/heard", say=said.append,
-        url=f"http://127.0.0.1:{server.server_port}/", ivorn="org.example/frb", role="test",
-    )  # fmt: skip
+        tmp_path,
+        pictures=False,
+        raw=False,
+        min_snr=8.0,
+        say=said.append,
+        triggers=[
+            make_trigger(text, ivorn="org.example/frb", role="test")
+            for text in (f"command:tee -a {tmp_path}/heard", f"voevent:http://127.0.0.1:{server.server_port}/")
+        ],
+    )
     observed = replace(fb.observation, ra=83.6, dec=22.0, source="Crab", telescope="GBT")
     for one in (row(fb, 9.0), row(fb, 7.0), row(fb, 20.0, flagged=1), row(fb, 10.0)):
         sink.add(replace(one, observation=observed))
@@ -142,18 +150,23 @@ def test_triggers(fb, tmp_path):
 
 
 def test_a_command_that_fails(fb, tmp_path):
-    sink = Sink(tmp_path, pictures=False, raw=False, command="false")
+    sink = Sink(tmp_path, pictures=False, raw=False, triggers=[make_trigger("command:false")])
     sink.add(row(fb))
     sink.close()
     assert sink.counts["triggers_failed"] == 1
 
 
 def test_pictures_and_raw_samples(fb, tmp_path):
+    """The drawing process is in another group, because the terminal sends SIGINT to all processes of its group."""
     pytest.importorskip("matplotlib")
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=fb.block(1000, 4000).T.copy(), time=1.3))
+    wait_for(lambda: sink.drawing.process is not None)
+    assert os.getpgid(sink.drawing.process.pid) != os.getpgid(0)
     wait_for(lambda: sink.counts["pictures"] + sink.counts["pictures_failed"] == 1)
     sink.close()
+    assert sink.counts["pictures"] == 1
+    assert sink.drawing.process._process.poll() is not None
     (picture,) = tmp_path.glob("pulses/*.png")
     (kept,) = tmp_path.glob("pulses/*.fil")
     assert picture.read_bytes()[:4] == b"\x89PNG"
@@ -174,15 +187,15 @@ def test_coincidence_waits_for_the_slowest_beam(fb, monkeypatch):
     assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, 1), (2, 1), (1, 0)]
     c.add([row(fb, beam=0)], 0.5)
     assert [r.columns["flagged"] for r in c.release({}, last=True)] == [0]
-    with pytest.raises(ValueError, match="part=0"):
+    with pytest.raises(ValueError, match="fraction=0"):
         Coincidence(0)
 
 
-def test_coincidence_counts_the_beams_that_could_see(fb, monkeypatch):
-    """Beams that fell silent see nothing: what all others have is interference; beams that have ended count still."""
+def test_coincidence_counts_the_beams_that_have_searched(fb, monkeypatch):
+    """Beams without recent data do not count; beams whose stream has ended do."""
     from skysieve.dedispersion.stream.search import coincidence
 
-    monkeypatch.setattr(coincidence, "HOLD", -1.0)  # they are waited for in vain
+    monkeypatch.setattr(coincidence, "HOLD", -1.0)  # do not wait for them
     start = fb.observation.tstart * 86400
     for frontiers, ended, flagged in (
         ({0: 9.0, 1: 9.0, 2: 0.5, 3: 0.9}, {}, 1),  # two of four are silent
@@ -198,8 +211,8 @@ def test_coincidence_counts_the_beams_that_could_see(fb, monkeypatch):
         assert [(r.columns["beams"], r.columns["flagged"]) for r in out] == [(2, flagged)] * 2
 
 
-def test_coincidence_is_that_of_its_definition(fb):
-    """Random candidates of three beams, all at once and beam after beam: the last to come knows all."""
+def test_coincidence_is_its_definition(fb):
+    """Random candidates of three beams, together and one after the other."""
     rng = np.random.default_rng(1)
     beam, time, width = rng.integers(0, 3, 300), rng.uniform(0, 20, 300), rng.uniform(1e-3, 3e-2, 300)
     rows = [row(fb, beam=int(b), time=float(t), width=float(w)) for b, t, w in zip(beam, time, width, strict=True)]
@@ -214,7 +227,7 @@ def test_coincidence_is_that_of_its_definition(fb):
     out = c.release(dict.fromkeys(range(3), start + 30.0))
     assert [r.columns["beams"] for r in out] == [near(one, rows) for one in rows]
     assert {r.columns["flagged"] for r in out} == {0, 1}
-    c.add(rows[:150], -100.0)  # told at once
+    c.add(rows[:150], -100.0)  # released at once
     assert len(c.release(dict.fromkeys(range(3), start))) == 150
     c.add(rows[:1], -100.0)
     c.add(rows[1:], 100.0)
@@ -228,7 +241,7 @@ def test_coincidence_is_that_of_its_definition(fb):
 def test_two_runs_do_not_share_a_folder(fb, tmp_path):
     pytest.importorskip("fcntl")
     first = Sink(tmp_path, pictures=False, raw=False)
-    with pytest.raises(ValueError, match="another run writes there"):
+    with pytest.raises(ValueError, match="another run writes to this folder"):
         Sink(tmp_path)
     first.add(row(fb))
     first.close()
@@ -238,7 +251,7 @@ def test_two_runs_do_not_share_a_folder(fb, tmp_path):
 
 
 def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
-    """Where more wait than there is room for, candidates keep their lines and lose their pictures, and that is told."""
+    """If there is no memory for more samples, candidates keep their lines, lose their pictures, and are counted."""
     from skysieve.dedispersion.stream.report import sink as module
 
     raw = fb.block(1000, 400).T.copy()
@@ -253,14 +266,14 @@ def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
     assert sink.counts["pictures"] == len(list(tmp_path.glob("pulses/*.fil"))) >= 2
 
 
-def test_a_process_that_draws_is_killed(fb, tmp_path):
-    """Its candidate keeps its line and its samples; later ones get their pictures from a new process."""
+def test_a_killed_drawing_process(fb, tmp_path):
+    """Its candidate keeps its line and its samples; a new process draws the next ones."""
     pytest.importorskip("matplotlib")
     raw = fb.block(1000, 4000).T.copy()
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=raw))
     wait_for(lambda: sink.counts["pictures"] == 1)
-    os.kill(sink.drawing.painter.pid, signal.SIGKILL)
+    os.kill(sink.drawing.process.pid, signal.SIGKILL)
     for i in range(2):
         sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i))
         wait_for(lambda i=i: sink.counts["pictures"] + sink.counts["pictures_failed"] == 2 + i)
@@ -271,34 +284,34 @@ def test_a_process_that_draws_is_killed(fb, tmp_path):
     assert missing.picture.name.startswith("60001.0")
 
 
-def test_what_is_not_drawn_in_time_can_be_drawn_later(fb, tmp_path, monkeypatch):
-    """The end waits as long as it is told, and no longer; samples are on the disk, and the command draws the rest."""
+def test_missing_pictures_can_be_drawn_later(fb, tmp_path, monkeypatch):
+    """Closing waits for at most the given time; samples are on the disk, and the command draws the rest."""
     pytest.importorskip("matplotlib")
     from skysieve.dedispersion.stream.report import pictures as module
 
-    monkeypatch.setattr(module, "MOST_WAITING", 4)
-    monkeypatch.setattr(Painter, "draw", lambda painter, task, over: wait_for(over))
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    monkeypatch.setattr(PictureProcess, "draw", lambda painter, task, over: wait_for(over))
     raw, said = fb.block(1000, 4000).T.copy(), []
     sink = Sink(tmp_path, say=said.append, raw=False)
-    for i in range(7):
+    for i in range(4):
         sink.add(row(fb, raw=raw, mjd_infinite=60001.0 + i, mjd_top=60000.5 + 1.3 / 86400))
-    wait_for(lambda: len(list(tmp_path.glob("pulses/*.fil"))) == 7)
+    wait_for(lambda: len(list(tmp_path.glob("pulses/*.fil"))) == 4)
     sink.close(grace=0.0)
     assert not any(thread.is_alive() for thread in sink.drawing._threads)
     assert sink.counts["pictures"] == 0
-    assert sink.counts["pictures_later"] == 7
+    assert sink.counts["pictures_later"] == 4
     assert sum("skysieve dedisp plot" in line for line in said) == 1
     monkeypatch.undo()
     done = command("plot", tmp_path)
     assert done.exit_code == 0, done.output
-    assert "7 pictures" in done.output
-    assert len(list(tmp_path.glob("pulses/*.png"))) == 7
+    assert "4 pictures" in done.output
+    assert len(list(tmp_path.glob("pulses/*.png"))) == 4
     assert not list(undrawn(tmp_path))
     assert "0 pictures" in command("plot", tmp_path).output
 
 
-def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
-    """Answers that are no HTTP, and times that no calendar has: counted; the next candidate is sent all the same."""
+def test_a_broker_that_answers_nonsense(fb, tmp_path):
+    """Answers that are not HTTP, and impossible times, are counted; the next candidate is sent."""
     got = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -311,7 +324,12 @@ def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        sink = Sink(tmp_path, pictures=False, raw=False, url=f"http://127.0.0.1:{server.getsockname()[1]}/")
+        sink = Sink(
+            tmp_path,
+            pictures=False,
+            raw=False,
+            triggers=[make_trigger(f"voevent:http://127.0.0.1:{server.getsockname()[1]}/")],
+        )
         for mjd in (60000.5, 1e12, 60001.5):
             sink.add(row(fb, mjd_infinite=mjd))
         sink.close()
@@ -320,9 +338,9 @@ def test_a_broker_that_talks_nonsense_ends_no_triggers(fb, tmp_path):
     assert (sink.counts["triggers"], sink.counts["triggers_failed"]) == (0, 3)
 
 
-def test_what_a_command_hears_is_json(fb, tmp_path):
-    """A latency that is not known is null: NaN is no JSON."""
-    sink = Sink(tmp_path, pictures=False, raw=False, command=f"tee {tmp_path}/heard")
+def test_a_command_gets_valid_json(fb, tmp_path):
+    """An unknown latency is null, because JSON has no NaN."""
+    sink = Sink(tmp_path, pictures=False, raw=False, triggers=[make_trigger(f"command:tee {tmp_path}/heard")])
     sink.add(row(fb, latency=float("nan")))
     sink.close()
 
@@ -332,33 +350,34 @@ def test_what_a_command_hears_is_json(fb, tmp_path):
     assert json.loads((tmp_path / "heard").read_text(), parse_constant=refuse)["latency"] is None
 
 
-def test_triggers_that_hang_hold_nothing_up(fb, tmp_path, monkeypatch):
+def test_a_trigger_that_hangs_delays_nothing(fb, tmp_path, monkeypatch):
     from skysieve.dedispersion.stream.report import sink as module
 
+    started, over = threading.Event(), threading.Event()
+
+    class Hanging(Trigger):
+        def __init__(self):
+            pass
+
+        def send(self, candidate):
+            started.set()
+            over.wait(300)
+
     monkeypatch.setattr(module, "MOST_TRIGGERS", 2)
-    sink = Sink(tmp_path, pictures=False, raw=False, command="sleep 20")
-    for i in range(6):
+    sink = Sink(tmp_path, pictures=False, raw=False, triggers=[Hanging()])
+    sink.add(row(fb))
+    assert started.wait(120)
+    for i in range(5):
         sink.add(row(fb, mjd_infinite=60000.0 + i))
     wait_for(lambda: sink.counts["written"] == 6)
     for _ in range(2):
-        sink.close(grace=0.5)
+        sink.close(grace=0.0)
         assert not sink._thread.is_alive()
         assert (sink.counts["triggers_dropped"], sink.counts["triggers_unfinished"]) == (5, 1)
+    over.set()
 
 
-def test_ctrl_c_at_the_terminal_ends_no_drawing(fb, tmp_path):
-    """The terminal sends SIGINT to all processes of the group; the one that draws is in another one."""
-    pytest.importorskip("matplotlib")
-    sink = Sink(tmp_path)
-    sink.add(row(fb, raw=fb.block(1000, 4000).T.copy()))
-    wait_for(lambda: sink.drawing.painter is not None)
-    assert os.getpgid(sink.drawing.painter.pid) != os.getpgid(0)
-    sink.close()
-    assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (1, 0)
-    assert sink.drawing.painter._process.poll() is not None
-
-
-def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypatch):
+def test_the_end_of_the_disk_is_reserved_for_the_tables(fb, tmp_path, monkeypatch):
     from skysieve.dedispersion.stream.report import pictures as module
 
     raw, said = fb.block(1000, 400).T.copy(), []
@@ -373,7 +392,7 @@ def test_samples_leave_the_rest_of_the_disk_to_the_tables(fb, tmp_path, monkeypa
     assert sink._raw_bytes == 0
 
 
-def test_a_sink_that_fails_says_so(fb, tmp_path):
+def test_a_sink_that_fails_keeps_the_error(fb, tmp_path):
     def say(line):
         raise RuntimeError("nobody hears")
 
@@ -385,23 +404,23 @@ def test_a_sink_that_fails_says_so(fb, tmp_path):
 
 
 def test_candidates_do_not_wait_for_their_samples(fb, tmp_path):
-    """The line is on the disk before the samples around a candidate have come; those may come before it, too."""
+    """The line is on the disk before the samples around a candidate arrive; they may also arrive before it."""
     raw = fb.block(1000, 400).T.copy()
-    sink = Sink(tmp_path, pictures=False, least=8.0)
+    sink = Sink(tmp_path, pictures=False, min_snr=8.0)
     numbered = [replace(row(fb, snr, mjd_infinite=60000.0 + i), number=i + 1) for i, snr in enumerate([9, 7, 9, 7, 9])]
     for one in numbered[:2]:
         sink.add(one)
     wait_for(lambda: sink.counts["written"] == 2)
     for number in (1, 2, 3, 4):
-        sink.add_cut(Cut(number, 1000, raw))
+        sink.add_samples(CandidateSamples(number, 1000, raw))
     for one in numbered[2:]:
         sink.add(one)
-    sink.add_cut(Cut(5, 1000, None))
+    sink.add_samples(CandidateSamples(5, 1000, None))
     sink.close()
     assert sink.counts["pictures"] == 2
     assert sorted(p.name[:5] for p in tmp_path.glob("pulses/*.fil")) == ["60000", "60002"]
     assert sink._raw_bytes == 0
-    assert not sink._cuts
+    assert not sink._samples
     assert not sink._expected
     with Filterbank.open(next(iter(tmp_path.glob("pulses/60002*.fil")))) as held:
         assert np.array_equal(held.read(), fb.block(1000, 400))

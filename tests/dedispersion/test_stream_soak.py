@@ -1,4 +1,4 @@
-"""A minute of data with everything going wrong; ``make soak`` is the long form."""
+"""A minute of data with all faults; ``make soak`` is the long form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks.soak import soak
 
 
 def test_a_minute_of_trouble(tmp_path):
-    """60 s of data, as fast as they are searched: every packet accounted for, candidates those of the masked files."""
+    """60 s of data: every packet is accounted for, and the candidates are those of files with the same losses."""
     outcome = soak(60.0, None, tmp_path)
     assert outcome.faults == []
     assert outcome.figures["pulses"] >= 15

@@ -1,10 +1,10 @@
-"""The start of a stream: nothing is lost while kernels are loaded and searches are made."""
+"""The start of a stream: nothing is lost while kernels are loaded and searches are set up."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -19,29 +19,52 @@ from skysieve.dedispersion.stream.records import Options
 __all__ = ["data"]
 
 
-def test_nothing_is_lost_while_searches_are_made(data, tmp_path, monkeypatch):
-    """4 s of two beams come at once into rings of 0.2 s, while the making of each search takes its time."""
-    made = []
+def test_nothing_is_lost_while_searches_are_set_up(data, tmp_path, monkeypatch):
+    """4 s of two beams arrive while their searches are set up, in rings of 0.2 s, which may grow or not.
+
+    With rings that may grow, half arrives during the set-up of each search.  Without, all arrives during the first one.
+    """
     prepare = Segment.prepare
 
-    def slowly(segment):
-        if segment.search is None:
-            time.sleep(0.3)
-            made.append(segment.beam)
-        return prepare(segment)
+    class DuringSetUp(ListFeed):
+        """A few packets, then a list of batches during the set-up of each beam's search."""
 
-    monkeypatch.setattr(Segment, "prepare", slowly)
+        def __init__(self, intake, lists):
+            super().__init__(intake, lists)
+            self.set_up, self.fed = ([threading.Event(), threading.Event()] for _ in range(2))
+
+        def feed(self):
+            for number, batches in enumerate(self.batches, start=-1):
+                if number >= 0:
+                    assert self.set_up[number].wait(300)
+                for made in batches:
+                    self.intake.take(made, np.full(len(made), made.shape[1]))
+                if number >= 0:
+                    self.fed[number].set()
+
     first = packets_of(data.fb)[1]
     second = first.copy()
     second[:, 8] = 1  # its beam
     both = np.stack([first, second], axis=1).reshape(-1, first.shape[1])
-    options = replace(data.options, ring=0.2, policy="drop")
-    for growing in (False, True):
-        how = replace(options, growing=growing)
-        batches = [both[a : a + 50] for a in range(0, len(both), 50)]
-        summary, _ = run_feed(lambda i, b=batches: ListFeed(i, b), how, tmp_path / str(growing))
+    batches = [both[a : a + 44] for a in range(0, len(both), 44)]
+    for growing, middle in ((False, len(batches)), (True, len(batches) // 2)):
+        feeds = []
+
+        def after_its_part(segment, feeds=feeds):
+            if segment.search is None:
+                feeds[0].set_up[segment.beam].set()
+                assert feeds[0].fed[segment.beam].wait(300)
+            return prepare(segment)
+
+        def make_feed(intake, feeds=feeds, middle=middle):
+            feeds.append(DuringSetUp(intake, [batches[:1], batches[1:middle], batches[middle:]]))
+            return feeds[0]
+
+        monkeypatch.setattr(Segment, "prepare", after_its_part)
+        options = replace(data.options, ring=0.2, policy="drop", growing=growing)
+        summary, _ = run_feed(make_feed, options, tmp_path / str(growing))
         assert (summary["counts"]["overflow"] == 0) == growing
-        assert made[-2:] == [0, 1]
+        assert all(event.is_set() for event in (*feeds[0].set_up, *feeds[0].fed))
     rows = rows_of(tmp_path / "True")
     whole = Filterbank.from_array(data.fb.block(0, 8000), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
     found = search(whole, data.plan, **SEARCH)
@@ -49,8 +72,8 @@ def test_nothing_is_lost_while_searches_are_made(data, tmp_path, monkeypatch):
         same_as_file([r for r in rows if r["beam"] == beam], found)
 
 
-def test_all_that_packets_need_is_loaded_before_they_come():
-    """In a process of its own: after `warm` no kernel is loaded or compiled any more, whatever packets hold."""
+def test_everything_is_loaded_before_packets_arrive():
+    """In a separate process: after `warm` no function is loaded or compiled for packets of any kind."""
     code = """
 import sys, tempfile
 import numpy as np
@@ -100,8 +123,8 @@ print("nothing")
     assert done.stdout == "nothing\n", done.stderr
 
 
-def test_long_spectra_are_loaded_for_too(monkeypatch):
-    """2 subbands of 4096 channels, 16 spectra added: 4 ms are few packets, a minute would pass the memory."""
+def test_long_spectra_need_little_memory(monkeypatch):
+    """2 subbands of 4096 channels, 16 spectra added: a ring of a minute would exceed the memory."""
     ended = []
     end = Intake.end
     monkeypatch.setattr(Intake, "end", lambda intake: (ended.append(intake.counts()), end(intake)))

@@ -1,4 +1,4 @@
-"""The live page without a browser: what it reads, what it shows, whom it serves."""
+"""The live page without a browser: what it reads and what it shows."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dedispersion.test_stream_sink import wait_for
 
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
 from skysieve.dedispersion.stream.report.status import NAME, StatusFile
-from skysieve.dedispersion.stream.report.tables import COLUMNS, Table, line_of
+from skysieve.dedispersion.stream.report.tables import Table, line_of
 from skysieve.dedispersion.stream.web import folder as web_folder
 from skysieve.dedispersion.stream.web import page as web_page
-from skysieve.dedispersion.stream.web.folder import FolderReader, View, parsed
+from skysieve.dedispersion.stream.web.folder import FolderReader, View, parse_line
 
 bokeh = pytest.importorskip("bokeh", reason="the extra 'web' is not installed")
 
 MJD = 60000.5
 
 
-def line(snr=9.0, seconds=0.0, dm=100.0, **more):
-    columns = dict.fromkeys(COLUMNS, 0) | {
+def row(snr=9.0, seconds=0.0, dm=100.0, **more):
+    return dict.fromkeys((c.name for c in CANDIDATE_COLUMNS), 0) | {
         "snr": snr, "dm": dm, "width": 4e-3, "mjd_top": MJD, "mjd_infinite": MJD + seconds / 86400, "live": 1.0,
         "latency": 0.5, "time": 1.0, "dm_low": 90.0, "dm_high": 110.0, "time_first": 1.0, "time_last": 2.0, **more,
     }  # fmt: skip
-    return line_of(columns)
+
+
+def line(*values, **more):
+    return line_of(row(*values, **more))
 
 
 def state(seconds=1.0, **counts):
@@ -40,7 +44,7 @@ def state(seconds=1.0, **counts):
 
 @pytest.fixture
 def folder(tmp_path):
-    Table(tmp_path / "candidates.csv").append([line(9.0), line(12.0, 1.0)])
+    Table(tmp_path / "candidates.csv").append([row(9.0), row(12.0, 1.0)])
     (tmp_path / "pulses").mkdir()
     return tmp_path
 
@@ -48,7 +52,7 @@ def folder(tmp_path):
 def tell(folder, body=None, running=True, **about):
     with StatusFile(folder, lambda: state() if body is None else body, about):
         pass
-    if running:  # as it is before its end
+    if running:  # as before the end of a run
         text = json.loads((folder / NAME).read_text()) | {"running": True}
         (folder / NAME).write_text(json.dumps(text))
 
@@ -56,7 +60,7 @@ def tell(folder, body=None, running=True, **about):
 # ---------------------------------------------------------------- what is read
 
 
-def test_a_table_is_followed(folder):
+def test_a_growing_table_is_read(folder):
     reader = FolderReader(folder)
     reader.poll()
     view = reader.view
@@ -73,20 +77,20 @@ def test_a_table_is_followed(folder):
     reader.poll()
     assert (view.total, view.bad, view.candidates[-1].snr) == (3, 3, 8.0)
     before = view.generation
-    os.truncate(folder / "candidates.csv", len(",".join(COLUMNS)) + 1)
-    Table(folder / "candidates.csv").append([line(20.0)])
+    os.truncate(folder / "candidates.csv", len(",".join(web_folder.COLUMN_NAMES)) + 1)
+    Table(folder / "candidates.csv").append([row(20.0)])
     reader.poll()
     assert (view.generation, view.total, [c.snr for c in view.candidates]) == (before + 1, 1, [20.0])
     (folder / "candidates.csv").unlink()
-    Table(folder / "candidates.csv").append([line(30.0), line(31.0), line(32.0)])
+    Table(folder / "candidates.csv").append([row(30.0), row(31.0), row(32.0)])
     reader.poll()
     assert (view.generation, view.total) == (before + 2, 3)
 
 
-def test_a_table_of_many_pieces(folder, monkeypatch):
-    """Pieces that end within lines; the last candidates alone are kept, all are counted; a line without end."""
+def test_a_table_is_read_in_pieces(folder, monkeypatch):
+    """Pieces end within lines; the last candidates are shown, all are counted; one line is very long."""
     monkeypatch.setattr(web_folder, "PIECE", 501)
-    Table(folder / "candidates.csv").append([line(10.0 + i) for i in range(100)])
+    Table(folder / "candidates.csv").append([row(10.0 + i) for i in range(100)])
     reader = FolderReader(folder)
     reader.poll()
     assert (reader.view.total, reader.view.bad) == (102, 0)
@@ -99,18 +103,18 @@ def test_a_table_of_many_pieces(folder, monkeypatch):
 
 @given(st.binary(max_size=300))
 def test_lines_of_any_kind(data):
-    one = parsed(data)
+    one = parse_line(data)
     assert one is None or abs(one.mjd) < 1e6
 
 
-def test_what_is_no_folder_of_a_run(tmp_path):
-    with pytest.raises(ValueError, match="no such folder"):
+def test_other_folders_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="there is no such folder"):
         FolderReader(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"holds no candidates.csv and no status.json"):
+    with pytest.raises(ValueError, match=r"has no candidates.csv and no status.json"):
         FolderReader(tmp_path)
 
 
-def test_the_state_is_followed(folder):
+def test_the_state_is_read_again(folder):
     reader = FolderReader(folder)
     reader.poll()
     assert reader.view.running is None
@@ -121,17 +125,17 @@ def test_the_state_is_followed(folder):
     view = reader.view
     assert view.running
     assert view.age < 60
-    (moment,) = view.moments
-    assert (moment.rate, moment.lost, moment.dropped) == (2.0, 2.0, 2.0)
+    (point,) = view.points
+    assert (point.rate, point.lost, point.dropped) == (2.0, 2.0, 2.0)
     reader.poll()
-    assert len(view.moments) == 1
+    assert len(view.points) == 1
     tell(folder, state(4.0), running=False)
     reader.poll()
     assert view.running is False
     for text in ("{", "[]", '{"now": 1, "running": true, "about": 3, "state": 4}'):
         (folder / NAME).write_text(text)
         reader.poll()
-        assert "is no state of a run" in view.problem
+        assert "this is not a state" in view.problem
 
 
 JSON = st.recursive(
@@ -144,9 +148,9 @@ NAMES = st.sampled_from(["seconds", "data_seconds", "rate", "realtime", "mjd", "
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(NAMES, JSON), st.dictionaries(st.sampled_from(["source", "folder"]), JSON), JSON)
 def test_states_of_any_kind(tmp_path_factory, state, about, now):
-    """What a broken disk or another program leaves in the file stops no page."""
+    """Any contents of the file leave the page working."""
     folder = tmp_path_factory.mktemp("any")
-    Table(folder / "candidates.csv").append([line()])
+    Table(folder / "candidates.csv").append([row()])
     reader = FolderReader(folder)
     for body in ({"now": 1.0, "running": True, "about": about, "state": state}, {"now": now, "state": state}, now):
         (folder / NAME).write_text(json.dumps(body))
@@ -170,13 +174,13 @@ def test_the_state_is_written_while_the_disk_refuses(folder):
 
 
 def test_pictures_find_their_candidates(folder):
-    """Also where the DM in a name was rounded from more digits than the table has, and of later segments."""
+    """Also if the DM in the name was rounded from more digits than the table has, and in later segments."""
     later = "60000.600000000_dm100.012_beam1_segment2.png"
     for name in ("60000.500000000_dm100.000_beam0.png", "60000.600000000_dm100.012_beam1.png", "x.png", "<b>.png",
                  later):  # fmt: skip
         (folder / "pulses" / name).write_bytes(b"")
-    again = line(8.0, 8640.0, dm=100.0125, beam=1, segment=2)
-    Table(folder / "candidates.csv").append([line(8.0, 8640.0, dm=100.0125, beam=1), line(8.0, 9000.0), again])
+    again = row(8.0, 8640.0, dm=100.0125, beam=1, segment=2)
+    Table(folder / "candidates.csv").append([row(8.0, 8640.0, dm=100.0125, beam=1), row(8.0, 9000.0), again])
     reader = FolderReader(folder)
     reader.poll()
     found = [reader.picture_of(c) for c in reader.view.candidates]
@@ -216,7 +220,7 @@ def test_names_are_text_and_nothing_else(source, telescope, problem):
     assert "<img onerror=x>" in seen.words
 
 
-def test_words_of_the_page(folder):
+def test_text_of_the_page(folder):
     tell(folder, state(1.0), source="Crab")
     reader = FolderReader(folder)
     reader.poll()
@@ -225,11 +229,11 @@ def test_words_of_the_page(folder):
     assert head.startswith("Crablive")
     assert "searched up to 2023-02-25 12:00:00 UTC" in head
     view.age = 100.0
-    assert "silent for 1 min 40 s" in web_page.head_html(view)
+    assert "no news for 1 min 40 s" in web_page.head_html(view)
     view.running = False
     assert "ended" in web_page.head_html(view)
     view.state["sink"] = {"candidates": 9.0, "written": 4.0, "write_errors": 2.0}
-    assert "The disk refuses: 5 candidates wait" in web_page.head_html(view)
+    assert "The disk refuses writes: 5 candidates wait" in web_page.head_html(view)
     view.state["realtime"], view.state["ring_fill"] = 0.8, 0.6
     tiles = web_page.tiles_html(view)
     assert 'class="tile bad" id="realtime"' in tiles
@@ -242,10 +246,10 @@ def test_words_of_the_page(folder):
     assert "0 · 0" not in web_page.tiles_html(View())
 
 
-def test_a_document_is_kept_up_to_date(folder, monkeypatch):
+def test_a_document_is_updated(folder, monkeypatch):
     from bokeh.document import Document
 
-    monkeypatch.setattr(web_page, "KEPT", 4)
+    monkeypatch.setattr(web_page, "MOST_CANDIDATES", 4)
     tell(folder)
     name = "60000.500000000_dm100.000_beam0.png"
     (folder / "pulses" / name).write_bytes(b"")
@@ -257,7 +261,7 @@ def test_a_document_is_kept_up_to_date(folder, monkeypatch):
     assert page.plane.x_range.end >= page.points.data["when"][1]
     page.points.selected.indices = [1]
     assert "This candidate has no picture" in page.parts["picture"].text
-    Table(folder / "candidates.csv").append([line(13.0, 2.0), line(14.0, 3.0, flagged=1), line(15.0, 4.0)])
+    Table(folder / "candidates.csv").append([row(13.0, 2.0), row(14.0, 3.0, flagged=1), row(15.0, 4.0)])
     tell(folder, state(2.0, lost=3))
     reader.poll()
     page.update()
@@ -273,7 +277,7 @@ def test_a_document_is_kept_up_to_date(folder, monkeypatch):
     assert page.plane.x_range.end == 2.0
     page.span.active = 3
     assert page.plane.x_range.start < page.points.data["when"][0] < page.plane.x_range.end
-    os.truncate(folder / "candidates.csv", len(",".join(COLUMNS)) + 1)
+    os.truncate(folder / "candidates.csv", len(",".join(web_folder.COLUMN_NAMES)) + 1)
     reader.poll()
     page.update()
     assert len(page.points.data["snr"]) == 0

@@ -1,4 +1,4 @@
-"""The live page's server: whom it serves, and whom not."""
+"""The server of the live page: requests that it answers and refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import signal
 import socket
 import threading
-import time
+from contextlib import suppress
 
 import pytest
 from tests.dedispersion.test_stream_commands import command
@@ -23,12 +23,12 @@ __all__ = ["folder"]
 
 @pytest.fixture
 def port(folder, monkeypatch):
-    from skysieve.dedispersion.stream.web.server import serve, settle
+    from skysieve.dedispersion.stream.web.server import quieten, serve
 
     monkeypatch.setenv("BOKEH_RESOURCES", "cdn")
     monkeypatch.setenv("BOKEH_ALLOW_WS_ORIGIN", "evil.example")
-    settle()
-    told, stop = threading.Event(), []
+    quieten()
+    started, stop = threading.Event(), []
 
     def run():
         async def main():
@@ -40,11 +40,11 @@ def port(folder, monkeypatch):
 
     def ready(number):
         stop.append(number)
-        told.set()
+        started.set()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert told.wait(120)
+    assert started.wait(120)
     yield stop[2]
     stop[0].call_soon_threadsafe(stop[1].set)
     thread.join(120)
@@ -63,7 +63,7 @@ def get(port, path="/", **headers):
     return answer, body
 
 
-def test_whom_the_page_is_for(port, folder):
+def test_requests_from_other_pages_are_refused(port, folder):
     answer, body = get(port)
     assert answer.status == 200
     assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -105,10 +105,10 @@ def visit(port):
     return pull_session(url=f"http://127.0.0.1:{port}/")
 
 
-def test_visitors_are_those_with_a_socket(port, monkeypatch):
-    """Pages that were asked for and not looked at keep nobody out; visitors do, until they leave."""
+def test_visitors_are_counted_by_their_websockets(port, monkeypatch):
+    """Pages that were only loaded do not count; visitors count until they leave."""
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_VISITORS", 2)
-    assert [get(port)[0].status for _ in range(8)] == [200] * 8
+    assert [get(port)[0].status for _ in range(4)] == [200] * 4
     first, second = visit(port), visit(port)
     answer, body = get(port)
     assert answer.status == 503
@@ -127,8 +127,8 @@ def test_visitors_are_those_with_a_socket(port, monkeypatch):
         one.close()
 
 
-def test_pages_that_nobody_looks_at_are_forgotten(port, monkeypatch):
-    """They are let go of by the oldest; a browser that opens its websocket after that is served all the same."""
+def test_unused_pages_are_forgotten(port, monkeypatch):
+    """The oldest are forgotten first; a browser that opens its websocket after that is still served."""
     from bokeh.client import pull_session
     from bokeh.server.contexts import ApplicationContext
 
@@ -140,13 +140,13 @@ def test_pages_that_nobody_looks_at_are_forgotten(port, monkeypatch):
         return made
 
     monkeypatch.setattr(ApplicationContext, "create_session_if_needed", creates)
-    monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_UNUSED", 3)
+    monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_UNUSED", 2)
     name = "a" * 44
     assert get(port, f"/?bokeh-session-id={name}")[0].status == 200
-    for _ in range(10):
+    for _ in range(4):
         assert get(port)[0].status == 200
-    assert [one.expiration_requested for one in kept] == [True] * 8 + [False] * 3
-    wait_for(lambda: all(one.destroyed for one in kept[:8]))
+    assert [one.expiration_requested for one in kept] == [True] * 3 + [False] * 2
+    wait_for(lambda: all(one.destroyed for one in kept[:3]))
     with pull_session(session_id=name, url=f"http://127.0.0.1:{port}/") as late:
         assert late.document.roots
 
@@ -160,7 +160,7 @@ def closed(link):
         return True
 
 
-def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
+def test_idle_connections_do_not_keep_others_out(port, monkeypatch):
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_WAITING", 8)
     parts = [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "]
     links = []
@@ -169,7 +169,7 @@ def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
         links[-1].sendall(parts[i % 2])
     assert get(port)[0].status == 200
     assert all(closed(link) for link in links[:12])
-    session = visit(port)  # a websocket is no connection that waits
+    session = visit(port)  # a websocket does not count as an idle connection
     for _ in range(10):
         links.append(socket.create_connection(("127.0.0.1", port)))
     assert get(port)[0].status == 200
@@ -181,17 +181,18 @@ def test_connections_that_send_nothing_keep_nobody_out(port, monkeypatch):
 
 
 @pytest.mark.parametrize("part", [b"", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"])
-def test_connections_that_dawdle_are_closed(folder, monkeypatch, request, part):
+def test_slow_connections_are_closed(folder, monkeypatch, request, part):
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.IDLE", 0.2)
     port = request.getfixturevalue("port")
     with socket.create_connection(("127.0.0.1", port)) as link:
         link.sendall(part)
         link.settimeout(300)
-        while link.recv(4096):  # a refusal may come first
-            pass
+        with suppress(ConnectionResetError):
+            while link.recv(4096):  # a refusal may come first
+                pass
 
 
-def test_the_page_is_a_process_of_its_own(folder):
+def test_the_page_is_a_separate_process(folder):
     said = []
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
@@ -199,7 +200,7 @@ def test_the_page_is_a_process_of_its_own(folder):
         taken = used.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot serve the page on 127.0.0.1:{taken}: Address already in use"):
             web.PageProcess(folder, "127.0.0.1", taken)
-        done = command("watch", folder, "--port", taken)
+        done = command("watch", folder, "--web", taken)
         assert done.exit_code == 2
         assert "cannot serve the page" in done.output
         done = command("stream", "--listen", "0", "--dm-max", "10", "-o", folder, "--web", taken, "--no-plots")
@@ -207,33 +208,31 @@ def test_the_page_is_a_process_of_its_own(folder):
         assert "cannot serve the page" in done.output
     with web.PageProcess(folder, "127.0.0.1", 0, said.append) as page:
         assert get(page.port)[0].status == 200
-        page._process.send_signal(signal.SIGINT)  # Ctrl-C is the run's: were it not ignored, no page would be left
+        page._process.send_signal(signal.SIGINT)  # Ctrl-C is for the run; the page must ignore it
         assert get(page.port)[0].status == 200
     assert not page.alive
     assert said == []
     with web.PageProcess(folder, "127.0.0.1", 0, said.append) as page:
         page._process.kill()
         wait_for(lambda: said)
-    assert "the page's process ended (status -9)" in said[0]
+    assert "the process of the live page ended (status -9)" in said[0]
     assert len(said) == 1
 
 
 def test_without_the_extra(folder, monkeypatch):
-    monkeypatch.setattr(web, "NEEDED", ("a_library_that_is_not_there",))
+    monkeypatch.setattr(web, "NEEDED", ("a_missing_library",))
     for arguments in (["watch", folder], ["stream", "--listen", "0", "--dm-max", 9, "-o", folder / "x", "--web", 0]):
         done = command(*arguments)
         assert done.exit_code == 2
         assert "pip install 'skysieve[web]'" in done.output
     assert not (folder / "x").exists()
     for bad in ("x", "1:2:x", "99999"):
-        assert "expected HOST:PORT" in command("watch", folder, "--port", bad).output
+        assert "expected HOST:PORT" in command("watch", folder, "--web", bad).output
 
 
-def test_a_folder_that_is_none(tmp_path):
-    done = command("watch", tmp_path / "none", "--port", 0)
+def test_a_folder_that_does_not_exist(tmp_path):
+    done = command("watch", tmp_path / "none", "--web", 0)
     assert done.exit_code == 2
-    assert "no such folder" in done.output
-    began = time.monotonic()
-    with pytest.raises(OSError, match="no such folder"):
+    assert "there is no such folder" in done.output
+    with pytest.raises(OSError, match="there is no such folder"):
         web.PageProcess(tmp_path / "none", "127.0.0.1", 0)
-    assert time.monotonic() - began < web.PATIENCE

@@ -1,4 +1,4 @@
-"""Streams searched on GPUs: the events and candidates of the CPU's search of a file."""
+"""Streams searched on GPUs: the same events and candidates as the CPU's search of a file."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ except DeviceLost as error:
 
 
 def test_a_gpu_that_fails_ends_the_run_with_its_name(file, tmp_path):
-    """In a process of its own, for the fault ends the GPU's use there: the table has what was announced."""
+    """In a separate process, because the GPU cannot be used after the fault: the table has what was announced."""
     done = subprocess.run(
         [sys.executable, "-c", FAULT, str(file), str(tmp_path)], capture_output=True, text=True, timeout=120
     )

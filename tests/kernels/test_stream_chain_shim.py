@@ -1,4 +1,4 @@
-"""The live pipeline with GPUs that are the host: voltages to candidates; GPUs that fail on the way."""
+"""The live pipeline with GPU kernels on the host: voltages to candidates; GPUs that fail."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_voltages(path):
 
 
 def run(file, folder, device="auto", **options):
-    """Rows of the table, what was said, the summary."""
+    """Rows of the table, messages, the summary."""
     said, search = [], {**SEARCH, "device": device}
     how = Options(plan=np.arange(0, 120, 60.0), search=search, channelise=HOW, gulp=0.2, policy="block", **options)
     intake = Intake(SkysieveParser(), how, say=said.append)
@@ -59,7 +59,7 @@ def run(file, folder, device="auto", **options):
 
 
 class Fragile(ShimRuntime):
-    """A GPU that fails at a launch of ``channelise`` and is gone from then on."""
+    """A GPU that fails at a launch of ``channelise`` and does not respond any more."""
 
     def __init__(self, number, after=10**9):
         super().__init__()
@@ -96,7 +96,7 @@ def on_gpus(monkeypatch):
 
         monkeypatch.setattr(search_module, "make_engine", engine)
         monkeypatch.setattr(search_module, "find_target", lambda device, memory: find("cpu", memory))
-        monkeypatch.setattr(beams, "gpus_of", lambda device: True)
+        monkeypatch.setattr(beams, "uses_gpus", lambda device: True)
 
     find = search_module.find_target
     return begin
@@ -122,7 +122,7 @@ def same_runs(cpu, gpu, folder):
 
 
 class Driver:
-    """What locks pages, or refuses to."""
+    """A driver that locks pages, or refuses to."""
 
     def __init__(self, refuses):
         self.refuses, self.locked, self.asked = refuses, {}, 0
@@ -139,7 +139,7 @@ class Driver:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, count):
-    """The table and the samples of candidates are those of the CPU, also where memory cannot be page-locked."""
+    """The table and the samples of candidates are those of the CPU, also if memory cannot be page-locked."""
     cpu = run(file, tmp_path / "cpu", "cpu", history=2.0**20)
     driver = Driver(refuses=count == 1)
     monkeypatch.setattr(pagelock, "driver", lambda runtime: driver)
@@ -155,14 +155,14 @@ def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, co
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
-    """The other one goes on with the next packets: pulses after that are found, what is not searched is told."""
+    """The other one continues with the next packets; pulses after that are found, and the gap is reported."""
     on_gpus([Fragile(i, 5 if i == which else 10**9) for i in range(2)])
     rows, said, summary = run(file, tmp_path, cutouts=False)
     assert summary["counts"]["gpus_lost"] == 1
     told = [line for line in said if "answers no more" in line]
     assert len(told) == 1
     assert f"cuda:{which} (host shim) failed" in told[0]
-    assert f"going on with cuda:{1 - which} (host shim)" in told[0]
+    assert f"the search continues on cuda:{1 - which} (host shim)" in told[0]
     found = {p for p in PULSES for r in rows if abs(float(r["time"]) - p) < 0.02 and float(r["snr"]) > 10}
     assert {PULSES[0], PULSES[-1]} <= found
     assert summary["counts"]["lost"] == 0

@@ -34,14 +34,14 @@ def rings(g, data, numbers):
 
 
 def joined(parts):
-    """Rows of what came, in order and without holes; and what is missing."""
+    """Join parts, which must follow each other: rows, and missing rectangles."""
     for (a, rows, _), (b, _, _) in pairwise(parts):
         assert a + len(rows) == b
     return parts[0][0], np.concatenate([rows for _, rows, _ in parts]), np.concatenate([r for _, _, r in parts])
 
 
 def both(g, data, numbers, gulps, runtime, **options):
-    """What the CPU and a runtime make of packets, in gulps of these lengths."""
+    """The results of the CPU and of a runtime for packets in gulps of these lengths."""
     on_host, on_device = rings(g, data, numbers)
     found = []
     a, b = (Channeliser(1400.0, -1.0, g.total, g.all_pols, TSAMP, **options) for _ in range(2))
@@ -133,7 +133,7 @@ def test_the_order_of_threads_does_not_matter():
 
 
 def test_transforms_too_long_for_shared_memory(monkeypatch):
-    """Their passes go through the device's memory, a few blocks at a time."""
+    """Their passes use device memory, a few blocks at a time."""
     monkeypatch.setattr(cuda_channelise, "SCRATCH", 2**20)
     g = geometry(pols=2, total=1, nsamp=512)
     data = packets_of(g, 50)
@@ -154,10 +154,10 @@ def test_a_gulp_that_is_too_long_and_a_third_one():
     data = packets_of(g, 40)
     ring = rings(g, data, range(40))[0]
     device = DeviceChanneliser(Channeliser(1400.0, -1.0, NSUB, 2, TSAMP), g, shim_runtime(), 100)
-    with pytest.raises(ValueError, match="101 voltages: more than the 100"):
+    with pytest.raises(ValueError, match="101 voltages: expected at most 100"):
         device.begin(ring.lend(101, 0))
     for _ in range(2):
         device.begin(ring.lend(100, 0))
-    with pytest.raises(ValueError, match="two gulps are on their way"):
+    with pytest.raises(ValueError, match="two gulps are started"):
         device.begin(ring.lend(100, 0))
     device.close()

@@ -1,4 +1,4 @@
-"""A stream searched by the CUDA engine on the host: the events of the CPU's search of the file."""
+"""A stream searched by the CUDA engine on the host: the same events as the CPU's search of the file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from skysieve.dedispersion import Filterbank, Losses, fake, plan, search
 from skysieve.dedispersion.cuda import engine as cuda
-from skysieve.dedispersion.stream import StreamSearch
+from skysieve.dedispersion.stream import StreamCandidates, StreamSearch
 from skysieve.dedispersion.stream.search import search as module
 from tests.kernels.shim import shim_runtime
 
@@ -17,7 +17,7 @@ DMS = np.arange(0, 201, 40.0)
 @pytest.mark.parametrize("float_samples", [False, True])
 @pytest.mark.parametrize("block", [1.1])
 def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
-    """Overlaps that are no multiple of the engine's words, in pieces that make room for themselves."""
+    """Overlaps that are not a multiple of the engine's words, in pieces that move the history."""
     made = fake(nchan=16, duration=6, tsamp=1e-3, fch1=1500, foff=-16, dm=100, width=8e-3, snr=25, seed=5, times=[2.0])
     x = made.read().astype(np.float32) if float_samples else made.read()
     fb = Filterbank.from_array(x, freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
@@ -33,6 +33,9 @@ def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
         for at in range(0, x.shape[1], 1024):
             found += live.feed(at, x.T[at : at + 1024])
         found += live.finish()
+        live.execute([(0, np.zeros_like(x.T[:3000]))])  # other samples of the same numbers
+        again = live.execute((at, x.T[at : at + 700]) for at in range(0, x.shape[1], 700))
+    assert np.array_equal(again.events.snr, StreamCandidates.join(found).events.snr)
     events = {k: np.concatenate([getattr(f.events, k) for f in found]) for k in offline.events.__dataclass_fields__}
     order = np.lexsort((events["width_samples"], events["time"], events["dm_index"]))
     assert len(order) == len(offline.events) > 0
@@ -45,7 +48,7 @@ def test_what_a_gpu_reads_again_is_held(monkeypatch, float_samples, block):
                                           (1095, 400, 1500, "forwards"), (0, 600, 1500, "backwards")]
 )  # fmt: skip
 def test_samples_that_stay_on_a_gpu(monkeypatch, first, gulp, joins, order):
-    """Lost packets, a lost stretch, four channels that join late: filled and searched there, cut-outs come back."""
+    """Lost packets, a gap, four channels that begin late: filled and searched on the GPU, with cut-outs."""
     made = fake(nchan=16, duration=5, tsamp=1e-3, fch1=1500, foff=-16, dm=100, width=8e-3, snr=25, seed=5, times=[3.4])
     x = made.read()
     fb = Filterbank.from_array(x, freqs=made.freqs, tsamp=1e-3, tstart=60000.0)
@@ -78,7 +81,7 @@ def test_samples_that_stay_on_a_gpu(monkeypatch, first, gulp, joins, order):
             if joins:  # hidden: a first block with too few samples, channels until their level is known
                 true[: max(0, 1100 - low) if first else 0] = False
                 true[: max(0, 2200 - low), :4] = False
-            if at >= 2200 or not joins:  # until the first level is known nothing is given out
+            if at >= 2200 or not joins:  # nothing is returned before the first level is known
                 assert len(held) >= min(300, at - first)
             assert np.array_equal(held[true], x.T[low : low + len(held)][true])
         found += live.finish()

@@ -1,9 +1,9 @@
-"""The live pipeline: packets in, candidates out, a file a stage.
+"""Live streams: packets in, candidates out.
 
-``packets`` and ``vdif`` say what a packet is, ``receive`` takes datagrams from a socket, ``ring`` puts them in order of
-time, ``channelise`` turns voltages into power, ``search`` looks for pulses block after block, ``sink`` keeps and
-announces what is found, ``earlier`` reads what the run before left, ``pipeline`` joins them; ``emulate`` is a
-telescope.
+``receive`` takes packets from sockets, files and PSRDADA rings and puts them in the order of time; ``channelise`` turns
+voltages into power; ``search`` looks for pulses block by block; ``beams`` joins these stages for one beam; ``intake``
+distributes packets to beams; ``report`` writes and sends what is found; ``pipeline`` runs all of it; ``web`` is the
+live page; ``command`` holds the commands, the emulator of a telescope among them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from skysieve.dedispersion.stream.search.search import Found, StreamSearch
+    from skysieve.dedispersion.stream.search.result import StreamCandidates
+    from skysieve.dedispersion.stream.search.search import StreamSearch
 
-__all__ = ["Found", "StreamSearch"]
+__all__ = ["StreamCandidates", "StreamSearch"]
 
 _HOMES = {
-    "Found": "skysieve.dedispersion.stream.search.search",
+    "StreamCandidates": "skysieve.dedispersion.stream.search.result",
     "StreamSearch": "skysieve.dedispersion.stream.search.search",
 }
 

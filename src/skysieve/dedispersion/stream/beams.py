@@ -1,4 +1,4 @@
-"""One beam: its packets' ring, unpacking, channeliser and search, from gulp to candidates."""
+"""The stages of one beam: ring of packets, unpacking, channeliser and search."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
 from skysieve.dedispersion.stream.receive.packets import VOLTAGE, Geometry
 from skysieve.dedispersion.stream.receive.page_lock import PageLock
 from skysieve.dedispersion.stream.receive.ring import Loan, Ring, Unpacker
-from skysieve.dedispersion.stream.records import Cut, Mark, Options, Row
-from skysieve.dedispersion.stream.search.search import Found, StreamSearch
+from skysieve.dedispersion.stream.records import Candidate, CandidateSamples, Mark, Options
+from skysieve.dedispersion.stream.search.result import StreamCandidates
+from skysieve.dedispersion.stream.search.search import StreamSearch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,25 +35,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("skysieve")
 
 SIDE = 128
-"""A cut-out reaches so many half widths before and after its candidate."""
+"""Half widths of its candidate by which a cut-out extends before and after it."""
 GULP_BYTES = 2**20
-"""Bytes of a gulp at most: temporaries of larger ones cost more in mapped pages than in arithmetic."""
+"""Most bytes of a gulp: with larger ones, mapping pages for temporary arrays costs more than the arithmetic."""
 DEVICE_GULP_BYTES = 2**28
-"""The same of gulps that a GPU channelises."""
+"""Most bytes of a gulp that a GPU channelises."""
 QUIET = 10.0
-"""Seconds of data for which no further stretch of equal samples is announced."""
-MOST_CUTTING = 64
-"""Cut-outs that may wait for their samples."""
+"""Seconds of data after the report of equal samples in which no more are reported."""
+MOST_PENDING = 64
+"""Most cut-outs that may wait for their samples."""
 NUMBERS = itertools.count(1)
 
 
 class Segment:
-    """A stream of one beam from one start of its sender to the next.
+    """The stream of one beam from one start of its sender to the next.
 
     Raises
     ------
     ValueError
-        When the packets are not what the plan was made for, or cannot be searched.
+        The packets do not match the plan, or cannot be searched.
     """
 
     def __init__(self, beam: int, number: int, geometry: Geometry, options: Options) -> None:
@@ -86,7 +87,7 @@ class Segment:
         )  # fmt: skip
         self.ring.growing = options.growing
         each = geometry.chunks * geometry.step_bytes
-        # more than a full ring can give would be waited for without end
+        # a gulp that exceeds a full ring would never be complete
         most = max(1, (self.ring.places - options.window - 1) * geometry.nsamp // 2)
         self._longest = min(round(options.gulp / geometry.tsamp), most)
         self.gulp = max(1, min(self._longest, GULP_BYTES // each))
@@ -95,21 +96,21 @@ class Segment:
         self.chain: DeviceChanneliser | None = None
         self._ahead: Loan | None = None
         self._locked: PageLock | None = None
-        self.slow = ""
+        self.unlocked = ""
         self.refused = False
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
-        self.samples = self._equal_before = self._equal_told = 0
+        self.samples = self._equal_before = self._equal_reported = 0
         self._equal_next = 0.0
-        self._cutting: deque[tuple[int, int, int]] = deque()
-        self._cuts: list[Cut] = []
+        self._pending: deque[tuple[int, int, int]] = deque()
+        self._samples: list[CandidateSamples] = []
 
     def prepare(self) -> StreamSearch:
-        """Make the search, with its kernels loaded."""
+        """Set up the search and load its kernels."""
         if self.search is None:
             o = self.observation
             size = np.dtype(self.dtype).itemsize * o.nchan
             history = int(self.options.history / size) if self.options.cutouts else 0
-            on_gpu = self.channeliser is not None and gpus_of(self.device)
+            on_gpu = self.channeliser is not None and uses_gpus(self.device)
             given = {**self.options.search, "device": self.device}
             search = StreamSearch(
                 o, self.plan, dtype=self.dtype, maximum=self.maximum, history=history,
@@ -118,15 +119,15 @@ class Segment:
             try:
                 search.warm()
                 if on_gpu:
-                    self._settle(search.engine.runtimes[0])  # type: ignore[attr-defined]
+                    self._channelise_on(search.engine.runtimes[0])  # type: ignore[attr-defined]
             except BaseException:
                 search.close()
                 raise
             self.search = search
         return self.search
 
-    def _settle(self, runtime: Runtime) -> None:
-        """Channelise on a GPU, which reads the packets where they lie in the ring."""
+    def _channelise_on(self, runtime: Runtime) -> None:
+        """Let a GPU channelise; it reads the packets from the memory of the ring."""
         from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 
         assert self.channeliser is not None
@@ -137,31 +138,31 @@ class Segment:
         self.gulp = gulp
         if self._locked is None:
             self._locked = PageLock(runtime, self.ring.fix())
-            self.slow = self._locked.refused
+            self.unlocked = self._locked.refused
 
     def take(self) -> Loan | None:
-        """Packets for the next `step`, where a whole gulp has come, or all that come have."""
+        """The packets for the next `step`, if a whole gulp has arrived or the stream has ended; else None."""
         if self._ahead is not None:
             loan, self._ahead = self._ahead, None
             return loan
         return self.ring.lend(self.gulp, 0)
 
     def drop(self, loan: Loan) -> None:
-        """Do nothing with packets."""
+        """Give packets back without using them."""
         self.ring.give_back(loan)
 
-    def step(self, loan: Loan) -> list[Row]:
-        """Work on a gulp.
+    def step(self, loan: Loan) -> list[Candidate]:
+        """Search a gulp and return the candidates that have become final.
 
         Raises
         ------
         DeviceLost
-            When a GPU fails: see `go_on`.
+            A GPU failed; see `continue_without`.
         """
         search = self.prepare()
         clock = time.perf_counter()
         self.samples += loan.count
-        with self._watched():
+        with self._detecting_lost_gpus():
             if self.chain is not None:
                 part = self._channelised(self.chain, loan)
                 clock = self._timed("channelise", clock)
@@ -178,12 +179,12 @@ class Segment:
             if part is None:
                 return []
             found = search.feed(*part)
-        rows = self._rows(found)
+        candidates = self._candidates(found)
         self._timed("search", clock)
-        return rows
+        return candidates
 
     def _channelised(self, chain: DeviceChanneliser, loan: Loan) -> tuple[int, Any, NDArray[np.int64]] | None:
-        """Rows of a gulp from the GPU; the packets of the next one, where it is there, are on their way meanwhile."""
+        """Power of a gulp from the GPU; meanwhile the packets of the next gulp, if it has arrived, are being copied."""
         if not chain.waiting:
             chain.begin(loan)
         self._ahead = self.ring.lend(self.gulp, 0)
@@ -195,37 +196,37 @@ class Segment:
 
     # ------------------------------------------------------------------ GPUs that fail
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Tell GPUs that failed from other errors."""
+    def _detecting_lost_gpus(self) -> Iterator[None]:
+        """Raise DeviceLost in place of the RuntimeError of a GPU that has failed."""
         try:
             yield
         except RuntimeError as error:
-            gone = [r for r in getattr(self._search.engine, "runtimes", ()) if not answers(r)]
-            if not gone:
+            failed = [r for r in getattr(self._search.engine, "runtimes", ()) if not responds(r)]
+            if not failed:
                 raise
-            raise DeviceLost(tuple(str(r.device) for r in gone), str(error)) from error
+            raise DeviceLost(tuple(str(r.device) for r in failed), str(error)) from error
 
-    def go_on(self, lost: DeviceLost) -> str:
-        """Begin anew with the GPUs that are left, at the next packets.
+    def continue_without(self, lost: DeviceLost) -> str:
+        """Start again with the remaining GPUs, at the next packets.
 
-        What had come and was not searched yet is lost; the level of bytes is found anew.
+        Data that had arrived and were not searched yet are lost; the level of bytes is determined again.
 
         Returns
         -------
         str
-            What is lost.
+            A message that says what is lost.
 
         Raises
         ------
         DeviceLost
-            When none is left.
+            No GPU is left.
         """
         search = self._search
         had = [r.device for r in search.engine.runtimes]  # type: ignore[attr-defined]
         left = tuple(d for d in had if str(d) not in lost.names)
-        for number, low in [(c[2], c[0]) for c in self._cutting]:
-            self._cuts.append(Cut(number, low, None))
-        self._cutting.clear()
+        for number, low in [(c[2], c[0]) for c in self._pending]:
+            self._samples.append(CandidateSamples(number, low, None))
+        self._pending.clear()
         since = search.frontier
         self._equal_before += search.equal
         self._close()
@@ -237,10 +238,10 @@ class Segment:
             self.channeliser = make_channeliser(self.geometry, self.options)
         self.device = left
         until = self.ring.at * self.geometry.tsamp
-        return f"{since:.3f} to {until:.3f} s are not searched; going on with {', '.join(map(str, left))}"
+        return f"{since:.3f} to {until:.3f} s are not searched; the search continues on {', '.join(map(str, left))}"
 
     def _close(self) -> None:
-        """Give back threads and memory, as far as the devices do that."""
+        """Free threads and memory, as far as the devices respond."""
         for part in (self.chain, self.search):
             try:
                 if part is not None:
@@ -249,26 +250,26 @@ class Segment:
                 logger.warning("%s", error)
 
     def close(self) -> None:
-        """The end, wherever it comes."""
+        """Free everything, in any state."""
         self._close()
         if self._locked is not None:
             self._locked.close()
             self._locked = None
 
-    def finish(self) -> list[Row]:
-        """The stream of this segment is over."""
+    def finish(self) -> list[Candidate]:
+        """Search what is left at the end of the segment, and return all candidates that wait."""
         if self.search is None:
             return []
         clock = time.perf_counter()
         found = []
-        with self._watched():
+        with self._detecting_lost_gpus():
             if self.channeliser is not None and (part := self.channeliser.finish()) is not None:
                 found += self.search.feed(*part)
             found += self.search.finish()
-            rows = self._rows(found, last=True)
+            candidates = self._candidates(found, last=True)
         self._timed("search", clock)
         self.close()
-        return rows
+        return candidates
 
     def _timed(self, name: str, since: float) -> float:
         now = time.perf_counter()
@@ -276,66 +277,66 @@ class Segment:
         return now
 
     def mark(self, seconds: float) -> Mark:
-        """The place so many seconds of its observation after sample 0."""
+        """The position so many seconds of the searched data after sample 0."""
         late = (self.observation.tstart - mjd_of(self.geometry.epoch)) * 86400
         since = seconds + late
         return Mark(self.number, self.geometry.epoch, since, int(since / self.geometry.tsamp))
 
-    def news(self) -> str:
-        """What to say of samples that repeat one value, where a stretch of them has begun since the last call."""
+    def equal_samples_message(self) -> str:
+        """A message if samples began to repeat one value since the last call, else an empty string."""
         search = self._search
-        now, before = search.equal, self._equal_told
-        self._equal_told = now
+        now, before = search.equal, self._equal_reported
+        self._equal_reported = now
         if now == before or search.equal_since < self._equal_next:
             return ""
         self._equal_next = search.equal_since + QUIET
-        return f"samples repeat one value at {search.equal_since:.3f} s: they count as lost"
+        return f"samples repeat one value at {search.equal_since:.3f} s; they count as lost"
 
     def counts(self) -> dict[str, int]:
-        """What became of its packets; ``equal``: samples, each channel's, that count as lost as they repeat a value."""
+        """The counts of the ring, and ``equal``: samples that count as lost because they repeat one value."""
         equal = self._equal_before + (0 if self.search is None else self.search.equal)
         return {**self.ring.counts(), "equal": equal}
 
     @property
     def seconds(self) -> float:
-        """Seconds of data worked on."""
+        """Seconds of data processed."""
         return self.samples * self.geometry.tsamp
 
     @property
     def busy(self) -> float:
-        """Seconds of work."""
+        """Seconds of processing."""
         return sum(self.times.values())
 
     # ------------------------------------------------------------------ candidates
-    def _rows(self, found: Sequence[Found], last: bool = False) -> list[Row]:
-        """Candidates, at once; the samples around them follow when they have come, see `cuts`."""
-        ready: list[Row] = []
+    def _candidates(self, found: Sequence[StreamCandidates], last: bool = False) -> list[Candidate]:
+        """Candidates for the sink; the samples around them follow when they have arrived, see `samples_around`."""
+        ready: list[Candidate] = []
         for one in found:
             for i in range(len(one)):
                 columns = {name: values[i].item() for name, values in one.columns.items()}
                 columns = {"beam": self.beam, "segment": self.number, **columns}
-                top = self._top(columns)
+                top = self._top_time(columns)
                 number = next(NUMBERS) if self.options.cutouts else 0
-                ready.append(Row(columns, self.observation, top, number=number, when=self._when(columns)))
+                ready.append(Candidate(columns, self.observation, top, number=number, arrival=self._arrival(columns)))
                 if number:
-                    self._cutting.append((*self._span(columns, top), number))
-        while self._cutting and (
-            last or len(self._cutting) > MOST_CUTTING or self._cutting[0][1] <= self._search.filled
+                    self._pending.append((*self._span(columns, top), number))
+        while self._pending and (
+            last or len(self._pending) > MOST_PENDING or self._pending[0][1] <= self._search.filled
         ):
-            low, high, number = self._cutting.popleft()
-            self._cuts.append(Cut(number, *self._search.recent(low, high)))
+            low, high, number = self._pending.popleft()
+            self._samples.append(CandidateSamples(number, *self._search.recent(low, high)))
         return ready
 
-    def _top(self, columns: dict[str, Any]) -> float:
+    def _top_time(self, columns: dict[str, Any]) -> float:
         """Seconds of a candidate's arrival at the top of the band."""
         o = self.observation
         late = delay_seconds(o.top, columns["dm"], self._search.ref_freq, self._constant)
         return float(columns["time"] + late)
 
-    def cuts(self) -> list[Cut]:
-        """Samples around candidates that are there since the last call; each candidate with a number gets one."""
-        some, self._cuts = self._cuts, []
-        return some
+    def samples_around(self) -> list[CandidateSamples]:
+        """The samples around candidates that were cut out since the last call; each numbered candidate gets them."""
+        ready, self._samples = self._samples, []
+        return ready
 
     @property
     def _search(self) -> StreamSearch:
@@ -347,7 +348,7 @@ class Segment:
         return self._search.job.dm_constant
 
     def _span(self, columns: dict[str, Any], top: float) -> tuple[int, int]:
-        """Samples of a cut-out: its width many times over, and the delay of twice its DM."""
+        """First sample and last + 1 of a cut-out: `SIDE` half widths on both sides, and the delay of twice the DM."""
         o = self.observation
         half = SIDE * max(1, int(columns["width"] / o.tsamp) // 2)
         twice = np.array([max(2 * columns["dm"], 1.0)])
@@ -356,8 +357,8 @@ class Segment:
         centre = round(top / o.tsamp)
         return centre - half, min(centre + half + shift, centre + most)
 
-    def _when(self, columns: dict[str, Any]) -> float | None:
-        """When the packet with the pulse's last sample came, where that is remembered."""
+    def _arrival(self, columns: dict[str, Any]) -> float | None:
+        """`time.monotonic` when the packet with the pulse's last sample arrived; None if that is not known any more."""
         o = self.observation
         end = columns["time"] + columns["width"] / 2
         end += float(delay_seconds(o.freqs[-1], columns["dm"], self._search.ref_freq, self._constant))
@@ -365,18 +366,18 @@ class Segment:
 
 
 def make_channeliser(geometry: Geometry, options: Options) -> Channeliser:
-    """The channeliser of a stream of voltages."""
+    """Make the channeliser of a stream of voltages."""
     g = geometry
     return Channeliser(g.fch1, g.foff, g.total, g.all_pols, g.tsamp, **options.channelise)
 
 
-def gpus_of(device: str | tuple[Device, ...]) -> bool:
-    """Whether a request means GPUs."""
+def uses_gpus(device: str | tuple[Device, ...]) -> bool:
+    """Whether a device request means GPUs."""
     return (device if isinstance(device, tuple) else resolve(device))[0].kind == "cuda"
 
 
-def answers(runtime: Runtime) -> bool:
-    """Whether a GPU still does."""
+def responds(runtime: Runtime) -> bool:
+    """Whether a GPU still works."""
     try:
         runtime.synchronize()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""From datagrams to beams: parse, sort by beam, watch for senders that start anew."""
+"""From datagrams to beams: parse, sort by beam, and recognise senders that start again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from skysieve.dedispersion.data.sigproc import BadFile
 from skysieve.dedispersion.stream.beams import Segment
+from skysieve.dedispersion.stream.metrics import names_of
 from skysieve.dedispersion.stream.receive.dada_file import DadaHeader
 from skysieve.dedispersion.stream.receive.dada_ipc import RingGone
 from skysieve.dedispersion.stream.receive.dada_ring import POLL, DadaReader
@@ -29,17 +30,19 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.receive.udp import UdpReceiver
 
 BATCH, SWEEP = 512, 1024
-"""Packets of a file at a time; datagrams, at least as many as a receiver publishes together."""
+"""Packets of a file that are made at a time; datagrams that are parsed at a time, at least a sweep of a receiver."""
 IDLE = 0.002
-MOST_HOPELESS = 10_000
+MOST_REFUSED_KEYS = 10_000
+"""Most headers that are remembered as refused."""
 MOST_SEGMENTS = 8
+"""Most segments of a beam, each with its own ring, that may wait for their search."""
+MOST_BEAMS = 16
 REFUSED = (ValueError, ArithmeticError, MemoryError)
-"""Forms of packets that are remembered as useless; streams of a beam that may wait for their search, each with a ring
-of its own; what is raised by streams that cannot be searched."""
+"""Errors of streams that cannot be searched."""
 
 
-class Held:
-    """Copies of the latest packets that may be the first ones of another stream, with what the parser said of them."""
+class HeldPackets:
+    """Copies of the latest packets that may be the first ones of another stream, with what the parser returned."""
 
     def __init__(self) -> None:
         self.packets: deque[tuple[NDArray[np.uint8], int, int, int, NDArray[np.uint64]]] = deque(maxlen=2 * RESTART)
@@ -48,13 +51,13 @@ class Held:
     def add(
         self, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64], found: Parsed
     ) -> None:
-        """Hold packets; of too many, the latest."""
+        """Hold packets; only the latest are held."""
         for i in index[-2 * RESTART :]:
             row = buffers[i, : lengths[i]].copy()
             self.packets.append((row, found.number[i], found.chunk[i], found.offset[i], found.key[i].copy()))
 
     def take(self, beam: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], Parsed]:
-        """All of them, in the order in which they came: rows, lengths and what the parser said; none is held after."""
+        """Return and forget all packets in the order of arrival: rows, lengths and what the parser returned."""
         rows, number, chunk, offset, key = zip(*self.packets, strict=True)
         lengths = np.array([len(row) for row in rows], np.int64)
         buffers = np.zeros((len(rows), lengths.max()), np.uint8)
@@ -67,7 +70,7 @@ class Held:
 
 
 def last_start(number: NDArray[np.int64], window: int) -> int:
-    """Place from which on numbers fall back by ``window`` at most: a sender may have started anew more than once.
+    """Index after the last fall by more than ``window``, because a sender may have started again more than once.
 
     >>> last_start(np.array([7, 8, 0, 2, 1, 3]), 2)
     2
@@ -81,24 +84,32 @@ def last_start(number: NDArray[np.int64], window: int) -> int:
 
 
 class Beam:
-    """What comes for one beam: segments, the latest last; ``made`` is the number of the next."""
+    """The segments of one beam, the latest last.
 
-    def __init__(self, number: int, made: int = 0) -> None:
+    Parameters
+    ----------
+    number : int
+        Of the beam.
+    next_segment : int
+        Number of its next segment.
+    """
+
+    def __init__(self, number: int, next_segment: int = 0) -> None:
         self.number = number
         self.segments: deque[Segment] = deque()
-        self.made = made
+        self.next_segment = next_segment
         self.key: NDArray[np.uint64] | None = None
         self.geometry: Geometry | None = None
         self.changed = 0
         self.strange: NDArray[np.uint64] | None = None
-        self.doubted = Held()
-        self.changed_ones = Held()
+        self.doubted = HeldPackets()
+        self.changed_packets = HeldPackets()
         self.past: dict[str, int] = {}
         self.over = False
 
     def begin(self, geometry: Geometry, key: NDArray[np.uint64], options: Options) -> None:
-        """A new segment."""
-        segment = Segment(self.number, self.made, geometry, options)
+        """Begin a segment."""
+        segment = Segment(self.number, self.next_segment, geometry, options)
         if self.segments:
             self.segments[-1].ring.end()
         self.geometry, self.key = geometry, key.copy()
@@ -106,18 +117,18 @@ class Beam:
         self.changed = 0
         self.strange = None
         self.over = False
-        self.made += 1
+        self.next_segment += 1
         self.segments.append(segment)
 
     def retire(self) -> Segment:
-        """The oldest segment is worked off: keep its counts."""
+        """Remove the oldest segment, which has been searched; its counts are kept."""
         segment = self.segments.popleft()
         for name, value in segment.counts().items():
             self.past[name] = self.past.get(name, 0) + value
         return segment
 
     def counts(self) -> dict[str, int]:
-        """Packets of all segments."""
+        """The counts of all segments."""
         total = dict(self.past)
         for segment in list(self.segments):
             for name, value in segment.counts().items():
@@ -126,45 +137,44 @@ class Beam:
 
 
 class Intake:
-    """Feeds the beams' rings.
+    """Gives packets to the rings of their beams.
 
     Parameters
     ----------
     parser : Parser
     options : Options
     most_beams : int
-        Beams at most; packets of more are refused and counted.
+        Packets of further beams are refused and counted.
     say : callable
-        Takes a line for the operator.
-    made : dict, optional
-        Number of each beam's first segment, where it is not 0.
+        Is called with a line for the operator.
+    next_segment : mapping, optional
+        Number of each beam's first segment, if it is not 0.
     """
 
     def __init__(
-        self, parser: Parser, options: Options, *, most_beams: int = 16, say: Callable[[str], None] = lambda line: None,
-        made: Mapping[int, int] | None = None,
+        self, parser: Parser, options: Options, *, most_beams: int = MOST_BEAMS, say: Callable[[str], None] = lambda
+        line: None, next_segment: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
         self.parser, self.options, self.most_beams, self.say = parser, options, most_beams, say
-        self.made = dict(made or {})
+        self.next_segment = dict(next_segment or {})
         self.beams: dict[int, Beam] = {}
-        self.bad = dict.fromkeys((*REASONS[1:], "oversized", "changed", "refused", "restarts", "gpus_lost"), 0)
-        self.packets = self.bytes = 0
-        self._refused: set[str] = set()
-        self._hopeless: set[bytes] = set()
+        self.tally = dict.fromkeys(names_of("parser", "intake"), 0)
+        self._said: set[str] = set()
+        self._refused_keys: set[bytes] = set()
 
     # ------------------------------------------------------------------ packets
     def take(
         self, buffers: NDArray[np.uint8], lengths: NDArray[np.int64], order: NDArray[np.int64] | None = None
     ) -> None:
-        """Datagrams, in the rows of ``buffers``; they came in the order of the rows, or in that of ``order``."""
-        self.packets += len(lengths)
-        self.bytes += int(lengths.clip(0).sum())
+        """Take the datagrams in the rows of ``buffers``, which arrived in the order of the rows, or in ``order``."""
+        self.tally["packets"] += len(lengths)
+        self.tally["bytes"] += int(lengths.clip(0).sum())
         found = self.parser.parse(buffers, lengths)
         status = np.where(lengths < 0, -1, found.status)
         if status.any():
-            self.bad["oversized"] += int((status < 0).sum())
+            self.tally["oversized"] += int((status < 0).sum())
             for number, count in zip(*np.unique(status[status > 0], return_counts=True), strict=True):
-                self.bad[REASONS[number] if number < len(REASONS) else "fields"] += int(count)
+                self.tally[REASONS[number] if number < len(REASONS) else "fields"] += int(count)
         good = np.flatnonzero(status == 0) if order is None else order[status[order] == 0]
         for number in np.unique(found.beam[good]):
             self._beam(int(number), good[found.beam[good] == number], buffers, lengths, found)
@@ -177,34 +187,40 @@ class Intake:
         beam = self.beams.get(number)
         if beam is None:
             if len(self.beams) >= self.most_beams:
-                self.bad["refused"] += len(index)
-                self.tell(f"beam {number}: more than {self.most_beams} beams; its packets are refused")
+                self.tally["refused"] += len(index)
+                self.say_once(f"beam {number}: more than {self.most_beams} beams; its packets are refused")
                 return
-            beam = Beam(number, self.made.get(number, 0))
+            beam = Beam(number, self.next_segment.get(number, 0))
             if not self._begin(beam, buffers[index[0]], key[index[0]]):
-                self.bad["refused"] += len(index)
+                self.tally["refused"] += len(index)
                 return
             self.beams[number] = beam
         elif beam.over and not self._begin(beam, buffers[index[0]], key[index[0]]):
-            self.bad["refused"] += len(index)
+            self.tally["refused"] += len(index)
             return
         while len(index):
-            stop, same, anew = self._until_changed(beam, key[index])
+            stop, same, restarted = self._until_changed(beam, key[index])
             rest = self._place(beam, index[:stop][same[:stop]], buffers, lengths, found)
-            if len(rest):  # begun anew by its numbers
-                stop, anew = int(np.flatnonzero(index == rest[0])[0]), False
+            if len(rest):  # a restart, recognised by the numbers
+                stop, restarted = int(np.flatnonzero(index == rest[0])[0]), False
             self._hold_changed(beam, index[:stop][~same[:stop]], buffers, lengths, found)
-            if anew:
-                rows, sizes, said = beam.changed_ones.take(number)
-                new = np.arange(last_start(said.number, self.options.window), len(rows))
-                if self._restart(beam, new, rows, sizes, said):
-                    self.bad["changed"] -= len(new)
+            if restarted:
+                rows, sizes, parsed = beam.changed_packets.take(number)
+                new = np.arange(last_start(parsed.number, self.options.window), len(rows))
+                if self._restart(beam, new, rows, sizes, parsed):
+                    self.tally["changed"] -= len(new)
             index = index[stop:]
 
     def _until_changed(self, beam: Beam, keys: NDArray[np.uint64]) -> tuple[int, NDArray[np.bool_], bool]:
-        """Packets up to one by which the stream begins anew with another header, if there is one; which are the beam's.
+        """Find a restart of the sender with another header.
 
-        That is so when `RESTART` packets in a row have the same other header, in this batch and those before.
+        It is believed after `RESTART` consecutive packets with the same other header, in this batch and earlier ones.
+
+        Returns
+        -------
+        stop, same, restarted
+            Number of packets up to the one that proves the restart, or all; which packets have the header of the beam;
+            whether there is a restart.
         """
         same = np.asarray((keys == beam.key).all(axis=1))
         if same.all():
@@ -229,11 +245,11 @@ class Intake:
         self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64],
         found: Parsed,
     ) -> None:  # fmt: skip
-        """Hold packets with the latest other header: of a sender that starts anew they are the first."""
+        """Hold packets with the latest other header: if the sender has started again, they are its first ones."""
         if not len(index):
             return
-        self.bad["changed"] += len(index)
-        held, latest = beam.changed_ones, found.key[index[-1]]
+        self.tally["changed"] += len(index)
+        held, latest = beam.changed_packets, found.key[index[-1]]
         others = np.flatnonzero((found.key[index] != latest).any(axis=1))
         if len(others):
             index = index[others[-1] + 1 :]
@@ -246,98 +262,100 @@ class Intake:
         self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64],
         found: Parsed,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Packets of a beam into its ring; those after one by whose number the stream begins anew."""
+        """Place packets of a beam in its ring; returns those after a restart that is recognised by the numbers."""
         if not len(index):
             return index
         if beam.segments[-1].refused:
-            self.bad["refused"] += len(index)
+            self.tally["refused"] += len(index)
             return index[:0]
-        index = self._inside(beam, index, lengths, found)
+        index = self._valid(beam, index, lengths, found)
         ring = beam.segments[-1].ring
         done = ring.put(buffers, index, found.number, found.chunk, found.offset)
         doubted = ring.doubted
-        if doubted <= done:  # the row of them has begun here, if there is one
+        if doubted <= done:  # they began in this batch, if there are any
             beam.doubted.packets.clear()
         if doubted:
             beam.doubted.add(index[max(0, done - doubted) : done], buffers, lengths, found)
         if ring.stale:
-            rows, sizes, said = beam.doubted.take(beam.number)
-            new = np.flatnonzero(ring.closer(said.number))
-            ring.settle(said.number[new], -1)
-            if not self._restart(beam, new, rows, sizes, said):
-                ring.settle(said.number[new], 1)
+            rows, sizes, parsed = beam.doubted.take(beam.number)
+            new = np.flatnonzero(ring.closer(parsed.number))
+            ring.settle(parsed.number[new], -1)
+            if not self._restart(beam, new, rows, sizes, parsed):
+                ring.settle(parsed.number[new], 1)
         return index[done:]
 
-    def _inside(
+    def _valid(
         self, beam: Beam, index: NDArray[np.int64], lengths: NDArray[np.int64], found: Parsed
     ) -> NDArray[np.int64]:
-        """Packets that the ring can take: compiled code looks at no bounds, and a parser may be anybody's."""
+        """The packets whose fields are in bounds. Compiled code does not check bounds, and a parser may be wrong."""
         g = beam.geometry
         assert g is not None
         chunk, offset, number = found.chunk[index], found.offset[index], found.number[index]
-        fine = (chunk >= 0) & (chunk < g.chunks) & (offset >= 0) & (offset + g.packet_bytes <= lengths[index])
-        fine &= (number >= 0) & (number <= LAST_SAMPLE // g.nsamp)
-        if fine.all():
+        valid = (chunk >= 0) & (chunk < g.chunks) & (offset >= 0) & (offset + g.packet_bytes <= lengths[index])
+        valid &= (number >= 0) & (number <= LAST_SAMPLE // g.nsamp)
+        if valid.all():
             return index
-        self.bad["fields"] += int((~fine).sum())
-        return index[fine]
+        self.tally["fields"] += int((~valid).sum())
+        return index[valid]
 
     def _restart(
         self, beam: Beam, index: NDArray[np.int64], rows: NDArray[np.uint8], lengths: NDArray[np.int64], found: Parsed
     ) -> bool:
-        """Begin a stream with the packets ``index`` of those that were held; whether that could be."""
-        if found.key[-1].tobytes() in self._hopeless:
+        """Begin a segment with the packets ``index`` of those that were held; whether that was possible."""
+        if found.key[-1].tobytes() in self._refused_keys:
             return False
-        if len(beam.segments) >= MOST_SEGMENTS:  # senders that take turns: one ring after the other would fill memory
-            self.tell(f"beam {beam.number}: {MOST_SEGMENTS} streams wait for their search; no other is begun now")
+        if len(beam.segments) >= MOST_SEGMENTS:  # senders that take turns would fill the memory with rings
+            self.say_once(
+                f"beam {beam.number}: {MOST_SEGMENTS} segments wait for their search; no other one is begun now"
+            )
             return False
         geometry = self.parser.geometry(rows[-1])
-        if beam.geometry is not None and not geometry.alike(beam.geometry):
-            self.tell(f"beam {beam.number}: packets of another form ({geometry}) are refused")
-            if len(self._hopeless) < MOST_HOPELESS:
-                self._hopeless.add(found.key[-1].tobytes())
+        if beam.geometry is not None and not geometry.same_except_epoch(beam.geometry):
+            self.say_once(f"beam {beam.number}: packets of another geometry ({geometry}) are refused")
+            if len(self._refused_keys) < MOST_REFUSED_KEYS:
+                self._refused_keys.add(found.key[-1].tobytes())
             return False
         if not self._begin(beam, rows[-1], found.key[-1]):
             return False
-        self.bad["restarts"] += 1
-        self.say(f"beam {beam.number}: the sender has started anew")
+        self.tally["restarts"] += 1
+        self.say(f"beam {beam.number}: the sender has started again")
         self._beam(beam.number, index, rows, lengths, found)
         return True
 
     def _begin(self, beam: Beam, datagram: NDArray[np.uint8], key: NDArray[np.uint64]) -> bool:
-        """Begin a segment; whether its packets can be searched."""
+        """Begin a segment; returns whether its packets can be searched."""
         name = key.tobytes()
-        if name in self._hopeless:
+        if name in self._refused_keys:
             return False
         try:
             beam.begin(self.parser.geometry(datagram), key, self.options)
         except REFUSED as error:
-            if len(self._hopeless) < MOST_HOPELESS:
-                self._hopeless.add(name)
-            self.tell(f"beam {beam.number}: its packets are refused: {error}")
+            if len(self._refused_keys) < MOST_REFUSED_KEYS:
+                self._refused_keys.add(name)
+            self.say_once(f"beam {beam.number}: its packets are refused: {error}")
             return False
         return True
 
     def refuse(self, beam: Beam, segment: Segment, error: Exception) -> None:
-        """A segment cannot be searched: its packets are taken and thrown away, and that is told and counted."""
+        """Refuse a segment that cannot be searched: its packets are dropped and counted."""
         segment.refused = True
-        self.tell(f"beam {beam.number}: its packets are refused: {error}")
+        self.say_once(f"beam {beam.number}: its packets are refused: {error}")
 
-    def make_room(self, growing: bool) -> None:
-        """Let all rings grow while a search is made, when nothing is taken from them; or those that wait for theirs."""
+    def let_rings_grow(self, growing: bool) -> None:
+        """Let all rings grow while a search is set up, or only those of segments that wait for their search."""
         if self.options.growing:
             for beam in list(self.beams.values()):
                 for segment in list(beam.segments):
                     segment.ring.growing = growing or (segment.search is None and not segment.refused)
 
-    def tell(self, line: str) -> None:
-        """Say a thing once."""
-        if line not in self._refused and len(self._refused) < 100:
-            self._refused.add(line)
+    def say_once(self, line: str) -> None:
+        """Say a line, if it has not been said before."""
+        if line not in self._said and len(self._said) < 100:
+            self._said.add(line)
             self.say(line)
 
     def over(self, number: int) -> None:
-        """The stream of a beam is over; what comes next is another one, however it looks."""
+        """End the stream of a beam; the next packets belong to another one, whatever their header."""
         beam = self.beams.get(number)
         if beam is not None:
             beam.over = True
@@ -345,22 +363,22 @@ class Intake:
                 segment.ring.end()
 
     def end(self) -> None:
-        """No packets any more."""
+        """No more packets will come."""
         for beam in list(self.beams.values()):
             for segment in list(beam.segments):
                 segment.ring.end()
 
     def counts(self) -> dict[str, int]:
-        """What became of all packets: those of the rings, and what was refused before."""
-        total = dict.fromkeys(("accepted", "lost", "late", "duplicate", "overflow", "jump", "equal"), 0)
+        """The counts of all beams, of the parser and of the intake."""
+        total = dict.fromkeys(names_of("ring"), 0)
         for beam in list(self.beams.values()):
             for name, value in beam.counts().items():
                 total[name] += value
-        return {"packets": self.packets, "bytes": self.bytes, **total, **self.bad}
+        return {**total, **self.tally}
 
 
 class Feed(threading.Thread, ABC):
-    """A thread that feeds an intake until its data end or ``stop`` is set; an error waits in ``error``."""
+    """A thread that feeds an intake until its data end or ``stop`` is set; ``error`` holds the error that ended it."""
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(name="intake", daemon=True)
@@ -372,14 +390,14 @@ class Feed(threading.Thread, ABC):
         """See `threading.Thread.run`."""
         try:
             self.feed()
-        except Exception as error:  # noqa: BLE001 - handed to the main thread, which raises it
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
             self.error = error
         finally:
             self.intake.end()
 
     @property
     def fill(self) -> float:
-        """Part of the source's own ring that is taken, where it has one."""
+        """Fraction of the source's own ring that is in use, if it has one."""
         return 0.0
 
     @abstractmethod
@@ -388,7 +406,7 @@ class Feed(threading.Thread, ABC):
 
 
 class SocketFeed(Feed):
-    """Datagrams from receivers."""
+    """Feeds the datagrams of receivers."""
 
     def __init__(self, intake: Intake, receivers: Sequence[UdpReceiver]) -> None:
         super().__init__(intake)
@@ -417,7 +435,7 @@ class SocketFeed(Feed):
 
 
 class FileFeed(Feed):
-    """The samples of a file, as the packets that they would be sent in; waits for room in the rings."""
+    """Feeds the samples of a file, in packets as they would be sent; it waits for room in the rings."""
 
     def __init__(self, intake: Intake, source: Filterbank | DadaFile, packet_bytes: int = 8192) -> None:
         super().__init__(intake)
@@ -435,11 +453,11 @@ class FileFeed(Feed):
 
 
 class DadaFeed(Feed):
-    """The transfers of a ring, each a segment of one beam; their samples go the way of packets.
+    """Feeds the transfers of a PSRDADA ring, in packets; each transfer is a segment of one beam.
 
-    What a transfer has beyond whole packets of ``packet_bytes`` is left out, as with files.  A header that cannot be
-    read costs its transfer alone.  A ring that is removed between transfers ends the feed, one that is removed within
-    one is an error.
+    Samples after the last whole packet of ``packet_bytes`` are left out, as with files.  A header that cannot be used
+    costs its transfer only.  A ring that is removed between transfers ends the feed; one that is removed during a
+    transfer is an error.
     """
 
     def __init__(self, intake: Intake, reader: DadaReader, packet_bytes: int = 8192, beam: int = 0) -> None:
@@ -448,7 +466,7 @@ class DadaFeed(Feed):
 
     @property
     def fill(self) -> float:
-        """See `Feed.fill`; 0 of a ring that has gone, which `feed` tells."""
+        """See `Feed.fill`; 0 for a ring that was removed, which `feed` reports."""
         try:
             return self.reader.data.fill
         except RingGone:
@@ -469,13 +487,13 @@ class DadaFeed(Feed):
                 head = DadaHeader(text, self.reader.name)
                 geometry = head.geometry(self.packet_bytes)
             except (BadFile, ValueError) as error:
-                self.intake.bad["fields"] += 1
+                self.intake.tally["fields"] += 1
                 self.intake.say(f"{error}; the transfer is left out")
             if self._transfer(head, geometry):
                 self.intake.over(self.beam)
 
     def _transfer(self, head: DadaHeader | None, g: Geometry | None) -> bool:
-        """Data until the transfer's end, for nothing where the header was not understood; whether that has come."""
+        """Take the data of a transfer, and drop them if its header is not valid; whether its end was reached."""
         data = self.reader.data
         unit = 1 if head is None or g is None else head.step * g.nsamp
         rest = np.zeros(0, np.uint8)
@@ -485,7 +503,7 @@ class DadaFeed(Feed):
             if block is None:
                 continue
             if head is not None and g is not None:
-                if sample < 0:  # a reader before us may have had the beginning
+                if sample < 0:  # an earlier reader may have read the beginning
                     skip = -data.offset % unit
                     sample = (data.offset + skip) // head.step
                 left = min(skip, len(block))
@@ -493,7 +511,7 @@ class DadaFeed(Feed):
                 raw = np.concatenate([rest, block[left:]])
                 whole = len(raw) // unit * unit
                 for at in range(0, whole, BATCH * unit):
-                    steps = head.arranged(raw[at : min(at + BATCH * unit, whole)])
+                    steps = head.to_packet_order(raw[at : min(at + BATCH * unit, whole)])
                     made = packets(g, steps, sample, self.beam)
                     self.intake.take(made, np.full(len(made), made.shape[1]))
                     sample += len(steps)

@@ -1,4 +1,4 @@
-"""The whole pipeline: feeds fill the beams' rings, this loop searches, the sink keeps what is found."""
+"""The whole pipeline: a feed fills the rings of the beams, this loop searches, the sink writes what is found."""
 
 from __future__ import annotations
 
@@ -17,32 +17,20 @@ from typing import Any
 from skysieve.core.errors import DeviceLost
 from skysieve.core.files import written
 from skysieve.dedispersion.stream.beams import Segment
+from skysieve.dedispersion.stream.metrics import metric_values, names_of, total
 from skysieve.dedispersion.stream.receive.udp import UdpReceiver
-from skysieve.dedispersion.stream.records import Mark, Row
-from skysieve.dedispersion.stream.report.earlier import Earlier, Gap
+from skysieve.dedispersion.stream.records import Candidate, Mark
+from skysieve.dedispersion.stream.report.previous_run import Gap, PreviousRun
 from skysieve.dedispersion.stream.report.sink import GRACE, Sink
 from skysieve.dedispersion.stream.search.coincidence import Coincidence
 
 from .intake import REFUSED, Beam, Feed, Intake
 
 IDLE = 0.005
-COUNTERS = {
-    "packets": "Datagrams received.", "bytes": "Their bytes.", "accepted": "Packets that were used.",
-    "lost": "Packets that had not come when their time was searched.", "late": "Packets that came too late.",
-    "duplicate": "Packets that came twice.", "overflow": "Packets for which a beam's ring had no room.",
-    "jump": "Packets that lay too far ahead.", "short": "Datagrams too short for a header.",
-    "foreign": "Datagrams of another format.", "version": "Packets of another version.",
-    "length": "Packets whose length was not what they said.", "fields": "Packets with impossible headers.",
-    "oversized": "Datagrams too long.", "changed": "Packets whose header differed from the stream's.",
-    "refused": "Packets of streams that cannot be searched.", "restarts": "Senders that started anew.",
-    "datagrams": "Datagrams read from sockets.", "ring_overflow": "Datagrams for which the receiver had no room.",
-    "kernel_drops": "Datagrams that the kernel dropped.", "gpus_lost": "GPUs that failed.",
-    "equal": "Samples, each channel's, that repeat one value and count as lost.",
-}  # fmt: skip
 
 
 class Pipeline:
-    """Runs until its feeds end.
+    """Searches what a feed delivers, until it ends.
 
     Parameters
     ----------
@@ -51,62 +39,62 @@ class Pipeline:
         Started by `run`.
     sink : Sink
     receivers : sequence of UdpReceiver
-        For their counts.
-    part : float
-        Of the beams that see a candidate for it to be flagged.
+        Their counts are added to those of the intake.
+    coincident : float
+        A candidate is flagged if more than this fraction of the beams have it at the same time.
     status : callable, optional
-        Takes the state every second, see `state`.
+        Is called with the state every second, see `state`.
     nice : int
-        Added to the niceness of this thread and those that search, so that receiving goes first; not where the
+        Added to the niceness of this thread and those that search, so that receiving has priority; not if the
         receivers have real-time priority.
     grace : float
         Seconds at the end for pictures to be drawn and triggers to run.
-    earlier : Earlier, optional
-        What the run before left in the sink's folder.
+    previous : PreviousRun, optional
+        What the previous run left in the sink's folder.
     """
 
     def __init__(
-        self, intake: Intake, feed: Feed, sink: Sink, *, receivers: Sequence[UdpReceiver] = (), part: float = 0.5,
+        self, intake: Intake, feed: Feed, sink: Sink, *, receivers: Sequence[UdpReceiver] = (), coincident: float = 0.5,
         status: Callable[[dict[str, Any]], None] | None = None, nice: int = 5, grace: float = GRACE,
-        earlier: Earlier | None = None,
+        previous: PreviousRun | None = None,
     ) -> None:  # fmt: skip
         self.intake, self.feed, self.sink, self.receivers = intake, feed, sink, receivers
-        self.coincidence = Coincidence(part)
+        self.coincidence = Coincidence(coincident)
         self.status, self.nice, self.grace = status, nice, grace
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.data_seconds = 0.0
         self.latencies: list[float] = []
-        self.earlier = Earlier() if earlier is None else earlier
+        self.previous = PreviousRun() if previous is None else previous
         self.gaps: list[Gap] = []
-        self._unnamed = dict(self.earlier.marks)
+        self._without_gap = dict(self.previous.marks)
         self._added = 0
         self._ended: dict[int, float] = {}
-        self._reached: dict[int, Mark] = dict(self.earlier.marks)
-        self._unsure: deque[tuple[int, dict[int, Mark]]] = deque(maxlen=1000)
-        self._sure: dict[int, Mark] = dict(self.earlier.marks)
+        self._reached: dict[int, Mark] = dict(self.previous.marks)
+        self._pending_marks: deque[tuple[int, dict[int, Mark]]] = deque(maxlen=1000)
+        self._written_marks: dict[int, Mark] = dict(self.previous.marks)
         self._began = time.monotonic()
         self._tick = self._last_time = self._began
         self._last: dict[str, float] = {"bytes": 0.0, "data": 0.0, "busy": 0.0}
         self._state: dict[str, Any] = {}
-        self._shown: dict[str, float] = {}
+        self._highest: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def stop(self) -> None:
-        """Take no more packets; search what has come."""
+        """Take no more packets; `run` searches what has arrived, and returns."""
         self.feed.stop.set()
 
     def run(self) -> dict[str, Any]:
-        """Until the feed ends.
+        """Search until the feed ends.
 
         Returns
         -------
         dict
-            Counts, seconds and what was found.
+            The summary: counts, seconds and latencies.
 
         Raises
         ------
         Exception
-            What went wrong in the feed or the search; everything is closed.
+            An error of the feed, the search or the sink; everything is closed.
         """
         self._began = self._tick = self._last_time = time.monotonic()
         self.feed.start()
@@ -118,7 +106,7 @@ class Pipeline:
         try:
             while True:
                 over = not self.feed.is_alive()
-                worked = self._turn()
+                worked = self._search_once()
                 self._status()
                 if self.sink.error is not None:
                     raise self.sink.error
@@ -130,7 +118,7 @@ class Pipeline:
             patience, grace, whole = 120.0, self.grace, True
         finally:
             self.feed.stop.set()
-            while self.feed.is_alive():  # it may have begun a ring since, and wait for room in it
+            while self.feed.is_alive():  # it may have begun another ring and wait for room in it
                 self.intake.end()
                 self.feed.join(0.1)
             for beam in self.intake.beams.values():
@@ -141,7 +129,7 @@ class Pipeline:
             except KeyboardInterrupt:
                 if not whole:
                     raise
-                self.sink.close(5.0, 0.0)  # all is searched: what remains are pictures and triggers
+                self.sink.close(5.0, 0.0)  # everything is searched; only pictures and triggers remain
         if self.feed.error is not None:
             raise self.feed.error
         if self.sink.error is not None:
@@ -149,8 +137,8 @@ class Pipeline:
         self._status(last=True)
         return self.summary()
 
-    def _turn(self) -> bool:
-        """A gulp of each beam that has one; whether there was any."""
+    def _search_once(self) -> bool:
+        """Search a gulp of each beam that has one; whether there was any."""
         worked = False
         for beam in list(self.intake.beams.values()):
             if not beam.segments:
@@ -164,26 +152,26 @@ class Pipeline:
                 else:
                     try:
                         self._prepare(segment)
-                    except REFUSED as error:  # one beam's headers must not end the search of the others
+                    except REFUSED as error:  # the other beams continue
                         self.intake.refuse(beam, segment, error)
                         segment.drop(gulp)
                     else:
-                        self._emit(self._watched(segment, partial(segment.step, gulp)))
-                        self._cut(segment)
-                        self._name_gap(beam, segment)
-                        if segment.search is not None and (news := segment.news()):
-                            self.intake.say(f"beam {beam.number}: {news}")
+                        self._emit(self._without_lost_gpus(segment, partial(segment.step, gulp)))
+                        self._send_samples(segment)
+                        self._report_gap(beam, segment)
+                        if segment.search is not None and (message := segment.equal_samples_message()):
+                            self.intake.say(f"beam {beam.number}: {message}")
                 worked = True
             elif ended:
-                self._emit(self._watched(segment, segment.finish), over=True)
-                self._cut(segment)
-                self._name_gap(beam, segment)
+                self._emit(self._without_lost_gpus(segment, segment.finish), over=True)
+                self._send_samples(segment)
+                self._report_gap(beam, segment)
                 if segment.search is not None:
                     end = segment.search.stop * segment.observation.tsamp
                     self._reached[beam.number] = segment.mark(end)
                     self._ended[beam.number] = segment.observation.tstart * 86400 + end
                 beam.retire()
-                if segment.search is None:  # its GPUs failed at the end: its ring is page-locked still
+                if segment.search is None:  # its GPUs failed at the end, and its ring is still page-locked
                     segment.close()
                 for name, seconds in segment.times.items():
                     self.times[name] += seconds
@@ -192,84 +180,84 @@ class Pipeline:
         return worked
 
     def _prepare(self, segment: Segment) -> None:
-        """Make a segment's search; packets that come meanwhile, for any beam, find rings that grow."""
+        """Set up the search of a segment; meanwhile the rings of all beams may grow."""
         if segment.search is not None:
             return
-        self.intake.make_room(True)
+        self.intake.let_rings_grow(True)
         try:
             segment.prepare()
         finally:
-            self.intake.make_room(False)
-        if segment.slow:
-            self.intake.tell(
-                f"no page-locked memory ({segment.slow}): copies to the GPU are slower; what is found is the same"
+            self.intake.let_rings_grow(False)
+        if segment.unlocked:
+            self.intake.say_once(
+                f"no page-locked memory ({segment.unlocked}): copies to the GPU are slower; results are the same"
             )
 
-    def _watched(self, segment: Segment, work: Callable[[], list[Row]]) -> list[Row]:
-        """Rows; where GPUs fail in the work, it goes on with those that are left, and what is lost is told."""
+    def _without_lost_gpus(self, segment: Segment, work: Callable[[], list[Candidate]]) -> list[Candidate]:
+        """The candidates that ``work`` returns; if GPUs fail, the segment continues with those that are left."""
         try:
             return work()
         except DeviceLost as error:
-            self.intake.say(f"beam {segment.beam}: {error}: {segment.go_on(error)}")
-            self.intake.bad["gpus_lost"] += len(error.names)
+            self.intake.say(f"beam {segment.beam}: {error}: {segment.continue_without(error)}")
+            self.intake.tally["gpus_lost"] += len(error.names)
             return []
 
-    def _emit(self, rows: list[Row], last: bool = False, over: bool = False) -> None:
-        """Candidates through the coincidence to the sink; after the end of a stream they tell nothing of latency."""
+    def _emit(self, candidates: list[Candidate], last: bool = False, over: bool = False) -> None:
+        """Pass candidates through the coincidence to the sink; the end of a stream does not count for the latency."""
         frontiers = {}
         hold = 0.0
         for number, beam in list(self.intake.beams.items()):
             if beam.segments and (search := beam.segments[0].search) is not None:
                 frontiers[number] = search.observation.tstart * 86400 + search.frontier
                 hold = max(hold, search.widest)
-        self.coincidence.add(rows, 2 * hold)
-        for row in self.coincidence.release(frontiers, last, self._ended):
-            late = math.nan if row.when is None else time.monotonic() - row.when
-            row.columns["latency"] = late
-            if not (last or over) and row.when is not None:
+        self.coincidence.add(candidates, 2 * hold)
+        for one in self.coincidence.release(frontiers, last, self._ended):
+            late = math.nan if one.arrival is None else time.monotonic() - one.arrival
+            one.columns["latency"] = late
+            if not (last or over) and one.arrival is not None:
                 self.latencies.append(late)
                 del self.latencies[:-10_000]
-            self.sink.add(row)
+            self.sink.add(one)
             self._added += 1
 
-    def _cut(self, segment: Segment) -> None:
-        """The samples around candidates to the sink."""
-        for cut in segment.cuts():
-            self.sink.add_cut(cut)
+    def _send_samples(self, segment: Segment) -> None:
+        """Pass the samples around candidates to the sink."""
+        for samples in segment.samples_around():
+            self.sink.add_samples(samples)
 
     # ------------------------------------------------------------------ how far
-    def _name_gap(self, beam: Beam, segment: Segment) -> None:
-        """When a beam's first samples are searched: what lies between the run before and them."""
+    def _report_gap(self, beam: Beam, segment: Segment) -> None:
+        """When the first samples of a beam are searched, report the gap between the previous run and them."""
         search = segment.search
-        if beam.number not in self._unnamed or search is None or not search.filled > search.start >= 0:
+        if beam.number not in self._without_gap or search is None or not search.filled > search.start >= 0:
             return
         first = segment.mark(search.start * segment.observation.tsamp)
-        gap = Gap(beam.number, self._unnamed.pop(beam.number), first, self.earlier.killed)
+        gap = Gap(beam.number, self._without_gap.pop(beam.number), first, self.previous.killed)
         self.gaps.append(gap)
         self.sink.add_gap(gap)
 
     def _mark(self) -> None:
-        """Up to where the candidates of each beam are on the disk."""
+        """Note how far the candidates of each beam are on the disk."""
         for number, beam in list(self.intake.beams.items()):
             if beam.segments and (search := beam.segments[0].search) is not None and search.filled > search.start >= 0:
                 segment = beam.segments[0]
                 settled = min(search.settled, self.coincidence.earliest(number, segment.number))
                 self._reached[number] = segment.mark(max(settled, search.start * search.observation.tsamp))
-        self._unsure.append((self._added, dict(self._reached)))
+        self._pending_marks.append((self._added, dict(self._reached)))
         done = self.sink.done
         with self._lock:
-            while self._unsure and self._unsure[0][0] <= done:
-                self._sure = self._unsure.popleft()[1]
+            while self._pending_marks and self._pending_marks[0][0] <= done:
+                self._written_marks = self._pending_marks.popleft()[1]
 
     def streams(self) -> dict[str, Any]:
-        """How far each beam is searched, and the number of its next segment, for the run that comes after this one."""
-        made = {**self.earlier.made, **{number: beam.made for number, beam in list(self.intake.beams.items())}}
+        """How far each beam is searched, and the number of its next segment, for the next run in the folder."""
+        begun = {number: beam.next_segment for number, beam in list(self.intake.beams.items())}
         with self._lock:
-            return Earlier.written(made, self._sure)
+            return PreviousRun.to_json({**self.previous.next_segment, **begun}, self._written_marks)
 
     # ------------------------------------------------------------------ numbers
     def _work(self) -> tuple[dict[str, float], float]:
-        """Seconds of each stage, and of data."""
+        """Processing seconds of each stage, and seconds of data."""
         times, data = dict(self.times), self.data_seconds
         for beam in list(self.intake.beams.values()):
             for segment in list(beam.segments):
@@ -279,13 +267,13 @@ class Pipeline:
         return times, data
 
     def counts(self) -> dict[str, int]:
-        """All counters."""
-        total = self.intake.counts()
+        """All counters of packets."""
+        found = self.intake.counts()
         for receiver in self.receivers:
-            for name, value in receiver.counts().items():
-                if name != "oversized":
-                    total[name] = total.get(name, 0) + value
-        return total
+            counts = receiver.counts()
+            for name in names_of("receiver"):
+                found[name] = found.get(name, 0) + counts[name]
+        return found
 
     def _status(self, last: bool = False) -> None:
         now = time.monotonic()
@@ -318,43 +306,35 @@ class Pipeline:
             self.status(state)
 
     def state(self) -> dict[str, Any]:
-        """The latest state; empty in the first second."""
+        """The latest state: counts, rates and fill levels; empty in the first second."""
         with self._lock:
             return self._state
 
-    def metrics(self) -> dict[str, tuple[str, str, float]]:
-        """For Prometheus."""
-        state = self.state()
-        counts = state.get("counts", {})
-        found: dict[str, tuple[str, str, float]] = {}
-        for name, words in COUNTERS.items():  # packets that are found to be another stream's first are late no more
-            self._shown[name] = max(self._shown.get(name, 0.0), float(counts.get(name, 0)))
-            found[f"{name}_total"] = (words, "counter", self._shown[name])
-        for name, value in state.get("sink", self.sink.counts).items():
-            found[f"sink_{name}_total"] = (f"Sink: {name.replace('_', ' ')}.", "counter", float(value))
-        for name, words in (
-            ("rate", "Bits received a second."), ("realtime", "Seconds of data for a second of work."),
-            ("ring_fill", "Part of the fullest ring that is taken."), ("beams", "Beams."),
-            ("latency", "Seconds from a pulse's last sample to its candidate, the latest."),
-            ("data_seconds", "Seconds of data searched."), ("mjd", "Time up to which the data are searched."),
-            ("load", "Seconds of work in a second of the clock."),
-        ):  # fmt: skip
-            found[name] = (words, "gauge", float(state.get(name, 0.0)))
-        return found
+    def metrics(self) -> dict[str, float]:
+        """The latest state as metrics, by the names that Prometheus shows; see `metrics.METRICS`.
+
+        Counters of packets never fall, although packets that turn out to be the first of another segment are no longer
+        late.
+        """
+        values = metric_values({"sink": self.sink.counts, **self.state()})
+        for name, value in values.items():
+            if name.endswith("_total"):
+                self._highest[name] = values[name] = max(self._highest.get(name, 0.0), value)
+        return values
 
     def summary(self) -> dict[str, Any]:
-        """What was done, for people and for ``summary.json``."""
+        """What was done, as in ``summary.json``."""
         times, data = self._work()
         latencies = sorted(self.latencies)
         return {
             "seconds": time.monotonic() - self._began, "data_seconds": data, "stages": times, "counts": self.counts(),
             "sink": dict(self.sink.counts), "realtime": data / max(sum(times.values()), 1e-9),
             "latency_median": latencies[len(latencies) // 2] if latencies else None,
-            "latency_most": latencies[-1] if latencies else None, "gaps": [gap.columns for gap in self.gaps],
+            "latency_most": latencies[-1] if latencies else None, "gaps": [gap.row for gap in self.gaps],
         }  # fmt: skip
 
     def save_summary(self, summary: dict[str, Any]) -> None:
-        """Into the sink's folder; that of an earlier run is kept under another name."""
+        """Write ``summary.json`` to the sink's folder; that of an earlier run is renamed."""
         path: Path = self.sink.folder / "summary.json"
         if path.exists():
             others = (path.with_name(f"summary-{number}.json") for number in itertools.count(1))
@@ -364,14 +344,11 @@ class Pipeline:
 
 
 def live_line(state: dict[str, Any]) -> str:
-    """The state in a line."""
+    """The state as a line for the terminal."""
     c, s = state["counts"], state["sink"]
-    bad = sum(
-        c[name] for name in ("short", "foreign", "version", "length", "fields", "oversized", "changed", "refused")
-    )
-    over = c["overflow"] + c.get("ring_overflow", 0)
     return (
         f"{state['seconds']:6.0f} s  {state['rate'] / 1e6:7.1f} Mbit/s  {state['realtime']:5.2f} x real time  "
-        f"lost {c['lost']}  late {c['late']}  double {c['duplicate']}  over {over}  bad {bad}  "
-        f"ring {state['ring_fill']:4.0%}  latency {state['latency']:.2f} s  {s['candidates']} candidates"
+        f"lost {c['lost']}  late {c['late']}  duplicate {c['duplicate']}  dropped {total(c, 'dropped'):.0f}  "
+        f"refused {total(c, 'refused'):.0f}  ring {state['ring_fill']:4.0%}  latency {state['latency']:.2f} s  "
+        f"{s['candidates']} candidates"
     )

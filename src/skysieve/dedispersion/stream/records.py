@@ -1,47 +1,60 @@
-"""Options of a stream, and what its stages hand on: candidates and their cut-outs."""
+"""What the stages of a stream share: its options, and the candidates that they hand on."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from skysieve.core.checks import one_of
 from skysieve.dedispersion.data.observation import mjd_of
+from skysieve.dedispersion.single_pulse.candidates import Candidates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.data.observation import Observation
 
+Policy = Literal["drop", "block"]
+POLICIES: dict[str, str] = {
+    "drop": "packets without room are dropped and counted",
+    "block": "the sender, or the kernel, waits until there is room",
+}
+"""What happens to packets when a ring is full."""
+
 
 @dataclass(frozen=True)
 class Options:
-    """What all beams have in common.
+    """What all beams of a stream have in common.
 
     Attributes
     ----------
     plan : DMPlan, array_like or None
+        DMs to search.
     dm_max : float or None
-        Highest DM of the plan that is made where none is given.
+        Highest DM of the plan that is made where `plan` is None.
     window : int
-        Packets by which one may come late.
+        A packet is late, and not used, after another one more than this many packets ahead of it has arrived.
     ring : float
-        Seconds of data that rings hold.
+        Seconds of data that the ring of a beam holds.
     gulp : float
-        Seconds of data that are worked on at a time, at most.
+        Most seconds of data that are processed at a time.
     policy : {"drop", "block"}
+        What happens to packets when a ring is full: see `POLICIES`.
     growing : bool
-        Rings may grow while searches are made: of senders that do not wait nothing is lost then.
+        Whether rings may grow while a search is set up, so that senders that do not wait lose nothing.
     longest_gap : float
-        Seconds that a packet may lie ahead of the latest.
+        Packets more than this many seconds ahead of the latest are not believed.
     channelise : dict
-        Keywords of `Channeliser`.
+        Keyword arguments of `Channeliser`.
     search : dict
-        Keywords of `StreamSearch`.
+        Keyword arguments of `StreamSearch`.
     history : float
         Bytes of samples to keep for cut-outs.
     cutouts : bool
+        Whether to cut out the samples around candidates.
     source, telescope : str
+        Names for the headers of cut-outs and for VOEvents.
     ra, dec : float
         Degrees.
     """
@@ -50,8 +63,8 @@ class Options:
     dm_max: float | None = None
     window: int = 8
     ring: float = 2.0
-    gulp: float = 0.25
-    policy: str = "drop"
+    gulp: float = 0.125
+    policy: Policy = "drop"
     growing: bool = False
     longest_gap: float = 60.0
     channelise: dict[str, Any] = field(default_factory=dict)
@@ -64,6 +77,7 @@ class Options:
     dec: float = float("nan")
 
     def __post_init__(self) -> None:
+        one_of("policy", self.policy, POLICIES)
         for name in ("ring", "gulp", "longest_gap"):
             value = getattr(self, name)
             if not 0 < value < float("inf"):
@@ -77,21 +91,78 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Row:
+class Column:
+    """A column of a table of the stream.
+
+    Attributes
+    ----------
+    name, help : str
+    unit : str
+        As astropy writes it; empty for a pure number.
+    format : str
+        Of floating-point numbers in CSV files.
+    ucd : str
+        IVOA's unified content descriptor, where there is one.
+    voevent : bool
+        Whether VOEvents hold it.
+    """
+
+    name: str
+    help: str
+    unit: str = ""
+    format: str = ".9f"
+    ucd: str = ""
+    voevent: bool = False
+
+    def cell(self, value: Any) -> str:
+        """A value as text for a CSV file."""
+        return format(value, self.format) if isinstance(value, float) else str(value)
+
+
+VOEVENT_UCDS = {
+    "snr": "stat.snr", "dm": "phys.dispMeasure", "time": "", "width": "time.duration", "mjd_infinite": "time.epoch",
+    "members": "",
+}  # fmt: skip
+"""Columns of a search that VOEvents hold, and their unified content descriptors."""
+CANDIDATE_COLUMNS = (
+    Column("beam", "Number of the beam.", voevent=True),
+    Column("segment", "Number of the segment: 0, and one more each time the sender starts again."),
+    *(
+        Column(
+            c.name,
+            f"{c.help[0].upper()}{c.help[1:]}.",
+            c.unit,
+            c.text,
+            VOEVENT_UCDS.get(c.name, ""),
+            c.name in VOEVENT_UCDS,
+        )
+        for c in Candidates.COLUMNS
+    ),
+    Column("live", "Fraction of the window's samples that arrived.", format=".4f", voevent=True),
+    Column("beams", "Beams that saw it at the same time."),
+    Column("flagged", "1 if enough beams saw it at the same time to mark it as interference, else 0."),
+    Column("latency", "From the arrival of its last sample to the release of the candidate.", "s", ".3f"),
+)
+"""Columns of ``candidates.csv``, in its order; triggers send the same values."""
+
+
+@dataclass(frozen=True)
+class Candidate:
     """A candidate on its way to the sink.
 
     Attributes
     ----------
     columns : dict
+        Values by the names of `CANDIDATE_COLUMNS`; later stages add ``beams``, ``flagged`` and ``latency``.
     observation : Observation
     top_time : float
-        Seconds of its arrival at the top of the band.
+        Seconds from sample 0 to its arrival at the top of the band.
     raw, raw_start
-        Samples around it, and the number of the first, where they are there already.
+        Samples around it and the number of the first one, if they are known already.
     number : int
-        Of the `Cut` that follows with them; 0: none follows.
-    when : float or None
-        `time.monotonic` when the packet with its last sample came, where that is remembered.
+        Number of the `CandidateSamples` that follow; 0 if none follow.
+    arrival : float or None
+        `time.monotonic` when the packet with its last sample arrived; None if that is not known any more.
     """
 
     columns: dict[str, Any]
@@ -100,12 +171,12 @@ class Row:
     raw: NDArray[Any] | None = None
     raw_start: int = 0
     number: int = 0
-    when: float | None = None
+    arrival: float | None = None
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The samples around a candidate, which come after it; ``raw`` is None where there was no room for them."""
+class CandidateSamples:
+    """The samples around a candidate, which follow it; ``raw`` is None if there was no room for them."""
 
     number: int
     start: int
@@ -114,17 +185,17 @@ class Cut:
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a beam is searched: all candidates before it are on the disk.
+    """A position in the stream of a beam: all candidates before it are on the disk.
 
     Attributes
     ----------
     segment : int
     epoch : int
-        Nanoseconds since 1970 of sample 0; 0 where the sender does not know it.
+        Nanoseconds since 1970 of sample 0; 0 if the sender does not know it.
     seconds : float
         Since sample 0, at the top of the band.
     sample : int
-        The sender's sample there.
+        The sender's number of the sample at this position.
     """
 
     segment: int
@@ -134,5 +205,5 @@ class Mark:
 
     @property
     def mjd(self) -> float:
-        """As MJD."""
+        """The position as MJD."""
         return mjd_of(self.epoch) + self.seconds / 86400

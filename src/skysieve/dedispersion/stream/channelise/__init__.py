@@ -1,1 +1,1 @@
-"""Voltages to power."""
+"""Voltages to power: FFT or polyphase filter bank."""

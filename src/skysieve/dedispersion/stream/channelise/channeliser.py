@@ -1,15 +1,16 @@
-"""Voltages of subbands to power of channels: FFT or polyphase filter bank, polarisations added, spectra integrated.
+"""From voltages of subbands to power of channels: FFT or polyphase filter bank, sum of polarisations, integration.
 
-Spectra begin at multiples of their length from sample 0, so that how a stream is cut changes no bit.
+Spectra begin at multiples of their length from sample 0, so that the length of the pieces does not change any bit.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.dedispersion.data.observation import check_freqs
 
 if TYPE_CHECKING:
@@ -17,43 +18,49 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-WINDOWS = ("hamming", "hann", "blackman", "rectangular")
+PfbWindow = Literal["hamming", "hann", "blackman", "rectangular"]
+WINDOWS: dict[str, Callable[[int], NDArray[np.float64]]] = {
+    "hamming": np.hamming, "hann": np.hanning, "blackman": np.blackman, "rectangular": np.ones,
+}  # fmt: skip
+"""Windows of the polyphase filter bank."""
+Sideband = Literal["upper", "lower"]
+SIDEBANDS = ("upper", "lower")
 MIDDLE, SCATTER = 96.0, 16.0
 """Mean and standard deviation of 8-bit power."""
 ENOUGH = 4
-"""The level of a channel needs one in this many of the samples in ``calibrate`` seconds."""
+"""The level of a channel needs one in this many of the samples of ``calibrate`` seconds."""
 PATIENCE = 4
-"""Times ``calibrate`` seconds that a subband may begin after the others."""
+"""A subband may begin up to this many times ``calibrate`` seconds after the others."""
 
 
 class Channeliser:
-    """Cut subbands into channels and detect their power.
+    """Divides subbands into channels and detects their power.
 
     Parameters
     ----------
     fch1, foff : float
-        Centre of the first subband and step to the next, MHz; they are sampled at their width.
+        Centre of the first subband and step to the next, MHz; subbands are sampled at their width.
     nsub, pols : int
-        Subbands and polarisations of the voltages.
+        Number of subbands and of polarisations.
     tsamp : float
         Seconds between voltages.
     channels : int
-        Of a subband.
+        Channels of each subband.
     taps : int
-        1: FFT.  More: polyphase filter bank of so many times ``channels`` samples.
+        1 for an FFT, more for a polyphase filter bank of ``taps * channels`` samples.
     window : {"hamming", "hann", "blackman", "rectangular"}
-        Of the filter bank's sinc.
+        Window of the filter bank's sinc.
     integrate : int
         Spectra to add.
     stokes : {"I"} or int
-        The sum of the polarisations, or one by its number.
+        The sum of the polarisations, or the number of one.
     sideband : {"upper", "lower"}
-        Whether frequency rises with that of the voltages.
+        Whether sky frequency rises or falls with the frequency of the voltages.
     nbits : {8, 32}
-        Of the result.  Bytes have mean 96 and standard deviation 16 over the first ``calibrate`` seconds.
+        Bits of the result.  With 8, the first ``calibrate`` seconds have mean 96 and standard deviation 16.
     calibrate : float
-        While a quarter of that has not come of each subband, a second, third and fourth such time is waited for; a
-        subband that begins later is missing for good.
+        If less than a quarter of the first ``calibrate`` seconds of a subband arrived, up to three more such periods
+        are waited for; a subband that begins later stays missing.
 
     Examples
     --------
@@ -66,16 +73,15 @@ class Channeliser:
 
     def __init__(
         self, fch1: float, foff: float, nsub: int, pols: int, tsamp: float, *, channels: int = 8, taps: int = 1,
-        window: str = "hamming", integrate: int = 1, stokes: str | int = "I", sideband: str = "upper", nbits: int = 8,
+        window: PfbWindow = "hamming", integrate: int = 1, stokes: str | int = "I", sideband: Sideband = "upper",
+        nbits: int = 8,
         calibrate: float = 0.5,
     ) -> None:  # fmt: skip
         for name, value in (("channels", channels), ("taps", taps), ("integrate", integrate), ("nsub", nsub)):
             if value < 1:
                 raise ValueError(f"{name}={value}: expected at least 1")
-        if window not in WINDOWS:
-            raise ValueError(f"window={window!r}: expected one of {', '.join(map(repr, WINDOWS))}")
-        if sideband not in ("upper", "lower"):
-            raise ValueError(f"sideband={sideband!r}: expected 'upper' or 'lower'")
+        one_of("window", window, WINDOWS)
+        one_of("sideband", sideband, SIDEBANDS)
         if nbits not in (8, 32):
             raise ValueError(f"nbits={nbits}: expected 8 or 32")
         if stokes != "I" and stokes not in range(pols):
@@ -100,7 +106,7 @@ class Channeliser:
         self.rising = bool(self.place[0, 0] > self.place[0, -1])
         self._row_of = np.sort(self.place, axis=0)[0]
         self.filter = np.ones((1, channels), np.float32) if taps == 1 else prototype(channels, taps, window)
-        self.passes, self.turns = np.array(radices(channels), np.int64), circle(channels)
+        self.passes, self.turns = np.array(radices(channels), np.int64), roots_of_unity(channels)
         self._tail: NDArray[np.complex64] | None = None
         self._gone: list[NDArray[np.int64]] = []
         self._at = self._out = -1
@@ -113,23 +119,23 @@ class Channeliser:
 
     @property
     def nchan(self) -> int:
-        """Channels."""
+        """Number of channels."""
         return self.nsub * self.channels
 
     @property
     def dtype(self) -> str:
-        """Type of the power."""
+        """NumPy's name of the type of the power."""
         return "uint8" if self.nbits == 8 else "float32"
 
     def feed(
         self, start: int, voltages: NDArray[np.complex64], missing: Any = ()
     ) -> tuple[int, NDArray[Any], NDArray[np.int64]] | None:
-        """Take the next voltages.
+        """Channelise the next voltages.
 
         Parameters
         ----------
         start : int
-            Number of the first.
+            Number of the first one.
         voltages : numpy.ndarray of complex64, shape (samples, polarisations, subbands)
             0 where they are missing.
         missing : array_like of int, shape (n, 4)
@@ -138,8 +144,8 @@ class Channeliser:
         Returns
         -------
         (first, rows, missing) or None
-            Number of the first row; power (rows, channels) in falling order of frequency; what is missing: every
-            spectrum that has one missing sample.  None while there is nothing.
+            Number of the first row; power, shape (rows, channels), in falling order of frequency; missing rectangles,
+            with every spectrum that has a missing sample.  None while there are no rows.
         """
         if self._tail is None:
             self._tail = np.empty((0, *voltages.shape[1:]), np.complex64)
@@ -154,13 +160,14 @@ class Channeliser:
         return self.emit(begun, rows, self.missing_rows(begun, n))
 
     def advance(self, start: int, count: int, held: int, missing: Any = ()) -> tuple[int, int, int]:
-        """Where the next ``count`` voltages lead, after ``held`` that are left from before.
+        """Count the next ``count`` voltages, after ``held`` that are left from before.
 
         Returns
         -------
         skip, n, begun
-            Voltages of both that lie before the first whole spectrum; rows of output that can be made now; the number
-            of the first.  ``skip`` and those that the rows begin with are done with.
+            Voltages before the first whole spectrum, counted from the first held one; rows of output that can be made
+            now; the number of the first one.  Voltages before the end of these rows need not be held, except those of
+            the taps.
         """
         each = self.channels * self.integrate
         if self._at < 0:
@@ -178,7 +185,7 @@ class Channeliser:
         return skip, n, begun
 
     def finish(self) -> tuple[int, NDArray[Any], NDArray[np.int64]] | None:
-        """What is held for calibration, where the stream was shorter than that."""
+        """The rows that are held for calibration, if the stream was shorter than that."""
         if not self._held:
             return None
         return self._emit(self._out, last=True)
@@ -199,7 +206,7 @@ class Channeliser:
         return out
 
     def missing_rows(self, first: int, count: int) -> NDArray[np.int64]:
-        """Rectangles of output that miss input."""
+        """Missing rectangles of the output."""
         each, reach = self.channels * self.integrate, (self.taps - 1) * self.channels
         gone = np.concatenate(self._gone)
         keep = gone[gone[:, 1] > (first + count) * each]
@@ -219,7 +226,7 @@ class Channeliser:
     def emit(
         self, first: int, rows: NDArray[np.float32], rects: NDArray[np.int64]
     ) -> tuple[int, NDArray[Any], NDArray[np.int64]] | None:
-        """Rows of power as they are given out: as bytes once their level is known."""
+        """Convert rows of power to their final form: bytes, once the level is known."""
         if self.nbits == 32:
             return first, rows, rects
         self._held.append(rows)
@@ -229,7 +236,7 @@ class Channeliser:
         return self._emit(first + len(rows))
 
     def _enough(self, stop: int) -> bool:
-        """Whether the level of all channels can be found, or is waited for no more."""
+        """Whether the level of all channels can be measured, or the wait for it is over."""
         held = sum(map(len, self._held))
         spans = min(held // self._calibrate, PATIENCE)
         if spans in (0, PATIENCE):
@@ -258,11 +265,11 @@ class Channeliser:
         return first, out, rects
 
     def _measure(self, rows: NDArray[np.float32], first: int, rects: NDArray[np.int64], last: bool) -> None:
-        """Level and scale of the channels, each from the shortest time in which enough of it came.
+        """Measure level and scale of each channel, over the shortest time in which enough of it arrived.
 
-        ``last``: the stream is over, and what came is enough.
+        ``last``: the stream has ended, and any samples are enough.
         """
-        from skysieve.dedispersion.clean import cpu_missing as cpu_losses
+        from skysieve.dedispersion.clean import cpu_missing
 
         mean, variance = np.zeros(self.nchan), np.zeros(self.nchan)
         known = np.zeros(self.nchan, bool)
@@ -270,8 +277,8 @@ class Channeliser:
             some = rows[: spans * self._calibrate]
             count = np.zeros(self.nchan, np.int64)
             total, square = np.zeros(self.nchan), np.zeros(self.nchan)
-            cpu_losses.blank(some, first, rects)
-            cpu_losses.accumulate(some, first, rects, count, total, square)
+            cpu_missing.blank(some, first, rects)
+            cpu_missing.accumulate(some, first, rects, count, total, square)
             over = len(rows) <= spans * self._calibrate
             new = ~known & ((count * ENOUGH >= self._calibrate) | (last and over and (count > 0)))
             n = np.maximum(count, 1)
@@ -289,7 +296,7 @@ class Channeliser:
 
 
 def radices(n: int) -> list[int]:
-    """Radices of the passes of a transform of ``n``, in turn.
+    """Radices of the passes of a transform of length ``n``, in order.
 
     >>> radices(8), radices(360), radices(1)
     ([4, 2], [4, 2, 3, 3, 5], [])
@@ -308,7 +315,7 @@ def radices(n: int) -> list[int]:
     return found
 
 
-def circle(n: int) -> NDArray[np.float32]:
+def roots_of_unity(n: int) -> NDArray[np.float32]:
     """``exp(-2 pi i k / n)`` for ``k < n`` as float32 pairs, shape (n, 2); multiples of a quarter are exact."""
     k = np.arange(n, dtype=np.int64)
     quarter, rest = 4 * k // n, 4 * k % n
@@ -319,24 +326,20 @@ def circle(n: int) -> NDArray[np.float32]:
 
 
 def prototype(channels: int, taps: int, window: str) -> NDArray[np.float32]:
-    """A filter bank's filter, shape (taps, channels): a windowed sinc that leaves the power of noise as it is.
+    """The filter of a polyphase filter bank, shape (taps, channels): a windowed sinc that keeps the power of noise.
 
     >>> h = prototype(8, 4, "hamming")
     >>> h.shape, round(float((h.astype(float) ** 2).sum()), 5)
     ((4, 8), 8.0)
     """
     n = channels * taps
-    made: dict[str, Callable[[int], NDArray[np.float64]]] = {
-        "hamming": np.hamming, "hann": np.hanning, "blackman": np.blackman, "rectangular": np.ones,
-    }  # fmt: skip
-    shape = made[window](n)
-    h = np.sinc((np.arange(n) - (n - 1) / 2) / channels) * shape
+    h = np.sinc((np.arange(n) - (n - 1) / 2) / channels) * WINDOWS[window](n)
     h *= np.sqrt(channels / (h**2).sum())
     return h.reshape(taps, channels).astype(np.float32)
 
 
 def disjoint(rects: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rectangles of the same area that do not overlap: neighbours in time may, where spectra miss several packets."""
+    """Rectangles of the same area without overlaps, which occur when a spectrum misses several packets."""
     if len(rects) < 2:
         return rects
     cuts = np.unique(rects[:, :2])

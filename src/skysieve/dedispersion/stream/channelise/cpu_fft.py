@@ -1,8 +1,8 @@
 """Fourier transforms of many columns at a time, in single precision (numba, explicit vectors).
 
-A Stockham transform: passes of radix 4, 2, 3, 5 and other primes, no reordering, every product and sum rounded
-by itself, in one order.  The kernels of GPUs (``channelise.cu``) do the same operations, so that both give the same
-bits; a library's transform promises neither its order nor its roundings.
+This is a Stockham transform: passes of radix 4, 2, 3, 5 and other primes, without reordering.  Every product and sum is
+rounded separately, in a fixed order.  The GPU kernels (``channelise.cu``) do the same operations, so that both give the
+same bits; the transform of a library guarantees neither the order nor the rounding.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from skysieve.dedispersion.cpu.simd import _Rows, everywhere
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 LANES = 16
-"""Floats of a vector: columns are padded to a multiple."""
+"""Floats of a vector; columns are padded to a multiple of it."""
 
 
 def _butterflies(radix: int, turned: bool):
-    """Radix 2 or 4 butterflies of whole rows.
+    """Make a function for radix 2 or 4 butterflies of whole rows.
 
-    Inputs ``x0 + k * xstep`` and outputs ``y0 + j * ystep`` are rows of ``LANES * vectors`` floats; output ``j`` is
-    turned by ``w[w0 + 2 (j - 1)] + i w[w0 + 2 (j - 1) + 1]``.
+    Inputs ``x0 + k * xstep`` and outputs ``y0 + j * ystep`` are rows of ``LANES * vectors`` floats; if ``turned``,
+    output ``j`` is multiplied by ``w[w0 + 2 (j - 1)] + i w[w0 + 2 (j - 1) + 1]``.
     """
 
     @intrinsic
@@ -84,7 +84,7 @@ plain4, turned4 = _butterflies(4, False), _butterflies(4, True)
 
 @njit(**JIT)
 def any_radix(yr, yi, xr, xi, r, m, wide, s, turns):
-    """A pass of any radix: sums in the order of the inputs."""
+    """A pass of any radix; sums are in the order of the inputs."""
     n = len(turns)
     for p in range(m):
         for j in range(r):
@@ -113,10 +113,11 @@ def any_radix(yr, yi, xr, xi, r, m, wide, s, turns):
 
 @njit(**JIT)
 def transform(xr, xi, yr, yi, columns, passes, turns, flat):
-    """Transforms of ``columns`` columns (a multiple of `LANES`) of ``len(turns)`` values; whether ``y`` has the result.
+    """Transform ``columns`` columns (a multiple of `LANES`) of ``len(turns)`` values; returns whether ``y`` has the
+    result.
 
-    All arrays are flat: value ``i`` of column ``w`` at ``i * columns + w``; ``x`` and ``y`` are both used up.
-    ``flat``: room for the turns of a butterfly.
+    All arrays are flat, with value ``i`` of column ``w`` at ``i * columns + w``; ``x`` and ``y`` are both overwritten.
+    ``flat``: memory for the factors of a butterfly.
     """
     n, s, swapped = len(turns), 1, False
     for r in passes:

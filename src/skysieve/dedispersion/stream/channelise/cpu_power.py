@@ -1,4 +1,4 @@
-"""Power of voltages, in falling order of frequency (numba); ``channelise.cu`` has the same arithmetic."""
+"""Power of voltages, in falling order of frequency (numba), with the arithmetic of ``channelise.cu``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def filter_power(parts, filters, passes, turns, place, integrate, subbands, out)
     ``Y[q, k]`` are the Fourier transforms of ``sum over t of filters[t, i] x[q + t, i]``.
 
     ``parts`` (lines, channels, polarisations x subbands x 2): real and imaginary parts of ``x``; ``filters`` (taps,
-    channels).  Where columns are few, some spectra are transformed together.
+    channels).  If there are few columns, several spectra are transformed together.
     """
     taps, N = filters.shape
     width = parts.shape[2] // 2
@@ -62,7 +62,7 @@ def filter_power(parts, filters, passes, turns, place, integrate, subbands, out)
 
 @njit(**JIT)
 def quantise(rows, level, scale, middle, out):
-    """Rows in units of their channels' scatter, as bytes."""
+    """Convert rows to bytes, in units of the scatter of their channels."""
     for t in range(len(rows)):
         for c in range(rows.shape[1]):
             q = np.rint((rows[t, c] - level[c]) * scale[c] + middle)

@@ -1,7 +1,7 @@
-"""Channelise on a GPU: packets cross the bus as they came; voltages, power and bytes stay there.
+"""Channelise on a GPU: packets are copied to it as received; voltages, power and bytes stay on it.
 
-Two lanes take turns, so that the packets of one gulp are copied while those before it are worked on.  The arithmetic is
-`Channeliser`'s, bit by bit; its first rows, which tell the level of bytes, pass through the host.
+Two lanes take turns, so that the packets of one gulp are copied while the gulp before it is processed.  The results
+have the bits of `Channeliser`; the first rows, from which the level of bytes is measured, pass through the host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PACKAGE = "skysieve.dedispersion.stream.channelise"
 THREADS, MOST_PASSES = 256, 24
 ELEMENTS = 2048
-"""Values of the transforms that a block of threads has at a time, where they are short."""
+"""Values of transforms that a block of threads processes at a time, if the transforms are short."""
 MOST_TILE = 64
 SCRATCH = 2**28
 """Bytes of device memory for transforms that do not fit shared memory."""
@@ -46,8 +46,8 @@ SHAPE = np.dtype([
 
 
 @dataclass
-class _Gulp:
-    """Work on its way."""
+class _Pending:
+    """A gulp whose work has been started."""
 
     lane: Lane
     loan: Loan
@@ -58,23 +58,24 @@ class _Gulp:
 
 
 class DeviceChanneliser:
-    """A `Channeliser` on a GPU, from packets.
+    """A `Channeliser` on a GPU, which takes packets.
 
     Parameters
     ----------
     channeliser : Channeliser
-        What to do; it keeps count, and finds the level of bytes.
+        The settings; it also counts rows and measures the level of bytes.
     geometry : Geometry
-        Of voltages.
+        Of packets with voltages.
     runtime : Runtime
     gulp : int
-        Most voltages (times) of a gulp.
+        Most voltages (in time) of a gulp.
     budget : int
-        Bytes of the device's memory that it may take.
+        Most bytes of device memory.
 
     Raises
     ------
     MemoryBudgetError
+        It would need more than `budget`.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class DeviceChanneliser:
         self._shape, self.columns, self.shared = self._layout()
         packets = -(-gulp // g.nsamp) + 2
         self.sizes = {
-            "raw": packets * g.chunks * g.packet_bytes, "there": packets * g.chunks,
+            "raw": packets * g.chunks * g.packet_bytes, "received": packets * g.chunks,
             "voltages": 2 * self.value.itemsize * self.line * (gulp + (c.taps + c.integrate) * c.channels),
             "rows": 4 * c.nchan * (gulp // (c.channels * c.integrate) + 2),
         }  # fmt: skip
@@ -100,7 +101,7 @@ class DeviceChanneliser:
             with lane:
                 for name, size in self.sizes.items():
                     lane.array(name, size, np.uint8)
-                lane.pinned("there", self.sizes["there"], np.uint8)
+                lane.pinned("received", self.sizes["received"], np.uint8)
         with self.lanes[0]:
             xp = runtime.xp
             cells = np.empty((c.nchan, 2), np.int32)
@@ -111,10 +112,10 @@ class DeviceChanneliser:
         runtime.synchronize()
         self._held = self._turn = 0
         self._last: Any = None
-        self._waiting: deque[_Gulp] = deque()
+        self._waiting: deque[_Pending] = deque()
 
     def _layout(self) -> tuple[Any, int, int]:
-        """Shape of the kernel's blocks, columns of one, bytes of shared memory (0: device memory)."""
+        """The kernel's settings, the columns of a block, and bytes of shared memory (0 if device memory is used)."""
         c, g = self.channeliser, self.geometry
         shape = np.zeros(1, SHAPE)
         pols = 1 if c.pick is not None else g.all_pols
@@ -140,42 +141,42 @@ class DeviceChanneliser:
 
     # ------------------------------------------------------------------ in
     def begin(self, loan: Loan) -> None:
-        """Start the work on the next voltages, which follow those before; `end` gives what comes of them.
+        """Start to channelise the next voltages; `end` returns the result.
 
-        At most two gulps are on their way.
+        At most two gulps may be started and not ended.
         """
         if loan.count > self.gulp:
-            raise ValueError(f"{loan.count} voltages: more than the {self.gulp} there is room for")
+            raise ValueError(f"{loan.count} voltages: expected at most {self.gulp}")
         if len(self._waiting) == len(self.lanes):
-            raise ValueError("two gulps are on their way: end one first")
+            raise ValueError("two gulps are started already: end one first")
         c = self.channeliser
         held = self._held
         skip, n, begun = c.advance(loan.start, loan.count, held, bands(self.geometry, loan.missing))
         lane, last = self.lanes[self._turn % 2], self.lanes[1 - self._turn % 2]
         self._turn += 1
         with lane:
-            raw, there = self._send(lane, loan)
-            lane.after(last)  # what is left of the voltages before lies there
+            raw, received = self._send(lane, loan)
+            lane.after(last)  # the rest of the voltages before lies in its memory
             voltages = lane.array("voltages", (held + loan.count) * 2 * self.line, self.value)
             if held:
                 self.runtime.xp.copyto(voltages[: held * 2 * self.line], self._last)
-            self._unpack(loan, raw, there, voltages[held * 2 * self.line :], lane)
+            self._unpack(loan, raw, received, voltages[held * 2 * self.line :], lane)
             first = skip * 2 * self.line
             rows = self._channelise(lane, voltages[first:], n) if n else None
             done = skip + n * c.channels * c.integrate
             self._held = held + loan.count - done
             self._last = voltages[done * 2 * self.line : (held + loan.count) * 2 * self.line]
         rects = c.missing_rows(begun, n) if n else np.empty((0, 4), np.int64)
-        self._waiting.append(_Gulp(lane, loan, begun, n, rows, rects))
+        self._waiting.append(_Pending(lane, loan, begun, n, rows, rects))
 
     def end(self) -> tuple[Loan, tuple[int, Any, NDArray[np.int64]] | None]:
-        """Wait for the oldest gulp on its way.
+        """Wait for the oldest gulp that was started.
 
         Returns
         -------
         loan, part
-            The loan, to be given back; what `Channeliser.feed` gives.  Bytes of rows lie on the device once their level
-            is known; they hold until the next but one `begin`.
+            The loan, which must be given back; what `Channeliser.feed` returns.  Once the level is known, the rows are
+            bytes on the device, valid until the second `begin` after this.
         """
         work, c = self._waiting.popleft(), self.channeliser
         work.lane.synchronize()
@@ -183,14 +184,14 @@ class DeviceChanneliser:
             return work.loan, None
         if work.rows.dtype == np.uint8:
             return work.loan, (work.begun, work.rows.reshape(work.count, c.nchan), work.missing)
-        home = np.empty((work.count, c.nchan), np.float32)
+        on_host = np.empty((work.count, c.nchan), np.float32)
         with work.lane:
-            pinned = work.lane.pinned("rows", home.size, np.float32)
+            pinned = work.lane.pinned("rows", on_host.size, np.float32)
             work.lane.to_host(pinned, work.rows)
             work.lane.synchronize()
-        home.ravel()[:] = pinned
-        part = c.emit(work.begun, home, work.missing)
-        if c.level is not None and self._levels[0] is None:  # what is on its way comes through here too
+        on_host.ravel()[:] = pinned
+        part = c.emit(work.begun, on_host, work.missing)
+        if c.level is not None and self._levels[0] is None:  # gulps that were started before also pass here
             with work.lane:
                 self._levels = [self.runtime.xp.asarray(a) for a in (c.level, c.scale)]
             work.lane.synchronize()
@@ -198,11 +199,11 @@ class DeviceChanneliser:
 
     @property
     def waiting(self) -> int:
-        """Gulps on their way."""
+        """Gulps that were started and not ended."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """Give back the device's memory."""
+        """Free the device memory."""
         for lane in self.lanes:
             lane.free()
         self._waiting.clear()
@@ -212,20 +213,20 @@ class DeviceChanneliser:
 
     # ------------------------------------------------------------------ kernels
     def _send(self, lane: Lane, loan: Loan) -> tuple[Any, Any]:
-        """Start copying packets, and which of them came."""
+        """Start to copy packets, and which of them arrived."""
         size = sum(p.nbytes for p in loan.pieces)
         raw, at = lane.array("raw", max(1, size), np.uint8), 0
         for piece in loan.pieces:
             if piece.nbytes:
                 lane.to_device(raw[at : at + piece.nbytes], piece.reshape(-1))
                 at += piece.nbytes
-        pinned = lane.pinned("there", loan.there.size, np.uint8)  # its last user has been waited for
-        pinned[:] = loan.there.ravel()
-        there = lane.array("there", loan.there.size, np.uint8)
-        lane.to_device(there, pinned)
-        return raw, there
+        pinned = lane.pinned("received", loan.received.size, np.uint8)  # its last copy has ended
+        pinned[:] = loan.received.ravel()
+        received = lane.array("received", loan.received.size, np.uint8)
+        lane.to_device(received, pinned)
+        return raw, received
 
-    def _unpack(self, loan: Loan, raw: Any, there: Any, to: Any, lane: Lane) -> None:
+    def _unpack(self, loan: Loan, raw: Any, received: Any, to: Any, lane: Lane) -> None:
         g = self.geometry
         count = loan.count * self.line
         p = np.zeros(1, PACKETS)
@@ -234,7 +235,7 @@ class DeviceChanneliser:
         p["low"], p["count"] = loan.start - loan.first, count
         p["each"] = each = 4 if g.nchan % 4 == 0 else 1
         self.module.launch(
-            "unpack", (-(-count // (THREADS * each)),), (THREADS,), (raw, there, to, p[0]), stream=lane.stream
+            "unpack", (-(-count // (THREADS * each)),), (THREADS,), (raw, received, to, p[0]), stream=lane.stream
         )
 
     def _channelise(self, lane: Lane, voltages: Any, n: int) -> Any:

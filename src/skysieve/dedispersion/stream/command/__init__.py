@@ -1,1 +1,1 @@
-"""The commands of live streams."""
+"""The commands of live streams, and the emulator of a telescope."""

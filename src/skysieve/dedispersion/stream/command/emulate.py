@@ -1,4 +1,4 @@
-"""A telescope on the loopback: sends the samples of a file as packets, at their own pace, with faults if wanted."""
+"""The emulator of a telescope: sends the samples of a file as packets at their own rate, with faults on request."""
 
 from __future__ import annotations
 
@@ -22,17 +22,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BURST = 8
-"""Packets of a system call: a kernel's default socket buffer holds some twenty of 8 KiB."""
+"""Packets of a system call; the kernel's default socket buffer holds about twenty of 8 KiB."""
 BATCH_BYTES = 2**23
 MOST_BYTES = 65507
-"""Of a datagram."""
+"""Most bytes of a datagram."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Packets sent, left out, moved, sent twice; bytes of samples; seconds, and seconds of processor.
+    """What was sent.
 
-    ``refused``: packets that the system did not take, as where nobody listens.
+    Attributes
+    ----------
+    sent, lost, moved, doubled : int
+        Packets sent, left out, sent late, sent twice.
+    bytes : int
+        Bytes of samples.
+    seconds, cpu : float
+        Wall time and processor time.
+    refused : int
+        Packets that the system refused, for example because nothing listens.
     """
 
     sent: int
@@ -48,9 +57,9 @@ class Sent:
 def schedule(
     n: int, rng: np.random.Generator, loss: float, reorder: float, duplicate: float, reach: int
 ) -> tuple[NDArray[np.int64], int, int, int]:
-    """Order in which ``n`` packets leave: their numbers; how many are left out, moved, doubled.
+    """Order in which ``n`` packets leave, as their numbers; how many are left out, sent late, sent twice.
 
-    A packet that is moved leaves at most ``reach`` places later.
+    A late packet leaves at most ``reach`` places later.
     """
     kept = rng.random(n) >= loss
     moved = (rng.random(n) < reorder) & kept
@@ -65,7 +74,19 @@ def schedule(
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on the way: parts of the packets, places, seconds of data, and the seed of chance."""
+    """Faults of the network.
+
+    Attributes
+    ----------
+    loss, reorder, duplicate : float
+        Fractions of the packets.
+    reach : int
+        Places by which packets are late at most.
+    seed : int
+        Seed of the random numbers.
+    gap : (float, float) or None
+        Seconds of data that are left out.
+    """
 
     loss: float = 0.0
     reorder: float = 0.0
@@ -77,9 +98,9 @@ class Faults:
     def departures(
         self, g: Geometry, starts: Iterable[tuple[int, int]]
     ) -> Iterator[tuple[NDArray[np.int64], int, int, int]]:
-        """Order in which the packets of each stretch (first sample, samples) leave, and how many faults it has.
+        """For each piece (first sample, samples), the order in which its packets leave, and its numbers of faults.
 
-        Numbers count from the stretch's first packet; faults are packets left out, moved, doubled.
+        Packets are counted from the first one of the piece; faults are packets left out, sent late, sent twice.
         """
         rng = np.random.default_rng(self.seed)
         for start, count in starts:
@@ -96,22 +117,22 @@ class Faults:
             yield order, lost, moved, doubled
 
 
-def stretch(g: Geometry) -> int:
-    """Samples that are made into packets at a time."""
+def piece_samples(g: Geometry) -> int:
+    """Samples that are turned into packets at a time."""
     return max(1, BATCH_BYTES // (g.packet_bytes * g.chunks)) * g.nsamp
 
 
 def check_faults(loss: float, reorder: float, duplicate: float, rate: float, repeat: int, seconds: float) -> None:
-    """Refuse what are no probabilities, and rates and times that are none."""
+    """Check the options of `emulate`."""
     if not seconds > 0:
         raise ValueError(f"seconds={seconds!r}: expected seconds, above 0")
     for name, value in (("loss", loss), ("reorder", reorder), ("duplicate", duplicate)):
         if not 0 <= value <= 1:
-            raise ValueError(f"{name}={value!r}: expected a part of the packets, 0 to 1")
+            raise ValueError(f"{name}={value!r}: expected a fraction of the packets, from 0 to 1")
     if not rate > 0:
-        raise ValueError(f"rate={rate!r}: expected times the rate of the data, above 0")
+        raise ValueError(f"rate={rate!r}: expected a multiple of the data's own rate, above 0")
     if repeat < 0:
-        raise ValueError(f"repeat={repeat}: expected times to send the file, or 0 for without end")
+        raise ValueError(f"repeat={repeat}: expected how many times to send the file, or 0 for without end")
 
 
 def emulate(
@@ -133,36 +154,38 @@ def emulate(
     gap: tuple[float, float] | None = None,
     cancel: threading.Event | None = None,
 ) -> Sent:
-    """Send a file as packets.
+    """Send a file as UDP packets.
 
     Parameters
     ----------
     source : Filterbank or DadaFile
     host, port : str, int
     rate : float
-        Times the data's own rate; inf for as fast as the system takes them.
+        Multiple of the data's own rate; inf sends as fast as the system takes packets.
     loss, reorder, duplicate : float
-        Parts of the packets to leave out, to send up to ``reach`` places later, to send twice.
+        Fractions of the packets to leave out, to send up to ``reach`` places later, to send twice.
+    reach : int
     packet_bytes : int
-        Bytes of samples in a packet, at most.
+        Most bytes of samples in a packet.
     first : int
         Number of the first sample, rounded down to whole packets.
     beam : int
     repeat : int
-        Times to send the file, without a gap; 0 for without end.
+        How many times to send the file, without a gap; 0 means without end.
     seconds : float
-        Stop after so many.
+        Stop after this wall time.
     seed : int
-        Of the faults.
+        Seed of the faults.
     gap : (float, float), optional
-        Leave out this stretch of seconds of data.
+        Seconds of data to leave out.
     cancel : threading.Event, optional
+        Stop when it is set.
 
     Returns
     -------
     Sent
     """
-    from skysieve.dedispersion.stream.receive import cpu_udp as cpu_receive
+    from skysieve.dedispersion.stream.receive import cpu_udp
 
     check_system()
     check_faults(loss, reorder, duplicate, rate, repeat, seconds)
@@ -184,10 +207,10 @@ def emulate(
         except OSError as error:
             raise OSError(f"cannot send to {host}:{port}: {error.strerror}") from None
         headers: Any = message_headers(np.zeros((1, 1), np.uint8))[0]
-        cpu_receive.send(out.fileno(), headers.ctypes.data, 0, 0)  # loaded before the clock starts
+        cpu_udp.send(out.fileno(), headers.ctypes.data, 0, 0)  # loads the function before the clock starts
         clock, cpu = time.perf_counter(), time.thread_time()
         due = 0.0
-        for start, steps in source_steps(source, g, stretch(g), repeat):
+        for start, steps in source_steps(source, g, piece_samples(g), repeat):
             made = packets(g, steps, first + start, beam)
             now_at[0] = start, len(steps)
             order, out_of, aside, twice = next(departures)
@@ -201,11 +224,11 @@ def emulate(
                     break
                 if not math.isinf(rate):
                     when = (begun + int(order[at])) / per_second
-                    time.sleep(max(when - now, 0.0) or BURST / per_second / 2)  # behind: twice the rate, no flood
-                took_in = cpu_receive.send(out.fileno(), headers.ctypes.data, at, min(BURST, len(queue) - at))
-                sent += took_in
-                refused += took_in == 0
-                at += max(took_in, 1)
+                    time.sleep(max(when - now, 0.0) or BURST / per_second / 2)  # if late, at most twice the rate
+                taken = cpu_udp.send(out.fileno(), headers.ctypes.data, at, min(BURST, len(queue) - at))
+                sent += taken
+                refused += taken == 0
+                at += max(taken, 1)
             del vectors
             due = begun + len(made)
             if at < len(queue):

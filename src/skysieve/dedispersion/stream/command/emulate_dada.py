@@ -1,4 +1,4 @@
-"""A telescope that writes into a PSRDADA ring: the samples of a file, at their own pace."""
+"""The emulator of a telescope that writes to a PSRDADA ring: the samples of a file at their own rate."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 BLOCK_SECONDS, LARGEST_BLOCK = 0.1, 2**22
 BLOCKS = 8
 PATIENCE = 60.0
-"""Seconds in which a reader must take a block."""
+"""Most seconds that a reader may take for a block."""
 
 
 def emulate_ring(
     source: Filterbank | DadaFile, key: int, *, rate: float = 1.0, repeat: int = 1, seconds: float = math.inf
 ) -> Sent:
-    """Write a file into a ring as one transfer.
+    """Write a file to a ring as one transfer.
 
-    Where no ring has the key, one is made, and removed when all of it has been read.
+    If there is no ring with the key, one is made, and removed after everything has been read.
 
     Parameters
     ----------
     source : Filterbank or DadaFile
-        Power of 8 bits or floats; what a PSRDADA file holds.
+        A filterbank of 8 bits or floats, or a PSRDADA file.
     key : int
     rate : float
-        Times the data's own rate; inf for as fast as they are read.
+        Multiple of the data's own rate; inf writes as fast as the reader reads.
     repeat : int
-        Times to send the file, without a gap; 0 for without end.
+        How many times to send the file, without a gap; 0 means without end.
     seconds : float
-        Stop after so many.
+        Stop after this wall time.
 
     Returns
     -------
@@ -51,15 +51,15 @@ def emulate_ring(
     Raises
     ------
     TimeoutError
-        When nobody reads for a minute.
+        Nothing was read for a minute.
     ValueError
-        For samples that PSRDADA has no form for.
+        PSRDADA has no format for the samples.
     """
     if not rate > 0:
-        raise ValueError(f"rate={rate!r}: expected times the rate of the data, above 0")
+        raise ValueError(f"rate={rate!r}: expected a multiple of the data's own rate, above 0")
     if repeat < 0:
-        raise ValueError(f"repeat={repeat}: expected times to send the file, or 0 for without end")
-    head, step, tsamp = _form(source)
+        raise ValueError(f"repeat={repeat}: expected how many times to send the file, or 0 for without end")
+    head, step, tsamp = _header(source)
     per_second = step / tsamp * rate
     with ExitStack() as stack:
         try:
@@ -90,19 +90,19 @@ def emulate_ring(
         writer.data.put(np.frombuffer(rest, np.uint8), last=True, timeout=PATIENCE)
         took, used = time.perf_counter() - clock, time.thread_time() - cpu
         if made is not None:
-            _wait_until_read(made)
+            wait_until_read(made)
     return Sent(blocks + 1, 0, 0, 0, total + len(rest), took, used)
 
 
-def _form(source: Filterbank | DadaFile) -> tuple[bytes, int, float]:
-    """Header, bytes of a time, seconds of a sample."""
+def _header(source: Filterbank | DadaFile) -> tuple[bytes, int, float]:
+    """The header, bytes of a sample of all channels, seconds between samples."""
     if isinstance(source, DadaFile):
         return source.text, source.step, source.tsamp
     o = source.observation
     if source.dtype not in (np.uint8, np.float32) or o.nbits < 8:
-        raise ValueError(f"samples of {o.nbits} bits ({source.dtype}): expected bytes or floats")
+        raise ValueError(f"samples of {o.nbits} bits ({source.dtype}): expected 8 bits or floats")
     if not o.regular:
-        raise ValueError("channels that are not evenly spaced cannot be told in a header")
+        raise ValueError("a PSRDADA header cannot describe unevenly spaced channels")
     text = header_text(
         1, o.nchan, tsamp=o.tsamp, fch1=o.top, foff=o.foff, tstart=o.tstart, nbits=8 * source.dtype.itemsize,
         voltages=False,
@@ -117,12 +117,12 @@ def _bytes(source: Filterbank | DadaFile, start: int, count: int) -> bytes:
     return np.ascontiguousarray(source.block(start, count).T).tobytes()
 
 
-def _wait_until_read(made: DadaRings) -> None:
-    """Rings that are removed take with them what nobody has read."""
+def wait_until_read(made: DadaRings) -> None:
+    """Wait until the rings are empty, because removing them drops what is unread."""
     left, since = -1, time.monotonic()
     while (now := sum(ring.value(one, FULL) for ring in (made.data, made.headers) for one in ring.sets)) > 0:
         if now != left:
             left, since = now, time.monotonic()
         if time.monotonic() - since > PATIENCE:
-            raise TimeoutError(f"PSRDADA ring {made.key:x}: nobody has read {left} blocks")
+            raise TimeoutError(f"PSRDADA ring {made.key:x}: {left} blocks were not read in time")
         time.sleep(0.02)

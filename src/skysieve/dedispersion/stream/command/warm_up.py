@@ -1,6 +1,6 @@
-"""Everything that a stream will need is loaded, or compiled, before its sockets are open: packets do not wait for it.
+"""Load or compile everything that a stream needs before its sockets are open, so that packets do not wait for it.
 
-In a fresh environment a compiler takes 10 to 30 s for it, once; its results are kept on the disk.
+In a new environment compiling takes 10 to 30 s, once; the results are kept on the disk.
 """
 
 from __future__ import annotations
@@ -21,55 +21,56 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POWER_BITS, VOLTAGE_BITS = (8, 16, 32), (4, 8)
-"""Those that differ in what is compiled for them."""
-BINNED = 40.0
-"""A DM up to which 64 channels of 1 MHz from 400 MHz on, every ms, are binned by 1 and 2."""
-LONG = 60.0
-"""Seconds of a noise block that no data need."""
+"""The numbers of bits for which different functions are compiled."""
+BINNED_DM = 40.0
+"""Highest DM of a plan that bins by 1 and 2, for 64 channels of 1 MHz from 400 MHz on, every ms."""
+LONG_BLOCK = 60.0
+"""Seconds of a noise block that are longer than any data need."""
 
 
-def warm(options: Options, kinds: bool = True) -> None:
-    """Load the kernels of a plan's search, and tell mistakes in its options.
+def warm(options: Options, all_formats: bool = True) -> None:
+    """Load the kernels of the search of a plan, and report mistakes in its options.
 
     Parameters
     ----------
     options : Options
-    kinds : bool
-        Also those of packets of any kind, from datagrams to candidates, for nobody knows which will come.
+    all_formats : bool
+        Also load everything from datagrams to candidates for packets of any kind, because it is not known which will
+        arrive.
     """
     plan, search = options.plan, options.search
     if plan is not None and plan.nchan > 1:
         observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
-    else:  # what comes is not known yet: a set-up of any size has the same kernels
+    else:  # the data are not known yet, but the kernels are the same for any size
         observation, plan = Observation(np.linspace(1500, 1400, 64), 1e-3), np.arange(20.0)
-        search = anywhere(search)
+        search = without_channels(search)
     with StreamSearch(observation, plan, **search) as made:
         made.warm()
         rows = np.random.default_rng(1).integers(80, 112, (made.length, observation.nchan), np.uint8)
-        rows[len(rows) // 2] = 255  # a pulse, and something missing: what is done with them is loaded too
+        rows[len(rows) // 2] = 255  # a pulse; below also missing samples, whose functions are loaded too
         for at in (0, made.length):
             made.feed(at, rows, [[at, at + 4, 0, observation.nchan]])
         made.finish()
-    if not kinds:
+    if not all_formats:
         return
-    free = replace(options, search=anywhere(options.search), policy="block", growing=False, cutouts=False)
+    free = replace(options, search=without_channels(options.search), policy="block", growing=False, cutouts=False)
     for bits in POWER_BITS:
-        _through(power_packets(bits), replace(free, plan=None, dm_max=BINNED))
+        _run_through(power_packets(bits), replace(free, plan=None, dm_max=BINNED_DM))
     for bits in VOLTAGE_BITS:
-        _through(voltage_packets(bits, options.channelise), replace(free, plan=np.arange(4.0), dm_max=None))
+        _run_through(voltage_packets(bits, options.channelise), replace(free, plan=np.arange(4.0), dm_max=None))
 
 
-def anywhere(search: dict[str, Any]) -> dict[str, Any]:
-    """Options for data that are not those to come: of these neither the channels nor the shortest block are known."""
+def without_channels(search: dict[str, Any]) -> dict[str, Any]:
+    """The options of a search for data with other channels: no ignored channels, and no short noise blocks."""
     block = search.get("block")
-    return {**search, "ignore": (), "block": block if block is not None and block > LONG else None}
+    return {**search, "ignore": (), "block": block if block is not None and block > LONG_BLOCK else None}
 
 
-def _through(made: NDArray[np.uint8], options: Options) -> None:
-    """Datagrams through all stages, but for one that is missing."""
+def _run_through(made: NDArray[np.uint8], options: Options) -> None:
+    """Pass datagrams, except one, through all stages."""
     parser = SkysieveParser()
     g = parser.geometry(made[0])
-    room = 2 * len(made) * g.nsamp * g.tsamp  # for all: nobody takes anything before the last is in
+    room = 2 * len(made) * g.nsamp * g.tsamp  # for all packets, because nothing is taken before the last one
     intake = Intake(parser, replace(options, ring=room))
     kept = np.delete(made, len(made) // 3, axis=0) if len(made) > 2 else made
     intake.take(kept, np.full(len(kept), kept.shape[1]))
@@ -85,7 +86,7 @@ def _through(made: NDArray[np.uint8], options: Options) -> None:
 
 
 def power_packets(bits: int) -> NDArray[np.uint8]:
-    """6 s of noise with two pulses, a rising band."""
+    """Packets with 6 s of noise and two pulses, in rising order of frequency."""
     n, nchan = 6144, 64
     x = np.random.default_rng(1).normal(0, 1, (n, nchan)).astype(np.float32)
     x[[n // 3, 2 * n // 3]] += 8
@@ -96,7 +97,7 @@ def power_packets(bits: int) -> NDArray[np.uint8]:
 
 
 def voltage_packets(bits: int, channelise: dict[str, Any]) -> NDArray[np.uint8]:
-    """A few spectra of two polarisations of two subbands."""
+    """Packets with a few spectra of two polarisations of two subbands."""
     spectrum = channelise.get("channels", 8) * channelise.get("integrate", 1)
     n = 4 * spectrum + channelise.get("channels", 8) * channelise.get("taps", 1)
     steps = np.random.default_rng(1).integers(0, 256, (n, 2, 2 * 2 * bits // 8), np.uint8)

@@ -1,1 +1,1 @@
-"""Packets, sockets and rings."""
+"""Receive packets: parsers, sockets, rings of packets, PSRDADA files and rings."""

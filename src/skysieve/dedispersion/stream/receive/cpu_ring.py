@@ -1,4 +1,4 @@
-"""Packets into their places (numba)."""
+"""Place packets in a ring (numba)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from numba import njit
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WHOLE, STATE = range(12)
-"""``OPEN``: first packet number that is still held; what lies before has been taken.  ``HELD``: packets in the ring.
-``STALE``: late ones and such that lie too far ahead, in a row.  ``WHOLE``: first number of which a packet is awaited.
+"""Indices of a ring's state.  ``HIGHEST``: latest packet number; ``START``: first one; ``OPEN``: first one still held
+(those before have been taken); ``HELD``: packets in the ring; ``STALE``: consecutive packets that were late or too far
+ahead; ``WHOLE``: first number with a packet missing; ``STATE``: length.  The others count packets.
 """
 
 
 @njit(**JIT)
 def place(buffers, begin, index, number, chunk, offset, window, most_jump, restart, drop, ring, seen, state):
-    """Copy the packets ``index[begin:]`` to ``ring[number % places, chunk]``; how many were dealt with.
+    """Copy the packets ``index[begin:]`` to ``ring[number % places, chunk]``; returns how many were processed.
 
     ``number``, ``chunk`` and ``offset`` have an entry for each row of ``buffers``.
 
-    A packet is late when one ``window`` places after it has come before it, double when its place has it, too far when
-    it lies more than ``most_jump`` after the latest.  Ends early at one for which there is no room, unless ``drop`` and
-    the ring is at least half full of packets: where it is not, a gap makes it too small, and that is soon taken.  Ends
-    after ``restart`` packets in a row that are late or too far, too.
+    A packet is late if another one more than ``window`` places ahead has arrived before it, a duplicate if its place
+    holds it already, and a jump if it is more than ``most_jump`` places ahead of the latest.  The function returns
+    early at a packet for which there is no room, unless ``drop`` is set and the ring is at least half full of packets.
+    (If it is not, a gap makes the ring too small, and the gap will soon be taken.)  It also returns after ``restart``
+    consecutive packets that are late or jump.
     """
     places, _, size = ring.shape
     for i in range(begin, len(index)):
@@ -56,7 +58,7 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, resta
         state[ACCEPTED] += 1
         state[HELD] += 1
         given, line = buffers[j][offset[j] : offset[j] + size], ring[slot, c]
-        for k in range(size):  # through slices: an index that might be negative keeps loops from becoming vectors
+        for k in range(size):  # slices: an index that might be negative would prevent vectorisation
             line[k] = given[k]
         state[WHOLE] = max(state[WHOLE], state[HIGHEST] - window)
         if n <= state[WHOLE] or state[WHOLE] == state[HIGHEST] - window:
@@ -66,7 +68,7 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, resta
 
 @njit(**JIT)
 def first_awaited(seen, first, highest):
-    """The first number from ``first`` on of which not all packets have come."""
+    """The first number from ``first`` on of which not all packets have arrived."""
     for n in range(first, highest + 1):
         slot = n % len(seen)
         for c in range(seen.shape[1]):
@@ -86,7 +88,7 @@ def order_falling(x, out):
 
 @njit(**JIT)
 def nibbles(packed, out):
-    """Two's complement halves of bytes, low half first, as floats."""
+    """The two's complement 4-bit halves of bytes as floats, low half first."""
     for i in range(len(packed)):
         b = np.int32(packed[i])
         low, high = b & 15, b >> 4

@@ -1,4 +1,4 @@
-"""Datagrams from sockets into a ring of slots, many a system call, without Python (numba)."""
+"""Receive datagrams from sockets into a ring of slots, many per system call, without Python's lock (numba)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from numba.extending import intrinsic
 
 JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 HEAD, TAIL, STOP, OVERFLOW, TRUNCATED, AT = range(6)
-"""Datagrams published, datagrams given back, whether to stop, dropped, too long; slot that is written next."""
+"""Indices of the state: datagrams published, datagrams given back, whether to stop, datagrams dropped, datagrams too
+long, slot that is written next.
+"""
 EACH = 32
-"""Datagrams that are taken from one of several sockets at a time."""
+"""Most datagrams that are taken at a time from one of several sockets."""
 LAST, WRAP = 1, 2
-"""Marks of a sweep's last slot: the next sweep begins in the next slot, or in slot 0."""
+"""Marks of the last slot of a sweep: the next sweep begins in the next slot, or in slot 0."""
 DONTWAIT, TRUNC = 0x40, 0x20
 CONTROL = 4
-"""Words of 8 bytes of a ``struct cmsghdr`` with a ``struct timespec``."""
+"""8-byte words of a ``struct cmsghdr`` with a ``struct timespec``."""
 HDR = 8
-"""Words of 8 bytes of Linux's ``struct mmsghdr`` on 64-bit machines; the last holds the received length."""
+"""8-byte words of Linux's ``struct mmsghdr`` on 64-bit machines; the last one holds the received length."""
 ROOM, FLAGS, LENGTH = 5, 6, 7
 
 _recvmmsg = types.ExternalFunction(
@@ -29,7 +31,7 @@ _usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 @intrinsic
 def load_acquire(typingctx, array, index):
-    """An element as it is now; what another thread wrote before it stored it is seen after."""
+    """Load an element; everything that another thread wrote before it stored the element is visible afterwards."""
 
     def code(context, builder, signature, args):
         held = context.make_array(signature.args[0])(context, builder, args[0])
@@ -40,7 +42,7 @@ def load_acquire(typingctx, array, index):
 
 @intrinsic
 def store_release(typingctx, array, index, value):
-    """Store an element after all that was read and written before, on any processor."""
+    """Store an element, after all earlier reads and writes on any processor."""
 
     def code(context, builder, signature, args):
         held = context.make_array(signature.args[0])(context, builder, args[0])
@@ -52,13 +54,13 @@ def store_release(typingctx, array, index, value):
 
 @njit(**JIT)
 def published(state):
-    """Datagrams whose slots may be read now."""
+    """How many datagrams have been published: their slots may be read."""
     return load_acquire(state, HEAD)
 
 
 @njit(**JIT)
 def give_back(state, count):
-    """The oldest ``count`` slots have been read."""
+    """Release the oldest ``count`` slots, which have been read."""
     store_release(state, TAIL, state[TAIL] + count)
 
 
@@ -67,14 +69,14 @@ def receive(
     queue, events, address_of_events, words, word, headers, address, controls, stamps, marks, lengths, slots, sweep,
     drop, pause, state,
 ):  # fmt: skip
-    """Fill slots until ``state[STOP]``, then with what the kernel still has, at most a ring of it.
+    """Fill slots until ``state[STOP]``, then with the datagrams that the kernel still holds, at most a ring of them.
 
-    ``queue`` is an epoll of all sockets, ``events`` room for what it tells: ``words`` of 4 bytes for each, the socket
-    in number ``word``.  ``headers`` are ``slots + sweep`` mmsghdrs at ``address``, another ``sweep`` follow whose
-    datagrams are dropped and counted when the ring is full (``drop``).  A datagram too long for its slot has length -1.
-    With several sockets ``controls`` get the time at which the kernel took each datagram, and ``stamps`` that in
-    nanoseconds.  A sweep of all sockets lies in slots that follow each other and ends with a mark.  ``pause``:
-    microseconds to wait after a small one, so that the next is larger.
+    ``queue`` is an epoll of all sockets; ``events`` is memory for its results, ``words`` of 4 bytes for each, of which
+    number ``word`` is the socket.  ``headers`` are ``slots + sweep`` mmsghdrs at ``address``; another ``sweep`` of them
+    follow, whose datagrams are dropped and counted when the ring is full and ``drop`` is set.  A datagram too long for
+    its slot has length -1.  With several sockets ``controls`` receive the time at which the kernel took each datagram,
+    and ``stamps`` hold it in nanoseconds.  A sweep of all sockets fills consecutive slots and ends with a mark.
+    ``pause``: microseconds to wait after a small sweep, so that the next one is larger.
     """
     left = slots
     many = len(stamps) > 0
@@ -140,7 +142,7 @@ def receive(
 
 @njit(**JIT)
 def send(fd, address, first, count):
-    """Send the mmsghdrs ``first : first + count``; how many the kernel took."""
+    """Send the mmsghdrs ``first : first + count``; returns how many the kernel took."""
     sent = 0
     while sent < count:
         n = _sendmmsg(types.int32(fd), address + 8 * HDR * (first + sent), types.uint32(count - sent), types.int32(0))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,14 +28,14 @@ REQUIRED = ("NBIT", "NCHAN", "NPOL", "NDIM", "TSAMP", "FREQ", "BW")
 
 
 class DadaHeader:
-    """What the header of a PSRDADA file or ring says.
+    """The header of a PSRDADA file or ring.
 
     Parameters
     ----------
     text : bytes
-        All of it; what follows a zero byte is not looked at.
+        The header; everything after a zero byte is ignored.
     where : path or str
-        Named in errors.
+        Name of the source, for errors.
 
     Attributes
     ----------
@@ -44,21 +43,21 @@ class DadaHeader:
         Bytes of the header.
     nchan, npol, nbits : int
     complex : bool
-        Whether these are voltages.
+        Whether the samples are voltages.
     tsamp : float
         Seconds.
     fch1, foff : float
         Centre of the first channel and step, MHz.
     tstart : float
-        MJD of the first sample, `OBS_OFFSET` bytes after MJD_START (or UTC_START and PICOSECONDS); 0 where neither is
-        told.
+        MJD of the first sample, OBS_OFFSET bytes after MJD_START (or UTC_START and PICOSECONDS); 0 if the header has
+        neither.
     step : int
-        Bytes of one time.
+        Bytes of one sample of all channels.
 
     Raises
     ------
     ValueError
-        (`BadFile`) when a key is missing or has what cannot be read.
+        (`BadFile`) A key is missing, or its value cannot be used.
 
     Examples
     --------
@@ -93,7 +92,10 @@ class DadaHeader:
             )
         finite = all(map(math.isfinite, (self.tsamp, centre, band, self.tstart)))
         if not (finite and self.tsamp > 0 and centre > 0 and band != 0):
-            raise BadFile(f"{where}: TSAMP={keys['TSAMP']}, FREQ={centre}, BW={band}; expected them above (BW not) 0")
+            raise BadFile(
+                f"{where}: TSAMP={keys['TSAMP']}, FREQ={centre}, BW={band}; "
+                "expected TSAMP and FREQ above 0, and BW not 0"
+            )
         order = keys.get("ORDER", "TFP")
         if order != "TFP" and not (order == "TF" and self.npol == 1):
             raise BadFile(f"{where}: ORDER={order}; expected TFP (TF with one polarisation)")
@@ -109,15 +111,15 @@ class DadaHeader:
             raise BadFile(f"{where}: begins at MJD {self.tstart:g}; expected days before {LATEST_MJD:g}")
 
     def geometry(self, packet_bytes: int = 8192, most: int = 2**16) -> Geometry:
-        """How its samples would be sent in packets of at most so many bytes and samples."""
+        """The geometry of packets with at most so many bytes and samples."""
         chunks, nsamp = chunks_for(self.nchan, self.step * 8, packet_bytes)
         return Geometry(
             VOLTAGE if self.complex else POWER, self.nbits, self.npol, min(nsamp, most), self.nchan, chunks,
             epoch_of(self.tstart), self.tsamp, self.fch1, self.foff,
         )  # fmt: skip
 
-    def arranged(self, raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Bytes of whole samples as shape (samples, polarisations, bytes): the order of packets."""
+    def to_packet_order(self, raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Bytes of whole samples in the order of packets, shape (samples, polarisations, bytes)."""
         each = self.step // self.nchan // self.npol
         return np.ascontiguousarray(raw.reshape(-1, self.nchan, self.npol, each).transpose(0, 2, 1, 3)).reshape(
             -1, self.npol, self.nchan * each
@@ -134,14 +136,14 @@ class DadaFile(DadaHeader):
     Attributes
     ----------
     nsamp : int
-        Whole samples in it.
+        Whole samples in the file.
     text : bytes
-        Its header.
+        The header.
 
     Raises
     ------
     ValueError
-        (`BadFile`) when the header lacks a key or has what cannot be read.
+        (`BadFile`) The header lacks a key, or a value cannot be used.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -167,23 +169,18 @@ class DadaFile(DadaHeader):
         return super().geometry(packet_bytes, min(most, self.nsamp))
 
     def steps(self, start: int, count: int) -> NDArray[np.uint8]:
-        """Samples as bytes, shape (samples, polarisations, bytes): the order of packets."""
-        return self.arranged(self.raw(start, count))
+        """Samples as bytes in the order of packets, shape (samples, polarisations, bytes)."""
+        return self.to_packet_order(self.raw(start, count))
 
     def raw(self, start: int, count: int) -> NDArray[np.uint8]:
-        """Samples as they are in the file."""
+        """Samples as they stand in the file."""
         with open(self.path, "rb") as file:
             file.seek(self.size + start * self.step)
             return np.frombuffer(file.read(count * self.step), np.uint8)
 
-    def pieces(self, count: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """All samples, ``count`` at a time, each with the first one's number."""
-        for start in range(0, self.nsamp, count):
-            yield start, self.steps(start, min(count, self.nsamp - start))
-
 
 def start_of(keys: dict[str, str]) -> float:
-    """MJD at which an observation began: MJD_START, else UTC_START and PICOSECONDS; 0 where neither is told.
+    """MJD of the start of an observation: MJD_START, else UTC_START and PICOSECONDS; 0 if there is neither.
 
     >>> start_of({"UTC_START": "2023-02-25-12:00:00", "PICOSECONDS": "864000000000"})
     60000.50001
@@ -198,7 +195,7 @@ def start_of(keys: dict[str, str]) -> float:
 
 
 def header_keys(text: bytes, where: Path | str) -> dict[str, str]:
-    """Keys of a header.
+    """The keys of a header and their values.
 
     >>> header_keys(b"NBIT 8  # bits" + bytes([10]) + b"NCHAN 4", Path("a"))
     {'NBIT': '8', 'NCHAN': '4'}
@@ -209,12 +206,12 @@ def header_keys(text: bytes, where: Path | str) -> dict[str, str]:
         if len(words) == 2:
             keys[words[0]] = words[1].strip()
     if not keys:
-        raise BadFile(f"{where}: no PSRDADA header")
+        raise BadFile(f"{where}: this is not a PSRDADA header")
     return keys
 
 
 def is_dada(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a PSRDADA header does."""
+    """Whether a file begins with a PSRDADA header."""
     with open(path, "rb") as file:
         head = file.read(HEADER)
     return b"HDR_SIZE" in head and b"NBIT" in head
@@ -224,7 +221,7 @@ def header_text(
     npol: int, nchan: int, *, tsamp: float, fch1: float, foff: float, tstart: float = 0.0, nbits: int = 8,
     voltages: bool = True,
 ) -> bytes:  # fmt: skip
-    """A header of `HEADER` bytes."""
+    """Make a header of `HEADER` bytes."""
     keys = {
         "HDR_VERSION": "1.0", "HDR_SIZE": HEADER, "NBIT": nbits, "NDIM": 2 if voltages else 1, "NPOL": npol,
         "NCHAN": nchan, "ORDER": "TFP", "TSAMP": repr(tsamp * 1e6), "FREQ": repr(fch1 + foff * (nchan - 1) / 2),

@@ -1,15 +1,20 @@
-"""One ring of PSRDADA in System V shared memory: where things lie and what the semaphores mean.
+"""One PSRDADA ring in System V shared memory: its layout and the meaning of its semaphores.
 
-A ring of key ``k`` is a segment ``k`` with the structure below, a char a block (transfers that wait in it) and the
-keys of the blocks' own segments; a set of two semaphores (`WRITE`, `READ`: places of writers and readers that are
-free), and a set of five for each reader: start and end of data acknowledged, blocks full, blocks cleared, place free.
-A transfer goes from byte ``s_byte`` of block ``s_buf`` to byte ``e_byte`` of block ``e_buf``; blocks are counted
-without end, block ``n`` lies in segment ``n % nbufs``.  What is known of eight transfers is kept, that of transfer
-``n`` at ``n % 8``.
+A ring with key ``k`` consists of
 
-The facts are those of psrdada's public headers and of what its programs do; the code is our own.  Three versions of the
-structure are known, told apart by its size: the latest counts the blocks that a writer has taken apart from those that
-it has filled.  Another size is refused.
+- a shared-memory segment with key ``k``: the structure below, one char per block (transfers that wait in it), and the
+  keys of the segments of the blocks;
+- a set of two semaphores, `WRITE` and `READ`: free places of writers and readers;
+- for each reader a set of five semaphores: start of data acknowledged, end of data acknowledged, full blocks, cleared
+  blocks, free place.
+
+A transfer goes from byte ``s_byte`` of block ``s_buf`` to byte ``e_byte`` of block ``e_buf``.  Block numbers never
+wrap; block ``n`` lies in segment ``n % nbufs``.  The structure describes eight transfers, transfer ``n`` at index ``n %
+8``.
+
+This follows psrdada's public headers and the behaviour of its programs; the code is our own.  Three versions of the
+structure are supported, recognised by its size.  The latest has separate counts of the blocks that a writer has taken
+and of those that it has filled.  Any other size is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ WRITE, READ = range(2)
 SODACK, EODACK, FULL, CLEAR, PLACE = range(5)
 DISCONNECTED, WRITING, READING = 0, 3, 6
 KEY_STEP = 0x00010000
-"""From the key of one piece of a new ring to that of the next."""
+"""Difference between the keys of consecutive segments of a new ring."""
 PERMISSIONS = 0o666
 IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_RMID = 0o1000, 0o2000, 0o4000, 0
 SHM_RDONLY, SEM_UNDO, SETVAL, GETVAL = 0o10000, 0x1000, 16, 12
@@ -52,26 +57,26 @@ _REST: list[Any] = [
 
 
 class OldSync(ctypes.Structure):
-    """What all processes of a ring share; ``w_buf`` counts the blocks that were written."""
+    """The structure that all processes of a ring share; ``w_buf`` counts the blocks that were written."""
 
     _fields_ = [*_HEAD, ("w_buf", c_uint64), *_REST]
 
 
 class Sync(ctypes.Structure):
-    """Since rings can lie on GPUs."""
+    """The structure since rings can lie on GPUs."""
 
     _fields_ = [*_HEAD, ("w_buf", c_uint64), *_REST, ("on_device_id", c_int32)]
 
 
 class NewSync(ctypes.Structure):
-    """Since a writer may have several blocks at a time: ``taken`` counts those that it has taken."""
+    """The structure since a writer may hold several blocks; ``taken`` counts the blocks that it has taken."""
 
     _fields_ = [*_HEAD, ("taken", c_uint64), ("w_buf", c_uint64), *_REST, ("on_device_id", c_int32)]
 
 
 AnySync = OldSync | Sync | NewSync
 LAYOUTS: dict[int, type[AnySync]] = {ctypes.sizeof(kind): kind for kind in (OldSync, Sync, NewSync)}
-"""By their size."""
+"""The structures by their size."""
 
 
 class Operation(ctypes.Structure):
@@ -87,20 +92,20 @@ class Timespec(ctypes.Structure):
 
 
 class RingError(OSError):
-    """A ring that is not there, is another version's, is taken, or has gone."""
+    """A ring does not exist, has an unknown version, has no free place, or was removed."""
 
 
 class MissingRing(RingError):
-    """No ring has the key."""
+    """There is no ring with the key."""
 
 
 class RingGone(RingError):
-    """The ring has been removed from the system."""
+    """The ring was removed from the system."""
 
 
 @cache
 def libc() -> Any:
-    """The C library's calls; 64-bit Linux only."""
+    """The functions of the C library; 64-bit Linux only."""
     if sys.platform != "linux" or struct.calcsize("P") != 8:
         raise RuntimeError("PSRDADA rings are read on 64-bit Linux only")
     found = ctypes.CDLL(None, use_errno=True)
@@ -116,7 +121,7 @@ def libc() -> Any:
 
 
 def call(name: str, *arguments: Any) -> int:
-    """A call that tells errors by -1."""
+    """Call a function that returns -1 on errors."""
     result: int = getattr(libc(), name)(*arguments)
     if result == -1:
         number = ctypes.get_errno()
@@ -125,16 +130,16 @@ def call(name: str, *arguments: Any) -> int:
 
 
 def size_of(identifier: int) -> int:
-    """Bytes of a segment, as they were asked for."""
+    """Bytes of a segment, as requested when it was made."""
     with open("/proc/sysvipc/shm", encoding="ascii") as table:
         for words in (line.split() for line in table.readlines()[1:]):
             if int(words[1]) == identifier:
                 return int(words[3])
-    raise OSError(errno.EINVAL, "the segment has gone")
+    raise OSError(errno.EINVAL, "the segment was removed")
 
 
-class Segment:
-    """A piece of shared memory, attached."""
+class SharedMemory:
+    """An attached segment of shared memory."""
 
     def __init__(self, identifier: int, read_only: bool = False) -> None:
         self.identifier, self.size = identifier, size_of(identifier)
@@ -147,12 +152,12 @@ class Segment:
         self.bytes.flags.writeable = not read_only
 
     def detach(self) -> None:
-        """Give it back; nothing of it may be used any more."""
+        """Detach the segment; its bytes may not be used any more."""
         call("shmdt", self.address)
 
 
-class Ring:
-    """One ring: `connect` or `create` makes it.
+class IpcRing:
+    """One ring; use `connect` or `create`.
 
     Attributes
     ----------
@@ -160,7 +165,7 @@ class Ring:
     blocks : list of numpy.ndarray of uint8
     """
 
-    def __init__(self, key: int, name: str, segment: Segment, count_at: int, read_only: bool, made: bool) -> None:
+    def __init__(self, key: int, name: str, segment: SharedMemory, count_at: int, read_only: bool, made: bool) -> None:
         self.key, self.name, self._segment = key, name, segment
         self.sync: AnySync = LAYOUTS[count_at].from_address(segment.address)
         self.nbufs, self.bufsz, self.readers = self.sync.nbufs, self.sync.bufsz, self.sync.n_readers
@@ -169,10 +174,10 @@ class Ring:
         flags = IPC_CREAT | IPC_EXCL | PERMISSIONS if made else 0
         self.connections = call("semget", self.sync.semkey_connect, 2, flags)
         self.sets = [call("semget", self.sync.semkey_data[i], 5, flags) for i in range(self.readers)]
-        self._pieces: list[Segment] = []
+        self._pieces: list[SharedMemory] = []
         for key in struct.unpack(f"={self.nbufs}i", keys):
             identifier = call("shmget", key, self.bufsz if made else 0, flags)
-            self._pieces.append(Segment(identifier, read_only))
+            self._pieces.append(SharedMemory(identifier, read_only))
             if self._pieces[-1].size < self.bufsz:
                 raise RingError(
                     f"{name}: block {len(self._pieces) - 1} has {self._pieces[-1].size} bytes of {self.bufsz}"
@@ -180,17 +185,17 @@ class Ring:
         self.blocks = [piece.bytes[: self.bufsz] for piece in self._pieces]
 
     @classmethod
-    def connect(cls, key: int, name: str, read_only: bool = True) -> Ring:
-        """A ring that is there; ``read_only`` holds for its blocks.
+    def connect(cls, key: int, name: str, read_only: bool = True) -> IpcRing:
+        """Connect to an existing ring; ``read_only`` applies to its blocks.
 
         Raises
         ------
         RingError
-            When there is none, it may not be used, or is one of another version.
+            There is none, it may not be used, or its version is not known.
         """
         try:
             identifier = call("shmget", key, 0, 0)
-            segment = Segment(identifier)
+            segment = SharedMemory(identifier)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 raise MissingRing(
@@ -198,32 +203,30 @@ class Ring:
                 ) from None
             raise RingError(f"{name}: the key {key:x} cannot be used: {error.strerror}") from None
         whole = segment.size >= min(LAYOUTS)
-        nbufs = OldSync.from_address(segment.address).nbufs if whole else 0  # it lies there in all versions
+        nbufs = OldSync.from_address(segment.address).nbufs if whole else 0  # at the same place in all versions
         head = segment.size - 5 * nbufs
         sync = LAYOUTS[head].from_address(segment.address) if 0 < nbufs <= MOST_BLOCKS and head in LAYOUTS else None
         if sync is None or not 1 <= sync.n_readers <= READERS:
             segment.detach()
-            raise RingError(
-                f"{name}: what the key {key:x} has is no ring of PSRDADA, or of a version that is not known"
-            )
+            raise RingError(f"{name}: the memory with the key {key:x} is not a PSRDADA ring of a known version")
         if not isinstance(sync, OldSync) and sync.on_device_id >= 0:
             segment.detach()
-            raise RingError(f"{name}: the ring {key:x} lies on a GPU; expected one in the host's memory")
+            raise RingError(f"{name}: the ring {key:x} lies on a GPU; expected one in host memory")
         try:
             return cls(key, name, segment, head, read_only, made=False)
         except OSError as error:
-            raise RingError(f"{name}: the ring {key:x} is not whole: {error}") from None
+            raise RingError(f"{name}: the ring {key:x} is not complete: {error}") from None
 
     @classmethod
     def create(
         cls, key: int, name: str, nbufs: int, bufsz: int, readers: int = 1, layout: type[AnySync] = NewSync
-    ) -> Ring:
-        """A new ring, as the ``dada_db`` of a version makes it.
+    ) -> IpcRing:
+        """Make a ring, as the ``dada_db`` of a version of PSRDADA does.
 
         Raises
         ------
         RingError
-            When the key is in use.
+            The key is in use.
         """
         if not (1 <= nbufs <= MOST_BLOCKS and bufsz >= 1 and 1 <= readers <= READERS):
             raise ValueError(
@@ -234,7 +237,7 @@ class Ring:
             identifier = call("shmget", key, head + 5 * nbufs, IPC_CREAT | IPC_EXCL | PERMISSIONS)
         except OSError as error:
             raise RingError(f"{name}: the key {key:x} cannot be used: {error.strerror}") from None
-        segment = Segment(identifier)
+        segment = SharedMemory(identifier)
         sync = layout.from_address(segment.address)
         sync.nbufs, sync.bufsz, sync.n_readers = nbufs, bufsz, readers
         if not isinstance(sync, OldSync):
@@ -248,19 +251,19 @@ class Ring:
             ring = cls(key, name, segment, head, False, made=True)
         except OSError as error:
             call("shmctl", identifier, IPC_RMID, None)
-            raise RingError(f"{name}: the pieces of the ring {key:x} cannot be made: {error}") from None
+            raise RingError(f"{name}: the segments of the ring {key:x} cannot be made: {error}") from None
         ring.change(ring.connections, (WRITE, 1), (READ, readers))
         for one in ring.sets:
             ring.change(one, (SODACK, TRANSFERS), (EODACK, TRANSFERS), (PLACE, 1))
         return ring
 
     def change(self, which: int, *operations: tuple[int, int], timeout: float | None = None, flags: int = 0) -> bool:
-        """Change semaphores of a set, all at once; False when that was not possible in time.
+        """Change semaphores of a set in one operation; returns False if that was not possible in time.
 
         Raises
         ------
         RingGone
-            When the ring has been removed.
+            The ring was removed.
         """
         made = (Operation * len(operations))(*(Operation(number, by, flags) for number, by in operations))
         limit = None
@@ -274,25 +277,25 @@ class Ring:
                     continue
                 if error.errno == errno.EAGAIN:
                     return False
-                raise RingGone(f"{self.name}: the ring {self.key:x} has gone: {error.strerror}") from None
+                raise RingGone(f"{self.name}: the ring {self.key:x} was removed: {error.strerror}") from None
             return True
 
     def value(self, which: int, number: int) -> int:
-        """A semaphore."""
+        """The value of a semaphore."""
         try:
             return call("semctl", which, number, GETVAL, 0)
         except OSError as error:
-            raise RingGone(f"{self.name}: the ring {self.key:x} has gone: {error.strerror}") from None
+            raise RingGone(f"{self.name}: the ring {self.key:x} was removed: {error.strerror}") from None
 
     def close(self) -> None:
-        """Let go of its memory; the ring stays."""
+        """Detach from the ring, which stays."""
         self.sync, self.count = type(self.sync)(), self.count.copy()
         for piece in (*self._pieces, self._segment):
             piece.detach()
         self._pieces, self.blocks = [], []
 
     def destroy(self) -> None:
-        """Remove it from the system, and let go of it."""
+        """Remove the ring from the system."""
         for which in (self.connections, *self.sets):
             call("semctl", which, 0, IPC_RMID, 0)
         for piece in (*self._pieces, self._segment):

@@ -1,9 +1,9 @@
-"""PSRDADA rings: a ring of headers beside a ring of data, read as a stream, and written for tests and emulation.
+"""PSRDADA rings: a ring of headers and a ring of data, read as a stream, and written by tests and the emulator.
 
-A transfer is a header, and data until the writer ends it; then the next header comes.  A block is cleared when what is
-in it has been taken over: where our own rings are full, the writer waits.  A block is taken and cleared in one
-operation of the semaphores, and the header is cleared after its data, so that a reader that was killed leaves a ring
-that the next one goes on with, at the true sample.
+A transfer is a header followed by data until the writer ends it; then the next header comes.  A block is cleared when
+its data have been copied, so that the writer waits when our own rings are full.  A block is taken and cleared in one
+semaphore operation, and the header is cleared after its data.  So a reader that was killed leaves a consistent ring,
+and the next reader continues at the right sample.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .dada_ipc import (
     WRITE,
     WRITING,
     AnySync,
+    IpcRing,
     NewSync,
-    Ring,
     RingError,
     RingGone,
 )
@@ -44,7 +44,7 @@ POLL = 0.1
 
 
 def key_of(text: str, name: str = "--dada-key") -> int:
-    """Key of a ring, hexadecimal as with ``dada_db -k``.
+    """The key of a ring, hexadecimal as for ``dada_db -k``.
 
     >>> key_of("dada"), key_of("0xdada")
     (56026, 56026)
@@ -59,17 +59,17 @@ def key_of(text: str, name: str = "--dada-key") -> int:
 
 
 class RingReader:
-    """One ring, read in order: `next` shows a block, `done` clears it.
+    """Reads one ring in order: `next` returns a block, `done` clears it.
 
     Attributes
     ----------
     last : bool
-        Whether the block that is shown ends its transfer.
+        Whether the current block is the last of its transfer.
     offset : int
-        Bytes of the transfer before that block.
+        Bytes of the transfer before the current block.
     """
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: IpcRing) -> None:
         self.ring = ring
         self.last, self.offset, self._shown = False, 0, False
         if not ring.change(ring.connections, (READ, -1), flags=IPC_NOWAIT | SEM_UNDO):
@@ -83,11 +83,11 @@ class RingReader:
         else:
             ring.change(ring.connections, (READ, 1), flags=SEM_UNDO)
             ring.close()
-            raise RingError(f"{ring.name}: no place of a reader is free in the ring {ring.key:x}")
+            raise RingError(f"{ring.name}: the ring {ring.key:x} has no free place for a reader")
         self._set = ring.sets[self.reader]
 
     def next(self, timeout: float) -> NDArray[np.uint8] | None:
-        """The oldest block that is full, or None where none came in time; the same again until `done`."""
+        """The oldest full block, or None if none came in time; the same block again until `done`."""
         ring, s, i = self.ring, self.ring.sync, self.reader
         if not ring.change(self._set, (FULL, -1), (FULL, 1), timeout=timeout):
             return None
@@ -100,13 +100,15 @@ class RingReader:
         begin = s.s_byte[x] if at == s.s_buf[x] else 0
         end = s.e_byte[x] if self.last else ring.bufsz
         if not (begin <= end <= ring.bufsz and s.s_buf[x] <= at):
-            raise RingError(f"{ring.name}: the ring {ring.key:x} tells of bytes {begin} to {end} of {ring.bufsz}")
+            raise RingError(
+                f"{ring.name}: the ring {ring.key:x} is corrupt: bytes {begin} to {end} of blocks of {ring.bufsz}"
+            )
         self.offset = max(0, (at - s.s_buf[x]) * ring.bufsz - s.s_byte[x]) if at > s.s_buf[x] else 0
         self._shown = True
         return ring.blocks[at % ring.nbufs][begin:end]
 
     def done(self) -> None:
-        """The block that was shown may be written again."""
+        """Clear the current block: the writer may fill it again."""
         if not self._shown:
             return
         self._shown = False
@@ -121,11 +123,11 @@ class RingReader:
 
     @property
     def fill(self) -> float:
-        """Part of the blocks that are full."""
+        """Fraction of the blocks that are full."""
         return self.ring.value(self._set, FULL) / self.ring.nbufs
 
     def close(self) -> None:
-        """Another reader may come."""
+        """Free the reader's place."""
         with suppress(RingGone):
             self.ring.change(self._set, (PLACE, 1), flags=SEM_UNDO)
             self.ring.change(self.ring.connections, (READ, 1), flags=SEM_UNDO)
@@ -133,30 +135,30 @@ class RingReader:
 
 
 class DadaReader:
-    """Headers and data of a key.
+    """Reads the headers and the data of a key.
 
     Parameters
     ----------
     key : int
-        Of the data; that of the headers is one more.
+        Key of the ring of data; the ring of headers has the next one.
 
     Raises
     ------
     RingError
-        See `Ring.connect`; when another reader has its place.
+        See `IpcRing.connect`; or another reader has the place.
     """
 
     def __init__(self, key: int) -> None:
         self.name = f"PSRDADA ring {key:x}"
-        self.headers = RingReader(Ring.connect(key + 1, self.name))
+        self.headers = RingReader(IpcRing.connect(key + 1, self.name))
         try:
-            self.data = RingReader(Ring.connect(key, self.name))
+            self.data = RingReader(IpcRing.connect(key, self.name))
         except RingError:
             self.headers.close()
             raise
 
     def header(self, timeout: float) -> bytes | None:
-        """The header of the transfer that comes; the same again until `end`."""
+        """The header of the next transfer, or None if none came in time; the same header again until `end`."""
         block = self.headers.next(timeout)
         if block is None:
             return None
@@ -166,11 +168,11 @@ class DadaReader:
         return block.tobytes()
 
     def end(self) -> None:
-        """The transfer is over: its header may be written again."""
+        """Clear the header, after the end of its transfer."""
         self.headers.done()
 
     def close(self) -> None:
-        """Give the places back."""
+        """Free the places in both rings."""
         self.data.close()
         self.headers.close()
 
@@ -182,28 +184,28 @@ class DadaReader:
 
 
 class RingWriter:
-    """One ring, written in order, as the programs of PSRDADA do; for tests and emulation."""
+    """Writes one ring in order, as the programs of PSRDADA do; for tests and the emulator."""
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: IpcRing) -> None:
         self.ring = ring
         if not ring.change(ring.connections, (WRITE, -1), flags=IPC_NOWAIT | SEM_UNDO):
             ring.close()
-            raise RingError(f"{ring.name}: another writer has the ring {ring.key:x}")
+            raise RingError(f"{ring.name}: the ring {ring.key:x} has another writer")
 
     def put(self, data: NDArray[np.uint8], *, last: bool, timeout: float = 60.0) -> None:
-        """A block of ``bufsz`` bytes, or of fewer where it is the last one of its transfer.
+        """Write a block of ``bufsz`` bytes; the last block of a transfer may have fewer.
 
         Raises
         ------
         TimeoutError
-            When no block is free in time.
+            No block was free in time.
         """
         ring, s = self.ring, self.ring.sync
         if len(data) > ring.bufsz or (len(data) < ring.bufsz and not last):
             raise ValueError(f"data of {len(data)} bytes: expected {ring.bufsz}, or fewer at the end of a transfer")
         until = time.monotonic() + timeout
         if s.w_state != WRITING:
-            for one in ring.sets:  # what is told of a transfer stays until its readers have done with it
+            for one in ring.sets:  # the entry of a transfer is reused after its readers have finished with it
                 self._wait(one, until, (EODACK, -1), (EODACK, 1), (SODACK, -1))
             x = s.w_xfer % TRANSFERS
             s.s_buf[x], s.s_byte[x], s.e_buf[x], s.w_state = s.w_buf, 0, 0, WRITING
@@ -234,18 +236,18 @@ class RingWriter:
             raise TimeoutError(f"{self.ring.name}: no block of the ring {self.ring.key:x} was cleared in time")
 
     def close(self) -> None:
-        """Another writer may come."""
+        """Free the writer's place."""
         with suppress(RingGone):
             self.ring.change(self.ring.connections, (WRITE, 1), flags=SEM_UNDO)
         self.ring.close()
 
 
 class DadaWriter:
-    """Sends transfers into the rings of a key.
+    """Writes transfers to the rings of a key.
 
     Examples
     --------
-    A ring of its own, a transfer, and what its reader sees:
+    Make a ring, write a transfer and read it:
 
     >>> import os
     >>> with DadaRings(2 * os.getpid(), nbufs=4, bufsz=64) as rings, DadaWriter(rings.key) as writer:
@@ -262,15 +264,15 @@ class DadaWriter:
 
     def __init__(self, key: int) -> None:
         name = f"PSRDADA ring {key:x}"
-        self.headers = RingWriter(Ring.connect(key + 1, name, read_only=False))
+        self.headers = RingWriter(IpcRing.connect(key + 1, name, read_only=False))
         try:
-            self.data = RingWriter(Ring.connect(key, name, read_only=False))
+            self.data = RingWriter(IpcRing.connect(key, name, read_only=False))
         except RingError:
             self.headers.close()
             raise
 
     def send(self, header: bytes, pieces: list[bytes], timeout: float = 60.0) -> None:
-        """A whole transfer."""
+        """Write a whole transfer."""
         self.begin(header, timeout)
         rest = b""
         size = self.data.ring.bufsz
@@ -282,12 +284,12 @@ class DadaWriter:
         self.data.put(np.frombuffer(rest, np.uint8), last=True, timeout=timeout)
 
     def begin(self, header: bytes, timeout: float = 60.0) -> None:
-        """The header of a transfer; the ring of headers is one transfer without end."""
+        """Write the header of a transfer; the ring of headers is one endless transfer."""
         text = header.ljust(self.headers.ring.bufsz, b"\0")
         self.headers.put(np.frombuffer(text, np.uint8), last=False, timeout=timeout)
 
     def close(self) -> None:
-        """Give the places back."""
+        """Free the places in both rings."""
         self.data.close()
         self.headers.close()
 
@@ -299,22 +301,22 @@ class DadaWriter:
 
 
 class DadaRings:
-    """The two rings of a key, removed from the system at the end; what ``dada_db`` makes."""
+    """Makes the two rings of a key, as ``dada_db`` does, and removes them at the end."""
 
     def __init__(
         self, key: int, *, nbufs: int = 8, bufsz: int = 2**20, readers: int = 1, header: int = HEADER,
         layout: type[AnySync] = NewSync,
     ) -> None:  # fmt: skip
         self.key, name = key, f"PSRDADA ring {key:x}"
-        self.headers = Ring.create(key + 1, name, TRANSFERS, header, readers, layout)
+        self.headers = IpcRing.create(key + 1, name, TRANSFERS, header, readers, layout)
         try:
-            self.data = Ring.create(key, name, nbufs, bufsz, readers, layout)
+            self.data = IpcRing.create(key, name, nbufs, bufsz, readers, layout)
         except (RingError, ValueError):
             self.headers.destroy()
             raise
 
     def close(self) -> None:
-        """Remove them."""
+        """Remove the rings."""
         self.data.destroy()
         self.headers.destroy()
 

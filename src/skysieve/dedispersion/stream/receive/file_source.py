@@ -1,4 +1,4 @@
-"""A file as a source of packets."""
+"""Files as a source of packets."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from skysieve.dedispersion.data.observation import epoch_of
 from skysieve.dedispersion.data.sigproc import pack
 from skysieve.dedispersion.stream.receive.packets import POWER, Geometry, chunks_for
 
-from .dada_file import DadaFile
+from .dada_file import DadaFile, is_dada
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 def source_geometry(source: Filterbank | DadaFile, packet_bytes: int) -> Geometry:
-    """The packets that a file is sent as."""
+    """The geometry of the packets in which a file is sent."""
     if isinstance(source, DadaFile):
         return source.geometry(packet_bytes)
     o = source.observation
     if source.dtype.kind == "i":
-        raise ValueError("signed samples cannot be sent: packets of power hold unsigned numbers or floats")
+        raise ValueError(
+            "signed samples cannot be sent: expected unsigned numbers or floats, which packets of power hold"
+        )
     bits = o.nbits if source.dtype == np.uint8 and o.nbits < 8 else 8 * source.dtype.itemsize
     if not o.regular:
-        raise ValueError("channels that are not evenly spaced cannot be sent")
+        raise ValueError("unevenly spaced channels cannot be sent in packets")
     if o.nchan * bits % 8:
-        raise ValueError(f"a spectrum of {o.nchan} channels of {bits} bits does not end with a byte")
+        raise ValueError(f"a spectrum of {o.nchan} channels of {bits} bits does not fill whole bytes")
     chunks, nsamp = chunks_for(o.nchan, o.nchan * bits, packet_bytes)
     if (o.nchan // chunks) * bits % 8:
-        raise ValueError(f"packet_bytes={packet_bytes}: the parts of a spectrum would not end with a byte")
+        raise ValueError(f"packet_bytes={packet_bytes}: the parts of a spectrum would not fill whole bytes")
     return Geometry(
         POWER, bits, 1, min(nsamp, source.nsamp), o.nchan, chunks, epoch_of(o.tstart), o.tsamp, o.top, o.foff
     )  # fmt: skip
@@ -42,7 +44,7 @@ def source_geometry(source: Filterbank | DadaFile, packet_bytes: int) -> Geometr
 def source_steps(
     source: Filterbank | DadaFile, g: Geometry, count: int, repeat: int
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Whole packets of a file as packed samples, ``repeat`` times over (0: for ever), with the first one's number."""
+    """Packed samples of whole packets of a file, ``repeat`` times (0: without end), with their first number."""
     whole = source.nsamp // g.nsamp * g.nsamp
     done = 0
     while repeat == 0 or done < repeat:
@@ -57,8 +59,6 @@ def source_steps(
         done += 1
 
 
-def opened_source(path: str | os.PathLike[str]) -> Filterbank | DadaFile:
-    """A file to send: PSRDADA, or anything that `Filterbank.open` reads."""
-    from skysieve.dedispersion.stream.receive.dada_file import is_dada
-
+def open_source(path: str | os.PathLike[str]) -> Filterbank | DadaFile:
+    """Open a PSRDADA file, or any file that `Filterbank.open` reads."""
     return DadaFile(path) if is_dada(path) else Filterbank.open(path)

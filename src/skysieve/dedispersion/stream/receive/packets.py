@@ -1,6 +1,6 @@
-"""What a packet is: the package's own format, version 1, and what any parser gives.
+"""Packets: the package's own format, version 1, and what every parser returns.
 
-A datagram is a header of 64 bytes, little endian, and samples of one stretch of channels:
+A datagram is a header of 64 bytes, little endian, followed by the samples of a range of channels:
 
 ====== ======= ======================================================================================
 offset type    meaning
@@ -23,8 +23,9 @@ offset type    meaning
 56     f64     step to the next channel, MHz; either sign, not 0
 ====== ======= ======================================================================================
 
-Samples follow in the order of time, polarisation, channel; narrow ones have the first channel in the lowest bits.  The
-samples of one time and polarisation fill whole bytes.  Sample numbers tell what is missing; nothing else does.
+Samples follow in the order of time, polarisation, channel; those below 8 bits have the first channel in the lowest
+bits.  The samples of one time and polarisation fill whole bytes.  Missing packets are recognised by the sample numbers
+alone.
 """
 
 from __future__ import annotations
@@ -53,29 +54,29 @@ FIELDS = np.dtype([
 
 GOOD, SHORT, FOREIGN, WRONG_VERSION, WRONG_LENGTH, WRONG_FIELDS = range(6)
 REASONS = ("good", "short", "foreign", "version", "length", "fields")
-"""What becomes of a packet; all but the first are malformed."""
+"""Names of the states of a parsed packet; all but the first are counted as metrics."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What all packets of a stream have in common.
+    """The properties that all packets of a stream share.
 
     Attributes
     ----------
     kind : int
         `POWER` or `VOLTAGE`.
     bits, pols, nsamp : int
-        Bits of a number, polarisations in a packet, samples of a packet.
+        Bits per number, polarisations per packet, samples per packet.
     total, chunks : int
-        Channels of the band; packets that one stretch of time takes (by channels, or by polarisations).
+        Channels of the band; packets for the same samples (by channels, or by polarisations).
     epoch : int
-        Nanoseconds since 1970.
+        Time of sample 0, nanoseconds since 1970; 0 if the sender does not know it.
     tsamp, fch1, foff : float
-        Seconds, MHz.
+        Seconds between samples; centre of channel 0 and step to the next, MHz.
     offset_binary : bool
-        Voltages as unsigned numbers around the middle of their range.
+        Whether voltages are unsigned numbers around the middle of their range.
     by_pol : bool
-        Packets of one time are polarisations (VDIF threads), not stretches of channels.
+        Whether packets of the same samples are polarisations (VDIF threads), not ranges of channels.
     """
 
     kind: int
@@ -98,7 +99,7 @@ class Geometry:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of one time of one packet."""
+        """Bytes of one sample in one packet."""
         return self.pols * self.nchan * (2 if self.kind == VOLTAGE else 1) * self.bits // 8
 
     @property
@@ -113,15 +114,15 @@ class Geometry:
 
     @property
     def rate(self) -> float:
-        """Bytes of samples a second."""
+        """Bytes of samples per second."""
         return self.chunks * self.step_bytes / self.tsamp
 
-    def alike(self, other: Geometry) -> bool:
-        """Whether streams differ in their epoch at most."""
+    def same_except_epoch(self, other: Geometry) -> bool:
+        """Whether another geometry differs in the epoch at most."""
         return self.shape() == other.shape()
 
     def shape(self) -> tuple[Any, ...]:
-        """All but the epoch."""
+        """Everything but the epoch."""
         return (
             self.kind, self.bits, self.pols, self.nsamp, self.total, self.chunks, self.tsamp, self.fch1, self.foff,
             self.offset_binary, self.by_pol,
@@ -130,11 +131,21 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a parser says about a batch of datagrams, an entry each.
+    """What a parser returns for a batch of datagrams: arrays with an entry for each.
 
-    ``status``: 0, or a number from 1 on of what is wrong (`REASONS`).  Of good ones: ``beam``; ``number``, the packet's
-    place in time (first sample over samples of a packet); ``chunk``, which of those of its time; ``offset`` of the
-    samples in the datagram; ``key``, words that are equal for packets of equal `Geometry`.
+    Attributes
+    ----------
+    status : numpy.ndarray of int64
+        0 for a good packet, else the number of the fault in `REASONS`.  The others are meaningful for good packets.
+    beam : numpy.ndarray of int64
+    number : numpy.ndarray of int64
+        Number of the packet in time: its first sample divided by the samples per packet.
+    chunk : numpy.ndarray of int64
+        Number of the packet among those of the same samples.
+    offset : numpy.ndarray of int64
+        Byte at which the samples begin.
+    key : numpy.ndarray of uint64, shape (datagrams, words)
+        Equal for packets of equal `Geometry`.
     """
 
     status: NDArray[np.int64]
@@ -146,19 +157,19 @@ class Parsed:
 
 
 class Parser(Protocol):
-    """A packet format.  Nothing of a datagram is to be trusted: lengths are checked before use."""
+    """The methods of a packet parser.  Datagrams may hold anything: check lengths before use."""
 
     name: str
 
     def parse(self, buffers: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Parsed:
-        """Look at the datagrams in the rows of ``buffers``, of which ``lengths`` bytes each were received."""
+        """Parse the datagrams in the rows of ``buffers``; ``lengths`` bytes of each were received."""
 
     def geometry(self, datagram: NDArray[np.uint8]) -> Geometry:
-        """That of a good datagram."""
+        """The geometry of a good datagram."""
 
 
 class SkysieveParser:
-    """The format of this module.
+    """Parses the format that is described at the top of this module.
 
     Examples
     --------
@@ -220,13 +231,13 @@ class SkysieveParser:
 
 
 def packets(g: Geometry, steps: NDArray[np.uint8], first: int, beam: int = 0) -> NDArray[np.uint8]:
-    """Datagrams of packed samples.
+    """Make the datagrams of packed samples.
 
     Parameters
     ----------
     g : Geometry
     steps : numpy.ndarray of uint8, shape (samples, polarisations, bytes of a polarisation)
-        Packed numbers of whole packets, channels in the order of the band.
+        Packed numbers of whole packets; channels in the order of the band.
     first : int
         Number of the first sample.
     beam : int
@@ -254,9 +265,16 @@ def packets(g: Geometry, steps: NDArray[np.uint8], first: int, beam: int = 0) ->
 
 
 def chunks_for(total: int, step_bits: int, largest: int) -> tuple[int, int]:
-    """Packets that one time takes, and samples of a packet, so that a packet has at most ``largest`` bytes of samples.
+    """How many packets hold one sample of the band, and how many samples a packet has.
 
-    ``step_bits``: bits of one time of the whole band.
+    Parameters
+    ----------
+    total : int
+        Channels of the band.
+    step_bits : int
+        Bits of one sample of the whole band.
+    largest : int
+        Most bytes of samples in a packet.
 
     >>> chunks_for(256, 8 * 256, 8192), chunks_for(65536, 8 * 65536, 8192)
     ((1, 32), (8, 1))

@@ -1,4 +1,4 @@
-"""Memory of the host that a GPU reads without a detour; where the system refuses, it stays as it is."""
+"""Page-locked host memory, which a GPU reads directly; if the system refuses to lock it, it stays as it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("skysieve")
 
 
 def driver(runtime: Runtime) -> Any:
-    """What locks pages; None for a runtime whose arrays are the host's."""
+    """The driver's functions that lock pages; None for a runtime whose arrays lie on the host."""
     return None if runtime.xp is np else runtime.xp.cuda.runtime
 
 
@@ -32,8 +32,8 @@ class PageLock:
     Attributes
     ----------
     refused : str
-        The driver's reason where it refuses, as it does beyond what the system lets a process lock: copies are slower
-        then, and everything else is the same.
+        The driver's message if it refuses, for example because the process may not lock that much memory.  Copies are
+        then slower; nothing else changes.
     """
 
     def __init__(self, runtime: Runtime, array: NDArray[Any]) -> None:
@@ -47,10 +47,10 @@ class PageLock:
             self._driver, self.refused = None, str(error)
 
     def close(self) -> None:
-        """Unlock them; the array stays."""
+        """Unlock the pages; the array stays."""
         if self._driver is not None:
             held, self._driver = self._driver, None
             try:
                 held.hostUnregister(self._array.ctypes.data)
-            except RuntimeError as error:  # a GPU that is gone
+            except RuntimeError as error:  # a GPU that has failed
                 logger.warning("%s", error)

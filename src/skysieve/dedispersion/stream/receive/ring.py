@@ -1,7 +1,7 @@
-"""Packets of one beam in the order of time: placed by their number, taken as gulps of any length.
+"""The packets of one beam in the order of time: placed by their number, taken in gulps of any length.
 
-What is lost, late, double or out of bounds is decided by the order in which packets arrive and nothing else, so that
-the counts are exact and can be foretold.
+Whether a packet is lost, late, a duplicate or out of bounds depends on the order of arrival alone, so that the counts
+are exact and can be predicted.
 """
 
 from __future__ import annotations
@@ -14,41 +14,58 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import one_of
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
 from skysieve.dedispersion.data.sigproc import unpack_table
+from skysieve.dedispersion.stream.records import POLICIES, Policy
 
+from .cpu_ring import (
+    ACCEPTED,
+    DUPLICATE,
+    HELD,
+    HIGHEST,
+    JUMP,
+    LATE,
+    OPEN,
+    OVERFLOW,
+    STALE,
+    START,
+    STATE,
+    WHOLE,
+    nibbles,
+    order_falling,
+    place,
+)
 from .packets import POWER, Geometry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HIGHEST, START, OPEN, ACCEPTED, LATE, DUPLICATE, OVERFLOW, JUMP, HELD, STALE, WHOLE, STATE = range(12)
 RESTART = 256
-"""Packets in a row that all say that the stream has begun anew before that is believed."""
-POLICIES = ("drop", "block")
+"""Consecutive packets that must indicate a restart of the sender before it is believed."""
 MOST_SECONDS = 60.0
-"""Of data in a ring that has grown."""
+"""Most seconds of data in a ring that grows."""
 LARGEST_VOLTAGE = 1e12
-"""Power of larger ones, added and squared, would pass the range of floats."""
+"""Sums of squared powers of larger voltages would exceed the range of floats."""
 
 
 @dataclass(frozen=True)
 class Gulp:
-    """Samples of one beam that follow each other.
+    """Consecutive samples of one beam.
 
     Attributes
     ----------
     start : int
-        Number of the first.
+        Number of the first sample.
     data : numpy.ndarray, shape (packets, chunks, samples, bytes)
-        Packets as they came; those that did not hold what was there before.
+        Packets as received; packets that did not arrive hold old bytes.
     first : int
         Number of the first packet's first sample, at most ``start``.
     count : int
         Samples.
     missing : numpy.ndarray of int64, shape (n, 4)
-        What did not come: first sample, last + 1, first chunk, last + 1; numbers from ``start`` on.
+        What did not arrive: first sample, last + 1, first chunk, last + 1; samples are counted as ``start`` is.
     """
 
     start: int
@@ -60,53 +77,53 @@ class Gulp:
 
 @dataclass(frozen=True)
 class Loan:
-    """Samples of one beam where they lie in the ring, to be given back.
+    """Samples of one beam in the memory of the ring; they must be given back.
 
     Attributes
     ----------
     start, first, count, missing
-        As of `Gulp`.
-    there : numpy.ndarray of bool, shape (packets, chunks)
-        Which packets came.
+        As in `Gulp`.
+    received : numpy.ndarray of bool, shape (packets, chunks)
+        Which packets arrived.
     pieces : list of numpy.ndarray of uint8, shape (packets, chunks, bytes)
-        Parts of the ring, one after the other in time; packets after their end did not come.
-    done, came : int
-        First packet number that is not done with; packets before it that came.
+        Parts of the ring in the order of time; packets after their end did not arrive.
+    done, count_received : int
+        First packet number that is still needed afterwards; how many packets before it arrived.
     """
 
     start: int
     first: int
     count: int
     missing: NDArray[np.int64]
-    there: NDArray[np.bool_]
+    received: NDArray[np.bool_]
     pieces: list[NDArray[np.uint8]]
     done: int
-    came: int
+    count_received: int
 
 
 class Ring:
-    """The packets of one beam.
+    """The ring of packets of one beam.
 
     Parameters
     ----------
     geometry : Geometry
     window : int
-        Places in time by which a packet may come after its successors.
+        A packet may arrive after others that are up to this many places ahead of it.
     seconds : float
-        Data that there is room for.
+        Seconds of data for which there is room.
     longest_gap : float
-        Seconds after the latest packet that one may lie and be believed.
+        Packets more than this many seconds ahead of the latest are not believed.
     policy : {"drop", "block"}
-        What happens to packets when nobody takes gulps: they are dropped and counted, or `put` waits.  It waits after
-        a gap that is longer than the ring too, until the gap is taken.
+        What happens to packets when the ring is full: they are dropped and counted, or `put` waits.  In both cases it
+        waits after a gap that is longer than the ring, until the gap has been taken.
 
     Attributes
     ----------
     growing : bool
-        Whether a ring that is half full doubles, up to `MOST_SECONDS` of data and a quarter of the memory that is free:
-        while searches are made nobody takes gulps.  It shrinks again when what it holds fits.
+        Whether a ring that is half full doubles, up to `MOST_SECONDS` of data and a quarter of the free memory; set
+        while a search is set up, when nobody takes gulps.  It shrinks again when its contents fit.
     fixed : bool
-        Whether it stays where it is in memory, see `fix`.
+        Whether it keeps its memory, see `fix`.
     """
 
     def __init__(
@@ -116,19 +133,18 @@ class Ring:
         window: int = 8,
         seconds: float = 2.0,
         longest_gap: float = 60.0,
-        policy: str = "drop",
+        policy: Policy = "drop",
     ) -> None:
-        if policy not in POLICIES:
-            raise ValueError(f"policy={policy!r}: expected 'drop' or 'block'")
+        one_of("policy", policy, POLICIES)
         if window < 0:
-            raise ValueError(f"window={window}: expected packets, at least 0")
+            raise ValueError(f"window={window}: expected a number of packets, at least 0")
         if not seconds > 0:
-            raise ValueError(f"seconds={seconds!r}: expected room, above 0")
+            raise ValueError(f"seconds={seconds!r}: expected seconds, above 0")
         g = self.geometry = geometry
-        room = available_host_memory() // 2
-        if not seconds * g.rate + 4 * (2 * window + 4) * g.chunks * g.packet_bytes < room:
+        budget = available_host_memory() // 2
+        if not seconds * g.rate + 4 * (2 * window + 4) * g.chunks * g.packet_bytes < budget:
             raise MemoryBudgetError(f"{seconds:g} s of {g.total} channels every {g.tsamp:g} s",
-                                    int(min(seconds * g.rate, 2.0**62)), room)  # fmt: skip
+                                    int(min(seconds * g.rate, 2.0**62)), budget)  # fmt: skip
         each = g.nsamp * g.tsamp
         self.window, self.policy = window, policy
         self.places = max(2 * window + 4, int(seconds / each) + 1)
@@ -150,12 +166,10 @@ class Ring:
         self, buffers: NDArray[np.uint8], index: NDArray[np.int64], number: NDArray[np.int64], chunk: NDArray[np.int64],
         offset: NDArray[np.int64],
     ) -> int:  # fmt: skip
-        """Place the datagrams ``index`` of ``buffers``; with "block" waits for room.
+        """Place the datagrams ``index`` of ``buffers``; with the policy "block" this waits for room.
 
-        Returns how many were dealt with: all, but where the stream seems to have begun anew, see `stale`.
+        Returns how many were processed: all of them, unless the sender seems to have started again, see `stale`.
         """
-        from . import cpu_ring
-
         begin = 0
         with self._ready:
             self._shrink()
@@ -163,7 +177,7 @@ class Ring:
                 self._move(2 * self.places)
             while begin < len(index) and not self.ended:
                 roomy = self._roomy()
-                begin = cpu_ring.place(
+                begin = place(
                     buffers, begin, index, number, chunk, offset, self.window, self.most_jump, RESTART,
                     self.policy == "drop" and not roomy, self.ring, self.seen, self.state,
                 )  # fmt: skip
@@ -181,7 +195,7 @@ class Ring:
         return len(index)
 
     def _roomy(self) -> bool:
-        """Whether it may become twice as large."""
+        """Whether the ring may double."""
         if not self.growing or self.fixed:
             return False
         g = self.geometry
@@ -189,15 +203,15 @@ class Ring:
         return 2 * self.places * g.nsamp * g.tsamp <= MOST_SECONDS and size <= available_host_memory() // 4
 
     def _shrink(self) -> None:
-        """Be as large as at first again, where what is held takes half of that at most."""
+        """Return to the first size, if the contents take at most half of it."""
         held = self.state[HIGHEST] + 1 - self.state[OPEN]
         if self.places > self._places and not (self.growing or self.fixed) and held <= self._places // 2:
             self._move(self._places)
 
     def _move(self, places: int) -> None:
-        """Take what is held to a ring of another size; loans keep the memory that they lie in."""
+        """Copy the contents to a ring of another size; loans keep the old memory."""
         opened, highest = int(self.state[OPEN]), int(self.state[HIGHEST])
-        low = max(0, min(opened, highest - self.window))  # what was taken may come once more
+        low = max(0, min(opened, highest - self.window))  # duplicates of packets that were taken may still come
         numbers = np.arange(low, min(highest + 1, opened + self.places))
         old, new = numbers % self.places, numbers % places
         marks = self.seen[old]
@@ -211,21 +225,21 @@ class Ring:
 
     @property
     def stale(self) -> bool:
-        """Whether so many packets in a row were late or far ahead that their stream must be another one."""
+        """Whether so many consecutive packets were late or far ahead that they must belong to another stream."""
         return bool(self.state[STALE] >= RESTART)
 
     @property
     def doubted(self) -> int:
-        """How many of the latest packets, in a row, were late or far ahead."""
+        """How many of the latest packets were late or far ahead, without another one between."""
         return int(self.state[STALE])
 
     def closer(self, number: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which doubted packets are of the last one's stream: they lie closer to it than to the latest of this ring."""
+        """Which doubted packets belong to the stream of the last one: those closer to it than to this ring's latest."""
         found: NDArray[np.bool_] = np.abs(number - number[-1]) <= np.abs(number - self.state[HIGHEST])
         return found
 
     def settle(self, number: NDArray[np.int64], sign: int) -> None:
-        """End the row of doubted packets; those of the numbers are taken from (-1) or added to (1) the counts."""
+        """Forget the doubted packets; those of the numbers are subtracted from (-1) or added to (1) the counts."""
         with self._ready:
             far = int((number > self.state[HIGHEST]).sum())
             self.state[LATE] += sign * (len(number) - far)
@@ -233,13 +247,13 @@ class Ring:
             self.state[STALE] = 0
 
     def end(self) -> None:
-        """No packet will come any more: what is there can be taken to its end."""
+        """No more packets will come: everything can be taken."""
         with self._ready:
             self.ended = True
             self._ready.notify_all()
 
     def fix(self) -> NDArray[np.uint8]:
-        """Its memory, which stays the same from now on."""
+        """The memory of the ring, which does not change from now on."""
         with self._ready:
             self.fixed = True
             return self.ring
@@ -247,9 +261,10 @@ class Ring:
     # ------------------------------------------------------------------ out
     @property
     def closed(self) -> int:
-        """First sample that may still come; all before can be taken.
+        """First sample that may still arrive; all samples before it can be taken.
 
-        What is whole need not wait for packets that are late; only the first is awaited, which may not be the earliest.
+        Complete samples need not wait for the window.  At the start they do, because the first packet may not be the
+        earliest.
         """
         highest = int(self.state[HIGHEST])
         if highest < 0:
@@ -259,27 +274,27 @@ class Ring:
 
     @property
     def fill(self) -> float:
-        """Part of the room that is taken."""
+        """Fraction of the ring that is in use."""
         return (
             float(max(0, self.state[HIGHEST] + 1 - self.state[OPEN]) / self.places) if self.state[HIGHEST] >= 0 else 0.0
         )
 
     def take(self, count: int, timeout: float = 0.1) -> Gulp | None:
-        """The next ``count`` samples, fewer at the end; None when they do not come within ``timeout``."""
+        """The next ``count`` samples, fewer at the end; None if they do not arrive within ``timeout`` seconds."""
         loan = self.lend(count, timeout)
         return None if loan is None else self.copied(loan)
 
     def copied(self, loan: Loan) -> Gulp:
-        """A loan as a gulp; it is given back."""
+        """Copy a loan, and give it back."""
         data = np.concatenate(loan.pieces) if len(loan.pieces) > 1 else loan.pieces[0].copy()
-        more = len(loan.there) - len(data)
+        more = len(loan.received) - len(data)
         if more:
             data = np.concatenate([data, np.zeros((more, *data.shape[1:]), np.uint8)])
         self.give_back(loan)
         return Gulp(loan.start, data, loan.first, loan.count, loan.missing)
 
     def lend(self, count: int, timeout: float = 0.1) -> Loan | None:
-        """As `take`, but nothing is copied: the places stay as they are until they are given back."""
+        """As `take`, without a copy: the places do not change until they are given back."""
         with self._ready:
             if not self._ready.wait_for(lambda: self._enough(count) or self.ended, timeout) and not self._enough(count):
                 return None
@@ -296,26 +311,26 @@ class Ring:
         cuts = [slice(low, min(high, places))] + ([slice(0, high - places)] if high > places else [])
         pieces = [ring[cut] for cut in cuts]
         seen = np.concatenate([marks[cut] for cut in cuts])
-        there = np.zeros((b - a, self.geometry.chunks), bool)
-        there[: held - a] = seen == np.arange(a, held)[:, None] + 1
-        missing = self._missing(there, a, start, start + n)
+        received = np.zeros((b - a, self.geometry.chunks), bool)
+        received[: held - a] = seen == np.arange(a, held)[:, None] + 1
+        missing = self._missing(received, a, start, start + n)
         with self._ready:
             self.at += n
             done = self.at // nsamp
-            whole = there[: done - a]
-            came = int(whole.sum())
-            self.lost += int(whole.size) - came
-        return Loan(start, a * nsamp, n, missing, there, pieces, done, came)
+            complete = received[: done - a]
+            count_received = int(complete.sum())
+            self.lost += int(complete.size) - count_received
+        return Loan(start, a * nsamp, n, missing, received, pieces, done, count_received)
 
     def give_back(self, loan: Loan) -> None:
-        """The places of a loan may be used again; loans go back in the order in which they were made."""
+        """Let the places of a loan be used again; loans are given back in the order in which they were made."""
         with self._ready:
             self.state[OPEN] = loan.done
-            self.state[HELD] -= loan.came
+            self.state[HELD] -= loan.count_received
             self._ready.notify_all()
 
     def take_back(self) -> None:
-        """Places of loans that nobody will give back may be used again."""
+        """Let the places of all loans be used again, because they will not be given back."""
         with self._ready:
             done = self.at // self.geometry.nsamp if self.at >= 0 else int(self.state[OPEN])
             gone = np.arange(int(self.state[OPEN]), min(done, int(self.state[OPEN]) + self.places))
@@ -335,28 +350,28 @@ class Ring:
             self.at = int(self.state[START]) * self.geometry.nsamp
             self.state[OPEN] = self.state[START]
 
-    def _missing(self, there: NDArray[np.bool_], first: int, low: int, high: int) -> NDArray[np.int64]:
-        """Rectangles of what is not there: whole times joined, chunks alone."""
-        if there.all():
+    def _missing(self, received: NDArray[np.bool_], first: int, low: int, high: int) -> NDArray[np.int64]:
+        """Rectangles of what did not arrive: consecutive whole times are joined, single chunks are not."""
+        if received.all():
             return np.empty((0, 4), np.int64)
         nsamp, chunks = self.geometry.nsamp, self.geometry.chunks
-        none: NDArray[np.bool_] = np.asarray(~there.any(axis=1))
+        none: NDArray[np.bool_] = np.asarray(~received.any(axis=1))
         edges = np.flatnonzero(np.diff(np.concatenate([[False], none, [False]]).astype(np.int8)))
         runs = edges.reshape(-1, 2)
         whole = np.stack([runs[:, 0], runs[:, 1], np.zeros(len(runs), int), np.full(len(runs), chunks)], axis=1)
-        t, c = np.nonzero(~there & ~none[:, None])
+        t, c = np.nonzero(~received & ~none[:, None])
         some = np.stack([t, t + 1, c, c + 1], axis=1)
         rects = np.concatenate([whole, some]).astype(np.int64)
         rects[:, :2] = np.clip((rects[:, :2] + first) * nsamp, low, high)
         return rects[rects[:, 0] < rects[:, 1]]
 
     def arrived(self, sample: int) -> float | None:
-        """`time.monotonic` when the first packet past a sample came, where it is remembered."""
+        """`time.monotonic` when the first packet past a sample arrived; None if that is not known any more."""
         with self._ready:
             return next((when for end, when in self._arrivals if end >= sample), None)
 
     def counts(self) -> dict[str, int]:
-        """What became of the packets so far; ``lost`` are those that were not there when their time was taken."""
+        """Counts of packets so far; ``lost`` are those that had not arrived when their samples were taken."""
         return {
             "accepted": int(self.state[ACCEPTED]), "late": int(self.state[LATE]),
             "duplicate": int(self.state[DUPLICATE]), "overflow": int(self.state[OVERFLOW]),
@@ -365,10 +380,10 @@ class Ring:
 
 
 class Unpacker:
-    """Packets' bytes as samples.
+    """Turns the bytes of packets into samples.
 
-    Power gives rows (samples, channels in falling order of frequency); voltages complex64
-    (samples, polarisations, channels in the order of the band).
+    Power: rows, shape (samples, channels), in falling order of frequency.  Voltages: complex64, shape (samples,
+    polarisations, channels), in the order of the band.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -376,16 +391,14 @@ class Unpacker:
         self.flip = g.foff > 0
         if g.kind == POWER:
             if g.all_pols == 2 and g.bits == 16:
-                raise ValueError("bits=16, pols=2: sums of two polarisations would pass 16 bits")
+                raise ValueError("bits=16, pols=2: sums of two polarisations would exceed 16 bits")
             wide = 2 if g.bits == 16 or (g.bits == 8 and g.all_pols == 2) else 1
             self.dtype = np.dtype(np.float32 if g.bits == 32 else np.uint16 if wide == 2 else np.uint8)
             self.maximum = 0 if g.bits == 32 else g.all_pols * (2**g.bits - 1)
             self._table = unpack_table(g.bits, "little") if g.bits < 8 else None
 
     def power(self, gulp: Gulp) -> NDArray[Any]:
-        """Rows of a gulp."""
-        from . import cpu_ring
-
+        """The power of a gulp as rows."""
         g = self.geometry
         n, low = len(gulp.data), gulp.start - gulp.first
         raw = gulp.data.reshape(n, g.chunks, g.nsamp, g.pols, -1)
@@ -397,27 +410,25 @@ class Unpacker:
         rows = lines[:, 0] if g.pols == 1 else lines.sum(axis=1, dtype=self.dtype)
         if self.flip:
             out = np.empty(rows.shape, self.dtype)
-            cpu_ring.order_falling(rows, out)
+            order_falling(rows, out)
             return out
         return np.ascontiguousarray(rows, self.dtype)
 
     def voltages(self, gulp: Gulp) -> NDArray[np.complex64]:
-        """Voltages of a gulp; 0 where packets are missing."""
-        from . import cpu_ring
-
+        """The voltages of a gulp; 0 where packets are missing."""
         g = self.geometry
         n, low = len(gulp.data), gulp.start - gulp.first
         raw = gulp.data.reshape(n, g.chunks, g.nsamp, g.pols, -1)
         if g.bits == 4:
             flat = np.empty(2 * raw.size, np.float32)
-            cpu_ring.nibbles((raw ^ np.uint8(0x88) if g.offset_binary else raw).reshape(-1), flat)
+            nibbles((raw ^ np.uint8(0x88) if g.offset_binary else raw).reshape(-1), flat)
             x = flat.reshape(*raw.shape[:4], -1).view(np.complex64)
         elif g.bits == 8:
             signed = (raw ^ np.uint8(0x80) if g.offset_binary else raw).view(np.int8)
             x = signed.astype(np.float32).view(np.complex64)
         else:
             real = raw.view("<f4").astype(np.float32)
-            real[~(np.abs(real) < LARGEST_VOLTAGE)] = 0  # one that is no number would be its channel's level for ever
+            real[~(np.abs(real) < LARGEST_VOLTAGE)] = 0  # a NaN would stay in its channel's level
             x = real.view(np.complex64)
         if g.by_pol:
             x = x.transpose(0, 2, 1, 3, 4).reshape(n * g.nsamp, g.chunks, g.total)
@@ -432,11 +443,11 @@ class Unpacker:
         return x
 
     def bands(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Missing chunks as stretches of channels in the order of the band."""
+        """Missing chunks as ranges of channels in the order of the band."""
         return bands(self.geometry, missing)
 
     def rects(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Missing chunks as stretches of rows in falling order of frequency."""
+        """Missing chunks as ranges of channels in falling order of frequency."""
         out = self.bands(missing)
         if self.flip:
             out[:, 2:] = self.geometry.total - out[:, :1:-1]
@@ -444,7 +455,7 @@ class Unpacker:
 
 
 def bands(g: Geometry, missing: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Missing chunks as stretches of channels in the order of the band."""
+    """Missing chunks as ranges of channels in the order of the band."""
     out = missing.copy()
     if g.by_pol:
         out[:, 2], out[:, 3] = 0, g.total

@@ -1,11 +1,11 @@
-"""Datagrams from UDP sockets: a thread of compiled code a port, which waits for nobody.
+"""Receive datagrams from UDP sockets: one thread of compiled code per port.
 
-The thread calls ``recvmmsg`` and never takes Python's lock, so that plots, searches and everything else written in
-Python cannot hold it up.  What it receives waits in a ring of slots for `UdpReceiver.batch`.
+The thread calls ``recvmmsg`` and never takes Python's lock, so that Python code cannot delay it.  The datagrams wait in
+a ring of slots for `UdpReceiver.batch`.
 
-A thread that waits for its turn, or whose core the host of a virtual machine has given to another, cannot take what
-comes meanwhile.  A kernel's default buffer of 208 KiB holds 12 datagrams of 8 KiB (measured; each takes 17 KiB), 0.8 ms
-of a gigabit a second.  So where the kernel grants little, up to 64 sockets share the port, each with its own buffer.
+While the thread waits for a core, or while the host of a virtual machine has taken the core away, datagrams pile up in
+the kernel.  Its default buffer of 208 KiB holds 12 datagrams of 8 KiB (measured; each takes 17 KiB), 0.8 ms of a
+gigabit per second.  So if the kernel grants little, up to 64 sockets share the port, each with its own buffer.
 """
 
 from __future__ import annotations
@@ -23,59 +23,64 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.core.checks import one_of
+from skysieve.dedispersion.stream.records import POLICIES, Policy
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_BUFFER = 2**26
 ENOUGH_BUFFER = 2**22
-"""Bytes that the kernel should grant a socket; of less, several share the port, which hold four times as much."""
+"""Bytes that the kernel should grant a socket.  If it grants less, several sockets share the port and hold four times
+as much together.
+"""
 MOST_SOCKETS = 64
 SWEEP, LONG_SWEEP = 256, 1024
-"""Datagrams that are taken before they are published, at most: of many sockets all that they hold, to be in order."""
+"""Most datagrams that are taken before they are published; with many sockets more, so that they can be put in order."""
 PAUSE = 200
-"""Microseconds that are waited for more datagrams, where the kernel has room for them."""
+"""Microseconds to wait for more datagrams, if the kernel has room for them."""
 SO_RCVBUFFORCE, SO_TIMESTAMPNS, SO_ATTACH_REUSEPORT_CBPF = 33, 35, 51
 ANY_SOCKET = (0x20, 0xFFFFF000 + 56), (0x94, 0), (0x16, 0)
-"""A program for the kernel: load a random number, take it modulo a number, return it."""
+"""A program for the kernel: load a random number, take it modulo the number of sockets, return it."""
 
 
 class UdpReceiver:
-    """Receive datagrams.
+    """Receives datagrams.
 
     Parameters
     ----------
     host, port : str, int
-        Where to listen; port 0 takes a free one.
+        The address to listen on; port 0 takes a free one.
     slot_bytes : int
-        Longest datagram; longer ones count as truncated.
+        Longest datagram; longer ones are counted as oversized.
     memory : int
         Bytes of the ring.
     policy : {"drop", "block"}
-        What happens when the ring is full: datagrams are read and counted, or left to the kernel, which drops them
-        uncounted (`kernel_drops` tells).
+        What happens when the ring is full: datagrams are read, dropped and counted, or left to the kernel, which drops
+        and counts them (`kernel_drops`).
     socket_buffer : int, optional
-        Bytes to ask the kernel for; by default 64 MiB, of which it grants
-        ``net.core.rmem_max`` or, with CAP_NET_ADMIN, all; 0 for its own default.
+        Bytes of buffer to request from the kernel, 64 MiB by default; it grants at most ``net.core.rmem_max``, or
+        everything with CAP_NET_ADMIN.  0 leaves the kernel's default.
     sockets : int, optional
-        Sockets that share the port, each with a buffer of its own, 1 to 64; by default one that is granted 4 MiB, or
-        as many as hold 16 MiB.  The kernel gives each datagram to any of them, `order` tells the order in which it
-        took them.
+        Sockets that share the port, each with its own buffer, 1 to 64.  The default is one if it is granted 4 MiB, else
+        as many as hold 16 MiB together.  The kernel gives each datagram to any of them; `order` restores the order in
+        which it took them.
 
     Attributes
     ----------
     address : (str, int)
     granted : int
-        Bytes of the kernel's buffer of a socket.
+        Bytes of the kernel's buffer for each socket.
     sockets : list of socket.socket
     real_time : bool
-        Whether the thread runs before all ordinary ones, which takes root or CAP_SYS_NICE.
+        Whether the thread has real-time priority, which needs root or CAP_SYS_NICE.
 
     Raises
     ------
     OSError
-        When the port is taken or the address is not one of this machine.
+        The port is in use, or the address is not one of this machine.
     RuntimeError
-        On systems without ``recvmmsg``.
+        The system has no ``recvmmsg``.
 
     Examples
     --------
@@ -89,12 +94,11 @@ class UdpReceiver:
     """
 
     def __init__(
-        self, host: str, port: int, *, slot_bytes: int = 9216, memory: int = 2**26, policy: str = "drop",
+        self, host: str, port: int, *, slot_bytes: int = 9216, memory: int = 2**26, policy: Policy = "drop",
         socket_buffer: int | None = None, sockets: int | None = None,
     ) -> None:  # fmt: skip
         check_system()
-        if policy not in ("drop", "block"):
-            raise ValueError(f"policy={policy!r}: expected 'drop' or 'block'")
+        one_of("policy", policy, POLICIES)
         if not 64 <= slot_bytes <= 65535:
             raise ValueError(f"slot_bytes={slot_bytes}: expected 64 to 65535")
         if sockets is not None and not 1 <= sockets <= MOST_SOCKETS:
@@ -102,21 +106,21 @@ class UdpReceiver:
         from .cpu_udp import CONTROL
 
         self.policy = policy
-        count = how_many(socket_buffer) if sockets is None else sockets
+        count = socket_count(socket_buffer) if sockets is None else sockets
         self.sweep = SWEEP if count == 1 else LONG_SWEEP
         self.slots = max(self.sweep, memory // slot_bytes)
         rows = self.slots + 2 * self.sweep
         self.buffers = np.zeros((rows, slot_bytes), np.uint8)
-        self.buffers.fill(0)  # pages are mapped now, not while packets wait
+        self.buffers.fill(0)  # map the pages now, not while packets wait
         self.lengths, self._marks = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._headers, self._vectors = message_headers(self.buffers)
         self._controls = np.zeros((rows, CONTROL), np.int64)
         self._stamps = np.zeros(0, np.int64)
-        self._events, self._words, self._word = event_room()
+        self._events, self._words, self._word = event_buffer()
         self._at = self._pause = 0
         self.state = np.zeros(8, np.int64)
         self._load()
-        self.sockets = opened(host, port, socket_buffer, count)
+        self.sockets = open_sockets(host, port, socket_buffer, count)
         self.granted = self.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         self.address: tuple[str, int] = self.sockets[0].getsockname()[:2]
         if len(self.sockets) > 1:
@@ -135,24 +139,24 @@ class UdpReceiver:
         self._running.wait()
 
     def _load(self) -> None:
-        """Load or compile what receives, before a packet can wait."""
-        from . import cpu_udp as cpu_receive
+        """Load or compile the receiving functions before packets can wait."""
+        from . import cpu_udp
 
-        self.state[cpu_receive.STOP] = 1
+        self.state[cpu_udp.STOP] = 1
         self._receive_from(-1)
-        cpu_receive.give_back(self.state, 0)
-        cpu_receive.published(self.state)
+        cpu_udp.give_back(self.state, 0)
+        cpu_udp.published(self.state)
         self.state[:] = 0
 
     def _receive(self) -> None:
-        self.real_time = first_served()
+        self.real_time = request_real_time()
         self._running.set()
         self._receive_from(self._queue.fileno())
 
     def _receive_from(self, handle: int) -> None:
-        from . import cpu_udp as cpu_receive
+        from . import cpu_udp
 
-        cpu_receive.receive(
+        cpu_udp.receive(
             handle, self._events, self._events.ctypes.data, self._words, self._word, self._headers,
             self._headers.ctypes.data, self._controls, self._stamps, self._marks, self.lengths, self.slots, self.sweep,
             self.policy == "drop", self._pause, self.state,
@@ -167,11 +171,11 @@ class UdpReceiver:
 
     @property
     def fill(self) -> float:
-        """Part of the ring that is taken."""
+        """Fraction of the ring that is in use."""
         return self.waiting / self.slots
 
     def batch(self, most: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """The next datagrams, at most so many, and their lengths (-1: too long for a slot); valid until `release`."""
+        """The ``most`` next datagrams, valid until `release`, and their lengths (-1: too long for a slot)."""
         from .cpu_udp import WRAP
 
         first, n = self._at, min(most, self.waiting)
@@ -180,18 +184,18 @@ class UdpReceiver:
         wraps = np.flatnonzero(marks == WRAP)
         if len(wraps):
             n = int(wraps[0]) + 1
-        elif len(ends):  # whole sweeps: datagrams of one may be in any order
+        elif len(ends):  # whole sweeps: within one the datagrams may be in any order
             n = int(ends[-1]) + 1
         return self.buffers[first : first + n], self.lengths[first : first + n]
 
     def order(self, count: int) -> NDArray[np.int64] | None:
-        """Order in which the kernel took the oldest ``count`` datagrams; None where that is how they lie."""
+        """Order in which the kernel took the oldest ``count`` datagrams; None if they lie in that order."""
         if not len(self._stamps):
             return None
         return np.argsort(self._stamps[self._at : self._at + count], kind="stable")
 
     def release(self, count: int) -> None:
-        """Give back the slots of the oldest datagrams."""
+        """Release the slots of the oldest datagrams."""
         from .cpu_udp import WRAP, give_back
 
         if count:
@@ -201,7 +205,7 @@ class UdpReceiver:
             give_back(self.state, count)
 
     def counts(self) -> dict[str, int]:
-        """Datagrams received, dropped for want of room, too long; those that the kernel dropped."""
+        """Datagrams received, dropped because the ring was full, too long, dropped by the kernel."""
         from .cpu_udp import HEAD, OVERFLOW, TRUNCATED
 
         received = int(self.state[HEAD] + self.state[OVERFLOW])
@@ -211,7 +215,7 @@ class UdpReceiver:
         }  # fmt: skip
 
     def kernel_drops(self) -> int:
-        """Datagrams that the kernel dropped because its buffers were full; -1 where it does not tell."""
+        """Datagrams that the kernel dropped because its buffers were full; -1 if that is unknown."""
         name = "/proc/net/udp6" if self.sockets[0].family == socket.AF_INET6 else "/proc/net/udp"
         try:
             with open(name, encoding="ascii") as table:
@@ -222,7 +226,7 @@ class UdpReceiver:
         return sum(drops) if len(drops) == len(self.sockets) else -1
 
     def halt(self) -> None:
-        """Receive what waits in the kernel, and no more; what is in the ring stays."""
+        """Receive what waits in the kernel, then stop; the datagrams in the ring can still be read."""
         from .cpu_udp import STOP
 
         self.state[STOP] = 1
@@ -243,23 +247,23 @@ class UdpReceiver:
 
 
 def check_system() -> None:
-    """Refuse systems that lack ``recvmmsg`` and ``sendmmsg``, or have other structures."""
+    """Refuse systems that lack ``recvmmsg`` and ``sendmmsg``, or whose structures differ."""
     if sys.platform != "linux" or struct.calcsize("P") != 8:
         raise RuntimeError("UDP packets are sent and received on 64-bit Linux only")
 
 
-def how_many(buffer: int | None) -> int:
-    """Sockets for a port, by what the kernel grants one."""
+def socket_count(buffer: int | None) -> int:
+    """How many sockets should share a port, by the buffer that the kernel grants one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        ask_for(one, buffer)
+        request_buffer(one, buffer)
         granted = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     return 1 if granted >= ENOUGH_BUFFER else min(MOST_SOCKETS, 4 * ENOUGH_BUFFER // max(1, granted))
 
 
-def ask_for(one: socket.socket, buffer: int | None) -> None:
-    """Ask the kernel for a buffer: None for all that it grants, 0 for its default.
+def request_buffer(one: socket.socket, buffer: int | None) -> None:
+    """Request a buffer from the kernel: None for the largest that it grants, 0 for its default.
 
-    With CAP_NET_ADMIN it grants what is asked for, else up to ``net.core.rmem_max``.
+    It grants everything with CAP_NET_ADMIN, else at most ``net.core.rmem_max``.
     """
     if buffer == 0:
         return
@@ -270,17 +274,17 @@ def ask_for(one: socket.socket, buffer: int | None) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
 
-def opened(host: str, port: int, buffer: int | None, count: int) -> list[socket.socket]:
-    """Sockets that share a port: the kernel gives each datagram to any one of them.
+def open_sockets(host: str, port: int, buffer: int | None, count: int) -> list[socket.socket]:
+    """Open sockets that share a port; the kernel gives each datagram to any one of them.
 
-    The first is bound alone, so that a port which is taken is refused; the others join it.
+    The first is bound alone, so that a port in use is refused; the others join it.
     """
     made: list[socket.socket] = []
     try:
         while len(made) < count:
             one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
             made.append(one)
-            ask_for(one, buffer)
+            request_buffer(one, buffer)
             if len(made) > 1:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             one.bind((host, port))
@@ -306,12 +310,12 @@ def opened(host: str, port: int, buffer: int | None, count: int) -> list[socket.
 
 
 def check_free(places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM) -> None:
-    """Refuse ports that are taken, before long work.
+    """Refuse ports that are in use, before long work.
 
     Raises
     ------
     OSError
-        As when they are opened, and where one is given twice.
+        A port is in use, or is given twice.
     """
     made: list[socket.socket] = []
     try:
@@ -319,7 +323,7 @@ def check_free(places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM) -> 
             one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
             made.append(one)
             try:
-                if kind == socket.SOCK_STREAM:  # as servers have it
+                if kind == socket.SOCK_STREAM:  # as servers set it
                     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 one.bind((host, port))
             except (OSError, OverflowError) as error:
@@ -329,30 +333,30 @@ def check_free(places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM) -> 
             one.close()
 
 
-def event_room() -> tuple[NDArray[np.int32], int, int]:
-    """Room for the events of an epoll, words of 4 bytes of each, and which of them holds the socket.
+def event_buffer() -> tuple[NDArray[np.int32], int, int]:
+    """Memory for the events of an epoll, 4-byte words per event, and the index of the word with the socket.
 
-    ``struct epoll_event`` is packed on x86-64 alone.
+    ``struct epoll_event`` is packed on x86-64 only.
     """
     words, word = (3, 1) if platform.machine() in ("x86_64", "AMD64") else (4, 2)
     return np.zeros(words * MOST_SOCKETS, np.int32), words, word
 
 
-def first_served() -> bool:
-    """Let this thread run before all ordinary ones, where the system allows it; whether it does.
+def request_real_time() -> bool:
+    """Give this thread real-time priority; whether the system allowed it.
 
-    A kernel's default buffer holds a millisecond or two of a gigabit a second; a thread that wakes on busy cores may
-    have to wait for eight (measured), with real-time priority for 0.2.
+    The kernel's default buffer holds a millisecond or two of a gigabit per second.  On busy cores an ordinary thread
+    that wakes may wait for eight milliseconds (measured), one with real-time priority for 0.2.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except OSError:  # not allowed; some containers know no such priority
+    except OSError:  # not allowed, or not supported by the container
         return False
     return True
 
 
 def message_headers(buffers: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Linux ``struct mmsghdr`` for each row of buffers, and the ``struct iovec`` that they point to."""
+    """Linux's ``struct mmsghdr`` for each row of buffers, and the ``struct iovec`` that they point to."""
     n, size = buffers.shape
     vectors = np.zeros((n, 2), np.uint64)
     vectors[:, 0] = buffers.ctypes.data + np.arange(n) * buffers.strides[0]

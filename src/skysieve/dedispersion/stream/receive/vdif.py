@@ -1,6 +1,6 @@
 """VDIF frames as packets: complex voltages of any number of channels, threads as polarisations.
 
-The frame header (32 bytes; 16 for legacy frames) has no frequencies and no sampling time: they are the user's to give.
+The frame header (32 bytes; 16 for legacy frames) has no frequencies and no sampling time; the user gives them.
 See the VDIF specification, release 1.1.1 (vlbi.org/vdif).
 """
 
@@ -20,21 +20,21 @@ FULL, LEGACY = 32, 16
 
 
 class VdifParser:
-    """Parse VDIF data frames, one a datagram.
+    """Parses VDIF data frames, one per datagram.
 
     Parameters
     ----------
     frames : int
-        Frames a second of one thread.
+        Frames per second of one thread.
     fch1, foff : float
         Centre of channel 0 and step to the next, MHz.
     threads : int
-        1, or 2: threads 0 and 1 are polarisations.
+        1, or 2 if threads 0 and 1 are polarisations.
 
     Notes
     -----
     Frames must hold complex samples of 4 or 8 bits.  Sample 0 is at the start of the reference epoch (half a year).
-    Frames that are marked invalid count as malformed, so that their samples are missing.
+    Frames that are marked invalid are counted as faulty, so that their samples are missing.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class VdifParser:
 
     def __init__(self, *, frames: int, fch1: float, foff: float, threads: int = 1) -> None:
         if frames < 1:
-            raise ValueError(f"frames={frames!r}: expected frames a second, at least 1")
+            raise ValueError(f"frames={frames!r}: expected frames per second, at least 1")
         if threads not in (1, 2):
             raise ValueError(f"threads={threads!r}: expected 1 or 2 polarisations")
         if not (fch1 > 0 and foff != 0):
@@ -73,12 +73,12 @@ class VdifParser:
         payload = long - size
         nsamp = payload // line
         status = np.zeros(n, np.int64)
-        fine = (
+        valid = (
             ((w[:, 3] >> 31) & 1 == 1) & ((bits == 4) | (bits == 8)) & ((w[:, 2] >> 24) & 31 <= 20) & (nsamp >= 1)
             & (payload % line == 0) & (nsamp <= 65535) & (frame < self.frames) & ((w[:, 0] >> 31) & 1 == 0)
             & ((seconds * self.frames + frame) * np.maximum(nsamp, 1) < LAST_SAMPLE)
         )  # fmt: skip
-        status[~fine] = WRONG_FIELDS
+        status[~valid] = WRONG_FIELDS
         status[long != lengths] = WRONG_LENGTH
         status[thread >= self.threads] = FOREIGN
         status[(lengths < size) | (wide < FULL)] = SHORT
@@ -104,7 +104,7 @@ class VdifParser:
 def vdif_frame(
     payload: NDArray[np.uint8], *, second: int, number: int, epoch: int, log2_channels: int, bits: int, thread: int = 0
 ) -> NDArray[np.uint8]:
-    """A frame of complex samples."""
+    """Make a frame of complex samples."""
     head = np.zeros(8, "<u4")
     head[0] = second
     head[1] = (epoch << 24) | number

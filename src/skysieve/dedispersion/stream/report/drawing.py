@@ -1,6 +1,6 @@
-"""Candidates' samples as files, and pictures of those, which a process of its own draws.
+"""The samples of candidates as files, and pictures of them, which a separate process draws.
 
-Samples are on the disk before their picture is begun, so that `undrawn` ones can be drawn at any time.
+Samples are on the disk before their picture is begun, so that missing pictures can be drawn later.
 """
 
 from __future__ import annotations
@@ -20,42 +20,43 @@ from typing import TYPE_CHECKING, Any
 
 from skysieve.core.files import written
 from skysieve.dedispersion.data.write import write_fil
-
-from .tables import COLUMNS, FORMATS
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.data.observation import Observation
 
-PATIENCE = 0.2
-ENDS = 2.0
-"""Seconds between looks at whether to go on; that the process has to end by itself."""
+CHECK_SECONDS = 0.2
+"""Seconds between checks whether to wait on for a picture."""
+END_SECONDS = 2.0
+"""Seconds that the process has to end before it is killed."""
+_FORMATS = {c.name: c.format for c in CANDIDATE_COLUMNS}
 
 
 def name_of(columns: dict[str, Any]) -> str:
-    """A file's name for a candidate: that which its line in the table gives.
+    """The name of a candidate's files, from the values as its line in the table has them.
 
-    Segments after the first have their number in it: a sender that starts anew may send the same times again.
+    Segments after the first have their number in it, because a sender that starts again may send the same times again.
 
     >>> name_of({"mjd_infinite": 60000.5, "dm": 56.77123456789, "beam": 2, "segment": 0})
     '60000.500000000_dm56.771_beam2'
     >>> name_of({"mjd_infinite": 60000.5, "dm": 56.77123456789, "beam": 2, "segment": 3})
     '60000.500000000_dm56.771_beam2_segment3'
     """
-    mjd, dm = (float(format(float(columns[name]), FORMATS[name])) for name in ("mjd_infinite", "dm"))
+    mjd, dm = (float(format(float(columns[name]), _FORMATS[name])) for name in ("mjd_infinite", "dm"))
     segment = int(columns["segment"])
     return f"{mjd:.9f}_dm{dm:.3f}_beam{columns['beam']}" + (f"_segment{segment}" if segment else "")
 
 
 @dataclass(frozen=True)
-class Task:
-    """A picture to draw: of a candidate, from its samples.
+class PictureTask:
+    """A picture to draw.
 
     Attributes
     ----------
     samples : str
-        The file with them.
+        The file with the samples around a candidate.
     dm, width, snr, mjd_top : float
         Of the candidate; ``mjd_top`` is its arrival at the top of the band.
     """
@@ -68,14 +69,14 @@ class Task:
 
     @property
     def picture(self) -> Path:
-        """Where it goes."""
+        """The file of the picture."""
         return Path(self.samples).with_suffix(".png")
 
 
-def task_of(folder: Path, columns: dict[str, Any]) -> Task:
-    """The picture of a candidate: of its line in the table."""
+def task_of(folder: Path, columns: dict[str, Any]) -> PictureTask:
+    """The picture of a candidate, from its line in the table."""
     samples = folder / "pulses" / f"{name_of(columns)}.fil"
-    return Task(str(samples), *(float(columns[name]) for name in ("dm", "width", "snr", "mjd_top")))
+    return PictureTask(str(samples), *(float(columns[name]) for name in ("dm", "width", "snr", "mjd_top")))
 
 
 def save_samples(path: str, raw: NDArray[Any], start: int, o: Observation) -> None:
@@ -90,7 +91,7 @@ def save_samples(path: str, raw: NDArray[Any], start: int, o: Observation) -> No
     write_fil(path, fb)
 
 
-def draw(task: Task) -> None:
+def draw(task: PictureTask) -> None:
     """Write a picture."""
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.single_pulse.cutouts import cutout
@@ -103,104 +104,104 @@ def draw(task: Task) -> None:
             one.plot().savefig(part, **QUICK_PNG)
 
 
-def undrawn(folder: Path) -> Iterator[Task]:
-    """Pictures that a run's folder lacks, of the candidates whose samples it has.
+def undrawn(folder: Path) -> Iterator[PictureTask]:
+    """Pictures that the folder of a run lacks, of candidates whose samples it has.
 
     Raises
     ------
     ValueError
-        When it is no folder of a run.
+        The folder is not that of a run.
     """
     path = folder / "candidates.csv"
     if not path.is_file():
-        raise ValueError(f"{folder}: holds no candidates.csv; expected the --out of a stream")
+        raise ValueError(f"{folder}: has no candidates.csv; expected the --output of a stream")
     with open(path, encoding="ascii", newline="") as file:
         rows = csv.DictReader(file)
-        if tuple(rows.fieldnames or ()) != COLUMNS:
-            raise ValueError(f"{path} is no table of candidates of this version")
+        if list(rows.fieldnames or ()) != list(_FORMATS):
+            raise ValueError(f"{path} is not a table of this version of skysieve")
         for row in rows:
             if None in row.values() or None in row:
-                continue  # a line that is being written, or was cut off
+                continue  # an incomplete line
             task = task_of(folder, row)
             if Path(task.samples).is_file() and not task.picture.exists():
                 yield task
 
 
-class Painter:
-    """Draws in a process of its own, of the lowest priority but one; ends with `close` or when this process does.
+class PictureProcess:
+    """A process of low priority that draws; it ends with `close`, or when this process ends.
 
     Raises
     ------
     OSError
-        When there is no room for a process.
+        The process cannot be started.
     """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(  # in a session of its own: the terminal's Ctrl-C is not for it
-            # -P: modules of the same names in the folder where the command was given are not for it
+        self._process = subprocess.Popen(  # in its own session, so that Ctrl-C at the terminal does not reach it
+            # -P: do not import modules from the current folder
             [sys.executable, "-P", "-m", "skysieve.dedispersion.stream.report.drawing"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
         )  # fmt: skip
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Number of the process."""
         return self._process.pid
 
-    def draw(self, task: Task, over: Callable[[], bool]) -> str | None:
+    def draw(self, task: PictureTask, over: Callable[[], bool]) -> str | None:
         """Draw a picture.
 
         Returns
         -------
         str or None
-            What went wrong; empty when all is well.  None when ``over()`` told to give up.
+            The error message; empty if the picture was drawn.  None if ``over()`` became true before that.
 
         Raises
         ------
         OSError
-            When the process is gone, or talks nonsense.
+            The process has ended, or its answer cannot be read.
         """
         p = self._process
         assert p.stdin is not None
         assert p.stdout is not None
         p.stdin.write(json.dumps(vars(task)) + "\n")
         p.stdin.flush()
-        while not select.select([p.stdout], [], [], PATIENCE)[0]:
+        while not select.select([p.stdout], [], [], CHECK_SECONDS)[0]:
             if over():
                 return None
         line = p.stdout.readline()
         if not line:
-            raise OSError(f"the process that draws ended (status {p.wait()})")
+            raise OSError(f"the drawing process ended (status {p.wait()})")
         try:
             return str(json.loads(line))
         except ValueError:
-            raise OSError(f"the process that draws answers {line.strip()!r}") from None
+            raise OSError(f"the drawing process answered {line.strip()!r}") from None
 
     def close(self) -> None:
-        """End it, at once."""
+        """End the process at once."""
         p = self._process
         p.terminate()
         try:
-            p.wait(ENDS)
+            p.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             p.kill()
             p.wait()
         assert p.stdout is not None
         p.stdout.close()
         assert p.stdin is not None
-        with suppress(OSError):  # what it was told last may not have been taken
+        with suppress(OSError):  # it may not have read the last task
             p.stdin.close()
 
 
 def main() -> None:
-    """Draw what standard input asks for, a JSON object a line; answer each with a line: what went wrong, or nothing."""
+    """Draw the tasks on standard input, a JSON object per line; answer each with its error message, or an empty one."""
     if hasattr(os, "nice"):
         os.nice(15)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # what is half written is removed
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # removes unfinished files
     for line in sys.stdin:
         wrong = ""
         try:
-            draw(Task(**json.loads(line)))
+            draw(PictureTask(**json.loads(line)))
         except (OSError, ValueError, ArithmeticError, ImportError, MemoryError, RuntimeError) as error:
             wrong = str(error) or type(error).__name__
         print(json.dumps(wrong), flush=True)

@@ -1,4 +1,4 @@
-"""What a run tells about itself while it goes: ``status.json`` in its folder, a new one every second."""
+"""``status.json``: the state of a run, rewritten every second in its folder."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ PERIOD = 1.0
 
 
 class StatusFile:
-    """Writes the state of a pipeline in a thread of its own, so that a slow disk holds up nothing else.
+    """Writes the state of a pipeline, in its own thread, so that a slow disk delays nothing else.
 
     Parameters
     ----------
     folder : path
-        Must exist.
+        It must exist.
     read : callable
-        Gives the state: `Pipeline.state`.
+        Returns the state: `Pipeline.state`.
     about : dict
-        What stays the same: names, the highest DM.
-    streams : callable
-        Gives how far each beam is searched: `Pipeline.streams`.
+        What does not change during the run, such as names.
     say : callable
-        Takes a line when the file cannot be written, and when it can again.
+        Is called with a line when the file cannot be written, and when it can be written again.
+    streams : callable
+        Returns how far each beam is searched: `Pipeline.streams`.
+
+    Attributes
+    ----------
+    errors : int
+        Failed writes.
 
     Examples
     --------
@@ -70,19 +75,15 @@ class StatusFile:
         except OSError as error:
             self.errors += 1
             if not self._refused:
-                self.say(f"{self.path}: {error.strerror}; tried again every second")
+                self.say(f"{self.path}: {error.strerror}; it is tried again every second")
             self._refused = True
         else:
             if self._refused:
                 self.say(f"{self.path}: written again")
             self._refused = False
 
-    def metric(self) -> tuple[str, str, float]:
-        """Times that the file could not be written, for Prometheus."""
-        return "Times that the state could not be written.", "counter", float(self.errors)
-
     def close(self) -> None:
-        """Tell that the run is over; waits for a disk that hangs for five seconds at most."""
+        """Write that the run has ended; this waits at most five seconds for a disk that hangs."""
         self._over.set()
         self._thread.join(5)
         if not self._thread.is_alive():

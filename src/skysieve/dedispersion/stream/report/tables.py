@@ -1,41 +1,40 @@
-"""Tables of candidates that outlive the process, and the lock of their folder."""
+"""CSV tables that survive the process, and the lock of their folder."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skysieve.dedispersion.single_pulse.candidates import TEXT
-
-COLUMNS = ("beam", "segment", *TEXT, "live", "beams", "flagged", "latency")
-FORMATS = {**TEXT, "live": ".4f", "latency": ".3f"}
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, Column
 
 
 class Table:
-    """A CSV file that lines are appended to, each on the disk before `append` returns.
+    """A CSV file to which lines are appended; each line is on the disk before `append` returns.
 
     Attributes
     ----------
     segments : dict
-        Highest number of a segment in the lines that were there, of each beam.
+        For each beam, the highest segment number among the lines that the file held already.
 
     Raises
     ------
     ValueError
-        When the file is there and is another table.
+        The file exists and is another table.
     """
 
-    def __init__(self, path: Path, names: tuple[str, ...] = COLUMNS) -> None:
-        self.path, self.names = path, names
+    def __init__(self, path: Path, columns: Sequence[Column] = CANDIDATE_COLUMNS) -> None:
+        self.path, self.columns = path, columns
         self.segments: dict[int, int] = {}
+        names = [c.name for c in columns]
         head = ",".join(names) + "\n"
         if path.exists() and path.stat().st_size:
             with open(path, "rb+") as file:
                 body = file.read()
                 if not body.startswith(head.encode()):
-                    raise ValueError(f"{path} is there and is no table of candidates of this version")
-                file.truncate(body.rfind(b"\n") + 1)  # a line that was cut off
+                    raise ValueError(f"{path} exists and is not a table of this version of skysieve")
+                file.truncate(body.rfind(b"\n") + 1)  # remove an incomplete last line
             beam, segment = names.index("beam"), names.index("segment")
             for line in body[: body.rfind(b"\n")].split(b"\n")[1:]:
                 cells = line.split(b",")
@@ -46,9 +45,9 @@ class Table:
             with open(path, "w", encoding="ascii") as file:
                 file.write(head)
 
-    def append(self, lines: list[str]) -> None:
-        """Lines, all of them or an OSError."""
-        data = "".join(f"{line}\n" for line in lines).encode()
+    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append rows, values by column name: all of them, or none and an OSError."""
+        data = "".join(f"{line_of(row, self.columns)}\n" for row in rows).encode()
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
             size = os.fstat(handle).st_size
@@ -65,22 +64,18 @@ class Table:
             os.close(handle)
 
 
-def line_of(columns: dict[str, Any], names: tuple[str, ...] = COLUMNS) -> str:
-    """A candidate as a line of the table."""
-    cells = []
-    for name in names:
-        value = columns[name]
-        cells.append(format(value, FORMATS.get(name, ".9f")) if isinstance(value, float) else str(value))
-    return ",".join(cells)
+def line_of(row: dict[str, Any], columns: Sequence[Column] = CANDIDATE_COLUMNS) -> str:
+    """A row as a line of the table, without its end."""
+    return ",".join(c.cell(row[c.name]) for c in columns)
 
 
-def claimed(folder: Path) -> int | None:
-    """A lock on a folder, so that two runs do not cut each other's lines; None where the system has none.
+def lock_folder(folder: Path) -> int | None:
+    """Lock a folder for one run, so that two runs do not mix their lines; None if the system has no such lock.
 
     Raises
     ------
     ValueError
-        When another run has it.
+        Another run holds the lock.
     """
     try:
         import fcntl
@@ -91,8 +86,8 @@ def claimed(folder: Path) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise ValueError(f"{folder}: another run writes there") from None
-    except OSError:  # file systems of networks may have no locks
+        raise ValueError(f"{folder}: another run writes to this folder") from None
+    except OSError:  # network file systems may have no locks
         os.close(handle)
         return None
     return handle

@@ -7,19 +7,10 @@ import math
 import xml.etree.ElementTree as ET
 from typing import Any
 
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
+
 NAMESPACE = "http://www.ivoa.net/xml/VOEvent/v2.0"
 SCHEMA = "http://www.w3.org/2001/XMLSchema-instance"
-UNITS = {
-    "dm": "pc/cm^3",
-    "width": "s",
-    "time": "s",
-    "snr": "",
-    "mjd_infinite": "d",
-    "beam": "",
-    "members": "",
-    "live": "",
-}
-UCD = {"dm": "phys.dispMeasure", "width": "time.duration", "snr": "stat.snr", "mjd_infinite": "time.epoch"}
 
 
 def voevent(
@@ -30,12 +21,12 @@ def voevent(
     Parameters
     ----------
     columns : dict
-        Of a candidate.
+        Values of a candidate, by the names of `CANDIDATE_COLUMNS`; some may be missing.
     ivorn : str
-        Authority and stream, as ``org.example/frb``.
+        Authority and stream, such as ``org.example/frb``.
     role : {"observation", "test"}
     ra, dec : float
-        Degrees; NaN leaves the place out.
+        Degrees; with NaN the packet has no position.
     source, telescope : str
 
     Examples
@@ -47,7 +38,7 @@ def voevent(
     """
     ET.register_namespace("voe", NAMESPACE)
     name = f"ivo://{ivorn}#{columns['mjd_infinite']:.10f}-{columns['beam']}"
-    if columns.get("segment"):  # a sender that starts anew may send the same times again
+    if columns.get("segment"):  # a sender that starts again may send the same times again
         name += f"-{columns['segment']}"
     root = ET.Element(f"{{{NAMESPACE}}}VOEvent", {
         "version": "2.0", "role": role, "ivorn": name,
@@ -57,11 +48,15 @@ def voevent(
     ET.SubElement(who, "AuthorIVORN").text = f"ivo://{ivorn.partition('/')[0]}"
     ET.SubElement(who, "Date").text = iso(datetime.datetime.now(datetime.UTC))
     what = ET.SubElement(root, "What")
-    for key, unit in UNITS.items():
-        if key in columns:
-            facts = {"name": key, "value": repr(columns[key]), "unit": unit}
-            if key in UCD:
-                facts["ucd"] = UCD[key]
+    for column in CANDIDATE_COLUMNS:
+        if column.voevent and column.name in columns:
+            facts = {
+                "name": column.name,
+                "value": repr(columns[column.name]),
+                "unit": column.unit.replace(" / cm3", "/cm^3"),
+            }
+            if column.ucd:
+                facts["ucd"] = column.ucd
             ET.SubElement(what, "Param", facts)
     if source:
         ET.SubElement(what, "Param", {"name": "source", "value": source})
@@ -76,7 +71,7 @@ def voevent(
     try:
         when = zero + datetime.timedelta(days=columns["mjd_infinite"])
     except OverflowError:
-        raise ValueError(f"mjd_infinite={columns['mjd_infinite']!r}: no time of the years 1 to 9999") from None
+        raise ValueError(f"mjd_infinite={columns['mjd_infinite']!r}: expected a time in the years 1 to 9999") from None
     ET.SubElement(moment, "ISOTime").text = iso(when)
     if math.isfinite(ra) and math.isfinite(dec):
         place = ET.SubElement(coords, "Position2D", {"unit": "deg"})
@@ -90,5 +85,5 @@ def voevent(
 
 
 def iso(moment: datetime.datetime) -> str:
-    """UTC without a zone, as VOEvent wants it."""
+    """UTC without a time zone, as VOEvents need it."""
     return moment.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")

@@ -1,1 +1,1 @@
-"""The search of a stream, block after block."""
+"""The search of a stream, block by block."""

@@ -1,7 +1,7 @@
-"""Noise and events of de-dispersed series that are kept from call to call (numba).
+"""Noise and events of de-dispersed series that continue from call to call (numba).
 
-The arithmetic is that of `cpu.detect`, which sees a stretch of whole blocks at once; here a stretch begins anywhere,
-and the noise of its blocks is known.  Prefix sums wrap, so that where they begin changes no window.
+The arithmetic is that of `cpu.detect`, which searches whole blocks at once.  Here a search begins anywhere, and the
+noise of its blocks is known.  Prefix sums wrap, so that their start does not affect any window.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ JIT = {"cache": True, "nogil": True, "error_model": "numpy"}
 def noise_of_block(sums, valid, origin, number, block, begin, noise, spare, levels):
     """Level and sigma of a block of each row into ``levels[:, number % slots]``.
 
-    Columns count from sample ``origin``; row ``i`` has samples up to ``valid[i]``.  A last block shorter than a quarter
-    takes the noise of the one before, unless it is the first, ``begin``.
+    Columns count from sample ``origin``; row ``i`` has samples up to ``valid[i]``.  A last block that is
+    shorter than a quarter takes the noise of the one before, unless it is the first block, ``begin``.
     """
     counts = np.zeros(BINS + 1, np.int64)
     out = np.zeros(3)
@@ -36,13 +36,13 @@ def noise_of_block(sums, valid, origin, number, block, begin, noise, spare, leve
 
 
 @njit(**JIT)
-def search_kept(
+def search_series(
     sums, valid, origin, begin, low, high, block, newest, levels, widths, scales, threshold, every, found
 ):  # fmt: skip
     """Events of rows whose windows are centred on samples ``low : high``, from samples ``begin`` on.
 
-    As `cpu_search.search_rows`; blocks after ``newest`` take its noise.  ``found`` gets (row, sample, width number,
-    S/N).  Past the end of a row the glance at 64 windows together sees samples of 0, which hide no window that fits.
+    As `cpu.detect.search_rows`; blocks after ``newest`` take its noise.  ``found`` receives (row, sample, width number,
+    S/N).  Samples after the end of a row are 0 in the first test of 64 windows together, which hides no valid window.
     """
     reach = widths[-1]
     prefix = np.zeros(sums.shape[1] + reach + WIDE + 1, np.int32)

@@ -1,6 +1,6 @@
-"""The latest samples of a stream on a GPU, and what stands in for missing ones: `history.History`, `losses.Filler`.
+"""The latest samples of a stream on a GPU, and the noise for missing ones: `history.History`, `missing.Filler`.
 
-Bytes only.  Nothing crosses the bus but lists of missing rectangles, and samples that are asked for.
+The samples are bytes.  Only lists of missing rectangles, and samples that are requested, cross the bus.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 PACKAGE = "skysieve.dedispersion.stream.search"
 THREADS, PIECE = 256, 64
 ROOM = 4
-"""Times the room that a history on the host has beyond what it keeps: then that is moved less often."""
+"""Spare room, as a multiple of that of a history on the host, so that samples are moved less often."""
 SPREAD = 3.0**0.5 / 65536
-"""As `cpu_losses.SPREAD`."""
+"""As `cpu_missing.SPREAD`; a test compares them."""
 
 
 class Samples:
@@ -39,7 +39,7 @@ class Samples:
     Raises
     ------
     MemoryBudgetError
-        When they would take more than half of the memory that is free.
+        They would take more than half of the free memory.
     """
 
     def __init__(self, runtime: Runtime, rows: int, nchan: int) -> None:
@@ -53,19 +53,19 @@ class Samples:
             self.rows = runtime.xp.zeros((rows, nchan), np.uint8)
 
     def put(self, at: int, rows: Any) -> None:
-        """Rows, of the host or of this GPU, from row ``at`` on."""
+        """Copy rows, from the host or from this GPU, to row ``at`` and after it."""
         with self.lane:
             self.runtime.xp.copyto(self.rows[at : at + len(rows)], self.runtime.xp.asarray(rows))
 
     def move(self, first: int, count: int) -> None:
-        """Rows ``first : first + count`` become the first ones, in steps that do not overlap."""
+        """Move rows ``first : first + count`` to the start, in steps that do not overlap."""
         with self.lane:
             for at in range(0, count if first else 0, first or 1):
                 n = min(first, count - at)
                 self.runtime.xp.copyto(self.rows[at : at + n], self.rows[first + at : first + at + n])
 
     def grow(self, rows: int, first: int, count: int) -> None:
-        """Room for more rows; rows ``first : first + count`` become the first ones."""
+        """Make room for ``rows`` rows; rows ``first : first + count`` are moved to the start."""
         with self.lane:
             bigger = self.runtime.xp.zeros((rows, self.rows.shape[1]), np.uint8)
             self.runtime.xp.copyto(bigger[:count], self.rows[first : first + count])
@@ -74,7 +74,7 @@ class Samples:
 
 
 class DeviceHistory(History):
-    """A `history.History` whose samples lie on a GPU."""
+    """A `history.History` on a GPU."""
 
     def __init__(self, like: History, runtime: Runtime) -> None:
         super().__init__(like.observation, like.dtype, like.maximum, 0, 1)
@@ -108,7 +108,7 @@ class DeviceHistory(History):
         return found
 
     def read(self, start: int, count: int) -> Any:
-        """Samples for an engine, which reads them on streams of its own."""
+        """Samples for an engine, which reads them on its own streams."""
         held = self.samples
         held.lane.synchronize()
         if self.trial or count == 0:
@@ -120,21 +120,21 @@ class DeviceHistory(History):
             rows = self.view(start, start + count)
         return Resident(rows, held.runtime.device.index)
 
-    def settle(self) -> None:
-        """See `History.settle`."""
+    def synchronize(self) -> None:
+        """See `History.synchronize`."""
         self.samples.lane.synchronize()
 
     def touch(self) -> None:
-        """Nothing to do: a device's memory is there."""
+        """Do nothing: device memory is mapped already."""
 
     def close(self) -> None:
-        """Give back the device's memory."""
+        """Free the device memory."""
         self.samples.lane.free()
         self.samples.rows = self.samples.rows[:0].copy()
 
 
 class DeviceFiller:
-    """`losses.Filler` for bytes that lie on a GPU: the same bits."""
+    """`missing.Filler` for bytes on a GPU; the same bits."""
 
     def __init__(self, samples: Samples, block: int, maximum: int) -> None:
         self.samples, self.block, self.most = samples, block, maximum or 255
@@ -154,7 +154,7 @@ class DeviceFiller:
         return self.samples.runtime.xp.asarray(np.ascontiguousarray(rects, np.int64).ravel())
 
     def add(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:
-        """See `losses.Filler.add`."""
+        """See `missing.Filler.add`."""
         n, count, lane = len(rows), np.int32(len(rects)), self.samples.lane
         if not n:
             return
@@ -174,24 +174,24 @@ class DeviceFiller:
 
     @property
     def ready(self) -> bool:
-        """See `losses.Filler.ready`."""
+        """See `missing.Filler.ready`."""
         return bool(self.known.any())
 
     def hide(self, rows: Any) -> None:
-        """See `losses.Filler.hide`."""
+        """See `missing.Filler.hide`."""
         if not self.known.all():
             with self.samples.lane:
                 rows[:, self.samples.runtime.xp.asarray(~self.known)] = 0
 
     def end_block(self, last: bool = False) -> bool:
-        """See `losses.Filler.end_block`."""
+        """See `missing.Filler.end_block`."""
         lane = self.samples.lane
         new = self._count * ENOUGH >= self.block
         if last and not self.ready:
             new = self._count > 0
         joined = self.ready and bool((new & ~self.known).any())
         if not (new | self.known).all():
-            with lane:  # the kernel takes any sample of a channel that is not known
+            with lane:  # the kernel takes any sample for a channel whose level is not known
                 self._number[self.samples.runtime.xp.asarray(~new & ~self.known)] = 0
         self.known |= new
         self._count[:] = 0
@@ -204,7 +204,7 @@ class DeviceFiller:
         return joined
 
     def fill(self, start: int, rows: Any, rects: NDArray[np.int64]) -> None:
-        """See `losses.Filler.fill`."""
+        """See `missing.Filler.fill`."""
         lane = self.samples.lane
         if not len(rects) or not len(rows):
             return

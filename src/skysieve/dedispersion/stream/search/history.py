@@ -1,4 +1,4 @@
-"""The latest samples of a stream, and what a search reads of them."""
+"""The latest samples of a stream, as the engine of a search reads them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ENDLESS = 2**60
-"""Length of data whose end is not known."""
+"""Number of samples while the end of the stream is not known."""
 
 
 class History:
-    """The latest samples of a stream, (samples x channels): a `filterbank.Reader` by absolute sample numbers."""
+    """The latest samples of a stream, shape (samples, channels), as a `filterbank.Reader` by sample numbers."""
 
     def __init__(self, obs: Observation, dtype: np.dtype[Any], maximum: int, keep: int, room: int = 1) -> None:
         self.observation, self.dtype, self.maximum, self.nsamp = obs, dtype, maximum, ENDLESS
@@ -30,11 +30,11 @@ class History:
         self.trial = False
 
     def begin(self, start: int) -> None:
-        """The first sample."""
+        """Forget all samples; the next one is ``start``."""
         self.base = self.stop = start
 
     def append(self, rows: Any, needed: int) -> None:
-        """Add samples; what lies before ``needed`` and the ``keep`` latest may go."""
+        """Add samples; samples before ``needed`` that are not among the ``keep`` latest may be dropped."""
         if self.stop - self.base + len(rows) > len(self.rows):
             first = max(self.base, min(needed, self.stop + len(rows) - self.keep))
             left = self.rows[first - self.base : self.stop - self.base]
@@ -50,19 +50,19 @@ class History:
         self.stop += len(rows)
 
     def view(self, start: int, stop: int) -> Any:
-        """Samples that are held, to be changed in place."""
+        """The memory of samples that are held."""
         return self.rows[start - self.base : stop - self.base]
 
     def copy(self, start: int, stop: int) -> NDArray[Any]:
-        """Samples that are held, on the host."""
+        """A copy of samples that are held, on the host."""
         found: NDArray[Any] = self.view(start, stop).copy()
         return found
 
-    def settle(self) -> None:
-        """Wait until all that was appended has been read."""
+    def synchronize(self) -> None:
+        """Wait until the arrays given to `append` have been read."""
 
     def touch(self) -> None:
-        """Map every page now, not while data wait."""
+        """Map every page now, not while data arrive."""
         self.rows.fill(0)
 
     def read(self, start: int, count: int) -> Any:
@@ -73,16 +73,16 @@ class History:
         return self.view(start, start + count)
 
     def check(self, start: int, count: int) -> None:
-        """Whether samples are held."""
+        """Raise ValueError unless the samples are held."""
         if start < self.base or start + count > self.stop:
             raise ValueError(f"samples {start} to {start + count}: {self.base} to {self.stop} are held")
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Free device memory; there is none here."""
 
 
 class LiveSource(Cleaned):
-    """What an engine reads: the history, without the channels that are ignored."""
+    """The source of an engine: the history, with ignored channels masked."""
 
     def __init__(self, fb: Filterbank, ignore: Sequence[int], block: int) -> None:
         super().__init__(fb, None, block)

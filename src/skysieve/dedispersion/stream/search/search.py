@@ -1,14 +1,13 @@
-"""The search of a stream: samples in, in any pieces; candidates out, the same bits as `search` of a file gives.
+"""The search of a stream: samples in pieces of any length in, candidates out, with the same bits as `search` of a file.
 
-On a CPU a block of noise is searched when it and the delay of the highest DM have come, and each sample is summed once
-(`series`); on a GPU when the block after it has come too.  A candidate is given out when no later event can belong to
-it.
+On a CPU each sample is summed once (`series`), and a noise block is searched when it and the delay of its DMs are
+complete; on a GPU when the next block is complete too.  A candidate is returned when no later event can belong to it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy.ndimage import minimum_filter1d
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
+from skysieve.core.plan import Plan
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
@@ -28,31 +28,34 @@ from skysieve.dedispersion.single_pulse.candidates import Events, group_events
 from skysieve.dedispersion.single_pulse.grouping import friends
 from skysieve.dedispersion.single_pulse.search import prepare
 
-from .found import Found, joined_events, picked
 from .history import ENDLESS, History, LiveSource
-from .series import KeptSeries, joined, parts_of
+from .result import StreamCandidates, merge_events, select_events
+from .series import RunningSeries, by_table, dm_ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.core.device import Device
-    from skysieve.dedispersion.contract import Detection
+    from skysieve.dedispersion.contract import Detection, Detector, Method, Noise
     from skysieve.dedispersion.dm_plan.plan import DMPlan
 
-__all__ = ["Found", "StreamSearch"]
+__all__ = ["StreamSearch"]
 
 FAR = 2**45
-"""Where an engine is tried before the first sample: nothing of that is used again."""
+"""Sample at which an engine is tried before the stream begins, far from all real samples."""
 MOST_WAITING = 200_000
-"""Events of a step, and events that may wait for their group to end; of more, the loudest are kept."""
+"""Most events of a step, and most events that may wait for the end of their group; of more, the loudest are used."""
 LONG_BLOCK = 0.3
-"""Seconds.  Longer blocks are summed in parts no longer than this, as samples come."""
+"""Seconds.  Longer blocks are summed in parts of at most this length, as samples arrive."""
 LONGEST = 30.0
-"""Seconds that a group may go on for (noise of radars): after that it is given out in pieces."""
+"""Longest group in seconds; longer ones (from radars, for example) are returned in pieces."""
 
 
-class StreamSearch:
-    """Search samples as they come.
+class StreamSearch(Plan):
+    """Search samples as they arrive.
+
+    Set it up once; then give the samples of a live stream to `feed`, piece by piece, and call `finish` at its end; or
+    search a whole stream with `execute`.
 
     Parameters
     ----------
@@ -60,24 +63,45 @@ class StreamSearch:
         Channels and sampling; ``tstart`` is the time of sample 0.
     plan : DMPlan or array_like
         DMs and binnings.
-    dtype : str
-        Of the samples: uint8, int8, uint16, int16, float32.
+    dtype : {"uint8", "int8", "uint16", "int16", "float32"}
+        Type of the samples.
     maximum : int
-        Largest value of unsigned samples, where it is less than the type's; 0 by default.
+        Largest value of unsigned samples, if it is less than that of the type; 0 (the default) means that of the type.
     ignore : sequence of int
-        Channels to leave out, by number (0 has the highest frequency).
+        Numbers of channels to leave out; channel 0 has the highest frequency.
     step : int
-        Blocks to search at a time: more cost less work and more latency.
+        Noise blocks to search at a time; more need less work and give more latency.
     history : int
-        Samples to keep for cut-outs.
+        Samples to keep for `recent`.
     widths, threshold, noise, detector, buffer, block, link_dm, link_time, method, max_loss, ref_freq, dm_constant
-        As for `search`.
+        As for `skysieve.dedispersion.search`.
     usual_block : float
-        Seconds of the noise blocks where ``block`` is not given; they become longer where a search needs that.
+        Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
     device, memory, threads
-        As for `search`.
+        As for `skysieve.dedispersion.search`.
     resident : bool
-        Keep the samples on the (first) GPU alone: bytes, which `feed` takes as arrays of CuPy or NumPy.
+        Keep the samples, which must be uint8, on the first GPU only; `feed` takes arrays of CuPy or NumPy.
+
+    Attributes
+    ----------
+    length : int
+        Samples of a noise block.
+    start : int
+        Number of the first sample that is searched; -1 before that is known.
+    filled : int
+        Number of the first sample that is not ready for the search yet.
+    events, forced, dropped, equal : int
+        Events found; groups returned in pieces; events dropped because there were too many; samples (of one channel)
+        that count as lost because they repeat one value.
+    equal_since : float
+        Seconds at which the latest run of equal samples began; -1 before the first one.
+
+    Raises
+    ------
+    ValueError
+        An argument is not valid.
+    MemoryBudgetError
+        The search does not fit the memory.
 
     Examples
     --------
@@ -104,14 +128,14 @@ class StreamSearch:
         history: int = 0,
         widths: Sequence[int] | None = None,
         threshold: float = 6.5,
-        noise: str = "robust",
-        detector: str = "boxcar",
+        noise: Noise = "robust",
+        detector: Detector = "boxcar",
         buffer: int | None = None,
         block: float | None = None,
         usual_block: float = BLOCK_SECONDS,
         link_dm: int = 5,
         link_time: float | None = None,
-        method: str = "auto",
+        method: Method = "auto",
         max_loss: float = 0.0,
         ref_freq: str | float = "top",
         dm_constant: float | None = None,
@@ -133,7 +157,7 @@ class StreamSearch:
         if resident and kind != np.uint8:
             raise ValueError(f"resident=True, dtype={dtype!r}: samples that stay on a GPU are expected to be uint8")
         most = (maximum or 2 ** (8 * kind.itemsize) - 1) if kind.kind == "u" else 0
-        self._held = History(observation, kind, most, 1)
+        self._held: Any = History(observation, kind, most, 1)
         fb = Filterbank([self._held])
         self.job = prepare(
             fb, plan, widths=widths, threshold=threshold, noise=noise, detector=detector, buffer=buffer, block=block,
@@ -157,91 +181,169 @@ class StreamSearch:
         how = "brute" if method == "brute" else self.job.how
         place = find_target(device, memory)
         pace = self._pace(step)
-        self._parts = [] if place.gpu else parts_of(tables, observation.tsamp)
-        pieces = [part.of(tables[part.number]) for part in self._parts] or tables
+        self._ranges = [] if place.gpu else dm_ranges(tables, observation.tsamp)
+        pieces = [one.delays(tables[one.table]) for one in self._ranges] or tables
         self.engine = make_engine(
             self._source, pieces, method=how, device=place, capacity=span, threads=threads, span=pace
         )
         looked = self.job.detections(ENDLESS)
-        self.kept = None
+        self.series = None
         if not getattr(self.engine, "runtimes", None):
-            self.kept = KeptSeries(self.engine, pieces, self._sought(looked), pace, place.budget)
-        self._filler: Any = Filler(observation.nchan, self.length, kind, most)
-        self._lookout: Lookout | None = Lookout(observation.nchan, observation.tsamp, kind, most, self.length)
+            self.series = RunningSeries(self.engine, pieces, self._detections_of_ranges(looked), pace, place.budget)
         if resident:
-            self._settle()
-        self._looked = looked
+            self._move_to_gpu()
+        self._resident = resident
+        self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
+        self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
+        self._closed = False
+        self._loaded = -1
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all samples, so that the next `feed` begins another stream."""
+        self._check_open()
+        if self._loaded >= 0:
+            self.engine.load(0, 0)  # it would reuse samples of the same numbers
+        o, kind = self.observation, np.dtype(self.dtype)
+        self._filler: Any
+        self._lookout: Lookout | None = None
+        if self._resident:
+            from .cuda_samples import DeviceFiller
+
+            self._filler = DeviceFiller(self._held.samples, self.length, self.maximum)
+        else:
+            self._filler = Filler(o.nchan, self.length, kind, self.maximum)
+            self._lookout = Lookout(o.nchan, o.tsamp, kind, self.maximum, self.length)
+        self._looked = self.job.detections(ENDLESS)
+        self._source.nsamp = ENDLESS
         self._rects = self._due = NO_RECTANGLES
         self._decided = 0
         self._joins: list[int] = []
         self._pending: list[NDArray[np.int64]] = []
         self._waiting: Events | None = None
-        self.widest = max(t.table.downsamp for t in self.job.made) * self.job.boxes[-1] * observation.tsamp
         self.start = self.low = self.filled = self._loaded = -1
-        self._reach = round((LONGEST + 2 * self.widest) / observation.tsamp)
         self.events = self.forced = self.dropped = self.equal = 0
         self.equal_since = -1.0
 
-    def _settle(self) -> None:
-        """Move history and filler to the engine's first GPU."""
-        from .cuda_samples import DeviceFiller, DeviceHistory
+    def _move_to_gpu(self) -> None:
+        """Keep the history on the engine's first GPU."""
+        from .cuda_samples import DeviceHistory
 
         runtimes = getattr(self.engine, "runtimes", None)
         if not runtimes:
             self.engine.close()
-            raise ValueError(f"resident=True: expected a GPU, the search runs on {self.engine.describe()['device']}")
+            raise ValueError(
+                f"resident=True: expected a GPU, but the search runs on {self.engine.describe()['device']}"
+            )
         try:
-            self._held = held = DeviceHistory(self._held, runtimes[0])
+            self._held = DeviceHistory(self._held, runtimes[0])
         except BaseException:
             self.engine.close()
             raise
         self._fb.readers[0] = self._held
-        self._filler = DeviceFiller(held.samples, self.length, self.maximum)
-        self._lookout = None
 
-    def _sought(self, looked: list[Detection]) -> list[Detection]:
-        """What is looked for in each part."""
-        return [part.sought(looked[part.number]) for part in self._parts]
+    def _detections_of_ranges(self, looked: list[Detection]) -> list[Detection]:
+        """The detection settings of each range of DMs."""
+        return [one.detection(looked[one.table]) for one in self._ranges]
 
     def _pace(self, step: int) -> int:
-        """Samples that are summed at a time on a CPU: blocks, or parts of a long one."""
+        """Samples that are summed at a time on a CPU: whole blocks, or parts of a long one."""
         if step > 1:
             return self.step
         common = math.lcm(*(t.table.downsamp for t in self.job.made))
         parts = math.ceil(self.length * self.observation.tsamp / LONG_BLOCK)
         return -(-self.length // (parts * common)) * common
 
+    def __repr__(self) -> str:
+        o = self.observation
+        return f"<StreamSearch: {len(self.dms)} DMs, {o.nchan} channels every {o.tsamp:g} s, {self.device}>"
+
+    @property
+    def dms(self) -> NDArray[np.float64]:
+        """All DMs searched, rising."""
+        return np.unique(np.concatenate([dms for dms, *_ in self.job.stages]))
+
+    @property
+    def device(self) -> str:
+        """Name of the device that searches."""
+        return str(self.engine.describe()["device"])
+
+    def describe(self) -> dict[str, Any]:
+        """How the samples are searched.
+
+        Returns
+        -------
+        dict
+            ``method``, ``device`` and ``dtype``; ``bytes``: memory of the search and of the samples that it holds;
+            ``seconds``: None; ``dms``: how many DMs; ``block``: seconds of a noise block; ``threads``: CPU threads, or
+            0.
+        """
+        self._check_open()
+        engine = self.engine.describe()
+        rows = (self._held.samples.rows if self._resident else self._held.rows).nbytes
+        series = 0 if self.series is None else self.series.nbytes
+        return {
+            "method": str(engine["method"]), "device": str(engine["device"]), "dtype": self.dtype,
+            "bytes": int(engine["bytes"]) + int(rows) + series, "seconds": None, "dms": len(self.dms),
+            "block": self.length * self.observation.tsamp, "threads": int(engine.get("threads", 0)),
+        }  # fmt: skip
+
     # ------------------------------------------------------------------ in
+    def execute(self, pieces: Iterable[tuple[int, Any] | tuple[int, Any, Any]]) -> StreamCandidates:
+        """Search a whole stream.
+
+        Parameters
+        ----------
+        pieces : iterable of (start, rows) or (start, rows, missing)
+            The arguments of `feed`, piece by piece.
+
+        Returns
+        -------
+        StreamCandidates
+            All candidates, the loudest first.
+        """
+        self.reset()
+        found = [one for piece in pieces for one in self.feed(*piece)]
+        return StreamCandidates.join([*found, *self.finish()])
+
     def warm(self) -> None:
-        """Load or compile every kernel and make every plan, on zeros, before the first sample."""
+        """Load or compile all kernels, by a search of zeros, before the first sample arrives."""
+        self._check_open()
         self._held.touch()
         self._held.trial = True
         far = FAR // self.length * self.length
         try:
-            if self.kept is not None:
-                self.kept.warm(far, self._sought(self._looked))
+            if self.series is not None:
+                self.series.warm(far, self._detections_of_ranges(self._looked))
             else:
                 self.job.look(self.engine, self._looked, far, self.step, ENDLESS)
         finally:
             self._held.trial = False
 
-    def feed(self, start: int, rows: Any, missing: Any = ()) -> list[Found]:
-        """Take the next samples.
+    def feed(self, start: int, rows: Any, missing: Any = ()) -> list[StreamCandidates]:
+        """Search the next samples.
 
         Parameters
         ----------
         start : int
-            Number of the first; the first call's is where the stream starts, others follow without a gap.
-        rows : numpy.ndarray of ``dtype``, or of one that it holds, shape (samples, channels)
-            Falling order of frequency.
+            Number of the first sample.  The stream begins with that of the first call; later calls continue without a
+            gap.
+        rows : numpy.ndarray, shape (samples, channels)
+            Samples in falling order of frequency, of `dtype` or of a type that it can hold.
         missing : array_like of int, shape (n, 4)
-            Rectangles that did not come: first sample, last + 1, first channel, last + 1.
+            Rectangles that did not arrive: first sample, last + 1, first channel, last + 1.
 
         Returns
         -------
-        list of Found
-            In the order in which they became final.
+        list of StreamCandidates
+            Candidates that have become final, in that order.
+
+        Raises
+        ------
+        ValueError
+            An argument is not valid, or the search is closed.
         """
+        self._check_open()
         if rows.ndim != 2 or rows.shape[1] != self.observation.nchan:
             raise ValueError(f"rows has shape {rows.shape}, expected (samples, {self.observation.nchan})")
         if not np.can_cast(rows.dtype, self.dtype, "safe"):
@@ -259,7 +361,7 @@ class StreamSearch:
             self._rects = np.concatenate([self._rects, rects])
             self._due = np.concatenate([self._due, rects])
         at = start
-        found: list[Found] = []
+        found: list[StreamCandidates] = []
         while at < stop:
             end = min(stop, (at // self.length + 1) * self.length)
             first = min(self._loaded, self._decided) - REREAD  # an engine reads whole blocks of floats
@@ -268,11 +370,11 @@ class StreamSearch:
             )
             at = end
             found += self._decide(end)
-        self._held.settle()
+        self._held.synchronize()
         return found
 
-    def _decide(self, stop: int, last: bool = False) -> list[Found]:
-        """Look for dropped data in samples before ``stop``, and search those that are decided."""
+    def _decide(self, stop: int, last: bool = False) -> list[StreamCandidates]:
+        """Look for equal samples before ``stop``, and search the samples for which this is decided."""
         free = stop
         if self._lookout is not None:
             while end := self._lookout.next(stop, last):
@@ -285,7 +387,7 @@ class StreamSearch:
                     runs = [(low, end, int(part[0]), int(part[-1]) + 1) for part in np.split(dead, edges)]
                     self._due = np.concatenate([self._due, np.array(runs)])
             free = stop if last else min(stop, self._lookout.free)
-        found: list[Found] = []
+        found: list[StreamCandidates] = []
         while self._decided < free:
             end = min(free, (self._decided // self.length + 1) * self.length)
             self._add(self._decided, end)
@@ -295,11 +397,11 @@ class StreamSearch:
         return found
 
     def _note(self, rects: NDArray[np.int64]) -> None:
-        """Stretches of equal samples count as lost."""
+        """Count runs of equal samples as lost."""
         self.equal += int(((rects[:, 1] - rects[:, 0]) * (rects[:, 3] - rects[:, 2])).sum())
         self.equal_since = int(rects[:, 0].min()) * self.observation.tsamp
         self._due = np.concatenate([self._due, rects])
-        for rect in rects:  # one that goes on is made longer
+        for rect in rects:  # extend a run that continues
             same = (self._rects[:, 1] == rect[0]) & (self._rects[:, 2:] == rect[2:]).all(axis=1)
             if same.any():
                 self._rects[np.flatnonzero(same)[0], 1] = rect[1]
@@ -313,24 +415,24 @@ class StreamSearch:
 
     @property
     def stop(self) -> int:
-        """Number of the sample after the last that was taken."""
+        """Number of the sample after the last one received."""
         return self._held.stop
 
     @property
     def settled(self) -> float:
-        """Seconds before which all candidates have been given out."""
+        """Seconds before which all candidates have been returned."""
         if self._waiting is None or not len(self._waiting):
             return self.frontier
         return min(self.frontier, float((self._waiting.time - self._waiting.width / 2).min()))
 
     def _begin(self, start: int) -> None:
-        """Zeros from a block before the one that the stream starts in."""
+        """Begin the stream, with zeros from the start of the block before its first one."""
         self.start = start
         self.low = start // self.length * self.length
         base = self._loaded = max(0, self.low - self.length)
         self._held.begin(base)
-        if self.kept is not None:
-            self.kept.begin(base, self.low)
+        if self.series is not None:
+            self.series.begin(base, self.low)
         self.filled = base
         self._decided = start
         if self._lookout is not None:
@@ -343,7 +445,7 @@ class StreamSearch:
                 self._filler.add(self.low, first, np.array([[self.low, start, 0, self.observation.nchan]]))
 
     def _add(self, at: int, end: int) -> None:
-        """Samples of one block: statistics, and what stands in for missing ones."""
+        """Add samples of one block: update the statistics, and fill missing samples with noise."""
         view = self._held.view(at, end)
         some = Losses(self._due).within(at, end) if len(self._due) else self._due
         some = clipped(some, self.observation.nchan) if len(some) else some
@@ -366,17 +468,17 @@ class StreamSearch:
                 self._begin_at(end)
 
     def _begin_at(self, low: int) -> None:
-        """A first block of which too little came to give a level is left out: the stream starts at its end, ``low``."""
+        """Leave out a first block with too few samples to give a level: the stream starts at its end, ``low``."""
         self.start = self.low = low
         self.filled = self._loaded = low - self.length
-        if self.kept is not None:
-            self.kept.begin(self.filled, low)
+        if self.series is not None:
+            self.series.begin(self.filled, low)
         self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
 
     def _fill_first(self, end: int) -> None:
-        """The first block with data is over: what is missing in it takes its own level and scatter.
+        """At the end of the first block with data, fill what is missing in it with its own level and scatter.
 
-        So does the block before it, whose noise a short last block takes.
+        The block before it is filled too, because a short last block takes the noise of the block before.
         """
         view = self._held.view(self.filled, end)
         self._filler.hide(view)
@@ -387,13 +489,13 @@ class StreamSearch:
         self.filled = end
 
     # ------------------------------------------------------------------ out
-    def _search(self) -> list[Found]:
-        found: list[Found] = []
-        if self.kept is not None:
+    def _search(self) -> list[StreamCandidates]:
+        found: list[StreamCandidates] = []
+        if self.series is not None:
             whole = self.filled // self.length * self.length if self.real else self.filled
-            sought = self._sought(self._looked)
-            while (raw := self.kept.search(whole, sought, False)) is not None:
-                found += self._taken(joined(self._parts, raw, len(self.job.made)), False)
+            sought = self._detections_of_ranges(self._looked)
+            while (raw := self.series.search(whole, sought, False)) is not None:
+                found += self._group(by_table(self._ranges, raw, len(self.job.made)), False)
             return found
         while True:
             need = self.low + self.step + self.length + self.job.overlap
@@ -403,16 +505,16 @@ class StreamSearch:
                 return found
             found += self._look(ENDLESS)
 
-    def _look(self, nsamp: int) -> list[Found]:
+    def _look(self, nsamp: int) -> list[StreamCandidates]:
         raw = self.job.look(self.engine, self._looked, self.low, self.step, nsamp)
         self._loaded = min(nsamp, self.low + self.step + self.length + self.job.overlap)
         self.low += self.step
-        return self._taken(raw, nsamp != ENDLESS and self.low >= nsamp)
+        return self._group(raw, nsamp != ENDLESS and self.low >= nsamp)
 
-    def _taken(self, raw: list[NDArray[np.float64]], last: bool) -> list[Found]:
-        """Events that have become final, together with those that wait for the end of their group."""
-        if self.kept is not None:
-            self._loaded, self.low = self.kept.loaded, min(self.kept.searched)
+    def _group(self, raw: list[NDArray[np.float64]], last: bool) -> list[StreamCandidates]:
+        """Group new events with those that wait for the end of their group."""
+        if self.series is not None:
+            self._loaded, self.low = self.series.loaded, min(self.series.searched)
         self._rects = self._rects[self._rects[:, 1] > self.low - 2 * self.length - self._reach]
         raw = kept_events(
             self.job.made, self._loudest(raw), self.job.boxes, self._losses(), self.length, self._joins, self._looked
@@ -420,11 +522,11 @@ class StreamSearch:
         events, _ = self.job.events(raw, self.observation)
         self.events += len(events)
         if self._waiting is not None:
-            events = joined_events(self._waiting, events)
-        return self._close(events, last)
+            events = merge_events(self._waiting, events)
+        return self._complete_groups(events, last)
 
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-        """No more events than may wait: in a storm of interference the loudest."""
+        """At most as many events as may wait: in a storm of interference the loudest."""
         count = sum(map(len, raw))
         if count <= MOST_WAITING:
             return raw
@@ -438,19 +540,19 @@ class StreamSearch:
         return Losses(self._rects, max(0, self.start))
 
     def _frontiers(self) -> NDArray[np.float64]:
-        """Seconds before which no event can come any more at each DM, in the rising list of all."""
+        """For each DM, in rising order, the seconds before which no more events can come."""
         every = np.concatenate([np.full(len(t.table.delays), self.low) for t in self.job.made])
         binnings = np.concatenate([np.full(len(t.table.delays), t.table.downsamp) for t in self.job.made])
         starts = np.concatenate([np.full(len(t.table.delays), t.start) for t in self.job.made])
-        if self.kept is not None:
-            every = np.repeat(self.kept.searched, [part.stop - part.first for part in self._parts])
+        if self.series is not None:
+            every = np.repeat(self.series.searched, [one.stop - one.first for one in self._ranges])
         rank = np.unique(np.concatenate([dms for dms, *_ in self.job.stages]), return_inverse=True)[1]
         found = np.full(int(rank.max()) + 1, np.inf)
         np.minimum.at(found, rank, (every // binnings + starts) * binnings * self.observation.tsamp)
         return found
 
-    def _close(self, events: Events, last: bool) -> list[Found]:
-        """Give out the groups that are complete: at no DM near a member's an event can come that would join it."""
+    def _complete_groups(self, events: Events, last: bool) -> list[StreamCandidates]:
+        """The candidates of the groups that are complete: no later event at a nearby DM can join them."""
         frontiers = self._frontiers()
         frontier = np.inf if last else float(frontiers.min())
         self._waiting = None
@@ -469,18 +571,18 @@ class StreamSearch:
         self.forced += int(long.sum())
         out = (over | long)[group]
         if not out.all():
-            self._waiting = picked(events, ~out)
+            self._waiting = select_events(events, ~out)
         if not out.any():
             return []
-        ready = picked(events, out)
+        ready = select_events(events, out)
         columns, number = group_events(
             ready, self.observation, self.ref_freq, job.dm_constant, job.link_dm, job.link_time
         )
         columns["live"] = self._live(columns)
-        return [Found(columns, ready, number)]
+        return [StreamCandidates(columns, ready, number)]
 
     def _live(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """Part of the samples that came, of each candidate's window."""
+        """For each candidate, the fraction of its window's samples that arrived."""
         base = self.observation.dm or 0.0
         live = np.ones(len(columns["snr"]))
         losses = self._losses()
@@ -497,8 +599,9 @@ class StreamSearch:
             live[some] = live_of([made], [raw], self.job.boxes, losses)[0]
         return live
 
-    def finish(self) -> list[Found]:
-        """The stream is over: search what is left, give out what waits."""
+    def finish(self) -> list[StreamCandidates]:
+        """Search what is left at the end of the stream, and return all candidates that wait."""
+        self._check_open()
         if self.start < 0:
             return []
         nsamp = self._held.stop
@@ -508,28 +611,28 @@ class StreamSearch:
             self._fill_first(nsamp)
         self._looked = self.job.detections(nsamp)
         self._source.nsamp = nsamp
-        if self.kept is not None:
-            while (raw := self.kept.search(nsamp, self._sought(self._looked), True)) is not None:
-                found += self._taken(joined(self._parts, raw, len(self.job.made)), False)
-        while self.kept is None and self.low < nsamp:
+        if self.series is not None:
+            while (raw := self.series.search(nsamp, self._detections_of_ranges(self._looked), True)) is not None:
+                found += self._group(by_table(self._ranges, raw, len(self.job.made)), False)
+        while self.series is None and self.low < nsamp:
             found += self._look(nsamp)
         if self._waiting is not None:
-            found += self._close(self._waiting, True)
+            found += self._complete_groups(self._waiting, True)
         return found
 
     def recent(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
-        """Samples that are still held of a range: the first one's number, and a copy (samples, channels)."""
+        """The samples of a range that are still held: the first number, and a copy, shape (samples, channels)."""
         low = max(start, self._held.base)
         high = max(low, min(stop, self.filled))
         return low, self._held.copy(low, high)
 
     def close(self) -> None:
-        """Give back threads and memory."""
-        self._held.close()
-        self.engine.close()
+        """Free threads and memory; calling it again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._held.close()
+            self.engine.close()
 
-    def __enter__(self) -> StreamSearch:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("this StreamSearch is closed")

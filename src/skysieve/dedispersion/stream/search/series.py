@@ -1,7 +1,7 @@
-"""De-dispersed series that are kept between the calls of a stream's search: each sample is summed once.
+"""De-dispersed series that continue from call to call of a stream's search, so that each sample is summed once.
 
-The noise of a block is known at its end, and an event when the widest window around it has been seen; so the events of
-a block are given out at its end, but for the last few of it, which follow with the next.
+The noise of a block is known at its end, and an event when the widest window around it is complete.  So the events of a
+block are returned at its end, except those of its last samples, which follow with the next block.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LAG = 0.1
-"""Seconds that a DM may wait for the delay of another one."""
+"""Most seconds by which the delays of the DMs of a range differ, so that none waits longer for another."""
 LEAST_ROWS = 128
-"""DMs that are summed together at least: fewer have less in common."""
+"""Fewest DMs of a range: with fewer, less of the sums is shared."""
 ROOM = 1024
-"""Events of a task that there is room for at first."""
+"""Events of a task for which there is room at first."""
 ROWS = 16
-"""Series that a task looks at."""
+"""Most series of a task."""
 
 
 @dataclass
-class Kept:
-    """The series of one part of a table, in binned samples from the start of the sender's count.
+class TableSeries:
+    """The series of one table, in binned samples, counted from the sender's sample 0.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class Kept:
     block, reach : int
         Samples of a noise block, and of the widest window.
     origin, done : int
-        First sample that is held, and the first that is not summed yet.
+        First sample that is held, and first one that is not summed yet.
     begin : int
         The first block.
     newest : int
         The last block whose noise is known.
     looked : int
-        All events centred before it have been given out.
+        All events centred before this sample have been returned.
     """
 
     rows: NDArray[Any]
@@ -62,7 +62,7 @@ class Kept:
     looked: int = 0
 
     def make_room(self, count: int) -> None:
-        """Let go of what no window and no noise will ask for, where ``count`` samples would find no room."""
+        """If there is no room for ``count`` more samples, drop those that no window and no noise block needs."""
         if self.done + count - self.origin <= self.rows.shape[1]:
             return
         first = max(self.origin, min(self.looked - 2 * self.reach, self.done // self.block * self.block))
@@ -73,63 +73,70 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Part:
-    """DMs of a table whose delays are much the same, so that none waits long for another's last samples.
+class DMRange:
+    """Rows ``first : stop`` of a table: DMs with similar delays, so that none waits long for another's last samples.
 
     Attributes
     ----------
-    number : int
-        Of the table that they are rows ``first : stop`` of.
+    table : int
+        Number of the table.
     """
 
-    number: int
+    table: int
     first: int
     stop: int
 
-    def of(self, table: Table) -> Table:
-        """Their delays."""
+    def delays(self, table: Table) -> Table:
+        """The delays of these DMs."""
         return Table(table.delays[self.first : self.stop], table.downsamp)
 
-    def sought(self, what: Detection) -> Detection:
-        """What is looked for in their series."""
+    def detection(self, what: Detection) -> Detection:
+        """The detection settings of these DMs."""
         return replace(what, valid=what.valid[self.first : self.stop])
 
 
-def parts_of(tables: Sequence[Table], tsamp: float) -> list[Part]:
-    """Tables cut where delays have grown by `LAG`, into pieces of at least `LEAST_ROWS`."""
-    parts = []
+def dm_ranges(tables: Sequence[Table], tsamp: float) -> list[DMRange]:
+    """Split tables where the delays have grown by `LAG`, into ranges of at least `LEAST_ROWS`."""
+    ranges = []
     for number, table in enumerate(tables):
         ends = table.delays.max(axis=1) * (table.downsamp * tsamp)
         first = 0
         for row in range(LEAST_ROWS, len(ends) - LEAST_ROWS + 1):
             if row - first >= LEAST_ROWS and abs(ends[row] - ends[first]) > LAG:
-                parts.append(Part(number, first, row))
+                ranges.append(DMRange(number, first, row))
                 first = row
-        parts.append(Part(number, first, len(ends)))
-    return parts
+        ranges.append(DMRange(number, first, len(ends)))
+    return ranges
 
 
-def joined(parts: Sequence[Part], found: Sequence[NDArray[np.float64]], count: int) -> list[NDArray[np.float64]]:
-    """Events by table, of those by part."""
+def by_table(ranges: Sequence[DMRange], found: Sequence[NDArray[np.float64]], count: int) -> list[NDArray[np.float64]]:
+    """Join the events of the ranges of each table."""
     every: list[list[NDArray[np.float64]]] = [[] for _ in range(count)]
-    for part, rows in zip(parts, found, strict=True):
-        every[part.number].append(rows + np.array([part.first, 0.0, 0.0, 0.0]))
+    for one, rows in zip(ranges, found, strict=True):
+        every[one.table].append(rows + np.array([one.first, 0.0, 0.0, 0.0]))
     return [np.concatenate(rows) for rows in every]
 
 
-class KeptSeries:
-    """Series of all tables of a search.
+class RunningSeries:
+    """The series of all tables of a search.
 
     Parameters
     ----------
     engine : cpu.Engine
     tables : sequence of Table
-        Of parts of them, see `parts_of`.
+        Tables of ranges of DMs, see `dm_ranges`.
     looked : sequence of Detection
     step : int
-        Samples, unbinned, that are summed at a time, at most.
+        Most unbinned samples that are summed at a time.
     budget : int
-        Bytes that engine and series may take.
+        Most bytes that engine and series may take.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes of the series.
+    loaded : int
+        Samples before this one have been given to the engine.
     """
 
     def __init__(
@@ -139,25 +146,26 @@ class KeptSeries:
         self.loaded = 0
         need = sum(self._columns(t, w) * len(t.delays) for t, w in zip(tables, looked, strict=True))
         need *= np.dtype(engine.dtype).itemsize
+        self.nbytes = need
         if engine.bytes + need > budget:
             raise MemoryBudgetError(f"{step} samples of every DM, two blocks and the widest window",
                                     engine.bytes + need, budget)  # fmt: skip
-        self.kept: list[Kept] = []
+        self.table_series: list[TableSeries] = []
         for t, what in zip(tables, looked, strict=True):
             rows = np.zeros((len(t.delays), self._columns(t, what)), engine.dtype)
             blocks = (step // t.downsamp + 3 * what.widths[-1]) // what.block + 4
             levels = np.zeros((len(t.delays), blocks, 2))
-            self.kept.append(Kept(rows, levels, what.block, what.widths[-1]))
+            self.table_series.append(TableSeries(rows, levels, what.block, what.widths[-1]))
 
     def _columns(self, table: Table, what: Detection) -> int:
-        """Samples of a series that there is room for."""
+        """Samples of a series for which there is room."""
         held = what.block + 3 * what.widths[-1] + 1
         return held + max(self.step // table.downsamp, what.block) + held
 
     def begin(self, first: int, low: int) -> None:
-        """Samples are held from ``first`` on, the start of a block; events are wanted from ``low`` on."""
+        """Begin a stream at sample ``first``, the start of a block; events are wanted from ``low`` on."""
         self.loaded = first
-        for t, k in zip(self.tables, self.kept, strict=True):
+        for t, k in zip(self.tables, self.table_series, strict=True):
             k.origin = k.done = first // t.downsamp
             k.begin = k.done // k.block
             k.newest = k.begin - 1
@@ -165,23 +173,24 @@ class KeptSeries:
 
     @property
     def searched(self) -> list[int]:
-        """Unbinned samples before which all events have been given out, by table."""
-        return [k.looked * t.downsamp for t, k in zip(self.tables, self.kept, strict=True)]
+        """For each table, the unbinned sample before which all events have been returned."""
+        return [k.looked * t.downsamp for t, k in zip(self.tables, self.table_series, strict=True)]
 
     def search(self, filled: int, looked: Sequence[Detection], last: bool) -> list[NDArray[np.float64]] | None:
-        """Go on with samples before ``filled``, by a step at most; ``last``: no more will come.
+        """Search the next samples before ``filled``, at most a step; ``last``: no more will come.
 
         Returns
         -------
         list of numpy.ndarray
-            As `searching.Job.look` gives, of the events that have become final; None where there is nothing to do.
+            Events that have become final, as `single_pulse.search.Job.look` returns them; None if there is nothing to
+            do.
         """
-        first = min(k.done * t.downsamp for t, k in zip(self.tables, self.kept, strict=True))
+        first = min(k.done * t.downsamp for t, k in zip(self.tables, self.table_series, strict=True))
         end = min(filled, first + self.engine.capacity)
         goals, busy = [], False
-        for t, k in zip(self.tables, self.kept, strict=True):
+        for t, k in zip(self.tables, self.table_series, strict=True):
             goal = k.done + self.step // t.downsamp
-            if self.step // t.downsamp <= k.block:  # a step ends with its block, whose noise is known then
+            if self.step // t.downsamp <= k.block:  # a step ends at the end of a block, when its noise is known
                 goal = min(goal, (k.done // k.block + 1) * k.block)
             if last:
                 goal = min(goal, filled // t.downsamp)
@@ -198,8 +207,8 @@ class KeptSeries:
         ]
 
     def _table(self, number: int, goal: int, what: Detection, last: bool) -> NDArray[np.float64]:
-        """Sum one table's series up to ``goal`` and look at them; ``last``: they end there."""
-        k = self.kept[number]
+        """Extend the series of a table to ``goal`` and search them; ``last``: they end there."""
+        k = self.table_series[number]
         if goal > k.done:
             k.make_room(goal - k.done)
             self.engine.sums(number, k.done, goal - k.done, k.rows, k.done - k.origin)
@@ -215,9 +224,9 @@ class KeptSeries:
         return found
 
     def look(
-        self, k: Kept, valid: NDArray[np.int64], newest: int, low: int, high: int, what: Detection
+        self, k: TableSeries, valid: NDArray[np.int64], newest: int, low: int, high: int, what: Detection
     ) -> NDArray[np.float64]:
-        """Noise of the blocks that are new and events centred on ``low : high``, all rows, by all threads."""
+        """The events centred on ``low : high`` of all rows, with the noise of new blocks, by all threads."""
         rows = len(k.rows)
         each = max(1, min(ROWS, -(-rows // (4 * self.engine.pool.workers))))
         tasks: list[Callable[[], NDArray[np.float64]]] = [
@@ -226,10 +235,10 @@ class KeptSeries:
         return np.concatenate(self.engine.pool.run(tasks))
 
     def _look(
-        self, k: Kept, row: int, stop: int, valid: NDArray[np.int64], newest: int, low: int, high: int,
+        self, k: TableSeries, row: int, stop: int, valid: NDArray[np.int64], newest: int, low: int, high: int,
         what: Detection,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Noise of the blocks that are new, and events, of some rows."""
+        """The events of some rows, with the noise of new blocks."""
         from . import cpu_series
 
         sums, levels = k.rows[row:stop], k.levels[row:stop]
@@ -243,7 +252,7 @@ class KeptSeries:
         scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
         found = np.empty((ROOM, 4))
         while True:
-            n = cpu_series.search_kept(
+            n = cpu_series.search_series(
                 sums, valid[row:stop], k.origin, begin, low, high, k.block, newest, levels, widths, scales,
                 np.float32(what.threshold), what.every, found,
             )  # fmt: skip
@@ -254,7 +263,7 @@ class KeptSeries:
         return found[:n].copy()
 
     def warm(self, at: int, looked: Sequence[Detection]) -> None:
-        """Load every kernel and make every plan, on what the source gives from sample ``at`` on."""
+        """Load or compile all kernels, by a search from sample ``at`` on."""
         self.begin(at, at)
-        while any(k.newest < k.begin for k in self.kept):
+        while any(k.newest < k.begin for k in self.table_series):
             self.search(at + 2 * self.engine.capacity, looked, False)

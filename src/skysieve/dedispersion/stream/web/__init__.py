@@ -1,1 +1,1 @@
-"""The live page."""
+"""The live page of a stream, served by a separate process."""

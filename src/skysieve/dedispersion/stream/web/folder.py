@@ -1,7 +1,7 @@
-"""What a live page shows, read from the folder of a run: its table as it grows, its state, its pictures.
+"""What a live page shows, read from the folder of a run: the growing table, the state, the pictures.
 
-Nothing here asks the run for anything, so that a page cannot hold it up.  All numbers are read as numbers; what is
-none is counted and left out.
+The page only reads files, so that it cannot delay the run.  Numbers are parsed as numbers; lines that cannot be parsed
+are counted and left out.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from skysieve.dedispersion.stream.metrics import total
+from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
 from skysieve.dedispersion.stream.report.status import NAME
-from skysieve.dedispersion.stream.report.tables import COLUMNS
 
-KEPT = 5000
-"""Candidates that are remembered, the latest."""
-REMEMBERED = 900
-"""States that are remembered: 15 minutes."""
-REMEMBERED_BYTES = 256
-"""The end of what was read, by which a table is known to be the same one."""
+MOST_CANDIDATES = 5000
+"""How many of the latest candidates are shown."""
+MOST_POINTS = 900
+"""How many of the latest states are shown: 15 minutes."""
+TAIL_BYTES = 256
+"""Bytes before the current position that are compared to recognise that a table was replaced."""
 PIECE = 2**22
 """Bytes of the table read at a time."""
 LARGEST_STATUS = 2**20
 POLL = 0.5
 PICTURE = re.compile(r"(?P<mjd>-?\d+\.\d+)_dm-?\d+\.\d+_beam(?P<beam>\d+)(_segment(?P<segment>\d+))?\.png")
 UNIX_MJD = 40587.0
+COLUMN_NAMES = tuple(c.name for c in CANDIDATE_COLUMNS)
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A line of the table: the columns that the page shows; ``when`` is Unix time of arrival at infinite frequency."""
+class ShownCandidate:
+    """A line of the table: the columns that the page shows, see `CANDIDATE_COLUMNS`."""
 
     beam: int
     snr: float
@@ -52,18 +54,18 @@ class Candidate:
 
     @property
     def when(self) -> float:
-        """Seconds since 1970."""
+        """Arrival at infinite frequency, seconds since 1970."""
         return (self.mjd - UNIX_MJD) * 86400
 
     @property
     def name(self) -> str:
-        """Of its picture, without ``.png``."""
+        """Name of its picture, without ``.png``."""
         return f"{self.mjd:.9f}_dm{self.dm:.3f}_beam{self.beam}" + (f"_segment{self.segment}" if self.segment else "")
 
 
 @dataclass(frozen=True)
-class Moment:
-    """The state of a second: Unix time, Mbit/s, packets lost, late, double, dropped a second, ring, latency."""
+class StatusPoint:
+    """The state of a run at one second: Unix time, Mbit/s, packets per second, and values of the state."""
 
     when: float
     rate: float
@@ -78,14 +80,14 @@ class Moment:
 
 @dataclass
 class View:
-    """What is known now.  ``generation`` changes when the table is another one."""
+    """Everything that was read.  ``generation`` changes when the table is replaced."""
 
     generation: int = 0
     total: int = 0
     bad: int = 0
-    candidates: deque[Candidate] = field(default_factory=lambda: deque(maxlen=KEPT))
-    moments: deque[Moment] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    moments_seen: int = 0
+    candidates: deque[ShownCandidate] = field(default_factory=lambda: deque(maxlen=MOST_CANDIDATES))
+    points: deque[StatusPoint] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
+    points_seen: int = 0
     about: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     running: bool | None = None
@@ -95,13 +97,13 @@ class View:
 
 
 class Tail:
-    """New whole lines of a file that grows, split into cells.
+    """Reads the new complete lines of a table that grows.
 
     Parameters
     ----------
     path : path
     names : tuple of str
-        Of its columns; its first line.
+        Names of its columns, which are its first line.
     """
 
     def __init__(self, path: Path, names: tuple[str, ...]) -> None:
@@ -110,28 +112,28 @@ class Tail:
         self._last = b""
 
     def read(self, begin_again: Callable[[], None], take: Callable[[list[bytes]], None]) -> None:
-        """Give the lines that are new, piece by piece; ``begin_again`` is called when the file is another one."""
+        """Pass the new lines on, piece by piece; ``begin_again`` is called when the file was replaced."""
         if not self.path.exists():
             return
         with open(self.path, "rb") as file:
             file.seek(self._at - len(self._last))
-            if file.read(len(self._last)) != self._last:  # cut, or another one of the name
+            if file.read(len(self._last)) != self._last:  # it was cut or replaced
                 self._at, self._last = 0, b""
                 begin_again()
             file.seek(self._at)
             while data := file.read(PIECE):
                 end = data.rfind(b"\n") + 1
                 if not end and len(data) < PIECE:
-                    break  # a line that is being written
+                    break  # an incomplete line
                 lines = data[:end].split(b"\n")
                 take([line for line in lines if line and line != self.head])
                 self._at += end or len(data)
-                self._last = data[: end or len(data)][-REMEMBERED_BYTES:]
+                self._last = data[: end or len(data)][-TAIL_BYTES:]
                 file.seek(self._at)
 
 
 class FolderReader:
-    """Follows a folder, in a thread once `start` is called.
+    """Follows the folder of a run, in a thread once `start` is called.
 
     Parameters
     ----------
@@ -140,19 +142,19 @@ class FolderReader:
     Raises
     ------
     ValueError
-        When it is no folder of a run: it has neither a table of candidates nor a state.
+        The folder has neither a table of candidates nor a state.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.table = self.folder / "candidates.csv"
         if not self.folder.is_dir():
-            raise ValueError(f"{self.folder}: no such folder")
+            raise ValueError(f"{self.folder}: there is no such folder")
         if not (self.table.is_file() or (self.folder / NAME).is_file()):
-            raise ValueError(f"{self.folder}: holds no candidates.csv and no {NAME}; expected the --out of a stream")
+            raise ValueError(f"{self.folder}: has no candidates.csv and no {NAME}; expected the --output of a stream")
         self.lock = threading.Lock()
         self.view = View()
-        self._candidates = Tail(self.table, COLUMNS)
+        self._candidates = Tail(self.table, COLUMN_NAMES)
         self._status_at: tuple[int, int] | None = None
         self._scanned, self._next_scan = 0, -math.inf
         self._pictures: dict[tuple[str, int, int], str] = {}
@@ -162,12 +164,12 @@ class FolderReader:
         self._thread = threading.Thread(target=self._run, name="folder", daemon=True)
 
     def start(self) -> None:
-        """Read what is there, then follow it."""
+        """Read the folder, then follow it."""
         self.poll()
         self._thread.start()
 
     def close(self) -> None:
-        """Follow it no more."""
+        """Stop following the folder."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(5)
@@ -182,7 +184,7 @@ class FolderReader:
         for part in (self._read_table, self._read_status, self._read_pictures):
             try:
                 part()
-            except OSError as error:  # the next look may find it again
+            except OSError as error:  # it is read again next time
                 problem = problem or f"{error.filename or self.folder}: {error.strerror}"
         with self.lock:
             self.view.problem = problem
@@ -190,7 +192,7 @@ class FolderReader:
 
     # ------------------------------------------------------------------ candidates
     def _read_table(self) -> None:
-        """New candidates; the last ones alone where there are very many."""
+        """Read new candidates; of very many only the last ones."""
         self._candidates.read(self._begin_again, self._take)
 
     def _begin_again(self) -> None:
@@ -200,10 +202,10 @@ class FolderReader:
             self.view.candidates.clear()
 
     def _take(self, lines: list[bytes]) -> None:
-        new: list[Candidate] = []
+        new: list[ShownCandidate] = []
         bad = 0
-        for line in lines[-KEPT:]:
-            one = parsed(line)
+        for line in lines[-MOST_CANDIDATES:]:
+            one = parse_line(line)
             if one is None:
                 bad += 1
             else:
@@ -228,10 +230,10 @@ class FolderReader:
             now, running = float(body["now"]), bool(body["running"])
             about, state = dict(body["about"]), numbers(dict(body["state"]))
         except (ValueError, KeyError, TypeError):
-            raise OSError(0, "is no state of a run of this version", str(path)) from None
+            raise OSError(0, "this is not a state of this version of skysieve", str(path)) from None
         first = self._status_at is None
         self._status_at = stamp
-        # of a run seen for the first time the clock may be another machine's: its file's age is the best there is
+        # the clock of the run may be that of another machine: at first use the age of the file
         self._changed = time.monotonic() - (max(0.0, time.time() - facts.st_mtime) if first else 0.0)
         with self.lock:
             self._remember(now, state)
@@ -245,20 +247,20 @@ class FolderReader:
             return
         counts = state.get("counts", {})
 
-        def a_second(*names: str) -> float:
-            return sum(max(0.0, counts.get(name, 0.0) - before.get(name, 0.0)) for name in names) / span
+        rise = {name: max(0.0, value - before.get(name, 0.0)) / span for name, value in counts.items()}
 
-        view.moments.append(
-            Moment(
-                now, state.get("rate", 0.0) / 1e6, a_second("lost"), a_second("late"), a_second("duplicate"),
-                a_second(*DROPPED), state.get("ring_fill", 0.0), state.get("realtime", 0.0), state.get("latency", 0.0),
+        view.points.append(
+            StatusPoint(
+                now, state.get("rate", 0.0) / 1e6, rise.get("lost", 0.0), rise.get("late", 0.0),
+                rise.get("duplicate", 0.0), total(rise, "dropped"), state.get("ring_fill", 0.0),
+                state.get("realtime", 0.0), state.get("latency", 0.0),
             )
         )  # fmt: skip
-        view.moments_seen += 1
+        view.points_seen += 1
 
     # ------------------------------------------------------------------ pictures
     def _read_pictures(self) -> None:
-        """Names of pictures, the latest last; a folder that takes long to read is read less often."""
+        """Read the names of pictures, the latest last; a folder that takes long to read is read less often."""
         folder = self.folder / "pulses"
         now = time.monotonic()
         if now < self._next_scan or not folder.is_dir() or (stamp := folder.stat().st_mtime_ns) == self._scanned:
@@ -272,8 +274,8 @@ class FolderReader:
             self._pictures = {(m["mjd"], int(m["beam"]), int(m["segment"] or 0)): m[0] for m in found}
             self._pictures_exact = {m[0] for m in found}
 
-    def picture_of(self, one: Candidate) -> str | None:
-        """The picture of a candidate; its DM may have been rounded another way in the table."""
+    def picture_of(self, one: ShownCandidate) -> str | None:
+        """The picture of a candidate; its DM may be rounded differently in the table."""
         with self.lock:
             exact = one.name + ".png"
             return (
@@ -285,38 +287,36 @@ class FolderReader:
 
 GROUPS = ("counts", "sink")
 LARGEST = 1e18
-"""Numbers of states beyond this are not believed."""
-DROPPED = ("overflow", "ring_overflow", "kernel_drops")
-"""Packets for which there was no room."""
+"""Larger numbers in states are ignored."""
 
 
-def parsed(line: bytes) -> Candidate | None:
-    """A line of the table; None where it is none.
+def parse_line(line: bytes) -> ShownCandidate | None:
+    """Parse a line of the table; None if it is not valid.
 
-    >>> parsed(b"1,2,x") is None
+    >>> parse_line(b"1,2,x") is None
     True
     """
     cells = line.split(b",")
-    if len(cells) != len(COLUMNS):
+    if len(cells) != len(COLUMN_NAMES):
         return None
-    named = dict(zip(COLUMNS, cells, strict=True))
+    named = dict(zip(COLUMN_NAMES, cells, strict=True))
     try:
-        one = Candidate(
+        one = ShownCandidate(
             int(named["beam"]), float(named["snr"]), float(named["dm"]), float(named["width"]),
             float(named["mjd_infinite"]), float(named["live"]), int(named["beams"]), named["flagged"] != b"0",
             float(named["latency"]), int(named["segment"]),
         )  # fmt: skip
     except ValueError:
         return None
-    return one if _fine(one) else None
+    return one if _valid(one) else None
 
 
-def _fine(one: Candidate) -> bool:
+def _valid(one: ShownCandidate) -> bool:
     return all(map(math.isfinite, (one.snr, one.dm, one.width, one.mjd))) and abs(one.mjd) < 1e6
 
 
 def numbers(state: Any) -> dict[str, Any]:
-    """A state with its numbers, and its groups of them, alone.
+    """The numbers of a state, and its groups of numbers; everything else is left out.
 
     >>> numbers({"rate": 3, "counts": {"lost": 1, "x": "<b>"}, "sink": "<b>"})
     {'rate': 3.0, 'counts': {'lost': 1.0}, 'sink': {}}

@@ -1,7 +1,7 @@
-"""The live page: a Bokeh document for each visitor, brought up to date from a `FolderReader`.
+"""The live page: a Bokeh document for each visitor, updated from a `FolderReader`.
 
-Runs in the page's own process alone.  Everything that is put in as HTML goes through `html.escape`, or is a number
-that was formatted here.
+This runs in the process of the page only.  Everything that is inserted as HTML goes through `html.escape`, or is a
+number that was formatted here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from .folder import KEPT, REMEMBERED, Candidate, FolderReader, Moment, View
+from skysieve.dedispersion.stream.metrics import METRICS, total
+
+from .folder import MOST_CANDIDATES, MOST_POINTS, FolderReader, ShownCandidate, StatusPoint, View
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -22,11 +24,11 @@ PERIOD_MS = 500
 ROWS = 12
 THUMBNAILS = 6
 STALE = 5.0
-"""Seconds without a state after which a run is said to be silent."""
+"""Seconds without a new state after which the page says so."""
 SPANS = (("1 min", 60.0), ("10 min", 600.0), ("1 h", 3600.0), ("all", math.inf))
 BEAMS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#a855f7", "#06b6d4", "#84cc16", "#ec4899", "#f97316", "#64748b")
 GREY = "#9aa3af"
-REFUSED = ("short", "foreign", "version", "length", "fields", "oversized", "changed", "refused", "jump")
+HELP = {m.name: m.help for m in METRICS}
 STYLE = """
 :host { display: block; width: 100%; } .bk-clearfix { display: block !important; width: 100%; }
 .bar { display: flex; gap: 14px; align-items: baseline; flex-wrap: wrap; } .bar b { font-size: 18px; }
@@ -52,7 +54,7 @@ a { color: var(--accent); text-decoration: none; }
 
 
 def clock(seconds: float) -> str:
-    """Unix time as hours, minutes, seconds of UTC.
+    """Unix time as hours, minutes and seconds (UTC).
 
     >>> clock(3661.5)
     '01:01:01.500'
@@ -62,7 +64,7 @@ def clock(seconds: float) -> str:
 
 
 def date(seconds: float) -> str:
-    """Unix time as a day.
+    """Unix time as a date (UTC).
 
     >>> date(0.0)
     '1970-01-01'
@@ -73,10 +75,10 @@ def date(seconds: float) -> str:
         return "?"
 
 
-def lasted(seconds: float) -> str:
-    """A time in words.
+def duration(seconds: float) -> str:
+    """A duration in words.
 
-    >>> lasted(75), lasted(7500), lasted(9.26)
+    >>> duration(75), duration(7500), duration(9.26)
     ('1 min 15 s', '2 h 05 min', '9 s')
     """
     if seconds < 60:
@@ -87,21 +89,21 @@ def lasted(seconds: float) -> str:
 
 
 def head_html(view: View) -> str:
-    """Name of the run and whether it goes."""
+    """The head of the page: the name of the run, whether it is running, and problems."""
     about = view.about
     words = [str(about[k]) for k in ("source", "telescope") if about.get(k)]
     name = " · ".join(words) or "skysieve"
     if view.running is None:
-        state, kind = "no state: the table alone is shown", "warn"
+        state, kind = "no status.json: only the table is shown", "warn"
     elif not view.running:
         state, kind = "ended", ""
     elif view.age > STALE:
-        state, kind = f"silent for {lasted(view.age)}", "warn"
+        state, kind = f"no news for {duration(view.age)}", "warn"
     else:
         state, kind = "live", "good"
     more = [str(about["folder"])] if about.get("folder") else []
     if "seconds" in view.state and "data_seconds" in view.state:
-        more.append(f"{lasted(view.state['data_seconds'])} of data in {lasted(view.state['seconds'])}")
+        more.append(f"{duration(view.state['data_seconds'])} of data in {duration(view.state['seconds'])}")
     if view.state.get("mjd"):
         when = (view.state["mjd"] - 40587.0) * 86400
         more.append(f"searched up to {date(when)} {clock(when)[:8]} UTC")
@@ -111,7 +113,7 @@ def head_html(view: View) -> str:
     sink = view.state.get("sink", {})
     waiting = sink.get("candidates", 0) - sink.get("written", 0) - sink.get("dropped", 0)
     if sink.get("write_errors") and waiting > 0:
-        problems.append(f"The disk refuses: {waiting:.0f} candidates wait to be written.")
+        problems.append(f"The disk refuses writes: {waiting:.0f} candidates wait to be written.")
     if view.bad:
         problems.append(f"{view.bad} lines of the table cannot be read.")
     return (
@@ -123,9 +125,9 @@ def head_html(view: View) -> str:
 
 
 def tiles_html(view: View) -> str:
-    """The numbers that operators watch."""
+    """The tiles with the numbers that operators watch."""
     state, c = view.state, view.state.get("counts", {})
-    recent = [m for m in view.moments if view.moments[-1].when - m.when < 60] if view.moments else []
+    recent = [m for m in view.points if view.points[-1].when - m.when < 60] if view.points else []
     last = view.candidates[-1] if view.candidates else None
     flagged = sum(one.flagged for one in view.candidates)
     words = (f"{flagged} flagged, " if flagged else "") + (f"last S/N {last.snr:.1f}" if last is not None else "")
@@ -133,19 +135,18 @@ def tiles_html(view: View) -> str:
     if not state:
         return _tiles(tiles)
     lost, came = c.get("lost", 0), c.get("accepted", 0)
-    dropped = sum(c.get(k, 0) for k in ("overflow", "ring_overflow")) + max(0, c.get("kernel_drops", 0))
-    refused = sum(c.get(k, 0) for k in REFUSED)
+    dropped, refused = total(c, "dropped"), total(c, "refused")
     real, ring = state.get("realtime", 0.0), state.get("ring_fill", 0.0)
     beams = int(state.get("beams", 0))
     tiles += [
         ("rate", "Received", f"{state.get('rate', 0.0) / 1e6:.1f}", "Mbit/s", ""),
-        ("realtime", "Real time", f"{real:.2f} ×", f"{state.get('load', 0.0):.0%} of the time",
+        ("realtime", "Real time", f"{real:.2f} ×", f"CPU load {state.get('load', 0.0):.0%}",
          "bad" if 0 < real < 1 else ""),
         ("lost", "Lost", f"{lost:.0f}", f"{lost / max(lost + came, 1):.3%}",
          "warn" if any(m.lost for m in recent) else ""),
-        ("late", "Late / double", f"{c.get('late', 0):.0f} / {c.get('duplicate', 0):.0f}", "packets", ""),
-        ("dropped", "No room", f"{dropped:.0f}", "packets dropped", "bad" if any(m.dropped for m in recent) else ""),
-        ("ring", "Ring", f"{ring:.0%}", "full", "bad" if ring > 0.8 else "warn" if ring > 0.5 else ""),
+        ("late", "Late / duplicate", f"{c.get('late', 0):.0f} / {c.get('duplicate', 0):.0f}", "packets", ""),
+        ("dropped", "Dropped", f"{dropped:.0f}", "packets, no room", "bad" if any(m.dropped for m in recent) else ""),
+        ("ring", "Ring", f"{ring:.0%}", "in use", "bad" if ring > 0.8 else "warn" if ring > 0.5 else ""),
         ("latency", "Latency", f"{state.get('latency', 0.0):.2f} s", "pulse to candidate", ""),
         ("refused", "Refused", f"{refused:.0f}", f"packets; {beams} beam{'' if beams == 1 else 's'}", ""),
     ]  # fmt: skip
@@ -154,7 +155,8 @@ def tiles_html(view: View) -> str:
 
 def _tiles(tiles: list[tuple[str, str, str, str, str]]) -> str:
     cells = (
-        f'<div class="tile {kind}" id="{name}"><i>{escape(title)}</i><b>{escape(value)}</b>'
+        f'<div class="tile {kind}" id="{name}" title="{escape(HELP.get(name, ""), quote=True)}">'
+        f"<i>{escape(title)}</i><b>{escape(value)}</b>"
         f"<small>{escape(words.strip())}</small></div>"
         for name, title, value, words, kind in tiles
     )
@@ -162,19 +164,19 @@ def _tiles(tiles: list[tuple[str, str, str, str, str]]) -> str:
 
 
 def table_html(view: View) -> str:
-    """The latest candidates."""
+    """The table of the latest candidates."""
     latest = list(view.candidates)[: -ROWS - 1 : -1]
     latest.sort(key=lambda c: c.when, reverse=True)
     if not latest:
         return '<div class="none">None yet.</div>'
     rows = "".join(_row(c) for c in latest)
     heads = "".join(
-        f"<th>{h}</th>" for h in ("Arrival, UTC", "S/N", "DM", "Width, ms", "Beam", "Came", "Latency, s", "")
+        f"<th>{h}</th>" for h in ("Arrival, UTC", "S/N", "DM", "Width, ms", "Beam", "Arrived", "Latency, s", "")
     )
     return f"<table><tr>{heads}</tr>{rows}</table>"
 
 
-def _row(c: Candidate) -> str:
+def _row(c: ShownCandidate) -> str:
     kind, mark = ("flagged", f"{c.beams} beams") if c.flagged else ("", "")
     cells = (
         f"{date(c.when)} {clock(c.when)}", f"{c.snr:.1f}", f"{c.dm:.2f}", f"{c.width * 1e3:.3g}", f"{c.beam}",
@@ -183,10 +185,10 @@ def _row(c: Candidate) -> str:
     return f'<tr class="{kind}">{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
-def picture_html(name: str | None, chosen: Candidate | None) -> str:
-    """One picture, large."""
+def picture_html(name: str | None, chosen: ShownCandidate | None) -> str:
+    """The large picture: of the candidate that was clicked, or the latest one."""
     if chosen is not None:
-        title = f"Chosen: S/N {chosen.snr:.1f}, DM {chosen.dm:.2f}, {clock(chosen.when)}"
+        title = f"Selected: S/N {chosen.snr:.1f}, DM {chosen.dm:.2f}, {clock(chosen.when)}"
     else:
         title = "Latest picture"
     if name is None:
@@ -197,7 +199,7 @@ def picture_html(name: str | None, chosen: Candidate | None) -> str:
 
 
 def pictures_html(names: list[str]) -> str:
-    """The pictures before the latest, small."""
+    """Small pictures of the candidates before the latest."""
     if len(names) < 2:
         return '<div class="none">None yet.</div>'
     cells = []
@@ -213,8 +215,8 @@ def pictures_html(names: list[str]) -> str:
     return f'<div class="thumbs">{"".join(cells)}</div>'
 
 
-def columns_of(some: list[Candidate]) -> dict[str, list[Any]]:
-    """Candidates as points of the plane."""
+def columns_of(some: list[ShownCandidate]) -> dict[str, list[Any]]:
+    """Candidates as points of the plane of time and DM."""
     return {
         "when": [1e3 * c.when for c in some],
         "dm": [c.dm for c in some],
@@ -227,8 +229,8 @@ def columns_of(some: list[Candidate]) -> dict[str, list[Any]]:
     }
 
 
-def history_of(some: list[Moment]) -> dict[str, list[float]]:
-    """Moments as points of the small plots."""
+def history_of(some: list[StatusPoint]) -> dict[str, list[float]]:
+    """States as points of the small plots."""
     return {
         "when": [1e3 * m.when for m in some],
         "rate": [m.rate for m in some],
@@ -240,7 +242,7 @@ def history_of(some: list[Moment]) -> dict[str, list[float]]:
 
 
 class Page:
-    """One visitor's document."""
+    """The document of one visitor."""
 
     def __init__(self, reader: FolderReader, document: Document) -> None:
         from bokeh.models import ColumnDataSource, Div, InlineStyleSheet, RadioButtonGroup
@@ -248,8 +250,8 @@ class Page:
         self.reader, self.document = reader, document
         self.points = ColumnDataSource(columns_of([]))
         self.history = ColumnDataSource(history_of([]))
-        self.shown: list[Candidate] = []
-        self.generation, self.seen, self.moments = -1, 0, 0
+        self.shown: list[ShownCandidate] = []
+        self.generation, self.seen, self.points_seen = -1, 0, 0
         self.follow, self.beats = True, 0
         sheet = InlineStyleSheet(css=STYLE)
         self.parts = {
@@ -321,22 +323,22 @@ class Page:
             plot.line("when", column, source=self.history, color=color, line_width=1.6)
         return plot
 
-    # ------------------------------------------------------------------ the visitor's doing
+    # ------------------------------------------------------------------ actions of the visitor
     def _chosen_span(self, name: str, old: Any, new: Any) -> None:
         self.follow = True
         self._follow()
 
     def _moved(self, event: Any) -> None:
-        """A plane that was zoomed or shifted stays where it is until a span is chosen."""
+        """A plane that was zoomed or moved stays as it is until a span is selected."""
         self.follow = False
         self.span.active = None
 
     def _chosen(self, name: str, old: Any, new: Any) -> None:
         self._picture()
 
-    # ------------------------------------------------------------------ news
+    # ------------------------------------------------------------------ updates
     def update(self) -> None:
-        """Bring the document up to date."""
+        """Update the document."""
         reader = self.reader
         self.beats += 1
         self.parts["head"].tags = [self.beats]
@@ -348,9 +350,9 @@ class Page:
                 count = min(view.total - self.seen, len(view.candidates))
                 new, fresh = (list(view.candidates)[-count:] if count > 0 else []), False
             self.generation, self.seen = view.generation, view.total
-            count = min(view.moments_seen - self.moments, len(view.moments))
-            moments = list(view.moments)[-count:] if count > 0 else []
-            self.moments = view.moments_seen
+            count = min(view.points_seen - self.points_seen, len(view.points))
+            points = list(view.points)[-count:] if count > 0 else []
+            self.points_seen = view.points_seen
             html = {
                 "head": head_html(view), "tiles": tiles_html(view), "table": table_html(view),
                 "pictures": pictures_html(view.pictures),
@@ -363,8 +365,8 @@ class Page:
             self.points.data = columns_of(new)
         elif new:
             self._add(new)
-        if moments:
-            self.history.stream(history_of(moments), rollover=REMEMBERED)
+        if points:
+            self.history.stream(history_of(points), rollover=MOST_POINTS)
         for name, text in html.items():
             if self.parts[name].text != text:
                 self.parts[name].text = text
@@ -373,16 +375,16 @@ class Page:
         self._picture()
         self._follow()
 
-    def _add(self, new: list[Candidate]) -> None:
-        over = max(0, len(self.shown) + len(new) - KEPT)
+    def _add(self, new: list[ShownCandidate]) -> None:
+        over = max(0, len(self.shown) + len(new) - MOST_CANDIDATES)
         chosen = self._selected()
-        self.shown = (self.shown + new)[-KEPT:]
-        self.points.stream(columns_of(new), rollover=KEPT)
-        if over and chosen is not None:  # places have moved
+        self.shown = (self.shown + new)[-MOST_CANDIDATES:]
+        self.points.stream(columns_of(new), rollover=MOST_CANDIDATES)
+        if over and chosen is not None:  # indices have moved
             self.points.selected.indices = [self.shown.index(chosen)] if chosen in self.shown else []
 
-    def _selected(self) -> Candidate | None:
-        """The candidate that the visitor has chosen."""
+    def _selected(self) -> ShownCandidate | None:
+        """The candidate that the visitor has clicked; of several the loudest."""
         some = [i for i in self.points.selected.indices if isinstance(i, int) and 0 <= i < len(self.shown)]
         return max((self.shown[i] for i in some), key=lambda c: c.snr) if some else None
 
@@ -395,7 +397,7 @@ class Page:
             self.parts["picture"].text = text
 
     def _follow(self) -> None:
-        """The plane ends where the search is."""
+        """Move the plane so that it ends where the search is."""
         if not self.follow or self.span.active is None:
             return
         times = [c.when for c in self.shown]
@@ -409,7 +411,7 @@ class Page:
 
 
 def template() -> Any:
-    """The page around the plots."""
+    """The template of the page around the plots."""
     import jinja2
 
     text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")

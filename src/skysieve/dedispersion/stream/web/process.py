@@ -1,6 +1,7 @@
-"""The live page of a run, as the run sees it: a process of its own that reads the run's folder.
+"""Start the live page of a run: a separate process that reads the folder of the run.
 
-Receiving and searching never wait for it: it is told nothing, asked for nothing, and has a higher niceness.
+Receiving and searching never wait for it: the run and the page exchange nothing but files, and the page has a lower
+priority.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from collections import deque
 from collections.abc import Callable
 
 PATIENCE = 60.0
-"""Seconds for the process to begin."""
+"""Most seconds that the process may take to start."""
 NEEDED = ("bokeh", "tornado", "jinja2")
 
 
 def check_extra() -> None:
-    """Refuse where the extra is not installed.
+    """Check that the extra ``web`` is installed.
 
     Raises
     ------
     ModuleNotFoundError
-        It names the line that installs it.
+        The message says how to install it.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -34,16 +35,16 @@ def check_extra() -> None:
 
 
 class PageProcess:
-    """A process that serves the page of a folder; ends with `close`, or when this process does.
+    """A process that serves the page of a folder; it ends with `close`, or when this process ends.
 
     Parameters
     ----------
     folder : path
-        Of a run, made already.
+        Folder of a run; it must exist.
     host, port : str, int
-        The loopback unless told otherwise; port 0 takes a free one.
+        Address of the page; port 0 takes a free one.
     say : callable
-        Takes a line when it ends before its time.
+        Is called with a line if the process ends early.
 
     Attributes
     ----------
@@ -52,9 +53,9 @@ class PageProcess:
     Raises
     ------
     ModuleNotFoundError
-        Without the extra ``web``.
+        The extra ``web`` is not installed.
     OSError
-        When the port is taken, or the process does not begin.
+        The port is in use, or the process does not start.
     """
 
     def __init__(
@@ -65,23 +66,25 @@ class PageProcess:
         self._closing = threading.Event()
         self._errors: deque[str] = deque(maxlen=20)
         self._process = subprocess.Popen(
-            # -P: modules of the same names in the folder where the command was given are not for it
+            # -P: do not import modules from the current folder
             [sys.executable, "-P", "-m", "skysieve.dedispersion.stream.web.server", os.fspath(folder), host, str(port)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
             start_new_session=True,
-        )  # fmt: skip  # in a session of its own: the terminal's Ctrl-C is not for it
+        )  # fmt: skip  # in its own session, so that Ctrl-C at the terminal does not reach it
         self._reading = threading.Thread(target=self._read_errors, name="page-errors", daemon=True)
         self._reading.start()
         word, _, rest = self._first_line().partition(" ")
         if word != "ready":
             self.close()
-            raise OSError(rest or "the page's process did not begin: " + (" ".join(self._errors)[-500:] or "no word"))
+            raise OSError(
+                rest or "the process of the live page did not start: " + (" ".join(self._errors)[-500:] or "no message")
+            )
         self.port = int(rest)
         self._watching = threading.Thread(target=self._watch, name="page", daemon=True)
         self._watching.start()
 
     def _first_line(self) -> str:
-        """What the process says first; empty when it ends or takes too long."""
+        """The first line of the process; empty if it ends or takes too long."""
         assert self._process.stdout is not None
         until = time.monotonic() + PATIENCE
         while (left := until - time.monotonic()) > 0:
@@ -98,19 +101,18 @@ class PageProcess:
         status = self._process.wait()
         if not self._closing.is_set():
             self._reading.join(1)
-            self.say(f"the page's process ended (status {status}): {self._errors[-1] if self._errors else 'no word'}")
+            self.say(
+                f"the process of the live page ended (status {status}): "
+                f"{self._errors[-1] if self._errors else 'no message'}"
+            )
 
     @property
     def alive(self) -> bool:
-        """Whether it serves."""
+        """Whether the page is served."""
         return self._process.poll() is None
 
-    def metric(self) -> tuple[str, str, float]:
-        """Whether it serves, for Prometheus."""
-        return "Whether the live page is served.", "gauge", float(self.alive)
-
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._closing.set()
         p = self._process
         assert p.stdin is not None

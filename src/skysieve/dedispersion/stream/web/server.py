@@ -1,7 +1,7 @@
-"""The page's own process: a Bokeh server for one folder, with every asset from this machine.
+"""The process of the live page: a Bokeh server for one folder, which serves all scripts itself.
 
-Started by `PageProcess` as ``python -m skysieve.dedispersion.stream.web.server``: it ends when its standard input
-does, so that it outlives no run, not even one that was killed.
+`PageProcess` starts it as ``python -m skysieve.dedispersion.stream.web.server``.  It ends when its standard input is
+closed, so also after a run that was killed.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 PAGES = ("/", "/autoload.js", "/ws")
 MOST_VISITORS = 32
 MOST_UNUSED = 32
-"""Pages that are remembered until their browser opens a websocket: of more, the oldest are forgotten."""
+"""Most pages that wait for their browser to open a websocket; of more, the oldest are forgotten."""
 MOST_WAITING = 256
-"""Connections without a websocket that are open at a time: one more closes the oldest."""
+"""Most open connections without a websocket; one more closes the oldest."""
 IDLE = 10.0
-"""Seconds for the head of a request, and for its body."""
+"""Most seconds for the head of a request, and for its body."""
 SILENT_MS = 30_000
-"""Milliseconds after which a connection ends whose other side has gone away without a word, or reads nothing."""
+"""Milliseconds after which a connection is closed whose other side has vanished or reads nothing."""
 NICE = 10
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing from other hosts, nothing to other hosts, in nobody's frame."""
+"""Load nothing from other hosts, send nothing to other hosts, appear in no frame."""
 
 
 def host_of(netloc: str) -> str:
-    """Host of ``HOST[:PORT]``; empty where it is none.
+    """The host of ``HOST[:PORT]``; empty if the text is not of that form.
 
     >>> host_of("Localhost:80"), host_of("[::1]:80"), host_of("a/b")
     ('localhost', '::1', '')
@@ -60,15 +60,15 @@ def host_of(netloc: str) -> str:
 
 
 def own_names() -> frozenset[str]:
-    """Names of this machine."""
+    """The names of this machine."""
     return frozenset({"localhost", socket.gethostname().lower(), socket.getfqdn().lower()})
 
 
 def admitted(host: str | None, origin: str | None, names: Iterable[str]) -> bool:
-    """Whether a request is one of our own page's.
+    """Whether a request comes from our own page.
 
-    The host must be an address or one of ``names``: a page of others whose name was made to lead here (DNS rebinding)
-    has another.  An origin, where the browser tells one, must be the host.
+    The host must be an address or one of ``names``, which excludes foreign pages whose name resolves to this machine
+    (DNS rebinding).  The origin, if the browser sends one, must be the host.
 
     >>> admitted("127.0.0.1:80", None, ()), admitted("evil.example:80", None, ())
     (True, False)
@@ -93,7 +93,7 @@ def admitted(host: str | None, origin: str | None, names: Iterable[str]) -> bool
 async def serve(
     folder: str | os.PathLike[str], host: str, port: int, ready: Callable[[int], None], over: asyncio.Event
 ) -> None:
-    """Serve a folder's page until ``over`` is set.
+    """Serve the page of a folder until ``over`` is set.
 
     Parameters
     ----------
@@ -101,15 +101,15 @@ async def serve(
     host, port : str, int
         Port 0 takes a free one.
     ready : callable
-        Takes the port when the page can be visited.
+        Is called with the port when the page can be visited.
     over : asyncio.Event
 
     Raises
     ------
     OSError
-        When the port is taken.
+        The port is in use.
     ValueError
-        When the folder is none of a run.
+        The folder is not that of a run.
     """
     from bokeh.protocol.exceptions import ProtocolError
     from bokeh.server.server import BaseServer
@@ -150,20 +150,20 @@ async def serve(
                 return None
             unused = [one for one in bokeh.get_sessions("/") if not one.connection_count]
             for one in unused[: max(0, len(unused) + 1 - MOST_UNUSED)]:
-                one.request_expiration()  # a browser that comes late gets a new one
+                one.request_expiration()  # if its browser comes later, it gets a new page
             return {} if visitors() >= MOST_VISITORS else None
 
     class Refuse(RequestHandler):
-        def initialize(self, status: int, words: str) -> None:
-            self.status, self.words = status, words
+        def initialize(self, status: int, message: str) -> None:
+            self.status, self.message = status, message
 
         def prepare(self) -> None:
             self.set_status(self.status)
             self.set_header("Content-Type", "text/plain; charset=utf-8")
-            self.finish(self.words + "\n")
+            self.finish(self.message + "\n")
 
-    def refusal(status: int, words: str) -> Application:
-        return Application([(r".*", Refuse, {"status": status, "words": words})], transforms=[Headers])
+    def refusal(status: int, message: str) -> Application:
+        return Application([(r".*", Refuse, {"status": status, "message": message})], transforms=[Headers])
 
     class Assets(BokehTornado):
         def resources(self, absolute_url: str | bool | None = None) -> Any:
@@ -172,7 +172,7 @@ async def serve(
             return found
 
         def new_connection(self, protocol: Any, socket: Any, application_context: Any, session: Any) -> Any:
-            if visitors() >= MOST_VISITORS:  # they were too many at once, or came without the page
+            if visitors() >= MOST_VISITORS:  # too many at the same time, or without loading the page
                 raise ProtocolError(f"{MOST_VISITORS} pages are open already")
             return super().new_connection(protocol, socket, application_context, session)
 
@@ -195,13 +195,13 @@ async def serve(
             super().on_close(server_conn)
 
     pictures = (r"/pulses/([-0-9a-z_.]+\.png)", StaticFileHandler, {"path": str(reader.folder / "pulses")})
-    bokeh = Assets(  # `Foreign` has looked at the origin already, and more closely
+    bokeh = Assets(  # `Foreign` has checked the origin already
         {"/": visit}, extra_websocket_origins=["*"], use_index=False, websocket_max_message_size_bytes=2**20,
         extra_patterns=[pictures], check_unused_sessions_milliseconds=1000,
     )  # fmt: skip
     bokeh.add_transform(Headers)
     router = RuleRouter([
-        Rule(Foreign(), refusal(403, "Ask by an address or the name of this machine, from its own page.")),
+        Rule(Foreign(), refusal(403, "Use an address or a name of this machine, and its own page.")),
         Rule(Crowded(), refusal(503, f"{MOST_VISITORS} pages are open already.")),
         Rule(AnyMatches(), bokeh),
     ])  # fmt: skip
@@ -224,7 +224,7 @@ async def serve(
 
 
 def watch(folder: str | os.PathLike[str], host: str, port: int, ready: Callable[[int], None]) -> None:
-    """Serve a folder's page until SIGINT or SIGTERM."""
+    """Serve the page of a folder until SIGINT or SIGTERM."""
 
     async def run() -> None:
         over = asyncio.Event()
@@ -232,12 +232,12 @@ def watch(folder: str | os.PathLike[str], host: str, port: int, ready: Callable[
             asyncio.get_running_loop().add_signal_handler(number, over.set)
         await serve(folder, host, port, ready, over)
 
-    settle()
+    quieten()
     asyncio.run(run())
 
 
-def settle() -> None:
-    """Bokeh and tornado tell of every visit: errors alone are news.  Its environment could bring other hosts in."""
+def quieten() -> None:
+    """Log errors of Bokeh and tornado only, and unset Bokeh's environment variables, which could add other hosts."""
     for name in [name for name in os.environ if name.startswith("BOKEH_")]:
         del os.environ[name]
     for name in ("bokeh", "tornado"):
@@ -245,24 +245,24 @@ def settle() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process of a run's page: "ready PORT" or "error WORDS" on standard output, then nothing more."""
+    """Run the process of a page; prints "ready PORT" or "error MESSAGE" on standard output, then nothing more."""
     given = argparse.ArgumentParser()
     given.add_argument("folder")
     given.add_argument("host")
     given.add_argument("port", type=int)
     asked = given.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run
     if hasattr(os, "nice"):
         os.nice(NICE)
-    settle()
+    quieten()
 
     async def run() -> None:
         over, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def wait_for_the_end() -> None:
-            while os.read(0, 4096):  # nothing is ever sent: this ends when the run does, however it ends
+            while os.read(0, 4096):  # nothing is sent: it is closed when the run ends
                 pass
-            with suppress(RuntimeError):  # the loop may have gone before
+            with suppress(RuntimeError):  # the loop may have ended already
                 loop.call_soon_threadsafe(over.set)
 
         threading.Thread(target=wait_for_the_end, daemon=True).start()

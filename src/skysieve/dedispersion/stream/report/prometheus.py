@@ -1,57 +1,59 @@
-"""Numbers of a running pipeline for Prometheus: the text format, version 0.0.4, at ``/metrics``."""
+"""A server for Prometheus: the metrics of a run at ``/metrics``, in the text format, version 0.0.4."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
+from skysieve.dedispersion.stream.metrics import METRICS
+
 PREFIX = "skysieve_stream_"
 SECONDS = 10.0
 """Longest time of a request."""
 MOST_OPEN = 32
-"""Connections that are open at a time: one more closes the oldest."""
+"""Most connections that are open at a time; one more closes the oldest."""
 
 
 class MetricsServer:
-    """Serves the numbers that ``read`` gives.
+    """Serves the metrics of a run.
 
-    A connection is closed after ten seconds; of more than 32 the oldest are closed, so that those that send nothing
-    keep nobody else waiting.
+    A connection is closed after ten seconds.  Of more than 32 the oldest are closed, so that clients that send nothing
+    do not keep others waiting.
 
     Parameters
     ----------
     read : callable
-        Gives ``{name: (help, kind, value)}``; kind is "counter" or "gauge".  It is called in several threads.
+        Returns the values by the names of `Metric.exported`.  It is called in several threads.
     host, port : str, int
-        The loopback unless told otherwise; port 0 takes a free one.
+        Port 0 takes a free one.
 
     Raises
     ------
     OSError
-        When the port is taken.
+        The port is in use.
 
     Examples
     --------
     >>> import urllib.request
-    >>> with MetricsServer(lambda: {"packets_total": ("Datagrams.", "counter", 3)}, "127.0.0.1", 0) as server:
+    >>> with MetricsServer(lambda: {"packets_total": 3}, "127.0.0.1", 0) as server:
     ...     text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
     >>> text.splitlines()[-1]
     'skysieve_stream_packets_total 3'
     """
 
-    def __init__(self, read: Callable[[], dict[str, tuple[str, str, float]]], host: str, port: int) -> None:
+    def __init__(self, read: Callable[[], Mapping[str, float]], host: str, port: int) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.path != "/metrics":
                     self.send_error(404)
                     return
-                body = text(read()).encode()
+                body = exposition(read()).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
@@ -85,11 +87,11 @@ class MetricsServer:
 
 
 class _Server(ThreadingMixIn, HTTPServer):
-    """A thread a connection; connections that take too long, or are too many, are closed from here."""
+    """One thread per connection; connections that last too long, or are too many, are closed."""
 
     daemon_threads, block_on_close = True, False
     request_queue_size = 128
-    server_bind = TCPServer.server_bind  # HTTPServer's asks for the host's name, which may take long
+    server_bind = TCPServer.server_bind  # HTTPServer's looks up the host's name, which may take long
 
     def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -99,15 +101,15 @@ class _Server(ThreadingMixIn, HTTPServer):
         super().__init__((host, port), handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own."""
+        """Serve a connection in its own thread."""
         with self._lock:
             self._open[request] = time.monotonic()
             oldest = list(self._open)[:-MOST_OPEN]
-        self._cut_off(oldest)
+        self._shut_down(oldest)
         self._room.acquire()
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # the system gives no thread
+        except RuntimeError:  # the system cannot start a thread
             self._room.release()
             raise
 
@@ -119,20 +121,20 @@ class _Server(ThreadingMixIn, HTTPServer):
             self._room.release()
 
     def shutdown_request(self, request: Any) -> None:
-        """A connection is done with."""
+        """Forget a connection that has ended."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close connections that are open for too long: whoever sends or takes a byte now and then, or none."""
+        """Close connections that have been open for too long, whatever they send."""
         with self._lock:
             late = [one for one, since in self._open.items() if time.monotonic() - since > SECONDS]
-        self._cut_off(late)
+        self._shut_down(late)
 
-    def _cut_off(self, some: list[Any]) -> None:
-        """End what reads from or writes to connections; their threads close them."""
-        for one in some:
+    def _shut_down(self, connections: list[Any]) -> None:
+        """Stop reading from and writing to connections; their threads close them."""
+        for one in connections:
             with self._lock:
                 self._open.pop(one, None)
             with suppress(OSError):
@@ -143,15 +145,20 @@ class _Server(ThreadingMixIn, HTTPServer):
         super().server_close()
         with self._lock:
             left = list(self._open)
-        self._cut_off(left)
+        self._shut_down(left)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are no news."""
+        """Clients that go away are not reported."""
 
 
-def text(numbers: dict[str, tuple[str, str, float]]) -> str:
-    """The exposition format."""
+def exposition(values: Mapping[str, float]) -> str:
+    """Values in Prometheus's text format, with the help of `METRICS`, in its order."""
     lines = []
-    for name, (words, kind, value) in numbers.items():
-        lines += [f"# HELP {PREFIX}{name} {words}", f"# TYPE {PREFIX}{name} {kind}", f"{PREFIX}{name} {value:.12g}"]
+    for metric in METRICS:
+        name = metric.exported
+        if name in values:
+            lines += [
+                f"# HELP {PREFIX}{name} {metric.help}", f"# TYPE {PREFIX}{name} {metric.kind}",
+                f"{PREFIX}{name} {values[name]:.12g}",
+            ]  # fmt: skip
     return "\n".join(lines) + "\n"
