@@ -18,9 +18,6 @@ from skysieve.periodogram import multiband
 from skysieve.periodogram.analysis import phase_function
 from skysieve.periodogram.command import cli as period
 from skysieve.periodogram.lightcurves.units import TimeUnit
-from skysieve.sphere import contract as sphere
-from skysieve.sphere.command import cli as smooth
-from skysieve.sphere.maps import smoothing
 
 
 @pytest.mark.parametrize(
@@ -36,10 +33,6 @@ from skysieve.sphere.maps import smoothing
         (stream.Noise, dedispersion.NOISE),
         (dedisp.Detector, DETECTORS),
         (fstat.Style, STYLES),
-        (smooth.Method, sphere.METHODS),
-        (smooth.Quadrature, smoothing.QUADRATURES),
-        (smooth.Masked, smoothing.MASKED),
-        (smooth.Flux, smoothing.FLUX),
     ],
     ids=lambda x: f"{x.__module__}.{x.__name__}" if isinstance(x, type) else None,
 )

@@ -10,7 +10,7 @@ import pytest
 from skysieve.core.device import resolve
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, MexicanHat, api
 from skysieve.sphere.cuda import engine as cuda
-from skysieve.sphere.cuda.several import SeveralEngine
+from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
 from skysieve.sphere.grids.polar_correction import polar_correction
 from tests.gpu.batches import FaultyRuntime
 from tests.kernels.shim import shim_runtime
@@ -29,7 +29,7 @@ def pretend(monkeypatch, runtimes):
         if device == "cpu":
             return make(spec, method, device, memory, threads)
         if len(runtimes) > 1:
-            return SeveralEngine(
+            return MultiGpuEngine(
                 spec,
                 method,
                 runtimes=[r if isinstance(r, FaultyRuntime) else FaultyRuntime(r) for r in runtimes],
@@ -47,7 +47,7 @@ def both(x, kernel, grid, transposed=False, **options):
         method = "direct" if device == "cpu" else options.get("method", "direct")
         some = {**options, "quadrature": "band", "device": device, "method": method}
         with ConvolvePlan(kernel, grid, **some) as plan:
-            found.append(plan.adjoint(x) if transposed else plan(x))
+            found.append(plan.adjoint(x) if transposed else plan.execute(x))
     return found
 
 
@@ -115,7 +115,7 @@ def test_a_bad_pixel_costs_its_map_alone(monkeypatch, spin, method, value):
     before = broken.copy()
     options = {"spin": spin, "method": method, "dtype": "float32", "quadrature": "band", "device": "cuda"}
     with ConvolvePlan(Gaussian(fwhm=0.4), Healpix(nside), **options) as plan:
-        whole, found = plan(x), plan(broken)
+        whole, found = plan.execute(x), plan.execute(broken)
     assert np.isnan(found[1]).all()
     assert (found[[0, 2]] == whole[[0, 2]]).all()
     assert np.array_equal(broken, before, equal_nan=True)
@@ -146,7 +146,7 @@ def test_a_batch_is_one_run_of_the_engine(monkeypatch):
     monkeypatch.setattr(cuda.Engine, "run", lambda self, x, *a, **k: (counts.append(len(x)), run(self, x, *a, **k))[1])
     with ConvolvePlan(Gaussian(fwhm=0.4), Healpix(8), quadrature="band", device="cuda") as plan:
         runtime.launches.clear()
-        plan(np.ones((5, 12 * 8**2)))
+        plan.execute(np.ones((5, 12 * 8**2)))
     assert counts == [5]
     names = [name for name, *_ in runtime.launches]
     for name in ("add_up", "less_mean", "forward", "add", "add_mean"):
@@ -158,14 +158,14 @@ def test_bytes_count_the_tables_and_the_copy(monkeypatch):
     nside, found = 32, {}
     for quadrature in ("none", "band"):
         with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(nside), quadrature=quadrature, device="cuda") as plan:
-            found[quadrature] = plan.info()["bytes"]
+            found[quadrature] = plan.describe()["bytes"]
     more = found["band"] - found["none"] - 8 * 12 * nside**2
     matrix = polar_correction(nside).matrix.nbytes
     assert matrix < more < 1.5 * matrix + 3e5
     with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(nside), quadrature="none", method="direct", device="cpu") as plan:
-        less = plan.info()["bytes"] - plan._means.nbytes
+        less = plan.describe()["bytes"] - plan._ones_response.nbytes
     with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(nside), quadrature="band", method="direct", device="cpu") as plan:
-        assert plan.info()["bytes"] - less == polar_correction(nside).nbytes
+        assert plan.describe()["bytes"] - less == polar_correction(nside).nbytes
 
 
 def test_threads_share_a_plan(monkeypatch):
@@ -173,8 +173,8 @@ def test_threads_share_a_plan(monkeypatch):
     x = np.random.default_rng(6).normal(size=(4, 12 * 16**2)) + np.arange(4)[:, None]
     found = [None] * 4
     with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), quadrature="band", method="ring", device="cuda") as plan:
-        truth = plan(x)
-        ones = [threading.Thread(target=lambda k=k: found.__setitem__(k, plan(x[k]))) for k in range(4)]
+        truth = plan.execute(x)
+        ones = [threading.Thread(target=lambda k=k: found.__setitem__(k, plan.execute(x[k]))) for k in range(4)]
         for one in ones:
             one.start()
         for one in ones:
@@ -197,8 +197,8 @@ def test_a_gpu_that_fails_before_or_after_the_sum_is_replaced(monkeypatch, caplo
 
     monkeypatch.setattr(cuda.Engine, step, fails_once)
     with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), method="ring", quadrature="band", device="cuda") as plan:
-        whole = plan(x)
-        assert (plan(x) == whole).all()
+        whole = plan.execute(x)
+        assert (plan.execute(x) == whole).all()
     assert len(calls) == 3
     assert calls[2] is not calls[1]
     assert "lost" in caplog.text

@@ -13,10 +13,10 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Rings
 from skysieve.sphere.contract import Spec
 from skysieve.sphere.cuda import engine as cuda
-from skysieve.sphere.cuda.direct import ways as cuda_plan
+from skysieve.sphere.cuda.multi_gpu import MultiGpuEngine
+from skysieve.sphere.cuda.ring import split as ring_split
 from skysieve.sphere.cuda.ring.engine import RingEngine
 from skysieve.sphere.cuda.ring.rows import longest_transform
-from skysieve.sphere.cuda.several import SeveralEngine
 from skysieve.sphere.kernels.radial import make_radial
 from tests.gpu.batches import FaultyRuntime
 from tests.kernels.shim import shim_runtime
@@ -120,7 +120,7 @@ def test_transforms_fit_into_shared_memory():
 
 def several(runtimes, method="ring", spin=0, dtype="float32", memory=None):
     spec = spec_of(Healpix(21), 0.12, dtype, spin=spin)
-    return SeveralEngine(spec, method, runtimes=runtimes, memory=memory)
+    return MultiGpuEngine(spec, method, runtimes=runtimes, memory=memory)
 
 
 def run(engine, x, **options):
@@ -150,11 +150,11 @@ def test_one_sky_on_several_gpus_has_the_bits_of_one(spin):
 
 
 def test_nested_maps_and_offsets_on_several_gpus(monkeypatch):
-    seen, mean = [], SeveralEngine._mean
-    monkeypatch.setattr(SeveralEngine, "_mean", lambda self, x, offset: (seen.append(x), mean(self, x, offset))[1])
+    seen, mean = [], MultiGpuEngine._mean
+    monkeypatch.setattr(MultiGpuEngine, "_mean", lambda self, x, offset: (seen.append(x), mean(self, x, offset))[1])
     spec = spec_of(Healpix(16), 0.2, "float32")
     one = cuda.Engine(spec, "ring", runtime=shim_runtime())
-    crew = SeveralEngine(spec, "ring", runtimes=[FaultyRuntime(shim_runtime()) for _ in range(2)])
+    crew = MultiGpuEngine(spec, "ring", runtimes=[FaultyRuntime(shim_runtime()) for _ in range(2)])
     x = (np.random.default_rng(6).normal(size=(1, spec.table.npix)) + 3e3).astype(np.float32)
     ones = one.ones(spec.table.weight, np.ones(len(spec.table.n))).astype(np.float64)
     for options in ({"nest": True}, {"steady": lambda: ones}, {"nest": True, "steady": lambda: ones}):
@@ -189,7 +189,7 @@ def test_a_batch_is_dealt_to_several_gpus(method):
     x = np.random.default_rng(8).normal(size=(7, spec.table.npix)).astype(np.float32)
     expected = run(cuda.Engine(spec, method, runtime=shim_runtime()), x)
     runtimes = [FaultyRuntime(shim_runtime()) for _ in range(2)]
-    crew = SeveralEngine(spec, method, runtimes=runtimes)
+    crew = MultiGpuEngine(spec, method, runtimes=runtimes)
     assert (run(crew, x) == expected).all()
     assert (run(crew, x[:1]) == expected[:1]).all()
     assert run(crew, x[:0]).shape == (0, 1, spec.table.npix)
@@ -268,7 +268,7 @@ def test_sums_by_factors_of_rings_and_modes(monkeypatch, kernels):
     cuts = np.unique(engine.cuts(3))
     alone = [engine.piece(int(a), int(b), alone=True) for a, b in pairwise(cuts)]
     assert (convolved(engine, x, alone) == found).all()
-    monkeypatch.setattr(cuda_plan, "SPLIT_PART", 1e-9)
+    monkeypatch.setattr(ring_split, "SPLIT_PART", 1e-9)
     other = RingEngine(shim_runtime(), spec)
     assert all(k.split is None for k in other.kernels)
     assert np.sqrt(np.mean((convolved(other, x) - found) ** 2)) <= 2e-4 * found.std()

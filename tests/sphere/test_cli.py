@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +11,8 @@ from typer.testing import CliRunner
 import skysieve
 from skysieve.cli import app
 from skysieve.core.errors import MemoryBudgetError
+from skysieve.sphere import MexicanHat, Needlet
+from skysieve.sphere.grids.healpix import reorder
 from skysieve.sphere.maps.io import SkyMaps, read_maps, write_maps
 
 RAD = np.pi / 180
@@ -44,7 +48,7 @@ def test_too_little_memory_is_told_in_a_line(tmp_path, sky, monkeypatch):
     def full(*args, **options):
         raise MemoryBudgetError("the plan on the GPU", 2 << 30, 1 << 30)
 
-    monkeypatch.setattr("skysieve.sphere.maps.io.smooth_file", full)
+    monkeypatch.setattr("skysieve.sphere.maps.smoothing.smooth_maps", full)
     result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg")
     assert result.exit_code == 2
     assert "skysieve: the plan on the GPU needs 2.0 GiB" in result.output
@@ -107,9 +111,9 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--fields", "0,0"], "named twice"),
         (["--fwhm", "10deg", "--fields", "Q,U"], "Q_STOKES and U_STOKES can be smoothed together with I alone"),
         (["--fwhm", "10deg", "--fields", "U"], "expected I, Q and U"),
-        (["--fwhm", "10deg", "--plot", "p.fits"], "expected a picture's name"),
+        (["--fwhm", "10deg", "--plot", "p.fits"], "expected a name that ends in"),
         (["--fwhm", "10deg", "--plot", "no-such-folder/p.png"], "there is no folder"),
-        (["--fwhm", "10deg", "--threads", "0", "--iter", "1"], "threads=0"),
+        (["--fwhm", "10deg", "--threads", "0"], "--threads"),
         (["--tophat", "20deg"], "has an edge"),
         (["--fwhm", "10deg", "--pixwin"], "Q and U have another one"),
         (["--tophat", "20deg", "--fields", "I", "--pixwin"], "does not end"),
@@ -206,8 +210,6 @@ def test_columns_of_a_window(tmp_path):
 
 def test_the_output_may_be_the_input_and_compressed(tmp_path, sky):
     """Only with --overwrite; a name in .gz is a compressed file."""
-    import gzip
-
     before = (tmp_path / "in.fits").read_bytes()
     assert "exists" in run(tmp_path / "in.fits", "-o", tmp_path / "in.fits", "--fwhm", "10deg").output
     assert (tmp_path / "in.fits").read_bytes() == before
@@ -381,3 +383,119 @@ def test_part_of_the_sky_that_contradicts_itself(tmp_path, pixels, nside, messag
     result = run(tmp_path / "part.fits", tmp_path / "out.fits", "--fwhm", "30deg")
     assert result.exit_code == 2
     assert message in result.output.replace("\n", " ")
+
+
+# ---------------------------------------------------------------- the shape that all commands share
+
+
+def test_standard_input_and_output(tmp_path, sky):
+    """``smooth - -``: the bytes of the file that ``smooth IN OUT`` writes, but for its name in HISTORY."""
+    args = ("--fwhm", "10deg", "--fields", "I")
+    assert run(tmp_path / "in.fits", tmp_path / "out.fits", *args).exit_code == 0
+    given = (tmp_path / "in.fits").read_bytes()
+    for data in (given, gzip.compress(given)):
+        result = CliRunner().invoke(app, ["smooth", "-", "-o", "-", *args], input=data)
+        assert result.exit_code == 0, result.stderr
+        assert "wrote" not in result.stderr
+        (tmp_path / "piped.fits").write_bytes(result.stdout_bytes)
+        a, b = (read_maps(tmp_path / name) for name in ("out.fits", "piped.fits"))
+        assert np.array_equal(a.maps, b.maps)
+        assert (a.names, a.units, a.nest, a.header) == (b.names, b.units, b.nest, b.header)
+        content = result.stdout_bytes
+        assert b"from standard input" in content
+        assert content.replace(b"from standard input", b"from in.fits       ") == (tmp_path / "out.fits").read_bytes()
+    result = CliRunner().invoke(app, ["smooth", "-", "-", *args], input=b"no file")
+    assert (result.exit_code, result.stdout_bytes) == (2, b"")
+    assert "the input: is no FITS file" in result.stderr
+
+
+def test_what_a_command_says(tmp_path, sky):
+    """On standard error: what was written; nothing with --quiet; method, device and bytes with --verbose."""
+    args = ["smooth", str(tmp_path / "in.fits"), str(tmp_path / "out.fits"), "--fwhm", "10deg", "--overwrite"]
+    result = CliRunner().invoke(app, args)
+    assert result.stdout == ""
+    assert f"wrote {tmp_path / 'out.fits'}: I, Q, U, nside 16, NESTED; Gaussian" in result.stderr
+    assert CliRunner().invoke(app, [*args, "--quiet"]).output == ""
+    result = CliRunner().invoke(app, [*args, "--quiet", "--verbose"])
+    assert (result.exit_code, "--quiet and --verbose" in result.stderr) == (2, True)
+
+
+def test_verbose_says_what_is_chosen(tmp_path, sky):
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "skysieve", "smooth", "in.fits", "out.fits", "--fwhm", "10deg", "--device", "cpu"]
+    done = subprocess.run(
+        [*command, "--method", "direct", "--verbose"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    assert "ConvolvePlan(Gaussian(sigma=" in done.stderr
+    assert "'method': 'direct'" in done.stderr
+    assert "'bytes': " in done.stderr
+
+
+def test_progress_counts_maps(tmp_path, sky, monkeypatch):
+    from skysieve.sphere.maps import smoothing
+
+    seen = []
+    smooth = smoothing.smooth_maps
+
+    def counted(sky, **options):
+        assert options["progress"] is True
+        return smooth(sky, **{**options, "progress": lambda done, total: seen.append((done, total))})
+
+    monkeypatch.setattr(smoothing, "smooth_maps", counted)
+    assert run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg", "--progress").exit_code == 0
+    assert seen == [(1, 2), (2, 2)]  # I, and Q with U
+
+
+def test_nothing_is_replaced_without_overwrite(tmp_path, sky):
+    pytest.importorskip("matplotlib")
+    args = (tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg", "--plot", tmp_path / "p.png")
+    (tmp_path / "p.png").write_text("precious")
+    result = run(*args)
+    assert result.exit_code == 2
+    assert "p.png: exists; use --overwrite" in " ".join(result.output.split())
+    assert not (tmp_path / "out.fits").exists()
+    assert run(*args, "--overwrite").exit_code == 0
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+
+
+def test_type_and_memory(tmp_path, sky):
+    args = ("--fwhm", "10deg", "--fields", "I", "--device", "cpu")
+    assert run(tmp_path / "in.fits", tmp_path / "out.fits", *args, "--dtype", "float64").exit_code == 0
+    assert read_maps(tmp_path / "out.fits").maps.dtype == np.float64
+    result = run(tmp_path / "in.fits", tmp_path / "o.fits", *args, "--memory", "1kB")
+    assert result.exit_code == 2
+    assert "the budget is 1000 B" in result.output
+    assert not (tmp_path / "o.fits").exists()
+
+
+def test_wavelets(tmp_path, sky):
+    for option, kernel in ((("--mexican-hat", "10deg"), MexicanHat("10deg")), (("--needlet", "2"), Needlet(2))):
+        target = tmp_path / f"{option[0]}.fits"
+        result = run(tmp_path / "in.fits", target, "--fields", "I", *option)
+        assert result.exit_code == 0, result.output
+        assert np.array_equal(read_maps(target).maps[0], skysieve.smoothing(sky.maps[0], kernel=kernel, nest=True))
+
+
+# ---------------------------------------------------------------- files as maps
+
+
+def test_smoothing_takes_a_file(tmp_path, sky):
+    """The maps of a file, in RING order unless NESTED order is asked for; auxiliary columns are left out."""
+    found = skysieve.smoothing(tmp_path / "in.fits", fwhm="10 deg")
+    nested = skysieve.smoothing(str(tmp_path / "in.fits"), fwhm="10 deg", nest=True)
+    assert np.array_equal(nested, skysieve.smoothing(sky.maps, fwhm=10 * RAD, nest=True))
+    assert np.array_equal(found, reorder(nested, to="ring"))
+    alone = skysieve.smoothing(tmp_path / "in.fits", fwhm="10 deg", nest=True, pol=False)
+    assert np.array_equal(alone[0], nested[0])
+    assert not np.array_equal(alone[1], nested[1])
+    one = SkyMaps(sky.maps[:2], True, ("TEMPERATURE", "HITS"), ("K", ""))
+    write_maps(tmp_path / "one.fits", one)
+    single = skysieve.smoothing(tmp_path / "one.fits", fwhm="10 deg", nest=True)
+    assert np.array_equal(single, nested[0])
+    with pytest.raises(FileNotFoundError):
+        skysieve.smoothing(tmp_path / "none.fits", fwhm=0.1)
+    with pytest.raises(ValueError, match=r"fwhm=-1\.0"):
+        skysieve.smoothing(tmp_path / "one.fits", fwhm=-1.0)

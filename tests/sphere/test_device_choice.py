@@ -11,7 +11,7 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, api
 from skysieve.sphere.cuda import engine as cuda
-from skysieve.sphere.cuda import several as cuda_several
+from skysieve.sphere.cuda import multi_gpu
 from skysieve.sphere.maps import smoothing as smooth
 
 GPU = Device("cuda", 0, "made up", 2**30, (9, 0), 132, 2**17)
@@ -33,10 +33,10 @@ def test_auto_takes_the_cpu_where_a_gpu_has_no_room_and_says_so(monkeypatch, cap
     monkeypatch.setattr(cuda, "Engine", full)
     with caplog.at_level(logging.INFO, "skysieve"), ConvolvePlan(BEAM, Healpix(4)) as plan:
         assert plan.device.kind == "cpu"
-        found = plan(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2)
+        found = plan.execute(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2)
     assert "device='auto' takes the CPU: the plan on the GPU" in caplog.text
     with ConvolvePlan(BEAM, Healpix(4), device="cpu") as plan:
-        assert (plan(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2) == found).all()
+        assert (plan.execute(np.full(plan.npix, 1e6) + np.arange(plan.npix) % 2) == found).all()
     for options in ({"device": "cuda"}, {"memory": "1 MB"}):
         with pytest.raises(MemoryBudgetError):
             ConvolvePlan(BEAM, Healpix(4), **options)
@@ -51,14 +51,14 @@ def test_harmonics_stay_on_the_cpu(monkeypatch):
 def test_several_gpus_are_taken_together(monkeypatch):
     pretend(monkeypatch, 2)
 
-    class Taken(cuda_several.SeveralEngine):
+    class Taken(multi_gpu.MultiGpuEngine):
         def __init__(self, spec, method, devices, **options):
             self.devices, self.method = devices, method
 
         def close(self):
             pass
 
-    monkeypatch.setattr(cuda_several, "SeveralEngine", Taken)
+    monkeypatch.setattr(multi_gpu, "MultiGpuEngine", Taken)
     for given, expected in (("cuda:all", (GPU, GPU)), ([GPU, GPU2, GPU], (GPU, GPU2)), ((GPU2, GPU), (GPU2, GPU))):
         with ConvolvePlan(BEAM, Healpix(4), device=given) as plan:
             assert plan._engine.devices == expected
@@ -88,7 +88,7 @@ def test_several_gpus_share_what_is_smoothed(monkeypatch, given):
         asked.append(devices)
         raise Asked
 
-    monkeypatch.setattr(cuda_several, "SeveralEngine", make)
+    monkeypatch.setattr(multi_gpu, "MultiGpuEngine", make)
     with pytest.raises(Asked):
         smooth.smoothing(np.ones(12 * 8**2), fwhm=0.3, device=given)
     assert asked == [(GPU, GPU2)]

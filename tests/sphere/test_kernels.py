@@ -162,7 +162,8 @@ def test_windows_from_fits(tmp_path):
     assert not w.equal_polarisation
     with pytest.raises(ValueError, match="E and B have different windows"):
         w.window(10, spin=2)
-    assert np.array_equal(w.polarised(49)[1], 0.9 * e)
+    assert np.array_equal(w.polarised(49)[1][2:], 0.9 * e[2:])
+    assert not w.polarised(49)[1][:2].any()
     with pytest.raises(ValueError, match="column='X'"):
         Window.from_fits(tmp_path / "b.fits", "X")
 
@@ -174,7 +175,11 @@ def test_windows_from_fits(tmp_path):
         (lambda: Gaussian(fwhm=-0.1), "fwhm=-0.1"),
         (lambda: Gaussian(fwhm=float("nan")), "fwhm=nan"),
         (lambda: Gaussian(sigma=4.0), "sigma=4.0"),
-        (lambda: Gaussian(fwhm="1 deg"), "fwhm='1 deg'"),
+        (lambda: Gaussian(fwhm="1"), "fwhm='1': expected an angle with its unit"),
+        (lambda: Gaussian(fwhm="1 m"), "fwhm='1 m': expected an angle with its unit"),
+        (lambda: Gaussian(fwhm="wide"), "fwhm='wide': expected an angle with its unit"),
+        (lambda: Gaussian(fwhm="-1 deg"), "fwhm='-1 deg': expected an angle above 0"),
+        (lambda: TopHat([1.0]), r"radius=\[1.0\]"),
         (lambda: Window([]), "bl"),
         (lambda: Window([1, np.nan]), "bl"),
         (lambda: Window([0.0, 0.0]), "zero at every degree"),

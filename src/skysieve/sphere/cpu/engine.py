@@ -110,9 +110,8 @@ class Engine:
         return {
             "method": self.method,
             "device": "cpu",
-            "threads": self.pool.workers,
             "bytes": self.nbytes,
-            "expected_seconds": self._engine.seconds() / self.pool.workers,
+            "seconds": self._engine.seconds() / self.pool.workers,
         }
 
     def close(self) -> None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.cuda.direct.engine import PACKAGE, upload
+from skysieve.sphere.cuda import PACKAGE
+
+from .transfers import upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,13 +14,15 @@ from skysieve.core.arrays import is_device_array
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.core.gpu.runtime import CudaRuntime, Runtime
 from skysieve.core.memory import parse_budget
-from skysieve.sphere.cuda.direct.engine import PACKAGE, DirectEngine
+from skysieve.sphere.cuda import PACKAGE
+from skysieve.sphere.cuda.direct.engine import DirectEngine
 from skysieve.sphere.cuda.direct.spin import SpinEngine
-from skysieve.sphere.cuda.direct.ways import find_ways, healpix_nside, prefers_direct
+from skysieve.sphere.cuda.direct.zones import find_zones, healpix_nside
 from skysieve.sphere.cuda.ring.engine import RingEngine
 from skysieve.sphere.ring_pairs import NotBandLimited
 
 from .band_steps import BandSteps
+from .cost import prefers_direct
 from .transfers import Results, Threads, Transfers
 
 if TYPE_CHECKING:
@@ -121,13 +123,13 @@ class Engine:
         if method == "direct" or any(r.hard for r in spec.radials):
             return kind(runtime, spec)
         nside = healpix_nside(spec.table)
-        ways = [find_ways(spec, r, nside) for r in spec.radials]
-        if prefers_direct(spec, kind.expected(spec, ways)):
-            return kind(runtime, spec, ways)
+        zones = [find_zones(spec, r, nside) for r in spec.radials]
+        if prefers_direct(spec, kind.expected(spec, zones)):
+            return kind(runtime, spec, zones)
         try:
             return RingEngine(runtime, spec)
         except NotBandLimited:
-            return kind(runtime, spec, ways)
+            return kind(runtime, spec, zones)
 
     def _on_device(self) -> Any:
         if self.runtime.xp is np:
@@ -154,7 +156,7 @@ class Engine:
             "method": self.method,
             "device": str(self.runtime.device),
             "bytes": int(self.nbytes),
-            "expected_seconds": self._engine.seconds(),
+            "seconds": self._engine.seconds(),
         }
 
     # ------------------------------------------------------------------ one map on the device

@@ -27,6 +27,21 @@ LEAST_HELD, MOST_HELD, SLOTS = 1 << 20, 1 << 30, 2
 """Bytes of results for which pinned memory is kept, and how many of them."""
 
 
+def upload(runtime: Runtime, arrays: list[NDArray[Any]]) -> list[Any]:
+    """Arrays on the device, through one copy."""
+    places, total = [], 0
+    for a in arrays:
+        places.append(total)
+        total += -(-a.nbytes // 256) * 256
+    whole = np.zeros(total, np.uint8)
+    for a, place in zip(arrays, places, strict=True):
+        whole[place : place + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
+    held = runtime.xp.asarray(whole)
+    return [
+        held[place : place + a.nbytes].view(a.dtype).reshape(a.shape) for a, place in zip(arrays, places, strict=True)
+    ]
+
+
 class Threads:
     """Threads for both directions, started on first use: more than that would share the same memory's rate."""
 

@@ -1,4 +1,4 @@
-"""A correction of HEALPix's sum over pixels, for maps whose harmonics end at degree 3 nside - 1.
+"""Quadrature "band": a correction of HEALPix's sum over pixels, for maps whose harmonics end at degree 3 nside - 1.
 
 With the pixels' solid angles the sum over pixels of a kernel times such a map is accurate, except at two places:
 
@@ -10,6 +10,9 @@ With the pixels' solid angles the sum over pixels of a kernel times such a map i
 The combination is found by least squares.  For a random map of a flat spectrum up to degree 3 nside - 1 it makes the
 expected square of the error of the smoothed map as small as it can be.  Only the map's band enters, so that one
 correction serves all kernels, and Q and U too: in axes that do not turn with the azimuth, Q + i U is smooth at a pole.
+
+The mean of a map is subtracted before the sum, and added after it, multiplied by the kernel's integral.  `add_mean` is
+this last step on the CPU; `cuda.band_steps` has all steps on a GPU.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from skysieve.sphere.kernels.base import FWHM
 from skysieve.sphere.kernels.legendre import heat_kernel
+from skysieve.sphere.kernels.shapes import FWHM
 
 from .healpix import ring_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    from skysieve.sphere.kernels.base import Kernel
 
 __all__ = ["PolarCorrection", "polar_correction", "seam_weights"]
 
@@ -258,3 +265,23 @@ def _matrix(nside: int) -> NDArray[np.float64]:
     matrix = np.ascontiguousarray(-cho_solve(cho_factor(known), half.T).T / weight[quarter, None])
     matrix.flags.writeable = False
     return matrix
+
+
+def mean_of(x: NDArray[Any], spin: int) -> Any:
+    """The mean of one map; 0 for Q and U."""
+    return 0.0 if spin else x.mean(dtype=np.float64)
+
+
+def add_mean(
+    out: NDArray[Any], mean: Any, kernels: Sequence[Kernel], polar: PolarCorrection | None, spin: int, transposed: bool
+) -> None:
+    """Add the smoothed mean to the results (K, [2,] npix) of one map, which were made without its mean.
+
+    With ``transposed`` the results are those of the transposed operator, whose last step is the polar correction.
+    """
+    if transposed and polar is not None:
+        polar.add(out, spin, transposed=True)
+    if spin:
+        return
+    for kernel, row in zip(kernels, out, strict=True):
+        row += (mean * float(kernel.window(0)[0]) - (mean_of(row, 0) if transposed else 0.0)).astype(row.dtype)

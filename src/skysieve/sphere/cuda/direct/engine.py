@@ -1,4 +1,4 @@
-"""The direct engine on a GPU: tables and launches of ``direct.cu`` and ``belt.cu``; see `cuda.direct.ways`."""
+"""The direct engine on a GPU: tables and launches of ``direct.cu`` and ``belt.cu``; see `cuda.direct.zones`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.sphere.cuda import PACKAGE
+from skysieve.sphere.cuda.cost import direct_seconds
+from skysieve.sphere.cuda.transfers import upload
+
 from .profile import DeviceProfile, make_profile
-from .ways import ROWS, direct_seconds, find_ways, healpix_nside
-from .ways import widest as widest
+from .zones import ROWS, find_zones, healpix_nside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
     from skysieve.core.gpu.runtime import Runtime
     from skysieve.sphere.contract import Spec
     from skysieve.sphere.kernels.radial import Radial
 
-    from .ways import Belt, Caps, Ways
+    from .zones import Belt, Caps, Zones
 
-PACKAGE = "skysieve.sphere.cuda"
 RING = np.dtype(
     [("theta", "f8"), ("phi0", "f8"), ("start", "i8"), ("n", "i4"), ("first", "i4"), ("last", "i4"), ("used", "i4")],
     align=True,
@@ -40,14 +40,14 @@ class Part:
 
     SOURCE, BELT, PLANES = "direct/direct.cu", "direct/belt.cu", 2
 
-    def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, ways: Ways, shape: Shape) -> None:
+    def __init__(self, runtime: Runtime, spec: Spec, radial: Radial, zones: Zones, shape: Shape) -> None:
         t = spec.table
         self.runtime, self.spec, self.radial = runtime, spec, radial
         self.profile = self._profile()
         self.module = runtime.module(PACKAGE, self.SOURCE, self.profile.build, self._defines())
-        self.ways, self.belt, self.caps, listed = ways, ways.belt, ways.caps, ways.listed
+        self.zones, self.belt, self.caps, listed = zones, zones.belt, zones.caps, zones.listed
         before = np.concatenate([[0], np.cumsum(t.n[listed])]).astype(np.int64)
-        self.few, self.many = ways.few, len(listed)
+        self.few, self.many = zones.few, len(listed)
         given = [self.profile.cells, listed, before]
         if self.belt is not None:
             terms = self._terms(self.belt)
@@ -57,7 +57,7 @@ class Part:
         if self.few:
             ring = np.zeros(len(t.n), RING)
             ring["theta"], ring["phi0"], ring["start"], ring["n"] = t.theta, t.phi0, t.start, t.n
-            ring["first"], ring["last"] = ways.near
+            ring["first"], ring["last"] = zones.near
             ring["used"] = 1 if spec.rings is None else spec.rings
             given.append(ring.view(np.uint8))
         held = upload(runtime, given)
@@ -200,19 +200,19 @@ class DirectEngine:
     ----------
     runtime : Runtime
     spec : Spec
-    ways : list of Ways, optional
+    zones : list of Zones, optional
         Of all kernels, if they are known already.
     """
 
     name = "direct"
     PART: type[Part] = Part
 
-    def __init__(self, runtime: Runtime, spec: Spec, ways: list[Ways] | None = None) -> None:
+    def __init__(self, runtime: Runtime, spec: Spec, zones: list[Zones] | None = None) -> None:
         self.runtime, self.spec = runtime, spec
         t, nside = spec.table, healpix_nside(spec.table)
-        ways = ways or [find_ways(spec, r, nside) for r in spec.radials]
+        zones = zones or [find_zones(spec, r, nside) for r in spec.radials]
         shape = self.shape = Shape(nside, runtime.xp.asarray(t.theta))
-        self.parts = [self.PART(runtime, spec, r, w, shape) for r, w in zip(spec.radials, ways, strict=True)]
+        self.parts = [self.PART(runtime, spec, r, w, shape) for r, w in zip(spec.radials, zones, strict=True)]
         caps = [p.caps for p in self.parts if p.caps is not None]
         if caps:
             shape.halo = max(c.halo for c in caps)
@@ -235,12 +235,12 @@ class DirectEngine:
 
     def seconds(self) -> float:
         """Expected seconds of one map."""
-        return self.expected(self.spec, [p.ways for p in self.parts])
+        return self.expected(self.spec, [p.zones for p in self.parts])
 
     @classmethod
-    def expected(cls, spec: Spec, ways: list[Ways]) -> float:
+    def expected(cls, spec: Spec, zones: list[Zones]) -> float:
         """Expected seconds of one map, before an engine is set up."""
-        return sum(direct_seconds(spec, r, w) for r, w in zip(spec.radials, ways, strict=True))
+        return sum(direct_seconds(spec, r, w) for r, w in zip(spec.radials, zones, strict=True))
 
     @property
     def amplitudes(self) -> list[float]:
@@ -296,21 +296,6 @@ class DirectEngine:
             events = [cuda.Event(disable_timing=True) for _ in range(2)]
             self._third = (cuda.Stream(non_blocking=True), *events)
         self._third[1].record(side)
-
-
-def upload(runtime: Runtime, arrays: list[NDArray[Any]]) -> list[Any]:
-    """Arrays on the device, through one copy."""
-    places, total = [], 0
-    for a in arrays:
-        places.append(total)
-        total += -(-a.nbytes // 256) * 256
-    whole = np.zeros(total, np.uint8)
-    for a, place in zip(arrays, places, strict=True):
-        whole[place : place + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-    held = runtime.xp.asarray(whole)
-    return [
-        held[place : place + a.nbytes].view(a.dtype).reshape(a.shape) for a, place in zip(arrays, places, strict=True)
-    ]
 
 
 def _ints(*values: Any) -> tuple[np.int32, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from skysieve.sphere.kernels.radial import Radial
 
     from .profile import DeviceProfile
-    from .ways import Belt, Ways
+    from .zones import Belt, Zones
 
 MOST_TURNING, WIDEST_TURNING = 0.25, 1e-3
 """Error of the simple angle: at most this part of eps, and this much."""
@@ -117,9 +117,9 @@ class SpinEngine(DirectEngine):
     PART = SpinPart
 
     @classmethod
-    def expected(cls, spec: Spec, ways: list[Ways]) -> float:
+    def expected(cls, spec: Spec, zones: list[Zones]) -> float:
         """Expected seconds of one map of Q and U."""
-        return (EXACT_TIME if must_be_exact(spec) else TURNED_TIME) * super().expected(spec, ways)
+        return (EXACT_TIME if must_be_exact(spec) else TURNED_TIME) * super().expected(spec, zones)
 
     def _heights(self, shape: Shape) -> None:
         height: NDArray[np.float64] = np.cos(self.spec.table.theta)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.cuda.direct.engine import PACKAGE
+from skysieve.sphere.cuda import PACKAGE
 from skysieve.sphere.ring_pairs import NotBandLimited, mode_bounds
 
 from .rows import ROW, Run, longest_transform, make_runs

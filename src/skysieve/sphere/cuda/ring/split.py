@@ -1,6 +1,6 @@
 """Sums over rings where the kernel is a factor of two rings times factors of each ring and mode; see ``ring/split.cu``.
 
-That holds for narrow Gaussians, away from the poles; see `cuda_plan.split_from`.
+That holds for narrow Gaussians, away from the poles; see `split_from`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.cuda.direct.engine import PACKAGE
+from skysieve.sphere.cuda import PACKAGE
+from skysieve.sphere.cuda.direct.profile import gaussian
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +24,8 @@ TALL, BLOCK, AHEAD = 32, 128, 6
 """Of ``ring/split.cu``."""
 MOST_RINGS = 256
 """Of a tile: what shared memory holds."""
+SPLIT_PART, GAUSSIAN_PART = 0.5, 0.25
+"""Shares of ``eps`` that the two approximations may take as rms error: the factors, and a Gaussian for the kernel."""
 TOP = 2.4
 """Highest mode over z = sin^2 / sigma^2 of its ring: factors fall to sqrt(6) z, and grow without end beyond."""
 
@@ -32,14 +35,29 @@ def split_module(runtime: Runtime) -> Module:
     return runtime.module(PACKAGE, "ring/split.cu", "f32")
 
 
+def split_from(spec: Spec, radial: Radial) -> tuple[float, float, float]:
+    """From which colatitude on rows go by factors of rings and modes, and those of which Gaussian: 1 / sigma^2 and
+    amplitude; pi / 2 and zeros for none.
+
+    Their error is 3/16 (sigma cot theta)^2 of the kernel's rms: ``ln k_m`` of two rings is the mean of theirs but for
+    its curvature, half of ``-m^2 sigma^2 / (sin sin)`` times the square of half the difference of their ``ln sin``.
+    """
+    if spec.dtype.itemsize != 4 or spec.spin or not spec.table.symmetric:
+        return math.pi / 2, 0.0, 0.0
+    inverse, amplitude = gaussian(radial, GAUSSIAN_PART * spec.eps)
+    if not inverse:
+        return math.pi / 2, 0.0, 0.0
+    return math.atan(math.sqrt(3 / 16 / (inverse * SPLIT_PART * spec.eps))), inverse, amplitude
+
+
 def first_split(spec: Spec, angle: float, inverse: float, tiles: NDArray[Any]) -> int:
     """The first of the tiles from which on all go by factors.
 
     Parameters
     ----------
     angle, inverse : float
-        See `cuda_plan.split_from`.
-    tiles : numpy.ndarray of `cuda_sums.TILE`
+        See `split_from`.
+    tiles : numpy.ndarray of `sums.TILE`
     """
     theta = spec.table.theta
     z = inverse * np.sin(theta[tiles["i0"]]) ** 2

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.cuda.direct.engine import PACKAGE
-from skysieve.sphere.cuda.direct.ways import split_from, widest
+from skysieve.sphere.cuda import PACKAGE
+from skysieve.sphere.cuda.direct.zones import widest
 from skysieve.sphere.ring_pairs import reach
 
-from .split import Split, first_split
+from .split import Split, first_split, split_from
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skysieve.core.gpu.runtime import Runtime
     from skysieve.sphere.contract import Spec
 
-__all__ = ["SeveralEngine"]
+__all__ = ["MultiGpuEngine"]
 
 logger = logging.getLogger("skysieve")
 
@@ -38,7 +38,7 @@ MOST_MAPS = 4
 """Maps of a batch that are handed to a GPU at a time."""
 
 
-class SeveralEngine:
+class MultiGpuEngine:
     """Convolution on several GPUs; see `cuda.Engine`.
 
     Parameters
@@ -97,7 +97,7 @@ class SeveralEngine:
             **said,
             "device": ", ".join(str(e.runtime.device) for e in self.engines),
             "bytes": max(e.nbytes for e in self.engines),
-            "expected_seconds": said["expected_seconds"] / shared,
+            "seconds": said["seconds"] / shared,
         }
 
     def convolve(self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any]) -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import skysieve
 from skysieve.cli import app
-from skysieve.sphere.maps.fits_parts import STRUCTURE, is_auxiliary
+from skysieve.sphere.maps.fits_cards import STRUCTURE, is_auxiliary
 
 fits = pytest.importorskip("astropy.io.fits")
 healpy = pytest.importorskip("healpy")
@@ -132,7 +132,7 @@ def test_part_of_the_sky_and_another_nside(tmp_path, more):
         assert table.header["OBS_NPIX"] == len(table.data)
         if more:
             assert table.columns.names == ["PIXEL", "TEMPERATURE"]
-            assert "columns HITS: left out, as nside is another one" in said
+            assert "columns HITS: left out, because nside changes" in said
         else:
             assert np.array_equal(table.data["HITS"], maps[1, :900])
             assert table.columns.names == ["PIXEL", "TEMPERATURE", "HITS"]

@@ -1,6 +1,6 @@
-"""Which way a grid's rings go in the direct engine on a GPU: a belt of equal rings, HEALPix's caps, any others.
+"""Zones of a grid in the direct engine on a GPU: a belt of equal rings, HEALPix's caps, and all other rings.
 
-And what that costs, beside the ring engine: known before anything is set up or compiled.
+Each zone has its own kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import numpy as np
 from skysieve.sphere.grids.healpix import ring_table
 from skysieve.sphere.ring_pairs import reach
 
-from .profile import gaussian
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -23,10 +21,7 @@ if TYPE_CHECKING:
     from skysieve.sphere.grids.grid import RingTable
     from skysieve.sphere.kernels.radial import Radial
 
-__all__ = [
-    "ROWS", "Belt", "Caps", "Ways", "direct_seconds", "find_belt", "find_caps", "find_ways", "healpix_nside",
-    "prefers_direct", "ring_seconds", "split_from", "widest",
-]  # fmt: skip
+__all__ = ["ROWS", "Belt", "Caps", "Zones", "find_belt", "find_caps", "find_zones", "healpix_nside", "widest"]
 
 SMALL_ANGLE = 0.09
 """Half of the largest difference of azimuth for `square_sine` of ``common.cuh``."""
@@ -35,25 +30,7 @@ ROWS = 2
 MOST_WIDTH, MOST_REACH = 16, 12
 """Rings and pixels to one side that a stencil can have: what registers hold."""
 LEAST_NSIDE = 16
-NS_BELT, NS_CAPS, NS_ANY = (2e-3, 3.5e-5), (6e-3, 1.35e-4), (0.0, 4e-3)
-"""Nanoseconds of a pixel of the result, and of one pixel of its sum, by each way; in float32 on an H100."""
-NS_RING, NS_SPLIT = (1.55e-2, 2.4), (7e-3, 4.5)
-"""Of the ring engine: of a pixel of the map, and of one over the pixels of the support, to which modes go down; where
-rows do not go by factors of rings and modes (see `split_from`), and where they do."""
-WIDE = {"direct": 2.1, "ring": 2.7}
-"""Time in float64 over that in float32."""
-RING_SPIN = (4.0, 2.0)
-"""Time of Q and U over that of one map, of both parts of ``NS_RING``."""
-LAUNCHES = {"direct": 1e-4, "ring": 3e-4}
-"""Seconds of the launches."""
-PLANS = {"direct": (3e-3, 2e-7), "ring": (8e-3, 2.2e-6)}
-"""Seconds of a plan, and of each of its rings."""
-PLAN_SPIN = 1.5
-"""Time of the direct plan of Q and U over that of one map."""
-SPLIT_PART, GAUSSIAN_PART = 0.5, 0.25
-"""Of ``eps``: rms errors that factors of rings and modes may bring about anywhere, and a Gaussian for the kernel."""
-FEW, MANY = 1, 100
-"""Maps that a plan may serve: the method is chosen to be near the faster one for both."""
+"""Least nside of a grid whose caps get a kernel of their own."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +165,7 @@ def find_belt(
 
 
 @dataclass(frozen=True)
-class Ways:
+class Zones:
     """Which way each ring goes.
 
     ``near`` is of `pairs.reach`; ``listed`` are the rings, of ``few`` pixels, that go pixel by pixel.
@@ -201,7 +178,7 @@ class Ways:
     few: int
 
 
-def find_ways(spec: Spec, radial: Radial, nside: int) -> Ways:
+def find_zones(spec: Spec, radial: Radial, nside: int) -> Zones:
     """The quickest way of each ring; ``nside`` is that of `healpix_nside`."""
     t, item = spec.table, spec.dtype.itemsize
     near = reach(t.theta, radial.radius)
@@ -215,65 +192,4 @@ def find_ways(spec: Spec, radial: Radial, nside: int) -> Ways:
         left[caps.low - 1 : caps.high - 1] = False
         left[len(t.n) - caps.high + 1 : len(t.n) - caps.low + 1] = False
     listed = np.flatnonzero(left).astype(np.int32)
-    return Ways(near, belt, caps, listed, int(t.n[listed].sum()))
-
-
-def _inside(spec: Spec, radial: Radial) -> float:
-    """Pixels of the support."""
-    return radial.xmax / 4 * spec.table.npix
-
-
-def direct_seconds(spec: Spec, radial: Radial, ways: Ways) -> float:
-    """Expected seconds of one scalar map."""
-    t, inside = spec.table, _inside(spec, radial)
-    pixels = [(NS_ANY, float(ways.few))]
-    if ways.belt is not None:
-        pixels.append((NS_BELT, (ways.belt.high - ways.belt.low) * float(t.n[ways.belt.zero])))
-    if ways.caps is not None:
-        pixels.append((NS_CAPS, 4.0 * (ways.caps.high - ways.caps.low) * (ways.caps.high + ways.caps.low)))
-    total = sum(n * (alone + each * inside) for (alone, each), n in pixels)
-    return 1e-9 * total * _wide(spec, "direct") + LAUNCHES["direct"]
-
-
-def split_from(spec: Spec, radial: Radial) -> tuple[float, float, float]:
-    """From which colatitude on rows go by factors of rings and modes, and those of which Gaussian: 1 / sigma^2 and
-    amplitude; pi / 2 and zeros for none.
-
-    Their error is 3/16 (sigma cot theta)^2 of the kernel's rms: ``ln k_m`` of two rings is the mean of theirs but for
-    its curvature, half of ``-m^2 sigma^2 / (sin sin)`` times the square of half the difference of their ``ln sin``.
-    """
-    if spec.dtype.itemsize != 4 or spec.spin or not spec.table.symmetric:
-        return math.pi / 2, 0.0, 0.0
-    inverse, amplitude = gaussian(radial, GAUSSIAN_PART * spec.eps)
-    if not inverse:
-        return math.pi / 2, 0.0, 0.0
-    return math.atan(math.sqrt(3 / 16 / (inverse * SPLIT_PART * spec.eps))), inverse, amplitude
-
-
-def ring_seconds(spec: Spec) -> float:
-    """Expected seconds of the ring engine for one map."""
-    total = 0.0
-    for r in spec.radials:
-        share = math.cos(split_from(spec, r)[0])
-        alone, modes = (a + share * (b - a) for a, b in zip(NS_RING, NS_SPLIT, strict=True))
-        if spec.spin:
-            alone, modes = alone * RING_SPIN[0], modes * RING_SPIN[1]
-        # a map is transformed once for all kernels
-        total += (1 + 1 / len(spec.radials)) / 2 * (alone + modes / max(1.0, _inside(spec, r)))
-    return 1e-9 * spec.table.npix * total * _wide(spec, "ring") + LAUNCHES["ring"]
-
-
-def _wide(spec: Spec, method: str) -> float:
-    return WIDE[method] if spec.dtype.itemsize == 8 else 1.0
-
-
-def prefers_direct(spec: Spec, direct: float) -> bool:
-    """Whether the direct engine, of so many seconds a map, is never further behind than the ring engine would be."""
-
-    def cost(method: str, seconds: float, maps: int) -> float:
-        fixed, each = PLANS[method]
-        spin = PLAN_SPIN if spec.spin and method == "direct" else 1.0
-        return spin * (fixed + each * len(spec.table.n)) + maps * seconds
-
-    ratios = [cost("direct", direct, maps) / cost("ring", ring_seconds(spec), maps) for maps in (FEW, MANY)]
-    return max(ratios) <= 1 / min(ratios)
+    return Zones(near, belt, caps, listed, int(t.n[listed].sum()))
