@@ -132,7 +132,7 @@ def test_several_gpus_have_the_bits_of_one(monkeypatch, transposed, spin, nest):
             pretend(patch, [shim_runtime() for _ in range(count)])
             options = {"spin": spin, "method": "ring", "dtype": "f4", "quadrature": "band", "device": "cuda"}
             with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(nside, nest), **options) as plan:
-                call = plan.adjoint if transposed else plan
+                call = plan.adjoint if transposed else plan.execute
                 found.append([call(x[0]), call(x)])
     for one, two in zip(*found, strict=True):
         assert (one == two).all()

@@ -24,20 +24,33 @@ if TYPE_CHECKING:
 __all__ = ["ROWS", "Belt", "Caps", "Zones", "find_belt", "find_caps", "find_zones", "healpix_nside", "widest"]
 
 SMALL_ANGLE = 0.09
-"""Half of the largest difference of azimuth for `square_sine` of ``common.cuh``."""
+"""Half of the largest difference of azimuth that `square_sine` of ``common.cuh`` allows."""
 ROWS = 2
-"""Rings of a thread of the kernel ``caps``."""
+"""Rings that a thread of the kernel ``caps`` sums."""
 MOST_WIDTH, MOST_REACH = 16, 12
-"""Rings and pixels to one side that a stencil can have: what registers hold."""
+"""Most rings and pixels on one side of a stencil; registers hold no more."""
 LEAST_NSIDE = 16
 """Least nside of a grid whose caps get a kernel of their own."""
 
 
 @dataclass(frozen=True)
 class Belt:
-    """Rows low .. high - 1, which see rows of one length alone.
+    """A zone of rings of equal length, whose neighbours within the support have the same length.
 
-    ``need[d]`` distances are summed for rows d apart.
+    Attributes
+    ----------
+    zero, rows : int
+        First ring of that length, and number of rings of that length.
+    low, high : int
+        The zone is rings low .. high - 1, counted from ``zero``.
+    width : int
+        Rings of the support to one side.
+    need : tuple of int
+        Number of distances that are summed for rings 0, 1, ... apart.
+    shifted : bool
+        Whether every other ring is shifted by half a pixel.
+    parity : int
+        Parity of the rings that are shifted to the left.
     """
 
     zero: int
@@ -52,7 +65,7 @@ class Belt:
 
 @dataclass(frozen=True)
 class Caps:
-    """HEALPix rings low .. high - 1 (counted from 1) of the north, with their mirror images."""
+    """A zone of HEALPix rings low .. high - 1 (counted from 1) in the north, and their mirror images."""
 
     low: int
     high: int
@@ -61,7 +74,7 @@ class Caps:
 
 
 def healpix_nside(table: RingTable) -> int:
-    """``nside`` of a whole HEALPix map's rings, 0 for others."""
+    """``nside`` of the rings of a whole HEALPix map; 0 for other rings."""
     nside = (len(table.n) + 1) // 4
     if len(table.n) != 4 * nside - 1 or nside < 1 or table.npix != 12 * nside**2:
         return 0
@@ -71,7 +84,7 @@ def healpix_nside(table: RingTable) -> int:
 
 
 class Angles:
-    """Sines of a grid's rings, for `chord_ratios`."""
+    """Sines and cosines of a grid's rings, for `chord_ratios`."""
 
     def __init__(self, theta: NDArray[np.float64]) -> None:
         self.half_sine, self.half_cosine = np.sin(0.5 * theta), np.cos(0.5 * theta)
@@ -79,8 +92,10 @@ class Angles:
 
 
 def chord_ratios(angles: Angles, xmax: float, low: int, high: int, d: int) -> NDArray[np.float64]:
-    """sin^2 of half the difference of azimuth at which ring o + d leaves the support of ring o, for o from ``low`` to
-    ``high`` - 1; below 0 without any."""
+    """sin^2 of half the difference of azimuth at which ring o + d leaves the support of ring o.
+
+    The result is for o from ``low`` to ``high`` - 1; it is negative if the ring is outside of the support.
+    """
     out = np.full(high - low, -1.0)
     a, b = max(low, -d), min(high, len(angles.sine) - d)
     if b > a:
@@ -91,7 +106,7 @@ def chord_ratios(angles: Angles, xmax: float, low: int, high: int, d: int) -> ND
 
 
 def widest(table: RingTable, radial: Radial) -> NDArray[np.float64]:
-    """Largest difference of azimuth within the support of each ring's pixels; pi where that holds a pole."""
+    """Largest difference of azimuth within the support of each ring's pixels; pi if the support contains a pole."""
     away = np.minimum(table.theta, math.pi - table.theta)
     with np.errstate(divide="ignore"):
         ratio = math.sin(min(radial.radius, math.pi / 2)) / np.sin(away)
@@ -101,7 +116,10 @@ def widest(table: RingTable, radial: Radial) -> NDArray[np.float64]:
 def find_caps(
     table: RingTable, radial: Radial, nside: int, belt: Belt | None, near: tuple[NDArray[np.int64], NDArray[np.int64]]
 ) -> Caps | None:
-    """Rings of the caps from where all differences of azimuth are small up to the belt; ``near`` is of `reach`."""
+    """The rings of the caps, from the first with small differences of azimuth up to the belt.
+
+    ``near`` is the result of `ring_pairs.reach`.
+    """
     if nside < LEAST_NSIDE or belt is None or 2 * belt.zero + belt.low + belt.high != len(table.n):
         return None
     high = belt.zero + belt.low + 1
@@ -126,7 +144,7 @@ def find_caps(
 def find_belt(
     table: RingTable, radial: Radial, item: int, near: tuple[NDArray[np.int64], NDArray[np.int64]]
 ) -> Belt | None:
-    """The longest run of rings whose neighbours within the support all have one length and aligned pixels."""
+    """The longest range of rings whose neighbours within the support have equal length and aligned pixels."""
     pixels = 16 // item
     n, rings = table.n, len(table.n)
     cuts = np.concatenate([[0], np.flatnonzero(np.diff(n)) + 1, [rings]])
@@ -136,7 +154,7 @@ def find_belt(
     if size % pixels or table.start[a] % pixels or b - a < 3:
         return None
     turn = (table.phi0[a:b] - table.phi0[a]) * size / (2 * math.pi)
-    off = float(np.rint(2 * turn[1]) / 2)  # by how many pixels every other row is off to the right
+    off = float(np.rint(2 * turn[1]) / 2)  # shift of every other ring to the right, in pixels
     if abs(off) not in (0.0, 0.5) or np.abs(turn[::2]).max() > 1e-9 or np.abs(turn[1::2] - off).max() > 1e-9:
         return None
     shifted = off != 0
@@ -160,15 +178,23 @@ def find_belt(
         s = max(float(chord_ratios(angles, radial.xmax, low, high, e).max()) for e in both)
         far = math.asin(math.sqrt(min(1.0, max(0.0, s)))) * size / math.pi
         need.append(max(1, math.floor(far - (0.5 if shifted and d % 2 else 0.0) + 1e-9) + 1))
-    parity = int(off < 0)  # of the rows to the left
+    parity = int(off < 0)
     return Belt(a, b - a, low - a, high - a, width, tuple(need), shifted, parity)
 
 
 @dataclass(frozen=True)
 class Zones:
-    """Which way each ring goes.
+    """The zone of each ring.
 
-    ``near`` is of `pairs.reach`; ``listed`` are the rings, of ``few`` pixels, that go pixel by pixel.
+    Attributes
+    ----------
+    near : tuple of numpy.ndarray
+        The result of `ring_pairs.reach`.
+    belt, caps : Belt or None, Caps or None
+    listed : numpy.ndarray
+        All other rings, which are summed pixel by pixel.
+    few : int
+        Number of their pixels.
     """
 
     near: tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -179,10 +205,10 @@ class Zones:
 
 
 def find_zones(spec: Spec, radial: Radial, nside: int) -> Zones:
-    """The quickest way of each ring; ``nside`` is that of `healpix_nside`."""
+    """The zones of a grid for one kernel; ``nside`` is the result of `healpix_nside`."""
     t, item = spec.table, spec.dtype.itemsize
     near = reach(t.theta, radial.radius)
-    aligned = not spec.spin or t.npix % (16 // item) == 0  # U begins where 16 bytes can be read at once
+    aligned = not spec.spin or t.npix % (16 // item) == 0  # 16-byte reads of U are aligned
     belt = find_belt(t, radial, item, near) if aligned else None
     caps = find_caps(t, radial, nside, belt, near)
     left = np.ones(len(t.n), bool) if spec.rings is None else spec.rings.copy()
