@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
+from tests.truth import sphere as reference
 
 from skysieve.sphere import (
     ECP,
@@ -53,6 +56,15 @@ def fast(kernel):
     """The kernel's profile, uncut, from a table that is right to 1e-12 of the peak."""
     radial = make_radial(kernel, 1e-14)
     return lambda alpha: radial(4 * np.sin(alpha / 2) ** 2)
+
+
+@functools.cache
+def gaussian_matrix():
+    """``K(p, q)`` of the Gaussian for all pixels of nside 16, without weights; read-only."""
+    table = Healpix(16).table("none")
+    found = reference.matrix(table, fast(KERNELS["gaussian"])) / table.weight[0]
+    found.flags.writeable = False
+    return found
 
 
 def some(npix, count=60):

@@ -1,4 +1,4 @@
-"""What a plan of a convolution on the sphere tells and takes: errors, memory, offsets, mistakes."""
+"""Plans of convolution on the sphere: description, errors, memory, large means."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ def test_ones_are_convolved_to_twelve_digits(grid, kernel):
     k, table = (KERNELS | HARD)[kernel], GRIDS[grid].table()
     ones = Ones(table, [k], 1e-6, 1)
     found = np.concatenate([np.broadcast_to(ones.ring(0, r), table.n[r]) for r in range(len(table.n))])
-    whole = reference.matrix(table, k.profile)
+    rows = np.arange(0, table.npix, 3)
+    whole = reference.matrix(table, k.profile, rows=rows)
     # measured 5e-12
-    assert np.abs(found - whole.sum(axis=1)).max() <= 2e-11 * np.abs(whole).sum(axis=1).max()
+    assert np.abs(found[rows] - whole.sum(axis=1)).max() <= 2e-11 * np.abs(whole).sum(axis=1).max()
 
 
 def test_an_offset_needs_nothing_at_call_time():
@@ -103,7 +104,7 @@ def test_the_cut_error_is_as_predicted():
         ({"grid": 64}, TypeError, "expected a grid"),
         ({"method": "fft"}, ValueError, "method='fft'"),
         ({"quadrature": "gauss"}, ValueError, "quadrature='gauss'"),
-        ({"quadrature": "pixel", "grid": ECP(8, 16)}, ValueError, "quadrature='pixel' is of HEALPix"),
+        ({"quadrature": "pixel", "grid": ECP(8, 16)}, ValueError, "quadrature='pixel': expected a HEALPix grid"),
         ({"eps": 0}, ValueError, "eps=0"),
         ({"eps": 2.0}, ValueError, "eps=2.0"),
         ({"dtype": "int32"}, ValueError, "dtype='int32'"),

@@ -177,7 +177,7 @@ def test_seam_weights_integrate_waves_across_the_seam():
 def test_what_it_does_not_go_with():
     k = Gaussian(fwhm=0.2)
     for grid in (ECP(16, 32), GaussLegendre(8, 16)):
-        with pytest.raises(ValueError, match="quadrature='band' is of HEALPix"):
+        with pytest.raises(ValueError, match="quadrature='band': expected a HEALPix grid"):
             ConvolvePlan(k, grid, quadrature="band", device="cpu")
     for more in ({"rings": slice(2, 20)}, {"mask": np.ones(12 * 64, bool)}):
         with pytest.raises(ValueError, match="quadrature='band': corrects whole maps"):

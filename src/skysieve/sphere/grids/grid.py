@@ -149,7 +149,7 @@ class Grid(ABC):
         ValueError
             The grid has none.
         """
-        raise ValueError(f"quadrature='pixel' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
+        raise ValueError(f"quadrature='pixel': expected a HEALPix grid, not {self!r}, for which 'ring' is exact")
 
     def polar_correction(self) -> PolarCorrection | None:
         """Correction of the pixels around the poles for quadrature "band"; None for a HEALPix grid below nside 8.
@@ -159,7 +159,7 @@ class Grid(ABC):
         ValueError
             The grid has none.
         """
-        raise ValueError(f"quadrature='band' is of HEALPix; {self!r} has none, quadrature='ring' is exact there")
+        raise ValueError(f"quadrature='band': expected a HEALPix grid, not {self!r}, for which 'ring' is exact")
 
     def __repr__(self) -> str:
         values = ", ".join(f"{k.lstrip('_')}={v}" for k, v in vars(self).items() if not isinstance(v, np.ndarray))

@@ -6,6 +6,7 @@ A new kernel is a class here, an entry in `KERNELS`, which gives it an option of
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -539,15 +540,21 @@ KERNELS: dict[str, KernelOption] = {
 
 def _falling(x: NDArray[np.float64], B: float) -> NDArray[np.float64]:
     """1 up to 1/B, 0 from 1 on, and infinitely differentiable between."""
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-    bump = np.exp(-1 / (1 - nodes**2))
+    nodes, weights, total = _bump()
     u = np.clip(1 - 2 * B / (B - 1) * (x - 1 / B), -1, 1)
     half = (u + 1) / 2
     inner = half[:, None] * (nodes + 1) - 1
     with np.errstate(divide="ignore"):
         f = np.where(np.abs(inner) < 1, np.exp(-1 / np.maximum(1 - inner**2, 1e-300)), 0.0)
-    part: NDArray[np.float64] = half * (f @ weights) / float(bump @ weights)
+    part: NDArray[np.float64] = half * (f @ weights) / total
     return part
+
+
+@functools.cache
+def _bump() -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Gauss-Legendre nodes and weights, and the integral of exp(-1 / (1 - x^2)) from -1 to 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    return nodes, weights, float(np.exp(-1 / (1 - nodes**2)) @ weights)
 
 
 def _window(values: Any, name: str) -> NDArray[np.float64]:
