@@ -47,13 +47,13 @@ KERNELS = {
 }
 HARD = {"top hat": TopHat(0.35), "hemisphere": TopHat(1.7)}
 ERROR = {"float64": 1e-10, "float32": 2e-6}
-"""Of the largest value of the result; required (the notes' section 9)."""
+"""Largest error, relative to the largest value of the result."""
 EPS = {"float64": 1e-13, "float32": 1e-8}
-"""So small that what is cut off does not count: these tests are of the arithmetic."""
+"""So small that cutting the kernel does not matter: these tests check the arithmetic."""
 
 
 def fast(kernel):
-    """The kernel's profile, uncut, from a table that is right to 1e-12 of the peak."""
+    """The uncut profile of a kernel, from a table that is accurate to 1e-12 of the peak."""
     radial = make_radial(kernel, 1e-14)
     return lambda alpha: radial(4 * np.sin(alpha / 2) ** 2)
 
@@ -68,7 +68,7 @@ def gaussian_matrix():
 
 
 def some(npix, count=60):
-    """Some pixels, the first ones among them."""
+    """Some pixels, including the first ones."""
     return np.unique(np.concatenate([np.arange(6), np.random.default_rng(3).integers(0, npix, count)]) % npix)
 
 

@@ -80,7 +80,7 @@ def test_the_pixel_sum(kernel, grid, method, dtype):
 
 @pytest.fixture(scope="module")
 def nside_48():
-    """A kernel, a grid, a map, some pixels, and the sums there."""
+    """A kernel, a grid, a map, some pixels, and the sums at these pixels."""
     k, g = Gaussian(fwhm=0.07), Healpix(48)
     t = g.table()
     x, rows = sky(t.npix)[0], some(t.npix, 150)
@@ -121,7 +121,7 @@ def test_harmonics_need_ducc0(monkeypatch):
         ConvolvePlan(KERNELS["gaussian"], Healpix(4), method="harmonic", device="cpu")
 
 
-def test_auto_takes_what_fits():
+def test_auto_takes_a_suitable_method():
     def method(kernel, nside, **options):
         with ConvolvePlan(kernel, Healpix(nside), device="cpu", **options) as plan:
             return plan.method
@@ -142,8 +142,8 @@ def uncut(fwhm):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("fwhm", [3.0, 2.7 * 58.6 / 16, 20.0])
-def test_what_the_default_eps_promises(method, fwhm):
-    """rms below 1e-6 and maximum below 1e-5 of the result's rms, of the uncut kernel, with an offset too."""
+def test_the_default_eps(method, fwhm):
+    """Errors against the uncut kernel: rms below 1e-6, maximum below 1e-5 of the result's rms, with an offset too."""
     k, g = Gaussian(fwhm=np.radians(fwhm)), Healpix(16)
     x = sky(g.table().npix)[0].astype(np.float32)
     rows, whole = uncut(fwhm)

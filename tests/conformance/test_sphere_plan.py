@@ -11,7 +11,7 @@ from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, Healpix, Window
 
 
-def test_what_a_plan_tells():
+def test_a_plan_describes_itself():
     beam = Gaussian(fwhm=np.radians(10))
     with ConvolvePlan(beam, Healpix(32), eps=1e-4, method="ring", device="cpu") as plan:
         info = plan.describe()
@@ -27,9 +27,9 @@ def test_what_a_plan_tells():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_memory_is_as_described(method, dtype):
-    """What a plan and a call take, the result apart, is at most 1.2 of what ``info`` says (and 1 MiB of objects).
+    """Plan and call take at most 1.2 times the bytes of ``describe`` without the result (and 1 MiB of objects).
 
-    Of white maps, and of those that are turned around first: with an offset, NESTED, of another type.
+    For white maps, and for maps that have to be converted first: with an offset, NESTED, of another type.
     """
     import tracemalloc
 
@@ -58,7 +58,7 @@ def test_memory_is_as_described(method, dtype):
 @pytest.mark.parametrize("grid", list(GRIDS))
 @pytest.mark.parametrize("kernel", ["narrow", "wide", "needlet", "top hat"])
 def test_ones_are_convolved_to_twelve_digits(grid, kernel):
-    """What a large offset becomes: the mean's series and the modes beyond, or the direct sum band by band."""
+    """Smoothed means: the mean's series and the modes beyond, or the direct sum for bands of rings."""
     from skysieve.sphere.cpu.offset import Ones
 
     k, table = (KERNELS | HARD)[kernel], GRIDS[grid].table()
@@ -71,7 +71,7 @@ def test_ones_are_convolved_to_twelve_digits(grid, kernel):
 
 
 def test_an_offset_needs_nothing_at_call_time():
-    """A spline, whose modes fall below 1e-6 and not below 1e-12, by rings; described and refused when it is planned."""
+    """The ring method with a spline, whose modes fall below 1e-6 but not below 1e-12; memory is checked in advance."""
     k, g = KERNELS["profile"], Healpix(8)
     x = sky(768)[0]
     with ConvolvePlan(k, g, method="ring", device="cpu", threads=1) as plan:
@@ -86,7 +86,7 @@ def test_an_offset_needs_nothing_at_call_time():
 
 
 def test_the_cut_error_is_as_predicted():
-    """Eq. 7 of the paper on white noise, beside what is measured."""
+    """Eq. 7 of the paper for white noise, against the measured error."""
     k, g = Gaussian(fwhm=0.3), Healpix(24)
     x = sky(g.table().npix)[0]
     with ConvolvePlan(k, g, eps=2e-3, quadrature="none", device="cpu") as plan:
@@ -120,13 +120,13 @@ def test_the_cut_error_is_as_predicted():
         ({"device": "tpu"}, ValueError, "device='tpu'"),
     ],
 )
-def test_bad_options_are_described(options, kind, message):
+def test_bad_options_raise(options, kind, message):
     given = {"kernel": Gaussian(fwhm=0.2), "grid": Healpix(8), "device": "cpu", **options}
     with pytest.raises(kind, match=message):
         ConvolvePlan(given.pop("kernel"), given.pop("grid"), **given)
 
 
-def test_bad_maps_are_described():
+def test_bad_maps_raise():
     with ConvolvePlan(Gaussian(fwhm=0.2), Healpix(8), device="cpu") as plan:
         with pytest.raises(ValueError, match=r"expected \(\.\.\., 768\)"):
             plan.execute(np.zeros(767))
@@ -149,8 +149,8 @@ def test_different_windows_of_e_and_b_are_no_single_window():
             plan.window(8)
 
 
-def test_what_a_gpu_does_not_do(monkeypatch):
-    """Harmonics and the paper's own algorithm run on the host; "auto" knows, "cuda" is described."""
+def test_methods_that_run_on_the_cpu_alone(monkeypatch):
+    """Harmonics and the published algorithm run on the CPU: "auto" takes it, "cuda" raises."""
     from skysieve.core import device as devices
     from skysieve.sphere import api
 

@@ -1,4 +1,4 @@
-"""Convolution on the sphere on a GPU: against the pixel sum and the CPU's engines, at sizes where all ways are taken.
+"""Convolution on the sphere on a GPU: against the pixel sum and the CPU's engines, at sizes where all zones occur.
 
 Needs NumPy, SciPy, numba, CuPy and pytest alone.
 """
@@ -140,7 +140,7 @@ def test_the_default_accuracy(method, offset):
     [("direct", 2048, 4.7), ("ring", 2048, 60), ("ring", 4096, 4.7), ("direct", 1500, 6.0), ("ring", 1500, 30)],
 )
 def test_large_maps(method, nside, arcmin):
-    """The default accuracy where transforms are long and indices large."""
+    """The default accuracy for long transforms and large indices."""
     import cupy
 
     grid, kernel = Healpix(nside), Gaussian(fwhm=np.radians(arcmin / 60))
@@ -161,7 +161,7 @@ def test_large_maps(method, nside, arcmin):
 
 
 def test_q_and_u_turned_ring_by_ring(monkeypatch):
-    """With a small support the angles between pixels are simplified: the error is what `turning` says."""
+    """With a small support the angles between pixels are simplified: the error is what `turning` predicts."""
     import cupy
 
     grid, kernel, eps = Healpix(1024), Gaussian(fwhm=np.radians(5.5 / 60)), 1e-6
@@ -199,7 +199,7 @@ def test_spin_two_is_the_cpus(method, dtype):
             assert np.abs(a - b).max() <= 3 * ERROR[dtype] * np.abs(b).max()
 
 
-def test_arrays_of_the_gpu_stay_there():
+def test_maps_in_gpu_memory_give_results_there():
     import cupy
 
     grid = Healpix(64)
@@ -286,8 +286,8 @@ def test_point_sources_do_not_ring():
                     assert not plan.execute(x)[chord > 1.001 * make_radial(kernel, 1e-6).xmax].any()
 
 
-def test_results_of_the_host_stay_what_they_are():
-    """Memory of results is used again only when nobody holds them."""
+def test_results_in_host_memory_do_not_change():
+    """Memory of results is reused only after they have been deleted."""
     grid = Healpix(256)
     x = sky(grid.table().npix, 4, 5, "float32")
     with ConvolvePlan(Gaussian(fwhm=np.radians(0.62)), grid, dtype="float32", device="cuda") as plan:
@@ -311,11 +311,11 @@ def test_a_result_goes_where_it_is_wanted():
         out = np.full(expected.shape, np.nan, np.float32)
         assert plan.execute(x, out=out) is out
         assert (out == expected).all()
-        there = cupy.full(expected.shape, np.nan, np.float32)
-        assert plan.execute(cupy.asarray(x), out=there) is there
-        assert (there.get() == expected).all()
+        out_on_gpu = cupy.full(expected.shape, np.nan, np.float32)
+        assert plan.execute(cupy.asarray(x), out=out_on_gpu) is out_on_gpu
+        assert (out_on_gpu.get() == expected).all()
         with pytest.raises(TypeError, match="where the maps are"):
-            plan.execute(x, out=there)
+            plan.execute(x, out=out_on_gpu)
 
 
 def test_smoothing_is_the_cpus():
@@ -342,9 +342,9 @@ def test_smoothing_is_the_cpus():
         bound = 5e-6 if found.dtype == np.float32 else 3e-6
         assert np.abs(found - expected).max() <= bound * np.abs(expected[np.abs(expected) < 1e20]).max()
         if isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray):
-            there = skysieve.smoothing(cupy.asarray(given), device="cuda", **call)
-            assert isinstance(there, cupy.ndarray)
-            assert np.array_equal(there.get(), found)
+            out_on_gpu = skysieve.smoothing(cupy.asarray(given), device="cuda", **call)
+            assert isinstance(out_on_gpu, cupy.ndarray)
+            assert np.array_equal(out_on_gpu.get(), found)
 
 
 def test_edges_and_automatic_choice():
@@ -381,7 +381,7 @@ def test_bad_input_and_too_little_memory():
 
 
 @pytest.mark.parametrize(("method", "width"), [("direct", 18.8), ("ring", 60)])
-def test_memory_is_what_is_said(method, width):
+def test_memory_is_as_described(method, width):
     import cupy
 
     pool = cupy.get_default_memory_pool()

@@ -1,4 +1,4 @@
-"""The ring engine on a GPU: every way of transforming rows, the sky in pieces and on several GPUs, memory."""
+"""The ring engine on a GPU: every kind of transform, the sky in pieces and on several GPUs, memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def convolved(engine, x):
      (256, 8, "float32", 5000), (256, 8, "float64", 10000)],
 )  # fmt: skip
 def test_the_pixel_sum_by_every_transform(nside, pixels, dtype, shared):
-    """Rows as they are, in two residues (little shared memory), and through grids; modes beyond n / 2 too."""
+    """Plain rows, rows in two residues (little shared memory), and rows through grids; modes beyond n / 2 too."""
     width = pixels * np.sqrt(np.pi / 3) / nside
     spec = spec_of(nside, width, dtype)
     device = resolve("cuda")[0]
@@ -57,7 +57,7 @@ def test_the_pixel_sum_by_every_transform(nside, pixels, dtype, shared):
 
 
 def test_sums_by_factors_of_rings_and_modes():
-    """What narrow Gaussians go by, away from the poles; here with an eps that allows wider ones."""
+    """Narrow Gaussians use it away from the poles; here eps is so large that wider ones do."""
     spec = spec_of(256, 0.02, eps=1e-4)
     engine = cuda.Engine(spec, "ring", resolve("cuda")[0])
     (sums,) = engine._engine.kernels
@@ -122,8 +122,8 @@ def test_maps_stay_on_the_gpu_that_holds_them(method, quadrature):
         assert not plan._engine.lost
         for card in range(count):
             with cupy.cuda.Device(card):
-                there = cupy.asarray(x)
-            found = plan.execute(there)  # while another card may be the current one
+                maps = cupy.asarray(x)
+            found = plan.execute(maps)  # while another card may be the current one
             assert int(found.device.id) == card
             assert (found.get() == expected).all()
     with ConvolvePlan(beam, Healpix(64), device=f"cuda:{count - 1}", **options) as plan:

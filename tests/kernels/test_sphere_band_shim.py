@@ -1,4 +1,4 @@
-"""Quadrature "band" as a GPU runs it, on the host: plans of the public interface, beside those of the CPU."""
+"""Quadrature "band" as a GPU runs it, on the host shim: public plans, compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.gpu.batches import FaultyRuntime
 from tests.kernels.shim import shim_runtime
 
 ERROR = {"float64": 1e-12, "float32": 2e-6}
-"""Of the largest value: rounding; float32 sums have 1e-6 (see tests/kernels/test_sphere_shim.py)."""
+"""Relative to the largest value: rounding; float32 sums have 1e-6 (see tests/kernels/test_sphere_shim.py)."""
 
 
 def pretend(monkeypatch, runtimes):
-    """Let plans on "cuda" run on the shim; those of several runtimes on all of them."""
+    """Let plans on "cuda" run on the shim; with several runtimes on all of them."""
     gpu = runtimes[0].device
     monkeypatch.setattr(api, "resolve", lambda d: resolve("cpu") if d == "cpu" else (gpu,))
     make = api.make_engine
@@ -74,7 +74,7 @@ def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, order, nside, nest, 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("nest", [False, True])
 def test_the_ring_engine_agrees_with_the_cpu(monkeypatch, spin, transposed, nest):
-    """Modes end at 1e-12 of the rms: 1e-10."""
+    """Modes are cut at 1e-12 of the rms; the bound is 1e-10."""
     pretend(monkeypatch, [shim_runtime()])
     nside = 16
     x = np.random.default_rng(7).normal(size=(*((2,) if spin else ()), 12 * nside**2)) - 40
@@ -84,7 +84,7 @@ def test_the_ring_engine_agrees_with_the_cpu(monkeypatch, spin, transposed, nest
 
 
 def test_several_kernels(monkeypatch):
-    """Each gets the mean times its own integral, which is 0 for a Mexican hat."""
+    """Each result has the mean times the kernel's integral, which is 0 for a Mexican hat."""
     pretend(monkeypatch, [shim_runtime()])
     nside = 16
     x = np.random.default_rng(3).normal(size=(3, 12 * nside**2)) + 2.7e4
@@ -96,7 +96,7 @@ def test_several_kernels(monkeypatch):
 
 @pytest.mark.parametrize("nside", [1, 3, 5, 8, 9])
 def test_small_grids(monkeypatch, nside):
-    """Below nside 8 the mean alone is treated."""
+    """Below nside 8 only the mean is treated."""
     pretend(monkeypatch, [shim_runtime()])
     x = np.random.default_rng(nside).normal(size=12 * nside**2) + 1
     truth, found = both(x, Gaussian(fwhm=2.5 / nside), Healpix(nside), eps=1e-12)
@@ -123,7 +123,7 @@ def test_a_bad_pixel_costs_its_map_alone(monkeypatch, spin, method, value):
 
 @pytest.mark.parametrize(("transposed", "spin", "nest"), [(False, 0, True), (False, 2, False), (True, 0, False)])
 def test_several_gpus_have_the_bits_of_one(monkeypatch, transposed, spin, nest):
-    """A single map, whose rows are shared, and a batch, which is dealt."""
+    """They share the rows of a single map, and the maps of a batch."""
     nside, found = 16, []
     x = np.random.default_rng(5).normal(size=(3, *((2,) if spin else ()), 12 * nside**2)) + 3
     x = x.astype("f4")
@@ -139,7 +139,7 @@ def test_several_gpus_have_the_bits_of_one(monkeypatch, transposed, spin, nest):
 
 
 def test_a_batch_is_one_run_of_the_engine(monkeypatch):
-    """So that transfers and sums of its maps overlap."""
+    """Transfers and sums of its maps then overlap."""
     runtime = shim_runtime()
     pretend(monkeypatch, [runtime])
     counts, run = [], cuda.Engine.run
@@ -202,3 +202,18 @@ def test_a_gpu_that_fails_before_or_after_the_sum_is_replaced(monkeypatch, caplo
     assert len(calls) == 3
     assert calls[2] is not calls[1]
     assert "lost" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_plans_describe_themselves_with_the_same_keys_on_every_device(monkeypatch, count):
+    with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), method="ring", device="cpu") as plan:
+        expected = plan.describe()
+    pretend(monkeypatch, [shim_runtime() for _ in range(count)])
+    with ConvolvePlan(Gaussian(fwhm=0.3), Healpix(16), method="ring", device="cuda") as plan:
+        found = plan.describe()
+        plan.close()
+        with pytest.raises(ValueError, match="the plan is closed"):
+            plan.execute(np.zeros(plan.npix))
+    assert list(found) == list(expected)
+    assert {k: type(v) for k, v in found.items()} == {k: type(v) for k, v in expected.items()}
+    assert "cuda" in found["device"]

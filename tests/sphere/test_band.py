@@ -132,7 +132,7 @@ def test_methods_orders_and_transpose_agree(method, spin):
 @pytest.mark.parametrize("nside", [8, 16, 64])
 @pytest.mark.parametrize("spin", [0, 2])
 def test_the_correction_has_the_grids_symmetries(nside, spin):
-    """Quarter turns and the mirror image; what it changes lies around the poles."""
+    """Quarter turns and the mirror image; only pixels around the poles change."""
     rng = np.random.default_rng(nside)
     x = rng.normal(size=(2, 12 * nside**2))
     correction = polar_correction(nside)
@@ -174,7 +174,7 @@ def test_seam_weights_integrate_waves_across_the_seam():
     assert worst[1] < 0.1 * worst[0]
 
 
-def test_what_it_does_not_go_with():
+def test_arguments_that_band_excludes():
     k = Gaussian(fwhm=0.2)
     for grid in (ECP(16, 32), GaussLegendre(8, 16)):
         with pytest.raises(ValueError, match="quadrature='band': expected a HEALPix grid"):
@@ -202,7 +202,7 @@ def test_small_grids_and_another_nside():
 @pytest.mark.parametrize("method", ["auto", "harmonic", "ring"])
 @pytest.mark.parametrize(("rows", "columns", "width"), [(180, 360, 5), (120, 300, 7), (64, 256, 10)])
 def test_equal_rings_leave_nothing_beyond_the_support(method, rows, columns, width):
-    """A source's image, where the kernel itself is below 1e-12: at most 1e-10 of the peak (before: 2.4e-8)."""
+    """The image of a source is at most 1e-10 of the peak where the kernel is below 1e-12 (once 2.4e-8)."""
     k, grid = Gaussian(fwhm=np.radians(width)), ECP(rows, columns)
     x = np.zeros((rows, columns))
     x[rows // 3, 7] = 1

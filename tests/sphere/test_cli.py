@@ -44,7 +44,7 @@ def test_a_file_is_smoothed(tmp_path, sky):
     assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
 
 
-def test_too_little_memory_is_told_in_a_line(tmp_path, sky, monkeypatch):
+def test_too_little_memory_is_one_line(tmp_path, sky, monkeypatch):
     def full(*args, **options):
         raise MemoryBudgetError("the plan on the GPU", 2 << 30, 1 << 30)
 
@@ -121,7 +121,7 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--iter", "1", "--quadrature", "ring"], "does not go with iter"),
     ],
 )
-def test_mistakes_are_told(tmp_path, sky, args, message):
+def test_mistakes_exit_with_2_and_write_nothing(tmp_path, sky, args, message):
     result = run(tmp_path / "in.fits", "-o", tmp_path / "out.fits", *args)
     assert result.exit_code == 2
     assert message in result.output
@@ -139,7 +139,7 @@ def test_files_that_do_not_fit(tmp_path, sky):
 
 
 def test_files_that_contradict_themselves(tmp_path):
-    """NSIDE that is not that of the pixels; pixels cut off; text; the paths are told."""
+    """NSIDE does not fit the pixels, pixels are missing, NSIDE is text, no FITS: the errors name the file."""
     from astropy.io import fits
 
     def write(name, size=3072, **cards):
@@ -169,17 +169,17 @@ def test_a_value_of_bad_pixels_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         (("T_MAP", "Q_MAP", "U_MAP"), "I, Q, U, nside"),
         (("INTENSITY", "QUALITY", "UNCERTAINTY"), "INTENSITY, QUALITY, UNCERTAINTY, nside"),
         (("Q_MAP", "U_MAP"), "can be smoothed together with I alone"),
     ],
 )
-def test_names_of_columns(tmp_path, names, told):
+def test_names_of_columns(tmp_path, names, message):
     maps = np.random.default_rng(3).normal(size=(len(names), 768))
     write_maps(tmp_path / "in.fits", SkyMaps(maps, False, names, ("",) * len(names)))
-    assert told in run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "30deg").output
+    assert message in run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "30deg").output
 
 
 def test_another_extension_and_a_device(tmp_path, sky):
@@ -194,7 +194,7 @@ def test_another_extension_and_a_device(tmp_path, sky):
 
 
 def test_columns_of_a_window(tmp_path):
-    """Degrees are no window; T is found by its name."""
+    """A column of degrees is no window; T is found by its name."""
     from astropy.io import fits
 
     from skysieve.sphere import Window
@@ -249,7 +249,7 @@ def test_a_window_with_its_degrees(tmp_path, sky):
 
 
 def test_the_output_by_its_place(tmp_path, sky):
-    """``smooth IN OUT`` and ``smooth IN -o OUT``; one of them."""
+    """Either ``smooth IN OUT`` or ``smooth IN -o OUT``."""
     args = ("--fwhm", "10deg", "--fields", "I")
     assert run(tmp_path / "in.fits", tmp_path / "a.fits", *args).exit_code == 0
     assert run(tmp_path / "in.fits", "-o", tmp_path / "b.fits", *args).exit_code == 0
@@ -280,7 +280,7 @@ def test_pixel_window_and_another_nside(tmp_path, sky):
     assert np.abs(found.maps[0] - truth).max() <= 1e-6 * np.abs(np.delete(truth, range(68, 72))).max()
 
 
-def test_a_file_keeps_what_it_says(tmp_path, sky):
+def test_cards_and_units_are_kept(tmp_path, sky):
     """nside, order, units, coordinates and the sign of U, also of a file that healpy reads."""
     from astropy.io import fits
 
@@ -302,7 +302,7 @@ def test_a_file_keeps_what_it_says(tmp_path, sky):
 
 
 def test_part_of_the_sky(tmp_path, sky):
-    """What healpy writes with ``partial=True`` comes back as a file of the same pixels, for healpy too."""
+    """A file that healpy writes with ``partial=True`` gives a file of the same pixels, which healpy reads."""
     healpy = pytest.importorskip("healpy")
     pixels = np.arange(900, 2500, dtype=np.int64)
     maps = np.full(sky.maps.shape, healpy.UNSEEN)
@@ -389,7 +389,7 @@ def test_part_of_the_sky_that_contradicts_itself(tmp_path, pixels, nside, messag
 
 
 def test_standard_input_and_output(tmp_path, sky):
-    """``smooth - -``: the bytes of the file that ``smooth IN OUT`` writes, but for its name in HISTORY."""
+    """``smooth - -``: the bytes of the file that ``smooth IN OUT`` writes, except for its name in HISTORY."""
     args = ("--fwhm", "10deg", "--fields", "I")
     assert run(tmp_path / "in.fits", tmp_path / "out.fits", *args).exit_code == 0
     given = (tmp_path / "in.fits").read_bytes()
@@ -409,8 +409,8 @@ def test_standard_input_and_output(tmp_path, sky):
     assert "the input: is no FITS file" in result.stderr
 
 
-def test_what_a_command_says(tmp_path, sky):
-    """On standard error: what was written; nothing with --quiet; method, device and bytes with --verbose."""
+def test_messages_on_standard_error(tmp_path, sky):
+    """They name the file that was written; --quiet omits them."""
     args = ["smooth", str(tmp_path / "in.fits"), str(tmp_path / "out.fits"), "--fwhm", "10deg", "--overwrite"]
     result = CliRunner().invoke(app, args)
     assert result.stdout == ""
@@ -420,7 +420,7 @@ def test_what_a_command_says(tmp_path, sky):
     assert (result.exit_code, "--quiet and --verbose" in result.stderr) == (2, True)
 
 
-def test_verbose_says_what_is_chosen(tmp_path, sky):
+def test_verbose_prints_method_and_bytes(tmp_path, sky):
     import subprocess
     import sys
 
