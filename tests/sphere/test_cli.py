@@ -420,18 +420,15 @@ def test_messages_on_standard_error(tmp_path, sky):
     assert (result.exit_code, "--quiet and --verbose" in result.stderr) == (2, True)
 
 
-def test_verbose_prints_method_and_bytes(tmp_path, sky):
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-m", "skysieve", "smooth", "in.fits", "out.fits", "--fwhm", "10deg", "--device", "cpu"]
-    done = subprocess.run(
-        [*command, "--method", "direct", "--verbose"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == ""
-    assert "ConvolvePlan(Gaussian(sigma=" in done.stderr
-    assert "'method': 'direct'" in done.stderr
-    assert "'bytes': " in done.stderr
+def test_verbose_prints_method_and_bytes(tmp_path, sky, monkeypatch, caplog):
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)  # its handler would outlive the test
+    args = ("--fwhm", "10deg", "--fields", "I", "--device", "cpu", "--method", "direct", "--verbose")
+    with caplog.at_level("INFO", "skysieve"):
+        result = run(tmp_path / "in.fits", tmp_path / "out.fits", *args)
+    assert result.exit_code == 0
+    assert "wrote" in result.stderr
+    assert "method='direct', dtype='float32') on cpu: " in caplog.text
+    assert " KiB, expected " in caplog.text
 
 
 def test_progress_counts_maps(tmp_path, sky, monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 from skysieve.core.arrays import array_module, as_array, is_device_array
 from skysieve.core.checks import one_of, real_dtype
 from skysieve.core.device import Device, resolve
-from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
+from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError, format_bytes
 from skysieve.core.plan import Plan
 from skysieve.core.progress import Progress, Reporter, reporting
 from skysieve.sphere.grids.grid import QUADRATURES, Grid, Quadrature
@@ -242,7 +242,9 @@ class ConvolvePlan(Plan):
         self._options: dict[str, Any] = {"memory": memory, "threads": threads}
         self._ones = np.ones(len(self._table.n))
         if logger.isEnabledFor(logging.INFO):
-            logger.info("%r: %s", self, self._engine.describe())
+            facts = self._engine.describe()
+            size, seconds = format_bytes(facts["bytes"]), facts["seconds"]
+            logger.info("%r on %s: %s, expected %.2g s for a map", self, facts["device"], size, seconds)
 
     def __repr__(self) -> str:
         kernel = list(self.kernels) if self._many else self.kernels[0]

@@ -307,7 +307,7 @@ def smooth_maps(sky: SkyMaps, pol: bool = True, **options: Any) -> SkyMaps:
         if options.get("nside_out") is not None:
             raise ValueError(f"{BAD_DATA} = {sky.header[BAD_DATA]} does not go with another nside")
         maps = np.ma.MaskedArray(maps, bad)
-    out = np.array(smoothing(maps, pol=polarised, nest=sky.nest, **options))
+    out = np.asarray(smoothing(maps, pol=polarised, nest=sky.nest, **options))
     if polarised and sky.iau:
         _change_sign(out[2])
     pixels, unchanged = sky.pixels, sky.unchanged
