@@ -458,6 +458,15 @@ def test_nothing_is_replaced_without_overwrite(tmp_path, sky):
     assert (tmp_path / "p.png").stat().st_size > 10_000
 
 
+def test_a_beam_window_in_a_file(tmp_path, sky):
+    b = np.exp(-np.arange(40) / 6.0)
+    np.savetxt(tmp_path / "bl.txt", b)
+    found = skysieve.smoothing(sky.maps[0], beam_window=tmp_path / "bl.txt", nest=True)
+    assert np.array_equal(found, skysieve.smoothing(sky.maps[0], beam_window=b, nest=True))
+    with pytest.raises(FileNotFoundError, match="none"):
+        skysieve.smoothing(sky.maps[0], beam_window="none.txt")
+
+
 def test_type_and_memory(tmp_path, sky):
     args = ("--fwhm", "10deg", "--fields", "I", "--device", "cpu")
     assert run(tmp_path / "in.fits", tmp_path / "out.fits", *args, "--dtype", "float64").exit_code == 0

@@ -347,7 +347,7 @@ def test_units_and_shapes():
         ({"fwhm": 0.1, "dtype": "foo"}, "dtype='foo'"),
         ({"fwhm": 0.1, "threads": "2"}, "threads='2'"),
         ({"fwhm": 0.1, "threads": 1.5}, "threads=1.5"),
-        ({"beam_window": "abc"}, "beam_window has dtype"),
+        ({"beam_window": ["abc"]}, "beam_window has dtype"),
         ({"beam_window": [1, np.nan]}, "beam_window: expected a row of finite numbers"),
     ],
 )

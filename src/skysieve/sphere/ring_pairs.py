@@ -278,14 +278,14 @@ def make_pairs(
     if radial.hard and not free.all():
         raise NotBandLimited(
             "the kernel has an edge, so that its modes do not end, and the grid's rings differ in length: "
-            "method='ring' cannot add it up; use method='direct' or 'auto'"
+            "method='ring' cannot be used; use method='direct' or 'auto'"
         )
     if not radial.hard and not (whole and free.all()):
         bound = mode_bounds(table, radial, eps, spin)
         if not np.isfinite(bound[~free]).all():
             raise NotBandLimited(
                 f"the kernel's modes do not fall below eps={eps:g}, and the grid's rings differ in length: "
-                "method='ring' cannot add it up; use method='direct' or 'auto'"
+                "method='ring' cannot be used; use method='direct' or 'auto'"
             )
         most = _with_margin(bound, spin)
         modes = np.where(free, np.minimum(modes, most), most)

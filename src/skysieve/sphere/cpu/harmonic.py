@@ -100,7 +100,7 @@ class HarmonicEngine:
     def __init__(self, spec: Spec, pool: TaskPool) -> None:
         bands = [_band(k, spec.spin, band_eps(spec)) for k in spec.kernels]
         if not np.isfinite(bands).all():
-            raise ValueError("the kernel's window does not end: method='harmonic' cannot add it up")
+            raise ValueError("the kernel's window does not end: method='harmonic' cannot be used")
         self.spec = spec
         self.lmax = int(max(bands))
         self._transforms = Transforms(spec.table, self.lmax, self.lmax, pool.workers)

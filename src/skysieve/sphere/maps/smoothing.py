@@ -105,8 +105,9 @@ def smoothing(
     fwhm, sigma : float, str or Quantity
         Width of a Gaussian (rad, or with its unit, such as ``"1 deg"``); ``sigma`` is used if both are given.  0 leaves
         the maps as they are.
-    beam_window : array_like, shape (lmax + 1,)
-        Window b_l, used instead of a Gaussian for all of T, E and B.
+    beam_window : array_like, shape (lmax + 1,), str or path
+        Window b_l, used instead of a Gaussian for all of T, E and B.  A path names a file with the window, or with
+        windows of T, E and B; see `Window.from_file`.
     pol : bool
         Three maps are I, Q and U.  If False, each map is smoothed by itself.
     iter : int, optional
@@ -372,6 +373,8 @@ def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) ->
         if beam_window is not None or sigma is not None or (np.ndim(fwhm) == 0 and fwhm != 0):
             raise ValueError("kernel: does not go with fwhm, sigma or beam_window; expected one of them")
         return kernel
+    if isinstance(beam_window, str | os.PathLike):
+        return Window.from_file(beam_window)
     if beam_window is not None:
         try:
             return Window(beam_window)

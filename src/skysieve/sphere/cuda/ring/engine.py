@@ -253,13 +253,13 @@ class RingEngine:
         spec = self.spec
         if radial.hard:
             raise NotBandLimited(
-                "the kernel has an edge, so that its modes do not end: method='ring' cannot add it up on a GPU; "
+                "the kernel has an edge, so that its modes do not end: method='ring' cannot be used on a GPU; "
                 "use method='direct' or 'auto'"
             )
         bound = mode_bounds(spec.table, radial, 0.5 * spec.eps, spec.spin)
         if not np.isfinite(bound).all():
             raise NotBandLimited(
-                f"the kernel's modes do not fall below eps={spec.eps:g}: method='ring' cannot add it up; "
+                f"the kernel's modes do not fall below eps={spec.eps:g}: method='ring' cannot be used; "
                 "use method='direct' or 'auto'"
             )
         return np.ceil(bound * 1.01).astype(np.int64) + (8 if spec.spin else 2)
